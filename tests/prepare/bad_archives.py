@@ -161,12 +161,12 @@ def split_with_a_space(folder: Path) -> None:
 
 # Fault -> (a function that adds it to a class folder with one good image, the outcome).
 FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a link in a circle": (link_in_a_circle, ""),  # not a file: not listed
-    "a broken link": (broken_link, ""),
-    "a pipe": (pipe, ""),
+    "a link in a circle": (link_in_a_circle, "no_file"),
+    "a broken link": (broken_link, "no_file"),
+    "a pipe": (pipe, "no_file"),
     "a name that is not UTF-8": (no_text, "unsafe_name"),
     "a file of a tebibyte": (very_large, "too_large"),
-    "folders in a circle": (folder_in_a_circle, "error: .*thing holds images"),
+    "folders in a circle": (folder_in_a_circle, "nested,no_file"),
     "a split with a space": (split_with_a_space, "error: .*in the place of a split"),
     "a class that is not UTF-8": (folder_of_no_text, "error: .*not UTF-8"),
     "a class of spaces": (folder_with_spaces("  "), "error: .*spaces at its ends, '  '"),

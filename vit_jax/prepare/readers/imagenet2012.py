@@ -16,10 +16,11 @@ from pathlib import Path, PurePosixPath
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden
 from vit_jax.prepare.catalogue import Labels, RowAndBytes
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers import imagenet21k, tars
-from vit_jax.prepare.readers.image_folder import parts_of_folder
+from vit_jax.prepare.readers.image_folder import PassedOver, parts_of_folder
 
 TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
 VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
@@ -103,10 +104,16 @@ def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part]:
     if path.is_dir():
-        files = tuple(sorted(file.name for file in path.iterdir() if file.name in labels))
+        passed_over = PassedOver()
+        names = sorted(file.name for file in path.iterdir())
+        files = tuple(name for name in names if name in labels)
+        for name in names:
+            if name not in labels:
+                passed_over.pass_over(path, name, inside="no_label")
         if not files:
             raise UserError(f"{path} holds no images named {next(iter(labels))} ...")
-        return parts_of_folder(path.name, path, files, "validation", labels)
+        parts = parts_of_folder(path.name, path, files, "validation", labels)
+        return [*parts, *passed_over.parts(path)]
     return [Part(path.name, "tar", str(path), split="validation", labels=labels)]
 
 
@@ -160,12 +167,7 @@ def version_2(request: CollectionRequest) -> Collection:
     if source.is_file():
         parts = [Part(source.name, "numbered_tar", str(source), split=V2_SPLIT)]
     else:
-        numbered = [f.name for f in source.glob("*") if _label(f.name) and f.is_dir()]
-        parts = [
-            Part(number, "files", str(source), files=files, split=V2_SPLIT, labels=_label(number))
-            for number in sorted(numbered, key=int)
-            if (files := tuple(sorted(f"{number}/{f.name}" for f in (source / number).iterdir())))
-        ]
+        parts = _numbered_parts(source)
     if not parts:
         raise UserError(
             f"--source={source}: neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
@@ -176,6 +178,30 @@ def version_2(request: CollectionRequest) -> Collection:
         class_names=list(classes().values()),
         parts=parts,
     )
+
+
+def _numbered_parts(source: Path) -> list[Part]:
+    """Parts of the folders that are named by class number, and what else is there."""
+    names = sorted(file.name for file in source.glob("*"))
+    numbered = sorted((n for n in names if _label(n) and (source / n).is_dir()), key=int)
+    passed_over = PassedOver()
+    for name in names:
+        if name not in numbered:
+            passed_over.pass_over(source, name, inside="no_label")
+    parts = []
+    for number in numbered:
+        files = []
+        for name in sorted(f"{number}/{file.name}" for file in (source / number).iterdir()):
+            if (source / name).is_file() and not is_hidden(PurePosixPath(name).name):
+                files.append(name)
+            else:
+                passed_over.pass_over(source, name, inside="nested")
+        if files:
+            label = _label(number)
+            parts.append(
+                Part(number, "files", str(source), files=tuple(files), split=V2_SPLIT, labels=label)
+            )
+    return [*parts, *passed_over.parts(source)] if parts else []
 
 
 def numbered_images(part: Part) -> Iterator[RowAndBytes]:

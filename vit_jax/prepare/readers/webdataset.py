@@ -1,14 +1,17 @@
 """WebDataset: tars in which files with the same name but for the extension make a sample.
 
 https://github.com/webdataset/webdataset: `0017.jpg` and `0017.cls`, a number or a name as text; or
-`0017.json` with a field for the class or classes.
+`0017.json` with a field for the class or classes. A name ends at its first dot: `clip.01.jpg` and
+`clip.02.jpg` are two fields of the sample `clip`, and neither is its image.
 """
 
 import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.prepare.catalogue import ImageRow, Labels, RowAndBytes
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers.labels import BadLabelError, Reading, classes
@@ -16,7 +19,6 @@ from vit_jax.prepare.readers.source_files import source_files
 from vit_jax.prepare.readers.tars import Archive
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-IMAGES = frozenset({"jpg", "jpeg", "jpe", "png", "webp", "gif", "bmp"})
 CLASS = "cls"
 MAX_LABEL_BYTES = 2**20
 
@@ -36,47 +38,71 @@ def collection(request: CollectionRequest) -> Collection:
     )
 
 
+class _Sample(NamedTuple):
+    """The members of a sample that are read; others, such as captions, are no images."""
+
+    key: str  # the path up to the first dot of the name
+    images: dict[str, RowAndBytes]  # by extension, all behind the first dot; in their order
+    twice: list[ImageRow]  # images with the name of another one
+    texts: dict[str, bytes]  # labels, by extension
+
+
 def images(part: Part) -> Iterator[RowAndBytes]:
-    """The samples of a tar, and its members that are not samples."""
+    """The samples of a tar, and its members that are not samples.
+
+    Each member that is an image has a row: that of its sample, or one that is left out.
+    """
     assert part.reading is not None
     label_extension = "json" if part.reading.label_field else CLASS
     with Archive(part, decompress=True) as archive:
-        key = ""
-        image: RowAndBytes | None = None
-        text: bytes | None = None
+        sample = _Sample("", {}, [], {})
         for info, fault in archive.files():
             path = PurePosixPath(info.name)
+            row = ImageRow(f"{part.name}/{info.name}", *archive.location(info))
+            if any(map(is_hidden, path.parts)):
+                yield row._replace(faults=("hidden",)), None
+                continue
             if fault:
                 yield archive.refused(info, fault, prefix=f"{part.name}/"), None
                 continue
-            stem, _, extension = path.name.partition(".")
-            extension = extension.lower()
-            if not stem:  # ".DS_Store", "._0017.jpg"
-                continue
-            if str(path.with_name(stem)) != key:
-                if key:
-                    yield _sample(part, key, image, text)
-                key, image, text = str(path.with_name(stem)), None, None
-            if extension in IMAGES and image is None:
-                row = ImageRow(f"{part.name}/{info.name}", *archive.location(info))
-                image = row, archive.read(info)
-            elif extension == label_extension:
+            stem, _, last = path.name.partition(".")
+            key, last = str(path.with_name(stem)), last.lower()
+            if key != sample.key:
+                yield from _rows(part, sample)
+                sample = _Sample(key, {}, [], {})
+            if is_image_name(path.name):
+                if last in sample.images:
+                    sample.twice.append(row._replace(faults=("same_member",)))
+                    continue
+                sample.images[last] = row, archive.read(info)
+            elif last == label_extension:
                 text = archive.read(info) if info.size <= MAX_LABEL_BYTES else b"\0"
-        if key:
-            yield _sample(part, key, image, text)
+                if sample.texts.setdefault(last, text) != text:
+                    sample.texts[last] = b"\0"  # two labels: none
+        yield from _rows(part, sample)
 
 
-def _sample(part: Part, key: str, image: RowAndBytes | None, text: bytes | None) -> RowAndBytes:
-    if image is None:
-        return ImageRow(f"{part.name}/{key}", faults=("no_image",)), None
-    row, data = image
-    try:
-        labels = _labels(text, part.reading) if text is not None and part.reading else ()
-    except UserError:  # about the list of classes
-        raise
-    except (ValueError, RecursionError):  # from JSON or UTF-8; BadLabelError
-        return row._replace(faults=("bad_label",)), None
-    return row._replace(labels=labels), data
+def _rows(part: Part, sample: _Sample) -> Iterator[RowAndBytes]:
+    """The image of a sample, and its others, which are left out."""
+    if not sample.key:  # before the first one
+        return
+    whole = next((name for name in sample.images if "." not in name), None)
+    if not sample.images:
+        yield ImageRow(f"{part.name}/{sample.key}", faults=("no_image",)), None
+    for name, (row, data) in sample.images.items():
+        if name != whole:
+            yield row._replace(faults=("dotted_name" if whole is None else "other_image",)), None
+            continue
+        try:
+            text = next(iter(sample.texts.values()), None)
+            labels = _labels(text, part.reading) if text is not None and part.reading else ()
+        except UserError:  # about the list of classes
+            raise
+        except (ValueError, RecursionError):  # from JSON or UTF-8; BadLabelError
+            yield row._replace(faults=("bad_label",)), None
+        else:
+            yield row._replace(labels=labels), data
+    yield from ((row, None) for row in sample.twice)
 
 
 def _labels(text: bytes, reading: Reading) -> Labels:

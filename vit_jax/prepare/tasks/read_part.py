@@ -16,7 +16,7 @@ from vit_jax.prepare import catalogue, evaluation_sets
 from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
 from vit_jax.prepare.check_image import check, strictest
 from vit_jax.prepare.collection import Part, is_text
-from vit_jax.prepare.faults import SET_ASIDE, Policy
+from vit_jax.prepare.faults import FAULTS, SET_ASIDE, Policy
 from vit_jax.prepare.readers import image_folder, imagenet2012, records, tars, webdataset
 from vit_jax.prepare.tasks import progress
 
@@ -29,6 +29,8 @@ READERS: dict[str, Callable[[Part], Iterator[RowAndBytes]]] = {
     "json_lines": records.json_lines,
     "parquet": records.parquet_rows,
     "tfds": evaluation_sets.examples,
+    # Files that a collection passes over, by the fault that says why.
+    **dict.fromkeys(FAULTS, image_folder.not_read),
 }
 
 
