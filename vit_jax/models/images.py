@@ -32,12 +32,11 @@ def find(paths: list[str]) -> list[Path]:
     UserError for an address, a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
-    for path in paths:
-        if is_remote(path):
-            raise UserError(
-                f"{path}: images are read from this machine, and not fetched from addresses. "
-                "Download it first, and give the file or folder."
-            )
+    for address in filter(is_remote, paths):
+        raise UserError(
+            f"{address}: images are read from this machine, and not fetched from addresses. "
+            "Download it first, and give the file or folder."
+        )
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
             inside = sorted(p for p in path.rglob("*") if is_image_name(p.name))

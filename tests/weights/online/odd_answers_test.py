@@ -11,7 +11,7 @@ import pytest
 
 from tests.weights.online.server import answering
 from vit_jax.core.errors import UserError
-from vit_jax.weights.online import download, fetching, hub, storage
+from vit_jax.weights.online import download, fetching, hub
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -140,7 +140,7 @@ def test_a_damaged_record_is_not_believed(field, tmp_path):
     body = OK + b'ETag: "v1"\r\nContent-Length: 5\r\n\r\nhello'
     with answering(lambda path: body) as url:
         kept = fetching.fetch(f"{url}/x.npz")
-        record = os.path.join(os.path.dirname(kept.path), storage.ABOUT)
+        record = os.path.join(os.path.dirname(kept.path), download.ABOUT)
         with open(record, "rb") as file:
             about = json.loads(file.read())
         with open(record, "wb") as file:

@@ -1,12 +1,22 @@
-"""One file by HTTP, which urllib3 speaks: retried, resumed where it broke off, and checked.
+"""Files on the web and in public buckets of Google's storage, in a cache of this project's own.
 
-What has arrived stays beside the target in a file .NAME.part, with the server's name of its version
-(ETag), by which a server goes on with the same file and no other. Checks are those that the server
-states: the length, and of Google's storage the CRC-32C of each object.
+    CACHE/weights/<hash of the address>/B_16.npz
+                                        about.json    address, ETag, generation, SHA-256, date
+
+A file that is there is asked for again by its ETag, and kept if it is still the same. Where the
+server gives no answer it is used as it is, and a line on stderr says so. A pinned name asks only if
+the file is not there.
+
+What has arrived of a file that is not whole stays in .NAME.part, with its ETag, by which a server
+goes on with the same file and no other. Checks are those that the server states: the length, and of
+Google's storage the CRC-32C. urllib3 speaks HTTP.
 """
 
 import base64
 import contextlib
+import datetime
+import errno
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -19,17 +29,18 @@ from collections.abc import Callable, Mapping
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import filelock
 import google_crc32c
 import urllib3
 
 import vit_jax
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
+from vit_jax.core.files import cache_dir, parse_json, write_text
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.weights.online.names import LOOPBACK
+from vit_jax.weights.online.names import LOOPBACK, STORAGE
 
 T = TypeVar("T")
 TIMEOUT_SECS = 20.0  # for a connection, and for a byte
@@ -38,23 +49,28 @@ SLOWEST_SECS, SLOWEST_BYTES = 30.0, 30 * 2**10  # a server that sends less is gi
 WAIT_SECS = (1, 3, 8)  # before the second, third, ... attempt
 UNSTATED_BYTES = 4 * 2**30  # of a file whose length the server does not state
 _MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
+# Errors are raised as they are: `_download` tries again, and goes on with what has arrived.
+_RETRIES = urllib3.Retry(
+    None, connect=False, read=False, other=False, redirect=10, respect_retry_after_header=False
+)
 _READ_BYTES = 2**20
 _ETAG = re.compile(r"[\x21-\x7e]{1,500}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
+ABOUT = "about.json"
+EMULATOR = "STORAGE_EMULATOR_HOST"  # as in Google's own libraries: http://localhost:4443
+_READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
+# What the disk says, not the network.
+_DISK: tuple[int, ...] = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
-class Downloaded(NamedTuple):
-    """A file that has arrived.
+class Kept(NamedTuple):
+    """A file in the cache: its path, the SHA-256 and ETag of its bytes, when it came."""
 
-    Attributes:
-      sha256: of its bytes, hexadecimal.
-      etag: the server's name of its version, None if it gave none; generation: Google's.
-    """
-
+    path: Path
     sha256: str
     etag: str | None
-    generation: str | None
+    date: str
 
 
 class Unreachable(UserError):
@@ -69,12 +85,104 @@ class Refused(UserError):
     """The server gives it to nobody, or to nobody without an account."""
 
 
-def download(
-    url: str, target: Path, *, name: str, etag: str | None, authorization: str = ""
-) -> Downloaded | None:
-    """Fetches a file to `target`, all of it or not at all; None: it is still what `etag` names.
+def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
+    """The file at an address; `name` is what messages call it.
 
-    The caller has locked the target. `name` is what messages call it. `authorization`: the header.
+    Raises:
+      UserError: it is not there, cannot be read or kept, is damaged, or has another hash than
+        `sha256`.
+    """
+    folder = cache_dir() / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    file = folder / re.sub(r"[^\w.-]", "_", Path(unquote(urlsplit(url).path)).name)[-100:]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Another process may be fetching it; then it is there afterwards.
+        with filelock.FileLock(folder / ".lock"):
+            kept = _fetched(url, file, sha256, name)
+    except OSError as error:
+        raise UserError(
+            f"{name} cannot be kept in {folder}: {error.strerror or error}. Give another folder by "
+            "VIT_JAX_CACHE."
+        ) from error
+    if sha256 is not None and kept.sha256 != sha256:
+        raise UserError(
+            f"{name}: what is there now has the SHA-256 {kept.sha256}, so it is another file than "
+            "the one that is asked for. Leave out #sha256= to take it as it is."
+        )
+    return kept
+
+
+def _fetched(url: str, file: Path, sha256: str | None, name: str) -> Kept:
+    there = _kept(file)
+    if there and sha256 == there.sha256:
+        return there
+    etag = there.etag if there else None
+    try:
+        try:
+            new = _download(_address(url), file, name, etag, {})
+        except Refused:  # so it is not public
+            if not (account := _account(url)):
+                raise
+            new = _download(_address(url), file, name, etag, account)
+    except Unreachable as error:
+        if not there or sha256:
+            raise
+        print(f"Notice: {error}\nThe copy of {there.date} is used.", file=sys.stderr)
+        return there
+    if new is None:
+        assert there is not None
+        return there
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    about = {"url": url, **new, "bytes": file.stat().st_size, "date": date}
+    write_text(file.with_name(ABOUT), json.dumps(about, indent=2) + "\n")
+    return Kept(file, about["sha256"], about["etag"], date)
+
+
+def _kept(file: Path) -> Kept | None:
+    """The file as its record says; None if it is not there, or not as it was kept."""
+    try:
+        about = parse_json(file.with_name(ABOUT).read_bytes())
+        date = datetime.datetime.fromisoformat(about["date"]).isoformat()
+        is_whole = re.fullmatch(r"[0-9a-f]{64}", about["sha256"]) is not None
+        if is_whole and about["bytes"] == file.stat().st_size:
+            return Kept(file, about["sha256"], _sendable(about["etag"]), date)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _account(url: str) -> dict[str, str]:
+    """The header that names this machine's account to Google's storage; none without one."""
+    if urlsplit(url).hostname != STORAGE:
+        return {}
+    try:
+        import google.auth
+        import google.auth.transport.requests as transport
+    except ImportError:  # extra "gcs"
+        return {}
+    try:
+        account, _ = google.auth.default(scopes=[_READ_ONLY])
+        account.refresh(transport.Request())
+    except google.auth.exceptions.GoogleAuthError:
+        return {}
+    return {"Authorization": f"Bearer {account.token}"}
+
+
+def _address(url: str) -> str:
+    """Where to ask: an emulator of Google's storage stands in for it where the environment says."""
+    emulator = os.environ.get(EMULATOR)
+    if emulator is None or urlsplit(url).hostname != STORAGE:
+        return url
+    host = emulator if "://" in emulator else f"http://{emulator}"
+    return host.rstrip("/") + urlsplit(url).path
+
+
+def _download(
+    url: str, file: Path, name: str, etag: str | None, account: dict[str, str]
+) -> dict[str, Any] | None:
+    """Fetches a file, all of it or not at all, and says what is known of it.
+
+    None: it is still what `etag` names. The caller has locked the file.
 
     Raises:
       Refused: no access.
@@ -83,7 +191,7 @@ def download(
     """
     for wait_secs in (*WAIT_SECS, None):
         try:
-            return _attempt(url, target, name, etag, authorization)
+            return _attempt(url, _Part(file), name, etag, account)
         except UserError as error:
             if wait_secs is None or not isinstance(error, _BrokenOff):
                 raise type(error)(f"{name}: {error}") from error
@@ -92,18 +200,23 @@ def download(
 
 
 def _attempt(
-    url: str, target: Path, name: str, etag: str | None, authorization: str
-) -> Downloaded | None:
-    part = _Part(target)
+    url: str, part: "_Part", name: str, etag: str | None, account: dict[str, str]
+) -> dict[str, Any] | None:
     headers = {
         "User-Agent": f"vit_jax/{vit_jax.__version__}",
         "Accept-Encoding": "identity",  # the stored bytes, of which the checksums are
-        **({"Authorization": authorization} if authorization else {}),
+        **account,
         **part.headers(etag),
     }
     try:
         with _connections(url) as connections:
-            answer = within(ANSWER_SECS, lambda: _answer(connections, url, headers))
+            how: dict[str, Any] = {
+                "retries": _RETRIES,
+                "preload_content": False,
+                "timeout": TIMEOUT_SECS,
+            }
+            ask = functools.partial(connections.request, "GET", url, headers=headers, **how)
+            answer = within(ANSWER_SECS, ask)
             if answer.status == 304 and "If-None-Match" in headers:
                 return None
             part.receive(answer, name)
@@ -112,11 +225,8 @@ def _attempt(
     except multiprocessing.TimeoutError as error:
         raise _odd("is too slow") from error
     except Exception as error:  # of urllib3, http.client, ssl, and of addresses
-        if isinstance(error, OSError) and error.filename is not None:  # of the disk
-            raise UserError(
-                f"it cannot be kept in {target.parent}: {error.strerror}. Make room, or give "
-                "another folder by VIT_JAX_CACHE."
-            ) from error
+        if isinstance(error, OSError) and (error.filename or error.errno in _DISK):
+            raise
         # A redirection to what is not an address will be the same the next time.
         kind = Unreachable if isinstance(error, ValueError) else _BrokenOff
         raise kind(
@@ -135,29 +245,15 @@ def within(secs: float, call: Callable[[], T]) -> T:
         return thread.apply_async(call).get(secs)
 
 
-def _answer(
-    connections: urllib3.PoolManager, url: str, headers: dict[str, str]
-) -> urllib3.BaseHTTPResponse:
-    # Errors are raised as they are: `download` tries again, and goes on with what has arrived.
-    retries = urllib3.Retry(
-        None, connect=False, read=False, other=False, redirect=10, respect_retry_after_header=False
-    )
-    return connections.request(
-        "GET", url, headers=headers, retries=retries, preload_content=False, timeout=TIMEOUT_SECS
-    )
-
-
 def _connections(url: str) -> urllib3.PoolManager:
     """Connections to where `url` may redirect, by the proxy that the environment names."""
-    start = urllib3.util.parse_url(url)
+    start, connections = urllib3.util.parse_url(url), urllib3.PoolManager()
     proxy = getproxies().get(start.scheme or "")
     if proxy and not proxy_bypass(start.netloc or ""):
         proxy = proxy if "://" in proxy else f"http://{proxy}"
         account = unquote(urllib3.util.parse_url(proxy).auth or "")
         sent = urllib3.make_headers(proxy_basic_auth=account) if account else None
         connections = urllib3.ProxyManager(proxy, proxy_headers=sent)
-    else:
-        connections = urllib3.PoolManager()
     connect = connections.connection_from_host
 
     def checked(host: str | None, port: Any = None, scheme: Any = "http", *more: Any) -> Any:
@@ -169,7 +265,7 @@ def _connections(url: str) -> urllib3.PoolManager:
             )
         return connect(host, port, scheme, *more)
 
-    connections.connection_from_host = checked  # type: ignore[method-assign]
+    connections.connection_from_host = checked  # type: ignore[assignment]
     return connections
 
 
@@ -206,7 +302,7 @@ class _Part:
         self._path = target.with_name(f".{target.name}.part")
         self._about = target.with_name(f".{target.name}.part.json")
         try:
-            self._etag = sendable(parse_json(self._about.read_bytes())["etag"])
+            self._etag = _sendable(parse_json(self._about.read_bytes())["etag"])
             self._size = self._path.stat().st_size
         except (OSError, ValueError, KeyError, TypeError):
             self._delete()
@@ -226,7 +322,7 @@ class _Part:
         """Writes the body of an answer, behind what is there if that is how it goes on."""
         start, total = self._span(answer)
         check_room(self._target.parent, (total or start) - start, "VIT_JAX_CACHE")
-        etag = sendable(answer.headers.get("ETag"))
+        etag = _sendable(answer.headers.get("ETag"))
         if etag and not etag.startswith("W/"):
             write_text(self._about, json.dumps({"etag": etag}))
         else:  # nothing would show whether the rest is of the same file
@@ -239,7 +335,8 @@ class _Part:
                 while data := thread.apply_async(answer.read1, (_READ_BYTES, False)).get(
                     until - time.monotonic()
                 ):
-                    self._write(file, data)
+                    file.write(data)
+                    file.flush()
                     done += len(data)
                     if done - mark >= SLOWEST_BYTES:
                         mark, until = done, time.monotonic() + SLOWEST_SECS
@@ -272,14 +369,7 @@ class _Part:
             raise _odd(f"states the length {shown(length)}, which is not a number of bytes")
         return 0, None if length is None else int(length)
 
-    def _write(self, file: Any, data: bytes) -> None:
-        try:
-            file.write(data)
-            file.flush()
-        except OSError as error:  # whose message names no file
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
-
-    def finish(self, headers: Mapping[str, str]) -> Downloaded:
+    def finish(self, headers: Mapping[str, str]) -> dict[str, Any]:
         """Checks the file, and gives it its name. UserError, and it is deleted, if damaged."""
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
         with self._path.open("rb") as file:
@@ -298,7 +388,8 @@ class _Part:
         os.replace(self._path, self._target)
         self._delete()
         etag, generation = headers.get("ETag"), headers.get("x-goog-generation")
-        return Downloaded(sha256.hexdigest(), sendable(etag), sendable(generation))
+        names = {"etag": _sendable(etag), "generation": _sendable(generation)}
+        return {"sha256": sha256.hexdigest(), **names}
 
 
 def check_room(folder: Path, size_bytes: int, setting: str) -> None:
@@ -312,6 +403,6 @@ def check_room(folder: Path, size_bytes: int, setting: str) -> None:
         )
 
 
-def sendable(tag: object) -> str | None:
+def _sendable(tag: object) -> str | None:
     """An ETag, if it is one that a header can hold; else None."""
     return tag if isinstance(tag, str) and _ETAG.fullmatch(tag) else None

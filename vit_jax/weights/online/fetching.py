@@ -9,7 +9,7 @@ from etils import epath
 
 from vit_jax.core import cloud
 from vit_jax.core.files import atomic_file, cache_dir
-from vit_jax.weights.online import hub, storage
+from vit_jax.weights.online import download, hub
 from vit_jax.weights.online.names import parse
 
 _WEIGHTS, _ABOUT = ".safetensors", ".json"
@@ -39,7 +39,7 @@ def check_name(path: str) -> None:
     """UserError for a name that cannot be fetched by what is installed; asks no server."""
     name = parse(path)
     if name is not None and name.repository:
-        hub.check_installed(path)
+        hub.library(path)
 
 
 def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
@@ -55,9 +55,9 @@ def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
     called = os.fspath(path)
     if name.repository:
         snapshot = hub.fetch(name.repository, name.pin, name=called)
-        return Fetched(epath.Path(snapshot.folder), name.pinned(snapshot.commit))
+        return Fetched(epath.Path(snapshot), name.pinned(snapshot.name))
     assert name.url is not None
-    kept = storage.fetch(name.url, name.pin, name=called)
+    kept = download.fetch(name.url, name.pin, name=called)
     return Fetched(epath.Path(kept.path), name.pinned(kept.sha256))
 
 

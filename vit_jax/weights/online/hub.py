@@ -5,7 +5,6 @@ preprocessor_config.json, at one commit. Once the cache has all of a commit's, o
 it lacks one, nothing is asked for.
 """
 
-import functools
 import hashlib
 import multiprocessing
 import re
@@ -24,29 +23,17 @@ SLOWEST_BYTES_PER_SEC = 2**14  # at which a file has to come
 _BLOB = re.compile(r"(?!\.)[^/\\\0-\x1f]{1,200}")  # an ETag that can name a file
 
 
-class Snapshot(NamedTuple):
-    """A repository at a commit, with the files that are read."""
-
-    folder: Path
-    commit: str
-
-
-def check_installed(name: str) -> None:
-    """UserError unless huggingface_hub is there; `name` is what asks for it."""
-    _library(name)
-
-
-def fetch(repository: str, revision: str | None, *, name: str) -> Snapshot:
-    """The files of a repository; `name` is what messages call it.
+def fetch(repository: str, revision: str | None, *, name: str) -> Path:
+    """The folder of a repository's files, which its commit names; messages speak of `name`.
 
     Raises:
       UserError: no such repository or revision, no access, no network, no safetensors, a damaged
         download, a full disk, or huggingface_hub is not installed.
     """
-    hub = _library(name)
+    hub = library(name)
     try:
-        resolve = functools.partial(hub.HfApi().resolve_revision, repository, revision=revision)
-        commit = within(ANSWER_SECS, resolve).resolved
+        resolve = hub.HfApi().resolve_revision
+        commit = within(ANSWER_SECS, lambda: resolve(repository, revision=revision)).resolved
         if not is_commit(str(commit)):
             raise UserError(
                 f"the hub at {hub.constants.ENDPOINT} answers the commit {shown(commit)!r}, which "
@@ -60,7 +47,7 @@ def fetch(repository: str, revision: str | None, *, name: str) -> Snapshot:
         raise UserError(f"{name}: {error}") from error
     except Exception as error:  # the types are those of huggingface_hub and its HTTP library
         raise UserError(f"{name}: {_reason(hub, error, repository, revision)}") from error
-    return Snapshot(weights.parent, commit)
+    return weights.parent
 
 
 def _parts(repo: "_Files") -> Path:
@@ -96,12 +83,10 @@ class _Files(NamedTuple):
         if there is not None:  # known to be absent
             return None
         size = within(ANSWER_SECS, lambda: self._size(name))
-        secs = ANSWER_SECS + (size or 0) / SLOWEST_BYTES_PER_SEC
-        get = functools.partial(
-            self.hub.hf_hub_download, self.repository, name, revision=self.commit
-        )
+        secs = ANSWER_SECS + (2**30 if size is None else size) / SLOWEST_BYTES_PER_SEC
+        get = self.hub.hf_hub_download
         try:
-            path = Path(within(secs, get))
+            path = Path(within(secs, lambda: get(self.repository, name, revision=self.commit)))
         except self.hub.errors.LocalEntryNotFoundError:  # one of the next, but says nothing
             raise
         except self.hub.errors.EntryNotFoundError:
@@ -110,16 +95,16 @@ class _Files(NamedTuple):
         return path
 
     def _size(self, name: str) -> int | None:
-        """Bytes that are to come; None: the repository lacks the file. UserError if it is not so.
+        """Bytes that are to come; None if the hub does not say, 0 if it lacks the file.
 
-        huggingface_hub writes where commit and ETag say.
+        UserError for an odd commit or ETag: huggingface_hub writes where they say.
         """
         url = self.hub.hf_hub_url(self.repository, name, revision=self.commit)
         try:
             about = self.hub.get_hf_file_metadata(url, retry_on_errors=True)
-            commit, etag, size = about.commit_hash, about.etag, about.size or 0
+            commit, etag, size = about.commit_hash, about.etag, about.size
         except self.hub.errors.EntryNotFoundError as error:
-            commit, etag, size = error.response.headers.get("x-repo-commit"), "none", None
+            commit, etag, size = error.response.headers.get("x-repo-commit"), None, 0
         if commit not in (self.commit, None) or not _BLOB.fullmatch(etag or "none"):
             raise UserError(
                 f"the hub answers the commit {shown(commit)} and the ETag {shown(etag)} for {name} "
@@ -147,7 +132,8 @@ class _Files(NamedTuple):
             )
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """huggingface_hub; UserError if it is not installed. `name` is what asks for it."""
     try:
         import huggingface_hub
         import huggingface_hub.constants

@@ -11,7 +11,6 @@ with a commit or a hash is pinned: it always means the same weights.
 
 import os
 import re
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -46,11 +45,6 @@ class Name(NamedTuple):
     url: str | None
     pin: str | None
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it always means the same weights."""
-        return self.pin is not None and (self.url is not None or is_commit(self.pin))
-
     def pinned(self, pin: str) -> str:
         """The same name with this pin."""
         return f"{self.given}{'@' if self.repository else _HASH}{pin}"
@@ -75,7 +69,7 @@ def parse(path: str | os.PathLike | epath.Path) -> Name | None:
         return _file(text, prefix)
     if prefix in (HUB, TIMM):
         return _repository(text, prefix, rest)
-    if rest.startswith("/") or _exists(text):
+    if rest.startswith("/") or os.path.exists(text):
         return None
     raise UserError(
         f"{text}: there is no such file, and {prefix!r} is not a prefix of names. "
@@ -87,13 +81,6 @@ def parse(path: str | os.PathLike | epath.Path) -> Name | None:
 def _meant(prefix: str) -> str:
     word = prefix.lower()
     return HUB if "hugging" in word or word in ("hub", "hf_hub", "hf-hub") else word
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except OSError:  # a name may be too long
-        return False
 
 
 def _repository(text: str, prefix: str, rest: str) -> Name:
