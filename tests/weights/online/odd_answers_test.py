@@ -186,6 +186,20 @@ def test_a_rest_that_is_not_the_rest_is_fetched_anew(span):
             assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
 
 
+def test_a_full_disk_is_named_and_the_download_goes_on():
+    resource = pytest.importorskip("resource")
+    body = OK + b"Content-Length: 90000\r\n\r\n" + b"x" * 90000
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with answering(lambda path: body) as url:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40000, unlimited[1]))
+        try:
+            with pytest.raises(UserError, match=r"cannot be kept in .* Make room"):
+                fetching.fetch(f"{url}/x.npz")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"x" * 90000
+
+
 def test_a_proxy_of_the_environment_is_asked(monkeypatch):
     asked = []
 

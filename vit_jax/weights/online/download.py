@@ -101,8 +101,8 @@ def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
             kept = _fetched(url, file, sha256, name)
     except OSError as error:
         raise UserError(
-            f"{name} cannot be kept in {folder}: {error.strerror or error}. Give another folder by "
-            "VIT_JAX_CACHE."
+            f"{name} cannot be kept in {folder}: {error.strerror or error}. Make room, or give "
+            "another folder by VIT_JAX_CACHE."
         ) from error
     if sha256 is not None and kept.sha256 != sha256:
         raise UserError(
