@@ -62,7 +62,7 @@ def _reduced(image: Image.Image, colours: Image.Image, white: bool) -> Image.Ima
     if not white:
         return small
     table = np.array(colours.getpalette()).reshape(-1, 3)
-    lightest = table.sum(axis=1).argmax()
+    lightest = np.argmax(table.sum(axis=1))
     table[lightest] = 255
     places = np.array(small)
     places[(np.asarray(image) == 255).all(axis=-1)] = lightest

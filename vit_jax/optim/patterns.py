@@ -119,7 +119,7 @@ def _trained_with(adapters: Adapters, params: Any) -> Any:
         if not pytrees.is_adapter(name):
             return mask
         kernel = pytrees.adapted_kernel(name)
-        chosen = np.logical_or.reduce([adapted(p, kernel, x.shape) for p in adapters.kernels])
+        chosen = np.any([adapted(p, kernel, x.shape) for p in adapters.kernels], axis=0)
         if chosen.shape[1] == 1 or not name.endswith(LORA_B):
             chosen = chosen.any(axis=1)  # A does nothing where B stays zero
         return chosen if is_stacked(name) else np.asarray(chosen[0])

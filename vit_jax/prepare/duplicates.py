@@ -136,7 +136,7 @@ def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
     by_digest = np.lexsort((np.arange(len(order)), halves[:, 1], halves[:, 0]))
     same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
     first: dict[int, int] = {}
-    for place in np.flatnonzero(same) + 1:
+    for place in (np.flatnonzero(same) + 1).tolist():
         before, row = int(order[by_digest[place - 1]]), int(order[by_digest[place]])
         first[row] = first.get(before, before)
     return first

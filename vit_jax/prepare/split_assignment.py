@@ -209,7 +209,7 @@ def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
     # Equal names have equal hashes: only neighbours in the order can have the same one.
     hashes = table["order"].to_numpy()[order]
     names = table["name"]
-    for place in np.flatnonzero(hashes[1:] == hashes[:-1]) + 1:
+    for place in (np.flatnonzero(hashes[1:] == hashes[:-1]) + 1).tolist():
         before, row = int(order[place - 1]), int(order[place])
         if names[before].as_py() == names[row].as_py():
             left_out.setdefault(row, "same_name")

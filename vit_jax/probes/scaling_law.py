@@ -134,8 +134,8 @@ def check(x: np.ndarray, loss: np.ndarray, form: str) -> None:
         )
     if np.polyfit(np.log(x) - np.log(x).mean(), np.log(loss), 1)[0] >= 0:
         raise UserError(
-            f"The losses do not fall, from {loss[x.argmin()]:g} at x={x.min():g} to "
-            f"{loss[x.argmax()]:g} at x={x.max():g}, as a scaling law does. Give losses or error "
+            f"The losses do not fall, from {loss[np.argmin(x)]:g} at x={x.min():g} to "
+            f"{loss[np.argmax(x)]:g} at x={x.max():g}, as a scaling law does. Give losses or error "
             "rates, not accuracies, of trainings that do not overfit."
         )
 

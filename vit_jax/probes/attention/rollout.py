@@ -25,7 +25,7 @@ def rollout(layers: Sequence[Array] | Array) -> Array:
     """
     first, *rest = layers
     for each in rest:
-        first = each @ first
+        first = namespace(first).matmul(each, first)
     return first
 
 

@@ -103,8 +103,8 @@ class Classification:
         if found is None:
             return {}
         labelled, where, total = found["labelled"], self._split.where, self._split.num_examples
-        sizes = labelled.sum(), (~labelled).sum(), total - len(labelled)
-        counts = dict(zip(COUNTS, map(float, sizes), strict=True))
+        sizes = np.array([labelled.sum(), (~labelled).sum(), total - len(labelled)], float)
+        counts = dict(zip(COUNTS, sizes.tolist(), strict=True))
         if not labelled.any():
             raise UserError(
                 f"{where}: none of its {total:,} images can be scored: "
