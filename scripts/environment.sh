@@ -28,28 +28,58 @@ die() {
 }
 
 # TensorFlow, which reads the data, has wheels for these versions alone.
+VERSIONS=(3.13 3.12 3.11)
+
+# supported PYTHON [VERSION...]: whether it runs, is of one of these versions and has the usual ABI.
 supported() {
-  "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+  "$1" -c 'import sys, sysconfig
+version = "%d.%d" % sys.version_info[:2]
+sys.exit(version not in sys.argv[1:] or bool(sysconfig.get_config_var("Py_GIL_DISABLED")))' \
+    "${@:2}" 2>/dev/null
 }
 
-# Prints the interpreter to use. Names that are there but do not run (pyenv's) are passed over.
+# installed_by_managers VERSION: what pyenv and uv have installed of it, which need not be on the
+# PATH; the newest patch first.
+installed_by_managers() {
+  local folders=("${PYENV_ROOT:-$HOME/.pyenv}/versions/$1"
+    "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}/cpython-$1") folder
+  for folder in "${folders[@]}"; do
+    compgen -G "$folder.*/bin/python$1" | sort -rV || true
+  done
+}
+
+# candidates VERSION...: interpreters to try, in this order. Some names do not run, such as pyenv's.
+candidates() {
+  local version
+  if [[ -n ${PYTHON:-} ]]; then
+    echo "$PYTHON"
+    return
+  fi
+  for version in "$@"; do
+    echo "python$version"
+    installed_by_managers "$version"
+  done
+  printf '%s\n' python3 python
+}
+
+# find_python [VERSION...]: prints the interpreter to use, of the first of these versions that is here.
 find_python() {
-  local candidate candidates=(python3.13 python3.12 python3.11 python3 python)
-  [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
-  for candidate in "${candidates[@]}"; do
-    if supported "$candidate"; then
+  local candidate wanted=${*:-3.11, 3.12 or 3.13}
+  (($#)) || set -- "${VERSIONS[@]}"
+  while IFS= read -r candidate; do
+    if supported "$candidate" "$@"; then
       echo "$candidate"
       return
     fi
-  done
-  die "vit_jax needs Python 3.11, 3.12 or 3.13; ${PYTHON:-python3} here is:" \
+  done < <(candidates "$@")
+  die "vit_jax needs Python $wanted; ${PYTHON:-python3} here is:" \
     "  $("${PYTHON:-python3}" --version 2>&1 | head -n 1)" \
     "Get one in any of these ways, then start this script again:" \
     "  Debian, Ubuntu   sudo apt install python3 python3-venv   (Debian 12, Ubuntu 24.04 or later)" \
-    "  macOS            brew install python@3.13" \
-    "  Linux, macOS     curl -LsSf https://astral.sh/uv/install.sh | sh && uv python install 3.13" \
+    "  macOS            brew install python@$1" \
+    "  Linux, macOS     curl -LsSf https://astral.sh/uv/install.sh | sh && uv python install $1" \
     "  any system       https://www.python.org/downloads/" \
-    "An interpreter that is not on the PATH is named by PYTHON=/path/to/python3.13."
+    "An interpreter that is elsewhere is named by PYTHON=/path/to/python$1."
 }
 
 make_venv() {
@@ -70,7 +100,7 @@ make_environment() {
   local extra=${1:-} stamp installed quiet=()
   installed=$VENV/installed${extra:+-$extra}
   "$python" -m pip --version &>/dev/null || make_venv
-  supported "$python" || die "$VENV has $("$python" --version), but vit_jax needs 3.11 to 3.13." \
+  supported "$python" "${VERSIONS[@]}" || die "$VENV has $("$python" --version), but vit_jax needs 3.11 to 3.13." \
     "Delete that folder, or choose another with VENV=/path/to/folder."
   stamp=$(stamp_of_requirements)
   [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return

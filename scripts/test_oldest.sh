@@ -5,10 +5,10 @@
 #   scripts/test_oldest.sh [ARGUMENT OF PYTEST...]
 set -euo pipefail
 VENV=${VENV:-$(dirname "${BASH_SOURCE[0]}")/../.venv-oldest}
-PYTHON=${PYTHON:-python3.11}
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 cd "$root"
+PYTHON=${PYTHON:-$(find_python 3.11)}
 
 # What setup.py names, as old as it allows; what that needs in turn, as new as that allows.
 find_oldest() {

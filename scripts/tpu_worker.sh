@@ -31,7 +31,7 @@ running() { ! flock --nonblock "$launched/lock" true; }
 install() {
   exec 9>"$launched/installing"
   flock 9
-  if ! supported "$python" && ! (find_python) &>/dev/null; then
+  if ! supported "$python" "${VERSIONS[@]}" && ! (find_python) &>/dev/null; then
     curl -LsSf https://astral.sh/uv/install.sh | sh
     "$HOME/.local/bin/uv" python install 3.12
     PYTHON=$("$HOME/.local/bin/uv" python find 3.12)
