@@ -14,8 +14,11 @@ from vit_jax.core import devices
 
 ROOT = Path(__file__).parents[1]
 EXTRA = re.compile(r"(?:\.|vit-jax-pretraining)\[([a-z,-]+)\]")
-# A row of the table in docs/install.md: package, oldest, pinned. JAX's has two packages.
-VERSIONS = r"^\| ([a-z_-]+)(?:, jaxlib)? \| ([\d.]+) \| ([\d.]+) \|"
+# A row of the table in docs/install.md: package, oldest, pinned for two ranges of Python. JAX's has
+# two packages.
+VERSIONS = r"^\| ([a-z_-]+)(?:, jaxlib)? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|"
+# A line of constraints.txt: package, version, Python's versions.
+PINNED = r"^([\w.-]+)==([\w.]+)(?:; python_version (< |>= )\"3\.12\")?(?: +#.*)?$"
 # Of CPU time. Measured: 0.05 and 0.17 s; JAX and Flax, imported with the first model, take 1.0 s.
 MAX_IMPORT_SECS = 1.5
 
@@ -44,14 +47,26 @@ def test_every_extra_is_documented_and_those_in_messages_exist():
 
 
 def test_the_table_of_versions_has_the_pinned_ones_and_the_lower_bounds():
-    pinned = dict(re.findall(r"^([a-z_-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M))
+    lines = re.findall(PINNED, (ROOT / "constraints.txt").read_text(), re.M)
+    pinned = {(package, python): version for package, version, python in lines}
     bounds = dict(re.findall(r'"([a-z_-]+)>=([\d.]+)', (ROOT / "setup.py").read_text()))
     table = re.findall(VERSIONS, (ROOT / "docs" / "install.md").read_text(), re.M)
     assert len(table) > 10
-    for package, oldest, now in table:
-        assert now == pinned[package], package
+    for package, oldest, *now in table:
+        both = pinned.get((package, ""))
+        assert now == [both or pinned[package, python] for python in ("< ", ">= ")], package
         if package != "tensorflow":  # by another name on some systems
             assert f"{oldest}.".startswith(f"{bounds[package]}."), package
+
+
+def test_each_package_is_pinned_once_for_each_python():
+    text = (ROOT / "constraints.txt").read_text()
+    lines = re.findall(PINNED, text, re.M)
+    assert len(lines) == sum(not line.startswith("#") for line in text.splitlines())
+    pythons = {}
+    for package, _, python in lines:
+        pythons.setdefault(package, []).append(python)
+    assert all(sorted(found) in ([""], ["< ", ">= "]) for found in pythons.values()), pythons
 
 
 def test_the_citation_has_the_version():
