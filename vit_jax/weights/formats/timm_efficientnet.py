@@ -109,19 +109,18 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     name = _name(opened, match)
     fields = _fields(config)
     usual = SIZES.get(name.removeprefix("EfficientNet-"), SIZES["B0"]).image_size_px
-    stated = timm.stated_image_size(config) or given.image_size
-    image_size = stated or (usual, usual)
+    known_size = timm.stated_image_size(config) or given.image_size
     return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
         num_classes=sizes.get("C", 0),
         class_names=timm.class_names(config, sizes.get("C", 0)),
-        preprocess=timm.preprocess(config, image_size),
+        preprocess=timm.preprocess(config, known_size or (usual, usual)),
         match=match,
         pads_class_position=False,
         assumed=(
             *_assumed(config),
-            *(() if stated else ("image_size",)),
+            *(() if known_size else ("image_size",)),
             *timm.assumed_of_images(config),
         ),
     )
