@@ -93,6 +93,15 @@ def a_parquet(root: Path) -> tuple[Collection, Counter[str]]:
     return records.collection(wanted), Counter(kept=2, bad_label=1, bad_entry=1)
 
 
+def a_table(root: Path) -> tuple[Collection, Counter[str]]:
+    for i in range(3):
+        (root / f"{i}.jpg").write_bytes(jpeg(i))
+    rows = ["0.jpg,cat", "1,dog", "2.jpg,", "1.jpg,dog", "none.jpg,cat", "one field"]
+    (root / "a.csv").write_text("\n".join(["image,label", *rows]))
+    collection = records.collection(CollectionRequest(str(root)))
+    return collection, Counter(kept=2, no_label=1, same_name=1, missing=1, bad_entry=1)
+
+
 def synsets(root: Path) -> tuple[Collection, Counter[str]]:
     files = {"a.JPEG": jpeg(0), "b.txt": b"text", "c.JPEG": b""}
     (root / f"{SYNSETS[0]}.tar").write_bytes(tar(files))
@@ -118,7 +127,7 @@ def version_2(root: Path) -> tuple[Collection, Counter[str]]:
 
 
 READERS: list[Callable[[Path], tuple[Collection, Counter[str]]]] = [
-    a_folder, a_webdataset, a_list, a_parquet, synsets, validation, version_2,
+    a_folder, a_webdataset, a_list, a_parquet, a_table, synsets, validation, version_2,
 ]  # fmt: skip
 
 

@@ -58,10 +58,11 @@ READ_BY = {
     "label_field": ("records", "webdataset"),
     "multi_label": ("records", "webdataset"),
     "images_root": ("records",),
+    "image_field": ("records",),
 }
 # Flags whose empty values would otherwise mean the default.
 NOT_EMPTY = (
-    "name", "classes", "label_field", "images_root", "version", "splits", "policy",
+    "name", "classes", "label_field", "image_field", "images_root", "version", "splits", "policy",
     "drop_duplicates_of",
 )  # fmt: skip
 FLAGS = flags.FLAGS
@@ -199,6 +200,7 @@ def define(values: flags.FlagValues = FLAGS) -> None:
     text("classes", None, "File of class names, one per line (records, webdataset).")
     integer("num_classes", None, "Instead of --classes, where labels are numbers.", 1)
     text("label_field", None, "Field with the labels (records; the .json of webdataset).")
+    text("image_field", None, "Column with the files of images (records of a CSV).")
     switch("multi_label", None, "Labels are lists; default: for records only.")
     text("images_root", None, "Folder that the paths of records are relative to.")
     text("version", default.version, "Version of the data set.")

@@ -34,6 +34,7 @@ class CollectionRequest:
     label_field: str | None = None
     multi_label: bool | None = None
     images_root: str | None = None
+    image_field: str | None = None  # of a CSV; None: the one with a usual name
 
 
 # The repr of a part is hashed into the fingerprint of a data set: names of classes and fields stay.

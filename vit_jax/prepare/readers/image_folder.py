@@ -119,7 +119,11 @@ class PassedOver:
         else:
             known = os.path.isfile(path) or os.path.isdir(path)
             fault = (inside or "beside_classes") if known else "no_file"
-            self._names.setdefault(fault, []).append(name)
+            self.add(fault, name)
+
+    def add(self, fault: str, name: str) -> None:
+        """Notes a file, or what else has a name."""
+        self._names.setdefault(fault, []).append(name)
 
     def parts(self, root: Path) -> list[Part]:
         """Parts of rows without images, whose reader is the fault."""

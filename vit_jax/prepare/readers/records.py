@@ -1,6 +1,6 @@
-"""Lists of images with their labels, as JSON lines or Parquet, such as those of JFT.
+"""Lists of images with their labels, as JSON lines or Parquet, such as those of JFT, or as CSV.
 
-An entry has the fields
+tables.py reads CSV and TSV. An entry of the others has the fields
 - `image`: a path, relative to the folder of the list or to --images_root; or the file's bytes (in
   JSON as base64) as `{"bytes": ...}`, as in Hugging Face's data sets;
 - `labels`, or the name in --label_field: classes, as numbers or names;
@@ -14,7 +14,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,11 +24,13 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
-from vit_jax.prepare.readers.labels import BadLabelError, Reading, classes, weights
+from vit_jax.prepare.faults import FAULTS
+from vit_jax.prepare.readers import tables
+from vit_jax.prepare.readers.labels import BadLabelError, Classes, Reading, classes, weights
 from vit_jax.prepare.readers.source_files import SourceFile, source_files
 from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
 
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", *tables.SUFFIXES)
 MAX_LINE_BYTES = 64 * 2**20
 MAX_ID_LENGTH = 4096
 LEAST_PART_BYTES = 2**20
@@ -40,19 +42,18 @@ _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 def collection(request: CollectionRequest) -> Collection:
     """Images of all lists. UserError: no lists, no classes, or Parquet that lacks columns."""
+    files = source_files(request.source, SUFFIXES)
+    of_tables = [file for file in files if file.path.suffix.lower() in tables.SUFFIXES]
+    if of_tables:
+        return _of_tables(request, files, of_tables)
+    if request.image_field is not None:
+        raise UserError("--image_field is for CSV and TSV: other lists have `image`.")
     several = request.multi_label is not False
     field = request.label_field or ("labels" if several else "label")
     of_set = classes(request)
     parts: list[Part] = []
-    images_root = None
-    if request.images_root is not None:
-        images_root = Path(request.images_root).expanduser().absolute()
-        if not request.images_root or not images_root.is_dir():
-            raise UserError(
-                f"--images_root={request.images_root} is not a folder. Paths in the lists are "
-                "relative to it; without it, to the folder of their list."
-            )
-    for file in source_files(request.source, SUFFIXES):
+    images_root = _images_root(request)
+    for file in files:
         root = str(images_root or file.path.parent)
         reading = Reading(of_set, field, several, root)
         is_parquet = file.path.suffix == ".parquet"
@@ -65,6 +66,56 @@ def collection(request: CollectionRequest) -> Collection:
         class_names=of_set.names,
         parts=parts,
         multi_label=several,
+    )
+
+
+def _images_root(request: CollectionRequest) -> Path | None:
+    """The folder of --images_root; None: that of each list."""
+    if request.images_root is None:
+        return None
+    images_root = Path(request.images_root).expanduser().absolute()
+    if not request.images_root or not images_root.is_dir():
+        raise UserError(
+            f"--images_root={request.images_root} is not a folder. Paths in the lists are "
+            "relative to it; without it, to the folder of their list."
+        )
+    return images_root
+
+
+def _of_tables(
+    request: CollectionRequest, files: Sequence[SourceFile], of_tables: Sequence[SourceFile]
+) -> Collection:
+    """Images of CSV and TSV. UserError: other lists beside them, lists of labels, no images."""
+    if len(files) > len(of_tables):
+        other = next(file.path for file in files if file not in of_tables)
+        raise UserError(
+            f"--source={request.source} has tables ({of_tables[0].path}) and other lists ({other}):"
+            " name those of one kind, as --source=labels.csv."
+        )
+    if request.multi_label:
+        raise UserError(
+            "--multi_label: a row of a CSV has one label. List several as JSON lines or Parquet."
+        )
+    read = [tables.read(file, request.image_field, request.label_field) for file in of_tables]
+    given = request.classes is not None or request.num_classes is not None
+    known = classes(request) if given else tables.inferred_classes(read)
+    names = known.names if isinstance(known, Classes) else known
+    root = _images_root(request)
+    parts = [
+        part for one in read for part in tables.parts(one, known, str(root or one.file.path.parent))
+    ]
+    if not parts:
+        raise UserError(f"--source={request.source}: the files list no images.")
+    notes = [one.note for one in read]
+    if not given:
+        more = " ..." if len(names) > 5 else ""
+        notes.append(f"The classes are the labels, sorted: {', '.join(names[:5])}{more}.")
+    return Collection(
+        name="records",
+        description="Images of lists.",
+        class_names=names,
+        parts=sorted(parts, key=lambda part: part.reader in FAULTS),  # what is left out comes last
+        notes=notes,
     )
 
 
