@@ -395,3 +395,66 @@ def test_patterns_of_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             listed(source)
+
+
+def of_hugging_face(path: Path, names: list[str], numbers: list, *, several: bool = False) -> None:
+    """A Parquet file as `datasets` writes it, with names of classes in its metadata."""
+    feature: dict = {"names": names, "_type": "ClassLabel"}
+    field = "labels" if several else "label"
+    features = {field: {"feature": feature, "_type": "Sequence"} if several else feature}
+    images = [{"bytes": jpeg(i), "path": None} for i in range(len(numbers))]
+    table = pa.table({"image": images, field: numbers})
+    about = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    pq.write_table(table.replace_schema_metadata(about), path)
+
+
+@pytest.mark.parametrize("given", [{}, {"num_classes": 2}, {"classes": "classes.txt"}])
+def test_names_of_classes_in_parquet(tmp_path: Path, folder: Path, given: dict) -> None:
+    """Numbers of the file are its names, in the order of --classes if that is given."""
+    of_hugging_face(folder / "a.parquet", ["cat", "ant"], [0, 1])
+    if "classes" in given:
+        given = {"classes": str(folder / "classes.txt")}
+    wanted = CollectionRequest(str(folder / "a.parquet"), multi_label=False, **given)
+    collection = records.collection(wanted)
+    assert tuple(collection.class_names) == (NAMES if given.get("classes") else ("cat", "ant"))
+    found = labels(prepared(collection, tmp_path / "out", SMALL))
+    assert {image: collection.class_names[of[0]] for image, of in found.items()} == {
+        jpeg(0): "cat", jpeg(1): "ant"
+    }  # fmt: skip
+
+
+def test_lists_of_labels_with_names_in_parquet(tmp_path: Path, folder: Path) -> None:
+    of_hugging_face(folder / "a.parquet", ["cat", "ant"], [[0, 1], [1]], several=True)
+    collection = records.collection(CollectionRequest(str(folder / "a.parquet")))
+    assert labels(prepared(collection, tmp_path / "out", SMALL)) == {
+        jpeg(0): (0, 1), jpeg(1): (1,)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        (["cat", "dog"], {"classes": True}, "names the class 'dog' .* --classes=.* does not have"),
+        (["cat", "ant"], {"num_classes": 3}, "--num_classes=3, but .* names 2 classes: cat, ant"),
+        (["ant", "cat"], {}, "name other classes: class 0 is 'cat', and 'ant' among the others"),
+        (["café", "cafe\u0301"], {}, "one name, café"),
+    ],
+)
+def test_other_names_of_classes_in_parquet(
+    folder: Path, names: list[str], given: dict, message: str
+) -> None:
+    of_hugging_face(folder / "a.parquet", names, [0, 1])
+    if not given:
+        of_hugging_face(folder / "b.parquet", ["cat", "ant"], [0, 1])
+    if "classes" in given:
+        given = {"classes": str(folder / "classes.txt")}
+    with pytest.raises(UserError, match=message):
+        records.collection(CollectionRequest(str(folder), multi_label=False, **given))
+
+
+def test_composed_and_decomposed_names_of_classes(tmp_path: Path, folder: Path) -> None:
+    (folder / "classes.txt").write_text("cafe\u0301\nant\n")
+    write_lines(folder / "a.jsonl", [{"image": "images/0.jpg", "labels": ["café"]}])
+    collection = records.collection(request(folder, str(folder / "a.jsonl")))
+    assert tuple(collection.class_names) == ("café", "ant")
+    assert labels(prepared(collection, tmp_path / "out", SMALL)) == {jpeg(0): (0,)}

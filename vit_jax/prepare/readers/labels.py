@@ -4,9 +4,15 @@ import dataclasses
 import functools
 import hashlib
 import io
+import json
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vit_jax.core.class_names import are_same, difference, normal, normal_names
 from vit_jax.core.errors import UserError
 from vit_jax.prepare.catalogue import Labels
 from vit_jax.prepare.collection import MOST_CLASSES, CollectionRequest
@@ -37,8 +43,8 @@ class Classes:
 
     def label(self, value: object) -> int:
         """The label of a class's name or number. Raises BadLabelError."""
-        if isinstance(value, str) and value in (numbers := _numbers(self)):
-            return numbers[value]
+        if isinstance(value, str) and (name := normal(value)) in (numbers := _numbers(self)):
+            return numbers[name]
         if type(value) is int and 0 <= value < self.number:  # not a bool
             return value
         raise BadLabelError(value)
@@ -53,6 +59,13 @@ class Classes:
                 return labels
             raise BadLabelError(value)
         return (self.label(value),)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassesInParquet(Classes):
+    """Classes that the Parquet file `path` names, as Hugging Face's data sets do."""
+
+    field: str = ""  # the column of the labels
 
 
 def weights(value: object, labels: Labels) -> tuple[float, ...]:
@@ -99,6 +112,11 @@ def _numbers(known: Classes) -> dict[str, int]:
     """Name -> label."""
     if not known.path:
         return {str(number): number for number in range(known.number)}
+    if isinstance(known, ClassesInParquet):
+        named = names_in_parquet(known.path, known.field) or ()
+        if _digest(named) != known.digest:
+            raise UserError(f"{known.path} has changed in the meantime: start again.")
+        return {name: number for number, name in enumerate(named)}
     data = _read(Path(known.path))
     if hashlib.sha256(data).hexdigest() != known.digest:
         raise UserError(f"--classes={known.path} has changed in the meantime: start again.")
@@ -129,10 +147,63 @@ def _names(path: Path, data: bytes) -> dict[str, int]:
     if not names or not all(names):
         raise UserError(f"--classes={path} has an empty line; each must have a class's name.")
     numbers: dict[str, int] = {}
-    for number, name in enumerate(names):
+    for number, name in enumerate(map(normal, names)):
         if name in numbers:
             raise UserError(
                 f"--classes={path}: lines {numbers[name] + 1} and {number + 1} are both {name!r}."
             )
         numbers[name] = number
     return numbers
+
+
+def classes_of_lists(request: CollectionRequest, field: str, parquet: Sequence[Path]) -> Classes:
+    """Like `classes`, but those that Parquet files name need not be given.
+
+    UserError where the names of two files, or of a file and --classes, differ.
+    """
+    named = {path: names for path in parquet if (names := names_in_parquet(str(path), field))}
+    if not named:
+        return classes(request)
+    first, names = next(iter(named.items()))
+    if request.classes is not None:
+        known = classes(request)
+        for path, theirs in named.items():
+            if lacking := [name for name in theirs if name not in _numbers(known)]:
+                raise UserError(
+                    f"{path} names the class {lacking[0]!r} in its metadata, which --classes="
+                    f"{request.classes} does not have ({len(lacking):,} of {len(theirs):,}). Add "
+                    "it, or leave --classes out: then the names of the file are taken."
+                )
+        return known
+    for path, theirs in named.items():
+        if not are_same(theirs, names):
+            raise UserError(
+                f"{path} and {first} name other classes: {difference(theirs, names)}. Give all of "
+                "them with --classes: then they are matched by name."
+            )
+    if request.num_classes not in (None, len(names)):
+        raise UserError(
+            f"--num_classes={request.num_classes}, but {first} names {len(names):,} classes: "
+            f"{', '.join(names[:5])} ... Leave it out."
+        )
+    return ClassesInParquet(len(names), str(first), _digest(names), field)
+
+
+def names_in_parquet(path: str, field: str) -> tuple[str, ...] | None:
+    """The names of the classes in a column's metadata, as Hugging Face writes them; None: none."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        feature = features[field]
+        while isinstance(feature, list) or "feature" in feature:  # a list of labels
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        names = feature["names"] if feature.get("_type") == "ClassLabel" else None
+    except (OSError, pa.ArrowException, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(normal_names(names, f"{path}, column {field!r},"))
+
+
+def _digest(names: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

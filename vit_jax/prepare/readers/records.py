@@ -26,7 +26,15 @@ from vit_jax.prepare.catalogue import ImageRow, Location, RowAndBytes
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.faults import FAULTS
 from vit_jax.prepare.readers import tables
-from vit_jax.prepare.readers.labels import BadLabelError, Classes, Reading, classes, weights
+from vit_jax.prepare.readers.labels import (
+    BadLabelError,
+    Classes,
+    Reading,
+    classes,
+    classes_of_lists,
+    names_in_parquet,
+    weights,
+)
 from vit_jax.prepare.readers.source_files import SourceFile, source_files
 from vit_jax.prepare.readers.tars import MAX_MEMBER_BYTES
 
@@ -50,7 +58,8 @@ def collection(request: CollectionRequest) -> Collection:
         raise UserError("--image_field is for CSV and TSV: other lists have `image`.")
     several = request.multi_label is not False
     field = request.label_field or ("labels" if several else "label")
-    of_set = classes(request)
+    in_parquet = [file.path for file in files if file.path.suffix == ".parquet"]
+    of_set = classes_of_lists(request, field, in_parquet)
     parts: list[Part] = []
     images_root = _images_root(request)
     for file in files:
@@ -201,7 +210,9 @@ def _skip_line(file: IO[bytes], stop: int) -> None:
 def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
     """The images of a row group; a row that is not text has a bad entry."""
     assert part.reading is not None
-    wanted = ("image", part.reading.label_field, "weights", "id")
+    field = part.reading.label_field
+    wanted = ("image", field, "weights", "id")
+    names = names_in_parquet(part.path, field)
     number = 0
     try:
         with pq.ParquetFile(part.path) as file:
@@ -210,12 +221,21 @@ def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
                 for k in range(len(batch)):
                     try:
                         entry = batch.slice(k, 1).to_pylist()[0]
+                        if names:
+                            entry[field] = _named(entry[field], names)
                     except UnicodeDecodeError:
                         entry = None
                     yield _image(entry, part, ImageRow(f"{part.name}.{number}", part.path))
                     number += 1
     except _PARQUET_ERRORS as error:
         raise _damaged_parquet(part.path, error) from error
+
+
+def _named(labels: object, names: Sequence[str]) -> object:
+    """Labels, or a list of them, by the names that the file has for its numbers."""
+    if isinstance(labels, list):
+        return [_named(label, names) for label in labels]
+    return names[labels] if isinstance(labels, int) and 0 <= labels < len(names) else labels
 
 
 def _damaged_parquet(path: str, error: BaseException) -> UserError:
