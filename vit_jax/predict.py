@@ -38,6 +38,7 @@ from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
+from vit_jax.models.head import probabilities
 from vit_jax.models.images import AnyImage, find, listed, load
 from vit_jax.models.int8 import quantise
 from vit_jax.store import disk_space
@@ -80,7 +81,7 @@ class Predictor:
         self._preprocess = loaded.model.preprocess
         model = quantise(loaded.model) if int8 else loaded.model
         graph, self._params = nnx.split(model, nnx.Param)
-        self._forward = jax.jit(lambda p, x: jax.nn.softmax(nnx.merge(graph, p)(x)))
+        self._forward = jax.jit(lambda p, x: probabilities(loaded.model, nnx.merge(graph, p)(x)))
 
     def __call__(
         self, images: AnyImage | Sequence[AnyImage], *, top_k: int
@@ -88,7 +89,7 @@ class Predictor:
         """Yields (file, or place in `images`; its `top_k` classes, most likely first).
 
         A class is {"class", "name", "probability"}: the softmax over classes, also for models
-        trained with a sigmoid loss.
+        trained with a sigmoid loss; the sigmoid of weights that say they have several labels.
         """
         if top_k < 1:
             raise UserError(f"--top_k={top_k}: give at least 1.")

@@ -167,6 +167,8 @@ def test_mistakes_are_the_surest_ones():
     assert (wrong.labelled, wrong.wrong) == (4, 3)
     assert (wrong.places, wrong.true, wrong.predicted) == ([3, 4], [0, 2], [1, 1])
     np.testing.assert_allclose(wrong.probabilities, [[0.1, 0.8], [0.1, 0.7]])
+    one_by_one = of_errors.find(found, logits, most=1, probabilities="sigmoid")
+    np.testing.assert_allclose(one_by_one.probabilities, [[1 / 11, 8 / 18]])
 
 
 def test_layers_are_those_of_the_model(folder):

@@ -8,7 +8,6 @@ import threading
 import warnings
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
@@ -18,6 +17,7 @@ from vit_jax.core.image_files import OPENED
 from vit_jax.draw import html_page
 from vit_jax.draw.figures.heat import blend, relative
 from vit_jax.models import images, observe
+from vit_jax.models.head import probabilities
 from vit_jax.predict import check_finite, load_classifier, most_likely
 
 SMALL = 80  # pixels; a smaller input is shown with larger pixels,
@@ -105,7 +105,7 @@ class Looker:
         else:
             relevant = observe.relevance(self._model, inputs)
             logits, heat = relevant.logits, relevant.map.patches
-        return np.asarray(jax.nn.softmax(logits[0])), heat[0]
+        return np.asarray(probabilities(self._model, logits[0])), heat[0]
 
 
 def opened(data: bytes) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -49,6 +50,10 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     if notice:
         screen.note(notice)
     config, said = build.as_weights_say(config, loaded.model.preprocess)
+    if getattr(loaded.model.spec, "probabilities", "") == "sigmoid" != config.loss.kind:
+        of_loss = dataclasses.replace(config.loss, kind="sigmoid")
+        config = dataclasses.replace(config, loss=of_loss)
+        said.append("loss     loss.kind=sigmoid, as the weights say")
     for line in said:
         screen.say(line)
     classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))

@@ -29,6 +29,7 @@ from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evaluate import prepared
 from vit_jax.evaluate.prepared import Prepared
 from vit_jax.evaluate.selection import choose
+from vit_jax.models import head
 from vit_jax.run import announce, build
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.training.evals.split_reader import INDEX, SplitReader
@@ -171,7 +172,7 @@ def predict(
 
     def of_batch(model: Any, batch: Any) -> dict[str, Any]:
         logits = model(objective.images(batch)).astype(jnp.float32)
-        probabilities, classes = jax.lax.top_k(jax.nn.softmax(logits), top_k)
+        probabilities, classes = jax.lax.top_k(head.probabilities(model, logits), top_k)
         return {"probabilities": probabilities, "classes": classes}
 
     found = SplitReader(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vit_jax.core import errors
-from vit_jax.core.schema.fields import field
+from vit_jax.core.schema.fields import ANY, field
 from vit_jax.nn.block_spec import StackSpec
 
 # Pillow's methods, in the order of its enum.
@@ -57,6 +57,12 @@ class ModelSpec(StackSpec):
 
     head_bias: float = field(
         0.0, "its initial value [0]; -10 for sigmoid losses over many classes", bounds=(-1e4, 1e4)
+    )
+    # What logits become: "sigmoid" of weights whose images have several labels.
+    probabilities: str = field(
+        "softmax",
+        choices=("softmax", "sigmoid"),
+        elsewhere={"huggingface": ANY, "timm": ("softmax",), "google_npz": ("softmax",)},
     )
 
 

@@ -1,7 +1,9 @@
 """The layer that classifies, of every model."""
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
@@ -25,3 +27,11 @@ def head(
         precision=dataclasses.replace(spec.precision, compute=jnp.float32),
         rngs=rngs,
     )
+
+
+def probabilities(model: Any, logits: jax.Array) -> jax.Array:
+    """[..., C] -> float32 [..., C]: how probable the classes are, by the model's field."""
+    logits = logits.astype(jnp.float32)
+    if getattr(model.spec, "probabilities", "softmax") == "sigmoid":
+        return jax.nn.sigmoid(logits)
+    return jax.nn.softmax(logits)

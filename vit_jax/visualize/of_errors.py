@@ -37,17 +37,27 @@ class Mistakes(NamedTuple):
     wrong: int
 
 
-def find(photos: Photos, logits: np.ndarray, most: int) -> Mistakes:
-    """The `most` wrong images with the least probability of their own class."""
+def find(
+    photos: Photos, logits: np.ndarray, most: int, *, probabilities: str = "softmax"
+) -> Mistakes:
+    """The `most` wrong images with the least probability of their own class.
+
+    `probabilities` are the softmax or the sigmoid of the logits.
+    """
     known = [(place, label) for place, label in enumerate(photos.labels) if label is not None]
     places = np.array([place for place, _ in known], int)
     true = np.array([label for _, label in known], int)
-    probabilities = scipy.special.softmax(logits[places].astype(np.float64), axis=-1)
-    predicted = probabilities.argmax(axis=-1)
-    own = probabilities[np.arange(len(true)), true]
+    exact = logits[places].astype(np.float64)
+    p = (
+        scipy.special.expit(exact)
+        if probabilities == "sigmoid"
+        else scipy.special.softmax(exact, -1)
+    )
+    predicted = exact.argmax(axis=-1)
+    own = p[np.arange(len(true)), true]
     wrong = np.flatnonzero(predicted != true)
     worst = wrong[np.argsort(own[wrong], kind="stable")][:most]
-    both = np.stack([own[worst], probabilities[worst, predicted[worst]]], axis=-1)
+    both = np.stack([own[worst], p[worst, predicted[worst]]], axis=-1)
     return Mistakes(
         places[worst].tolist(), true[worst].tolist(), predicted[worst].tolist(), both,
         len(known), len(wrong),
@@ -60,7 +70,8 @@ def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
         return Findings(
             Section(TITLE, [], "These weights have no head, so they name no classes."), {}
         )
-    found = find(photos, seen.logits, MOST)
+    kind = getattr(model.spec, "probabilities", "softmax")
+    found = find(photos, seen.logits, MOST, probabilities=kind)
     if not found.labelled:
         said = (
             "Nothing says which class the images belong to: put them into folders named after the "

@@ -61,12 +61,12 @@ def field(
       trained: IN_SHAPES or HIDDEN if trained weights depend on it; None: it affects only further
         training or computation.
       elsewhere: the values that the models of other projects have, by format where formats differ;
-        ANY: all. Default: the field's default alone.
+        ANY: all. Default: of a field that weights are trained with its default alone, else all.
     """
     own = () if default is dataclasses.MISSING else (default,)
-    known = (own or ANY) if isinstance(elsewhere, str) else elsewhere
+    known = (own if trained and own else ANY) if isinstance(elsewhere, str) else elsewhere
     words = None if choices is None else tuple(choices)
-    about = Declared(doc, bounds, words, trained, known if trained else ANY)
+    about = Declared(doc, bounds, words, trained, known)
     return dataclasses.field(default=default, metadata={"declared": about})
 
 

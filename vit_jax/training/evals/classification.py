@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.models import head
 from vit_jax.probes import calibration as probabilities
 from vit_jax.training.evals.split_reader import INDEX, Progress, SplitReader
 from vit_jax.training.objective import Objective, top_k_correct
@@ -26,7 +27,7 @@ class Scores(NamedTuple):
       places: int64 [N], where it is in the split.
       labels: int32 [N, K], those that count, padded with -1.
       prediction: int32 [N], the class of the largest logit.
-      confidence: float32 [N], that class's probability (softmax).
+      confidence: float32 [N], that class's probability.
       correct: bool [N], whether it is one of the labels.
     """
 
@@ -68,6 +69,11 @@ class Classification:
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
+            if calibration and getattr(model.spec, "probabilities", "") == "sigmoid":
+                raise UserError(
+                    "calibration=True judges probabilities that sum to 1; those of this model are "
+                    "sigmoids, one for each class: leave it off."
+                )
             logits = model(images)
             if columns is not None:
                 logits = logits[:, jnp.asarray(columns)]
@@ -77,7 +83,7 @@ class Classification:
                 more |= {
                     "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
                     "prediction": logits.argmax(axis=-1),
-                    "confidence": jax.nn.softmax(logits.astype(jnp.float32)).max(axis=-1),
+                    "confidence": head.probabilities(model, logits).max(axis=-1),
                 }
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
