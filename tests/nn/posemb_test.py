@@ -8,6 +8,7 @@ from flax import nnx
 
 from vit_jax.nn.initialization import VIT
 from vit_jax.nn.posemb import (
+    METHODS,
     Learned2dPositions,
     LearnedPositions,
     RelativePositions,
@@ -137,3 +138,19 @@ def test_products_depend_only_on_relative_positions():
 def test_rotated_queries_keep_their_type():
     x = jnp.ones((1, 4, 2, 4), jnp.bfloat16)
     assert Rotary2dPositions(TokenLayout((2, 2), False)).rotate(x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("method", "smaller", "larger"),
+    [
+        ("bicubic_torch", [[0.62622, 3.02989], [0.91365, 0.70203]],
+         [0.99911, 2.63129, 4.28711, 2.97162, 1.54443]),
+        ("bicubic_antialias", [[0.46065, 3.14614], [0.454, 1.23395]],
+         [0.98254, 2.36712, 4.20896, 2.80736, 1.66474]),
+    ],
+)  # fmt: skip
+def test_resizing_as_pytorch(method, smaller, larger):
+    """torch.nn.functional.interpolate(mode="bicubic", align_corners=False) of torch 2.13."""
+    table = jnp.array([[1, 4, 2], [-3, 0, 5], [2, 2, -1.0]])[..., None]
+    np.testing.assert_allclose(METHODS[method](table, (2, 2, 1))[..., 0], smaller, atol=1e-5)
+    np.testing.assert_allclose(METHODS[method](table, (4, 5, 1))[0, :, 0], larger, atol=1e-5)

@@ -5,6 +5,9 @@ needed and not saved in checkpoints. Most are added to the tokens. The relative 
 act inside attention instead. Registers have no position and get nothing.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -226,7 +229,37 @@ def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
 
 # --- resizing of learned tables for images of another size (section 3.2)
 
-METHODS = {"bilinear": "linear", "bicubic": "cubic"}  # jax.image's names
+
+def _by_jax(method: str, *, antialias: bool = False) -> Callable[..., jax.Array]:
+    return functools.partial(jax.image.resize, method=method, antialias=antialias)
+
+
+def _bicubic_torch(table: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """PyTorch's interpolate without antialias: a = -3/4, and outside it repeats the border."""
+    for axis, (old, new) in enumerate(zip(table.shape[:-1], shape[:-1], strict=True)):
+        centres = (np.arange(new) + 0.5) * old / new - 0.5
+        first = np.floor(centres).astype(int) - 1
+        weights = np.zeros((new, old))
+        for tap in range(4):
+            x = np.abs(centres - first - tap)
+            near = (1.25 * x - 2.25) * x * x + 1
+            far = -0.75 * (((x - 5) * x + 8) * x - 4)
+            places = np.arange(new), np.clip(first + tap, 0, old - 1)
+            np.add.at(weights, places, np.where(x <= 1, near, far))
+        moved = jnp.tensordot(
+            jnp.asarray(weights, table.dtype), table, (1, axis), precision="highest"
+        )
+        table = jnp.moveaxis(moved, 0, axis)
+    return table
+
+
+# (table [..., D], shape) -> a table of this shape. With antialias, PyTorch's is "bicubic" too.
+METHODS = {
+    "bilinear": _by_jax("linear"),
+    "bicubic": _by_jax("cubic"),
+    "bicubic_antialias": _by_jax("cubic", antialias=True),
+    "bicubic_torch": _bicubic_torch,
+}
 TABLES = ("embedding", "rows", "columns")  # in LearnedPositions and Learned2dPositions
 
 
@@ -262,7 +295,7 @@ def resize(
         if leaf == "embedding":
             return resize_positions(table, old, new, method=method)
         shape = (new.grid[leaf == "columns"], table.shape[1])
-        return jax.image.resize(table, shape, METHODS[method], antialias=False)
+        return METHODS[method](table, shape)
 
     return (jax.vmap(one) if is_stacked(name) else one)(table)
 
@@ -273,14 +306,13 @@ def resize_positions(
     """[N, D] in the layout `old` -> [N', D] in `new`, by interpolation over the grid of patches.
 
     Patches are placed at their centres in the image, whatever their number; outside the old centres
-    the outermost values are extended. Nothing is antialiased when the grid gets smaller. The
+    the outermost values are extended. Most methods do not antialias when the grid gets smaller. The
     class token's row is kept, or left out if `new` has none; `old` must have one if `new` has.
     """
     assert old.first_places or not new.first_places
     first, patches = table[: new.first_places], table[old.first_places :]
     if old.grid != new.grid:
         width = table.shape[1]
-        patches = jax.image.resize(
-            patches.reshape(*old.grid, width), (*new.grid, width), METHODS[method], antialias=False
-        ).reshape(-1, width)
+        grid = METHODS[method](patches.reshape(*old.grid, width), (*new.grid, width))
+        patches = grid.reshape(-1, width)
     return jnp.concatenate([first, patches])
