@@ -23,8 +23,9 @@ if __name__ == "__main__":  # --help and a mistake do not wait for the imports b
     )
     flags.DEFINE_integer("num_heads", None, "Heads of a ViT whose weights do not state them.")
     flags.DEFINE_enum(
-        "position_resize", "bilinear", ("bilinear", "bicubic"), "Method of resizing positions."
-    )
+        "position_resize", None, ("bilinear", "bicubic", "bicubic_antialias", "bicubic_torch"),
+        "Method of resizing positions; default: bilinear, but of Dinov2 as Hugging Face's does.",
+    )  # fmt: skip
     flags.DEFINE_bool(
         "approximate", False, "Also write what the format's readers compute only nearly the same."
     )
@@ -48,7 +49,7 @@ def convert(
     head: str = "keep",
     image_size: tuple[int, int] | None = None,
     num_heads: int | None = None,
-    position_resize: str = "bilinear",
+    position_resize: str | None = None,
     approximate: bool = False,
 ) -> str:
     """Reads weights of any format and writes them in another; returns a line about them.

@@ -14,6 +14,7 @@ from tests.weights.agreement import (
     randomise,
     torch,
 )
+from tests.weights.image_processors import picture
 from vit_jax import models, weights
 from vit_jax.models import images as prediction
 
@@ -78,6 +79,35 @@ def test_classifier_of_dinov2(tmp_path, images, same, registers):
     with torch.no_grad():
         assert torch.equal(again(in_torch(images)).logits, logits(in_torch(images)))
     same(weights.load(tmp_path / "ours"), ours.model)
+
+
+@pytest.mark.parametrize("registers", [0, 3])
+@pytest.mark.parametrize("side", [20, 48])
+def test_dinov2_at_the_processors_size(tmp_path, capsys, registers, side):
+    """Positions for 36 x 36 pixels, photos that the processor makes smaller or larger."""
+    fields = TOY | CLASSES | {"image_size": 36}
+    if registers:
+        config = hf.Dinov2WithRegistersConfig(num_register_tokens=registers, **fields)
+        theirs = randomise(hf.Dinov2WithRegistersForImageClassification(config))
+    else:
+        theirs = randomise(hf.Dinov2ForImageClassification(hf.Dinov2Config(**fields)))
+    theirs.save_pretrained(tmp_path)
+    processor = hf.BitImageProcessor(size={"shortest_edge": side + 4}, crop_size=side + 1)
+    processor.save_pretrained(tmp_path)
+    photo = picture(60, 90)
+    pixels = processor(photo, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        expected = theirs(pixels).logits.numpy()
+    ours = weights.load(tmp_path)
+    prepared = prediction.load(photo, ours.preprocess)[None]
+    assert prepared.shape[1:3] == (side + 1, side + 1)  # the last row and column fill no patch
+    np.testing.assert_allclose(ours(prepared), expected, atol=1e-4 * np.abs(expected).max())
+    assert f"{side + 1} x {side + 1} pixels" in capsys.readouterr().err
+
+    # The positions' own size, without a change of them.
+    own = weights.load(tmp_path, image_size=36)
+    exact = np.random.default_rng(0).normal(size=(1, 36, 36, 3)).astype(np.float32)
+    assert_same_function(lambda x: theirs(x).logits, own, exact)
 
 
 NO_BIASES = {f"{name}_bias": False for name in ("query", "value", "proj", "mlp")}

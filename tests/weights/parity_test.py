@@ -16,6 +16,10 @@ from tests.weights.agreement import (
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
+from vit_jax.models.head import probabilities
+from vit_jax.weights.files import safetensors
+from vit_jax.weights.files.tensors import of_array
+from vit_jax.weights.formats import dinov2, dinov3, huggingface, huggingface_bit
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
@@ -65,6 +69,110 @@ def test_backbone(hf, tmp_path, images, pooler):
     assert (ours.num_classes, ours.spec.pre_logits) == (0, pooler)
     output = lambda x: theirs(x).pooler_output if pooler else theirs(x).last_hidden_state[:, 0]
     assert_same_function(output, ours, images)
+
+
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "IJepa"])
+def test_a_pooler_beside_a_classifier_is_left_out(hf, tmp_path, capsys, images, kind):
+    config = getattr(hf, f"{kind}Config")(**hf_config(hf).to_diff_dict())
+    suffix = "ForImageClassification" + ("WithTeacher" if kind == "DeiT" else "")
+    theirs = randomise(getattr(hf, kind + suffix)(config))
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    arrays = {name: np.array(x.read()) for name, x in safetensors.read(file).items()}
+    rng = np.random.default_rng(0)
+    for name, shape in (("weight", (16, 16)), ("bias", (16,))):
+        arrays[f"{kind.lower()}.pooler.dense.{name}"] = rng.normal(size=shape).astype(np.float32)
+    safetensors.write(file, {name: of_array(x) for name, x in arrays.items()})
+    again = getattr(hf, kind + suffix).from_pretrained(tmp_path).eval()
+    ours = weights.load_with_info(tmp_path)
+    assert_same_function(lambda x: again(x).logits, ours.model, images)
+    assert f"{kind.lower()}.pooler.dense.weight" in capsys.readouterr().err
+
+    weights.save(ours, tmp_path / "out", "huggingface")
+    written = loaded_in_full(getattr(hf, kind + suffix), tmp_path / "out")
+    assert_same_function(lambda x: written(x).logits, ours.model, images)
+
+
+HIDDEN = {
+    "num_attention_heads": 2, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 0.03,
+    "image_size": 12, "patch_size": 4, "qkv_bias": False, "num_hidden_layers": 2,
+    "intermediate_size": 24,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", HIDDEN)
+def test_what_a_config_does_not_state(hf, tmp_path, lost):
+    """It has transformers' default: the same function, or a refusal of other arrays."""
+    config = hf_config(hf, **(HIDDEN | {"hidden_size": 24}))
+    theirs = randomise(hf.ViTForImageClassification(config))
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    document = json.loads(file.read_text())
+    del document[lost]
+    file.write_text(json.dumps(document))
+    if lost not in ("num_attention_heads", "hidden_act", "layer_norm_eps"):
+        with pytest.raises(UserError, match=lost):
+            weights.load(tmp_path)
+        return
+    again = hf.ViTForImageClassification.from_pretrained(tmp_path).eval()
+    images = np.random.default_rng(1).normal(size=(2, 12, 12, 3)).astype(np.float32)
+    assert_same_function(lambda x: again(x).logits, weights.load(tmp_path), images)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("ViTConfig", huggingface.VIT_CONFIG),
+        ("DeiTConfig", huggingface.VIT_CONFIG),
+        ("IJepaConfig", huggingface.VIT_CONFIG),
+        ("Dinov2Config", dinov2.CONFIGS["dinov2"]),
+        ("Dinov2WithRegistersConfig", dinov2.CONFIGS[dinov2.REGISTERS]),
+        ("DINOv3ViTConfig", dinov3.CONFIG),
+        ("BitConfig", huggingface_bit.SIZES),
+    ],
+)
+def test_defaults_of_configs(hf, name, ours):
+    theirs = getattr(hf, name)()
+    absent = {"num_register_tokens": 0}  # of Dinov2
+    assert ours == {key: getattr(theirs, key, absent.get(key)) for key in ours}
+
+
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "IJepa", "Dinov2", "Bit"])
+@pytest.mark.parametrize("problem", ["multi_label_classification", None])
+def test_problem_type(hf, tmp_path, images, kind, problem):
+    fields = hf_config(hf).to_diff_dict() | {"problem_type": problem}
+    if kind == "Bit":
+        fields = {"depths": [1, 1], "hidden_sizes": [256, 512], **CLASSES, "problem_type": problem}
+    suffix = "ForImageClassification" + ("WithTeacher" if kind == "DeiT" else "")
+    theirs = randomise(getattr(hf, kind + suffix)(getattr(hf, f"{kind}Config")(**fields)))
+    theirs.save_pretrained(tmp_path / "in")
+    loaded = weights.load_with_info(tmp_path / "in")
+    logits = loaded.model(images)
+    function = torch.sigmoid if problem else lambda x: torch.softmax(x, -1)
+    expected = function(torch.tensor(np.asarray(logits))).numpy()
+    np.testing.assert_allclose(probabilities(loaded.model, logits), expected, atol=1e-6)
+    weights.save(loaded, tmp_path / "out", "huggingface")
+    assert hf.AutoConfig.from_pretrained(tmp_path / "out").problem_type == problem
+    weights.save(loaded, tmp_path / "checkpoint", "checkpoint")
+    assert weights.load(tmp_path / "checkpoint").spec == loaded.model.spec
+
+
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "IJepa", "Dinov2", "Dinov2WithRegisters", "Bit"])
+def test_a_classifier_that_is_named_and_missing(hf, tmp_path, kind):
+    fields = hf_config(hf).to_diff_dict()
+    if kind == "Bit":
+        fields = {"depths": [1, 1], "hidden_sizes": [256, 512], **CLASSES}
+    suffix = "ForImageClassification" + ("WithTeacher" if kind == "DeiT" else "")
+    theirs = randomise(getattr(hf, kind + suffix)(getattr(hf, f"{kind}Config")(**fields)))
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    file = tmp_path / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    lost = [name for name in index["weight_map"] if "classifier" in name]
+    index["weight_map"] = {n: f for n, f in index["weight_map"].items() if n not in lost}
+    file.write_text(json.dumps(index))
+    with pytest.raises(UserError, match="these arrays are missing") as error:
+        weights.load(tmp_path)
+    assert all(name in str(error.value) for name in lost)
 
 
 def test_backbone_of_ijepa(hf, tmp_path, images):

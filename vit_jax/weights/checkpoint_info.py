@@ -61,8 +61,9 @@ class CheckpointInfo:
 
     @property
     def tokens(self) -> TokenLayout:
-        """The origin of each of the model's tokens."""
-        return self.spec.token_layout(self.preprocess.image_size)
+        """The origin of each of the model's tokens, and so of its positions."""
+        stated = self.external.positions_for if self.external else None
+        return self.spec.token_layout(stated or self.preprocess.image_size)
 
     def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters or their EMA. UserError if there is no EMA."""

@@ -179,10 +179,12 @@ class Fits(NamedTuple):
     agrees: Callable[[Any], bool]  # whether a stated value is right
 
 
-def check_sizes(opened: Opened, sizes: Mapping[str, Any]) -> None:
+def check_sizes(opened: Opened, sizes: Mapping[str, Any], defaults: Document | None = None) -> None:
     """UserError that names all `sizes` in which config.json and the arrays differ.
 
-    Keys have dots for sections, as in "model_args.depth"; values are the right one, or a Fits.
+    Args:
+      sizes: the right value of each, or a Fits. Keys have dots for sections, "model_args.depth".
+      defaults: what a config.json means that does not state a key.
     """
     lines = []
     for key, size in sizes.items():
@@ -191,9 +193,13 @@ def check_sizes(opened: Opened, sizes: Mapping[str, Any]) -> None:
         for name in sections:
             document = section(document, name)
         stated = document.get(last)
+        said = f"{key}={_short(stated)}"
+        if stated is None and opened.config is not None:
+            stated = (defaults or {}).get(key)
+            said = f"{key} is not stated, which means {_short(stated)}"
         if stated is not None and not _agrees(stated, size):
             by_arrays = size.by_arrays if isinstance(size, Fits) else size
-            lines.append(f"{key}={_short(stated)}, the arrays have {by_arrays}")
+            lines.append(f"{said}, the arrays have {by_arrays}")
     if lines:
         raise UserError(
             f"{opened.path}: its config.json is of another model than its arrays:\n  "

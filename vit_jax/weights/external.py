@@ -55,6 +55,10 @@ class ExternalWeights:
       match: gives the parameters.
       pads_class_position: whether the class token has no position, which equals one of zeros.
       assumed: the fields of the model, "image_size" and "preprocess" that nothing states.
+      left_out: arrays that the format's own model of this kind does not compute with either.
+      positions_for: (height, width) of the images that learned positions are for, where
+        `preprocess` gives images of another size.
+      position_resize: how the format's own model resizes them.
     """
 
     name: str
@@ -65,6 +69,14 @@ class ExternalWeights:
     match: Match
     pads_class_position: bool
     assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    positions_for: tuple[int, int] | None = None
+    position_resize: str = "bilinear"
+
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about what is assumed, and left out."""
+        unused = f"a classifier does not compute with {', '.join(self.left_out)}: left out."
+        return tuple(filter(None, (self.assumptions(), unused if self.left_out else "")))
 
     def assumptions(self) -> str:
         """A sentence with the values of `assumed`; empty if there are none."""
@@ -156,6 +168,7 @@ def external_weights(
     pads_class_position: bool = False,
     name: str | None = None,
     assumed: tuple[str, ...] = (),
+    **others: Any,
 ) -> ExternalWeights:
     """The model of a matched file.
 
@@ -163,6 +176,7 @@ def external_weights(
       fields: fields of the model that the arrays do not show, or do not show correctly.
       name: default: derived from the sizes.
       assumed: as in ExternalWeights; those of the match are added.
+      others: further attributes of ExternalWeights.
     """
     name_by_sizes, of_arrays = (_bit if match.is_bit else _vit)(match)
     name = name or name_by_sizes
@@ -180,6 +194,7 @@ def external_weights(
         match=match,
         pads_class_position=pads_class_position,
         assumed=tuple(x for x in there if x in ("image_size", "preprocess") or hasattr(spec, x)),
+        **others,
     )
 
 
@@ -197,8 +212,6 @@ def with_heads(
     match: Match,
     given: Given = NOTHING_GIVEN,
     default: int | None = None,
-    *,
-    required: bool = False,
 ) -> Match:
     """The same with its num_heads, for layouts whose arrays do not show it.
 
@@ -206,12 +219,12 @@ def with_heads(
     the caller gives. Else it is assumed: that of the published ViT with these sizes, or 64 channels
     a head where that is usual.
 
-    UserError if config.json says another thing than a number, or nothing although that is
-    `required`; if nothing decides; or for heads that do not divide the width.
+    UserError if config.json says another thing than a number; if nothing decides; or for heads that
+    do not divide the width.
     """
     config, width = opened.config or {}, match.sizes["D"]
     heads = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
-    if (heads is not None or required) and (type(heads) is not int or heads < 1):
+    if heads is not None and (type(heads) is not int or heads < 1):
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
     size = _size_name({**match.sizes, "H": 0})
     assumed: tuple[str, ...] = ()

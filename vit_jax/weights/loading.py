@@ -83,7 +83,8 @@ class Options(TypedDict, total=False):
       image_size: pixels, one number or (height, width), for images of another size than the
         weights'; or the size of these, if the weights do not state their rectangle.
       num_heads: of a ViT whose weights do not state it.
-      position_resize: how learned positions are then resized, "bilinear" or "bicubic".
+      position_resize: how learned positions are then resized, one of `posemb.METHODS`; default:
+        "bilinear", but Hugging Face's Dinov2 as its own model does.
       scan: whether blocks run in a loop, which compiles in a fraction of the time; default: as the
         model was trained.
     """
@@ -94,7 +95,7 @@ class Options(TypedDict, total=False):
     head: str
     image_size: int | tuple[int, int] | None
     num_heads: int | None
-    position_resize: str
+    position_resize: str | None
     scan: bool | None
 
 
@@ -105,7 +106,7 @@ DEFAULTS: Options = {
     "head": "keep",
     "image_size": None,
     "num_heads": None,
-    "position_resize": "bilinear",
+    "position_resize": None,
     "scan": None,
 }
 
@@ -185,7 +186,7 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     dtype, image_size = o["dtype"], o["image_size"]
     for word, choices in (
         (o["head"], ("keep", "drop")),
-        (o["position_resize"], tuple(METHODS)),
+        (o["position_resize"] or "bilinear", tuple(METHODS)),
         (dtype or "float32", ("float32", "bfloat16")),
     ):
         if word not in choices:
@@ -193,6 +194,8 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     size = None if image_size is None else config_json.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size, num_heads=o["num_heads"])
     changes = {f: x for f, x in (("dtype", dtype), ("scan", o["scan"])) if x is not None}
+    if o["head"] == "drop" and hasattr(about.spec, "probabilities"):
+        changes["probabilities"] = "softmax"  # there are none
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess
     if size is not None and size != preprocess.image_size:
@@ -215,7 +218,15 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     there = about.param_shapes(ema=ema)
     for name, x in pytrees.flatten(layout).items():
         check_resizable(name, there.get(name, x.shape), x.shape)
-    return Found(about, graph, layout, preprocess, num_classes, ema, o["position_resize"])
+    usual = about.external.position_resize if about.external else "bilinear"
+    method = o["position_resize"] or usual
+    if size is None and about.external and (stated := about.external.positions_for):
+        old, new = (" x ".join(map(str, pair)) for pair in (stated, preprocess.image_size))
+        _say_once(
+            f"Notice: {about.origin}: its images have {new} pixels, for which the positions are "
+            f"resized from {old} ({method}); image_size={stated[0]} keeps them."
+        )
+    return Found(about, graph, layout, preprocess, num_classes, ema, method)
 
 
 def checkpoint_info(
@@ -239,8 +250,8 @@ def checkpoint_info(
     given = Given(image_size, num_heads)
     there = understand(detect_format.open_weights(Path(fetched.path)), given)
     _check_heads(fetched, there.spec, num_heads)
-    if assumptions := there.assumptions():
-        _say_once(f"Notice: {fetched.name or fetched.path}: {assumptions}")
+    for notice in there.notices():
+        _say_once(f"Notice: {fetched.name or fetched.path}: {notice}")
     return CheckpointInfo(
         folder=fetched.path,
         name=there.name,

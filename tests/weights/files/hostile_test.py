@@ -291,10 +291,10 @@ CONTRADICTIONS = {
         "num_attention_heads=3": "a width of 16, over which they do not divide",
         "patch_size=[4, 8]": "4",
         "num_channels=1": "3",
-        "intermediate_size=64": "24",
-        "image_size=[12, 16]": "10 positions of patches of 4 pixels",
         "qkv_bias=False": "True",
         "num_labels=4": "3",
+        "intermediate_size=64": "24",
+        "image_size=[12, 16]": "10 positions of patches of 4 pixels",
     },
     "dinov2": {
         "hidden_size=12": "16",
@@ -341,24 +341,52 @@ def test_sizes_of_another_model_are_reported_at_once(edited, kind):
     ]
 
 
-@pytest.mark.parametrize("kind", CONTRADICTIONS)
-def test_sizes_need_not_be_stated(edited, kind):
+def _unstated(kind):
     needed = ("image_size", "img_size", "num_attention_heads", "num_heads")
     keys = [line.split("=")[0] for line in CONTRADICTIONS[kind]]
-    changes = {key: None for key in keys if not key.endswith(needed)}
-    weights.checkpoint_info(edited(kind, "config.json", changes))
+    return {key: None for key in keys if not key.endswith(needed)}
+
+
+def test_sizes_need_not_be_stated(edited):
+    weights.checkpoint_info(edited("timm", "config.json", _unstated("timm")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("huggingface", "hidden_size", 768),
+        ("dinov2", "mlp_ratio", 4),
+        ("bit", "depths", [3, 4, 6, 3]),
+    ],
+)
+def test_sizes_that_hugging_face_does_not_state_are_defaults(edited, kind, key, value):
+    with pytest.raises(UserError) as error:
+        weights.checkpoint_info(edited(kind, "config.json", _unstated(kind)))
+    assert f"{key} is not stated, which means {value}, the arrays have" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"size": {"width": 3}}, "size=None; it must be pixels"),
+        ({"size": {"width": 3}}, "size={'width': 3}; supported are height and width"),
+        ({"size": {"height": None, "width": 3}}, "size={'width': 3}; supported are"),
+        ({"size": {"height": "x", "width": 3}}, "size='x'; it must be pixels"),
+        ({"size": {"height": 24, "width": 24}}, "become 24 x 24 pixels, the model takes 12 x 12"),
+        ({"size": {"shortest_edge": 12, "longest_edge": 20}}, "shortest_edge alone"),
+        ({"size": {"max_height": 12, "max_width": 12}}, "supported are height and width"),
+        ({"do_center_crop": True, "crop_size": {"shortest_edge": 9}}, "give height and width"),
+        ({"do_center_crop": True, "crop_size": 24}, "has black borders"),
+        ({"do_pad": True, "pad_size": {"height": 16, "width": 16}}, "do_pad to pad_size="),
+        ({"resample": None}, "resample=None. There are"),
+        ({"image_processor_type": "PerceiverImageProcessor"}, "PerceiverImageProcessor', whose"),
+        ({"image_processor_type": "ViTImageProcesor"}, "Did you mean 'ViTImageProcessor'"),
+        ({"image_processor_type": 3}, "image_processor_type=3, whose steps are not known"),
         ({"size": {"shortest_edge": "x"}}, "shortest_edge='x'"),
         ({"size": [1, 2, 3]}, "size=[1, 2, 3]"),
         ({"do_center_crop": True, "crop_size": {"height": 10**9, "width": 1}}, "crop_size=1000000"),
         ({"image_mean": ["a", "b", "c"]}, "image_mean=['a', 'b', 'c']"),
         ({"image_std": [0.5, 0.5, 0.0]}, "image_std"),
-        ({"rescale_factor": 1 / 127.5}, "which is 1/255"),
+        ({"rescale_factor": 0}, "rescale_factor=0; it must be a number above 0"),
     ],
 )
 def test_a_false_processor_is_refused(edited, changes, message):

@@ -70,7 +70,7 @@ def edit_config(folder, **values):
     ("values", "message"),
     [
         ({"image_size": 24}, "have 10 positions"),
-        ({"num_attention_heads": None}, "says None heads"),
+        ({"num_attention_heads": None}, "num_attention_heads is not stated, which means 12"),
         ({"qkv_bias": False}, "qkv_bias=False, the arrays have True"),
         ({"hidden_act": "gel"}, "Did you mean 'gelu'"),
     ],

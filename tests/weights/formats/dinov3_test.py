@@ -140,7 +140,7 @@ def test_impossible_configs_are_refused(written, values, message):
         ({"size": {"height": 12, "width": 18}}, "12 x 18 pixels.*patches of 4: change the size in"),
         ({"size": {"shortest_edge": 12}}, "does not say how large images become"),
         ({"size": "large"}, "size='large'; it must be pixels"),
-        ({"do_rescale": False}, "do_rescale=false"),
+        ({"do_rescale": 0}, "do_rescale=0; it must be true or false"),
     ],
 )
 def test_impossible_processors_are_refused(written, values, message):

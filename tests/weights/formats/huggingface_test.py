@@ -2,13 +2,23 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
+from vit_jax.models.images import load
+from vit_jax.predict import Predictor
 from vit_jax.weights.files import safetensors
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture
+def photo():
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 16, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
 
 
 def config_of(folder):
@@ -66,7 +76,7 @@ BIASES = ("query.bias", "key.bias", "value.bias")
     ("config", "lost", "message"),
     [
         ({"qkv_bias": True}, BIASES, "qkv_bias=True, the arrays have False"),
-        ({"qkv_bias": None}, BIASES, "put qkv_bias=false there"),
+        ({"qkv_bias": None}, BIASES, "qkv_bias is not stated, which means True"),
         ({"qkv_bias": False}, (), "qkv_bias=False, the arrays have True"),
         ({}, BIASES[1:2], r"0\.attention\.attention\.key\.bias is missing"),
         ({}, ("cls_token",), r"embeddings\.cls_token is missing"),
@@ -92,3 +102,48 @@ def test_what_cannot_be_written(tmp_path, toy, fields, message):
     with pytest.raises(UserError, match=message):
         weights.save(toy(**fields), tmp_path / "out", "huggingface")
     assert not list(tmp_path.iterdir())
+
+
+def test_several_labels_give_sigmoids(tmp_path, toy, photo):
+    ours = toy()
+    weights.save(ours, tmp_path / "one", "huggingface")
+    weights.save(ours, tmp_path / "several", "huggingface")
+    edit(tmp_path / "several", {"problem_type": "multi_label_classification"})
+    scores = {}
+    for name in ("one", "several"):
+        ((_, classes),) = Predictor(str(tmp_path / name))(photo, top_k=3)
+        scores[name] = np.array([c["probability"] for c in classes])
+    logits = np.asarray(ours.model(load(photo, ours.model.preprocess)[None]))[0]
+    np.testing.assert_allclose(
+        scores["several"], np.sort(1 / (1 + np.exp(-logits)))[::-1], atol=1e-5
+    )
+    assert abs(scores["one"].sum() - 1) < 1e-5
+
+    loaded = weights.load_with_info(tmp_path / "several")
+    weights.save(loaded, tmp_path / "again", "huggingface")
+    assert config_of(tmp_path / "again")["problem_type"] == "multi_label_classification"
+    assert "problem_type" not in config_of(tmp_path / "one")
+    for to, path in (("timm", "timm"), ("google_npz", "x.npz")):
+        with pytest.raises(UserError, match="no place for probabilities=sigmoid"):
+            weights.save(loaded, tmp_path / path, to)
+        headless = weights.load_with_info(tmp_path / "several", head="drop")
+        assert headless.model.spec.probabilities == "softmax"
+
+
+def test_regression_is_refused(tmp_path, toy):
+    weights.save(toy(), tmp_path / "out", "huggingface")
+    edit(tmp_path / "out", {"problem_type": "regression"})
+    with pytest.raises(UserError, match="problem_type=regression; a head here gives logits"):
+        weights.load(tmp_path / "out")
+    edit(tmp_path / "out", {"problem_type": "multilabel"})
+    with pytest.raises(UserError, match="Did you mean 'multi_label_classification'"):
+        weights.load(tmp_path / "out")
+
+
+def test_a_classifier_that_is_named_has_to_be_there(tmp_path, toy):
+    weights.save(toy(), tmp_path / "out", "huggingface")
+    edit(tmp_path / "out", lost=("classifier",))
+    with pytest.raises(UserError, match=r"missing: classifier\.weight, classifier\.bias"):
+        weights.load(tmp_path / "out")
+    edit(tmp_path / "out", {"architectures": ["ViTModel"]})
+    assert weights.load(tmp_path / "out").num_classes == 0

@@ -4,8 +4,6 @@ Its classifier sees the class token and the mean of the patches side by side. It
 dense layers of the gate in one array, which is split here: the first half goes through the SiLU.
 """
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,30 @@ from vit_jax.weights.config_json import ClassNames, Fits
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor, Tensors, of_array
-from vit_jax.weights.formats import huggingface
+from vit_jax.weights.formats import huggingface, huggingface_processors
 from vit_jax.weights.layout import Layout, Rule, rule, torch_linear, torch_norm
 from vit_jax.weights.match import best
 
 REGISTERS = "dinov2_with_registers"  # a model_type of config.json
 TYPES = ("dinov2", REGISTERS)
+# Defaults of transformers' configs, by type.
+_CONFIG = {
+    key: x
+    for key, x in huggingface.VIT_CONFIG.items()
+    if key not in ("intermediate_size", "pooler_act")
+} | {
+    "layer_norm_eps": 1e-6,
+    "patch_size": 14,
+    "mlp_ratio": 4,
+    "layerscale_value": 1.0,
+    "use_swiglu_ffn": False,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "dinov2": _CONFIG | {"num_register_tokens": 0},
+    REGISTERS: _CONFIG | {"patch_size": 16, "num_register_tokens": 4},
+}
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
+NEEDED = ("cls", "scale1", "scale2")  # of the optional parts
 # A parameter of masked pre-training, not of the model.
 MASK_TOKEN, MASK_TOKEN_PATTERN = "embeddings.mask_token", r"embeddings\.mask_token"
 
@@ -66,7 +81,9 @@ def _layout(title: str, *mlp: Rule) -> Layout:
         Rule("head/kernel", ("classifier.weight",), "C 2D", own="2D C"),
         rule("head/bias", "classifier.bias", "C"),
     )
-    return Layout(title, rules, ("", "dinov2.", f"{REGISTERS}."), (MASK_TOKEN_PATTERN,))
+    return Layout(
+        title, rules, ("", "dinov2.", f"{REGISTERS}."), (MASK_TOKEN_PATTERN,), needed=NEEDED
+    )
 
 
 _PLAIN = _layout(
@@ -103,13 +120,13 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
     return halves
 
 
-def _read(opened: Opened, _: Given) -> ExternalWeights:
-    config = opened.config or {}
+def _read(opened: Opened, given: Given) -> ExternalWeights:
+    kind = (opened.config or {})["model_type"]
+    config = huggingface.with_defaults(opened, CONFIGS[kind])
     gated = any(PACKED in name for name in opened.tensors)
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
     sizes = match.sizes
-    stated = config_json.token_sizes(sizes) | {
-        "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
+    stated = {
         "use_swiglu_ffn": config_json.flag_of(gated),
         "mlp_ratio": config_json.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
         # A last row of pixels that does not fill a patch is left out.
@@ -119,44 +136,24 @@ def _read(opened: Opened, _: Given) -> ExternalWeights:
         ),
         "num_register_tokens": sizes.get("R", 0),
     }
-    config_json.check_sizes(opened, stated | config_json.num_labels(match))
-    huggingface.check_qkv_bias(config, match)
+    huggingface.check_sizes(opened, match, CONFIGS[kind], stated)
+    side = config["image_size"] // sizes["P"] * sizes["P"]
+    preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
     return external.external_weights(
-        external.with_heads(opened, match, required=True),
-        _preprocess(opened, _image_size(opened, sizes)),
+        external.with_heads(opened, match, given, config["num_attention_heads"]),
+        preprocess,
         fields={
+            **huggingface.fields(config, match),
             "pool": "cls_avg" if match.has("head") else "cls",
             "mlp": "swiglu" if gated else "mlp",
             "registers": sizes.get("R", 0),
             "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
-            "gelu": huggingface.gelu(config),
-            "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-6),
         },
         class_names=huggingface.class_names(config, match),
         assumed=huggingface.assumed(opened),
+        positions_for=None if preprocess.image_size == (side, side) else (side, side),
+        position_resize="bicubic_antialias" if kind == REGISTERS else "bicubic_torch",
     )
-
-
-def _image_size(opened: Opened, sizes: Mapping[str, int]) -> tuple[int, int]:
-    stated: Any = (opened.config or {}).get("image_size", 224)
-    side, patch = (stated if isinstance(stated, int) else 0), sizes["P"]
-    if side < patch or (side // patch) ** 2 + 1 != sizes["N"]:
-        raise UserError(
-            f"{opened.path} has {sizes['N']} positions, but config.json says image_size={stated!r} "
-            f"for patches of {patch} pixels."
-        )
-    return side // patch * patch, side // patch * patch
-
-
-def _preprocess(opened: Opened, image_size: tuple[int, int]) -> models.Preprocess:
-    """Preparation by preprocessor_config.json, at the size of the positions."""
-    about = huggingface.preprocess(opened.preprocessor or {}, image_size)
-    if about.crop in (None, image_size):
-        return about
-    resize = about.resize
-    if isinstance(resize, int):
-        resize = round(resize * image_size[0] / about.crop[0])
-    return dataclasses.replace(about, resize=resize, crop=image_size)
 
 
 # --- writing

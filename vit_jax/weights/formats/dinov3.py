@@ -4,6 +4,7 @@ Parts that only act in training are ignored: dropout of attention, stochastic de
 shifts, stretches and scales of patches' coordinates, which do not exist here (nn/posemb.py).
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors, of_array
-from vit_jax.weights.formats import dinov2, huggingface
+from vit_jax.weights.formats import dinov2, huggingface, huggingface_processors
 from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
 from vit_jax.weights.match import best
 
@@ -33,11 +34,26 @@ QKV_BIASES = {
     (True, False, True): "query_value",
     (False, False, False): "none",
 }
-# Defaults of DINOv3ViTImageProcessor.
-_PROCESSOR = {
-    "size": {"height": 224, "width": 224},
-    "image_mean": [0.485, 0.456, 0.406],
-    "image_std": [0.229, 0.224, 0.225],
+# Defaults of transformers' DINOv3ViTConfig.
+CONFIG: dict[str, Any] = {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "rope_theta": ROTARY_BASE,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
+    "layerscale_value": 1.0,
+    "use_gated_mlp": False,
+    "num_register_tokens": 0,
 }
 
 
@@ -65,25 +81,26 @@ def _layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout
         "Hugging Face's DINOv3",
         rules,
         ignored=(dinov2.MASK_TOKEN_PATTERN,),
-        needed=("qkv_bias",) if in_one else (),
+        needed=(*dinov2.NEEDED, *(["qkv_bias"] if in_one else [])),
     )
 
 
-def _read(opened: Opened, _: Given) -> ExternalWeights:
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     """The model, which takes images of any size."""
-    fields = _fields(opened.config or {})
+    config = huggingface.with_defaults(opened, CONFIG)
+    fields = _fields(config)
     layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
     layout = _layout(layers, fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
     # A model without registers has an empty array of them.
     match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
     sizes, registers = match.sizes, match.sizes.get("R", 0)
     stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
-    config_json.check_sizes(opened, config_json.token_sizes(sizes) | stated)
-    match = external.with_heads(opened, match, required=True)
+    config_json.check_sizes(opened, config_json.token_sizes(sizes) | stated, CONFIG)
+    match = external.with_heads(opened, match, given, config["num_attention_heads"])
     fields |= external.vit_sizes(match) | {"registers": registers}
     return external.external_weights(
         match,
-        _preprocess(opened, sizes["P"]),
+        _preprocess(opened, config, sizes["P"]),
         fields=fields,
         name=f"ViT-{_size_name(fields)}/{sizes['P']}-dinov3",
         assumed=huggingface.assumed(opened),
@@ -91,10 +108,9 @@ def _read(opened: Opened, _: Given) -> ExternalWeights:
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's fields in config.json. UserError for those that cannot be computed here."""
+    """The model's fields in a complete config.json. UserError for those not computed here."""
     has_bias = tuple(
-        config_json.flag(config, f"{name}_bias", name != "key")
-        for name in ("query", "key", "value")
+        config_json.flag(config, f"{name}_bias", False) for name in ("query", "key", "value")
     )
     if has_bias not in QKV_BIASES:
         query, key, value = has_bias
@@ -102,8 +118,8 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
             "all, none, and all but the key's."
         )
-    dense_bias = config_json.flag(config, "proj_bias", True)
-    if config_json.flag(config, "mlp_bias", True) != dense_bias:
+    dense_bias = config_json.flag(config, "proj_bias", False)
+    if config_json.flag(config, "mlp_bias", False) != dense_bias:
         raise UserError(
             f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
             "or none."
@@ -134,17 +150,15 @@ def _size_name(fields: Mapping[str, Any]) -> str:
     return f"{fields['depth']}x{fields['width']}"
 
 
-def _preprocess(opened: Opened, patch: int) -> models.Preprocess:
+def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models.Preprocess:
     """Preparation by preprocessor_config.json, which also gives the size: the model takes any.
 
     Without that file, the size is config.json's image_size.
     """
-    document = opened.preprocessor
-    if document is None:
-        size = config_json.sides("image_size", (opened.config or {}).get("image_size", 224))
-        document = {"size": list(size)}
-    stated = {key: x for key, x in document.items() if x is not None}
-    about = huggingface.preprocess_of_any_size(_PROCESSOR | stated)
+    size = config_json.sides("image_size", config["image_size"])
+    if opened.preprocessor is None:
+        opened = dataclasses.replace(opened, preprocessor={"size": list(size)})
+    about = huggingface_processors.read(opened, size, any_size=True)
     height, width = about.image_size
     if height % patch or width % patch:
         raise UserError(

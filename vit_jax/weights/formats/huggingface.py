@@ -7,21 +7,43 @@ same without a class token: its classifier sees the mean of the patches, as a pl
 pooling does here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.models.family import ModelSpec
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
+from vit_jax.weights.formats import huggingface_processors
 from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
-from vit_jax.weights.match import Match, best
+from vit_jax.weights.match import Match, best, part
 
 HINT = "Write --to=google_npz or checkpoint."
+# How names of classifiers start.
+OF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
+# Defaults of transformers' ViTConfig, DeiTConfig and IJepaConfig.
+VIT_CONFIG: Mapping[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "qkv_bias": True,
+    "pooler_act": "tanh",
+}
+# Entries that arrays do not show: their defaults are assumed where there is no config.json.
+HIDDEN = ("hidden_act", "layer_norm_eps", "pooler_act")
+# Values of `probabilities`, by the word before "_label_classification" in problem_type.
+_KINDS, _OTHER = {"single": "softmax", "multi": "sigmoid"}, "regression"
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
 
 
@@ -80,35 +102,43 @@ LAYOUTS = {
 
 
 def _read(opened: Opened, given: Given) -> ExternalWeights:
-    config = opened.config or {}
-    kind = config.get("model_type")
-    match = best(LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"], opened.tensors)
-    sizes = config_json.token_sizes(match.sizes) | {
+    kind = (opened.config or {}).get("model_type")
+    layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
+    return read_vit(opened, given, layouts)
+
+
+def read_vit(opened: Opened, given: Given, layouts: Iterable[Layout]) -> ExternalWeights:
+    """`Format.reads` for ViTs and DeiTs of one of these layouts."""
+    read, left_out = _without_pooler(opened.tensors)
+    match = best(layouts, read)
+    config = with_defaults(opened, VIT_CONFIG)
+    sizes = {
         "intermediate_size": match.sizes["M"],
         "image_size": config_json.images("image_size", match, given.image_size),
-        "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
     }
     if match.has("pre_logits"):
         sizes["pooler_output_size"] = match.sizes["E"]
-    config_json.check_sizes(opened, sizes | config_json.num_labels(match))
-    size = config_json.sides("image_size", config.get("image_size", 224)) if config else None
+        config_json.word(config, "pooler_act", "tanh", ("tanh",))
+    check_sizes(opened, match, VIT_CONFIG, sizes)
+    size = config_json.sides("image_size", config["image_size"]) if opened.config else None
     match, pads, image_size = external.with_image_size(opened, match, given, size)
-    check_qkv_bias(config, match)
-    if config.get("pooler_act", "tanh") != "tanh":
-        raise UserError(
-            f"config.json: pooler_act={config['pooler_act']!r}; only tanh is supported."
-        )
     return external.external_weights(
-        external.with_heads(opened, match, given, 12 if config else None),
-        preprocess(opened.preprocessor or {}, image_size),
-        fields={
-            "gelu": gelu(config),
-            "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-12),
-        },
+        external.with_heads(opened, match, given, config["num_attention_heads"]),
+        huggingface_processors.read(opened, image_size),
+        fields=fields(config, match),
         class_names=class_names(config, match),
         pads_class_position=pads,
         assumed=assumed(opened),
+        left_out=left_out,
     )
+
+
+def _without_pooler(tensors: Tensors) -> tuple[Tensors, tuple[str, ...]]:
+    """(arrays to read, others); no classifier of Hugging Face's ViTs computes a pooler."""
+    if not any(name.startswith(OF_HEADS) for name in tensors):
+        return tensors, ()
+    of_pooler = tuple(name for name in tensors if ".pooler.dense." in f".{name}")
+    return {name: x for name, x in tensors.items() if name not in of_pooler}, of_pooler
 
 
 def assumed(opened: Opened) -> tuple[str, ...]:
@@ -159,8 +189,7 @@ def with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tens
     """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
-    of_heads = ("classifier.", "cls_classifier.", "distillation_classifier.")
-    return {n if n.startswith(of_heads) else prefix + n: x for n, x in tensors.items()}
+    return {n if n.startswith(OF_HEADS) else prefix + n: x for n, x in tensors.items()}
 
 
 def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
@@ -181,91 +210,74 @@ FORMAT = Format(
 # --- JSON that Hugging Face's models share
 
 
-def check_qkv_bias(config: Mapping[str, Any], match: Match) -> None:
-    """UserError for biases that a config.json implies and the arrays lack."""
-    if config and not match.has("qkv_bias") and config.get("qkv_bias") is None:
+def with_defaults(opened: Opened, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All values of a config.json; without one, those that arrays do not show."""
+    if opened.config is None:
+        return {key: x if key in HIDDEN else None for key, x in defaults.items()}
+    return {**defaults, **{key: x for key, x in opened.config.items() if x is not None}}
+
+
+def check_sizes(
+    opened: Opened, match: Match, defaults: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> None:
+    """UserError where config.json, or its defaults, and the arrays have other sizes or parts.
+
+    `sizes` go with those that all ViTs state.
+    """
+    biases = {"qkv_bias": config_json.flag_of(match.has("qkv_bias"))}
+    of_all = config_json.token_sizes(match.sizes) | biases | config_json.num_labels(match)
+    config_json.check_sizes(opened, of_all | dict(sizes), defaults)
+    check_head(opened, match)
+
+
+def check_head(opened: Opened, match: Match) -> None:
+    """UserError for a classifier that config.json names and the arrays lack."""
+    config = opened.config or {}
+    stated = config.get("architectures") or []
+    stated = stated if isinstance(stated, list) else [stated]
+    named = [x for x in stated if "ForImageClassification" in str(x)]
+    if not named or match.has("head") or config.get("num_labels") == 0:
+        return
+    lost = [n for r in match.layout.rules if part(r.ours).endswith("head") for n in r.names]
+    kind = str(named[0]).partition("For")[0]
+    raise UserError(
+        f"{opened.path}: its config.json says {named[0]}, but these arrays are missing: "
+        f"{', '.join(lost)}. Get the files that have them; or say that the model is a backbone, by "
+        f'"architectures": ["{kind}Model"] in config.json.'
+    )
+
+
+def fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
+    """Fields that config.json states alike for all ViTs; `config` is complete."""
+    return {
+        "gelu": GELUS[config_json.word(config, "hidden_act", "gelu", GELUS)],
+        "norm_epsilon": config_json.positive(config, "layer_norm_eps", 0),
+        "probabilities": probabilities(config, match),
+    }
+
+
+def probabilities(config: Mapping[str, Any], match: Match) -> str:
+    """What a classifier's logits become, as in transformers' pipeline. UserError for regression."""
+    if not match.has("head"):
+        return "softmax"
+    usual = "multi" if match.sizes["C"] == 1 else "single"
+    kinds = {f"{x}_label_classification": y for x, y in _KINDS.items()}
+    kind = config_json.word(
+        config, "problem_type", f"{usual}_label_classification", (*kinds, _OTHER)
+    )
+    if kind == _OTHER:
         raise UserError(
-            "The arrays have no biases of query, key and value, but config.json does not say so: "
-            "if the model has none, put qkv_bias=false there."
+            "config.json: problem_type=regression; a head here gives logits of classes. To read "
+            "the model without it, leave the classifier's arrays out and name one without it in "
+            '"architectures".'
         )
-
-
-def gelu(config: Mapping[str, Any]) -> str:
-    """The form of GELU; exact by default."""
-    return GELUS[config_json.word(config, "hidden_act", "gelu", GELUS)]
+    return kinds[kind]
 
 
 def class_names(config: Mapping[str, Any], match: Match) -> ClassNames:
     """Names of id2label, as config_json.read gives them."""
     labels = config_json.section(config, "id2label")
     return config_json.class_names("id2label", labels, match.sizes.get("C", 0))
-
-
-def preprocess(document: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
-    """Preparation by preprocessor_config.json. UserError for steps that prediction lacks."""
-    if not document.get("do_rescale", True):
-        raise UserError("preprocessor_config.json: do_rescale=false; pixels have to become [0, 1].")
-    factor = config_json.positive(document, "rescale_factor", 1 / 255)
-    if abs(factor * 255 - 1) > 1e-3:
-        raise UserError(
-            f"preprocessor_config.json: rescale_factor={factor}; pixels have to become [0, 1], "
-            "which is 1/255."
-        )
-    size: Any = document.get("size") or list(image_size)
-    resize: tuple[int, int] | int | None = None
-    if document.get("do_resize", True):
-        shortest = isinstance(size, Mapping) and "shortest_edge" in size
-        resize = (
-            config_json.side("shortest_edge", size["shortest_edge"])
-            if shortest
-            else config_json.sides("size", size)
-        )
-    crop = None
-    if document.get("do_center_crop", False):
-        crop = config_json.sides("crop_size", document.get("crop_size") or size)
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    if document.get("do_normalize", True):
-        half = (0.5, 0.5, 0.5)
-        mean, std = (config_json.channels(document, f"image_{x}", half) for x in ("mean", "std"))
-    return models.Preprocess(
-        image_size,
-        resize,
-        crop,
-        mean,
-        std,
-        _interpolation(document.get("resample")),
-        longer="down" if isinstance(resize, int) else "nearest",
-    )
-
-
-def preprocess_of_any_size(document: Mapping[str, Any]) -> models.Preprocess:
-    """Preparation for a model that takes any size, at the size that images end up with.
-
-    Args:
-      document: complete with its processor's defaults.
-
-    Raises:
-      UserError: `document` does not determine that size; or as `preprocess`.
-    """
-    key = "crop_size" if document.get("do_center_crop") else "size"
-    sides = document.get(key)
-    if not isinstance(sides, Mapping) or {"height", "width"} <= sides.keys():
-        return preprocess(document, config_json.sides(key, sides))
-    raise UserError(
-        f"preprocessor_config.json: {key}={sides!r} does not say how large images become: give "
-        "height and width, or a crop."
-    )
-
-
-def _interpolation(number: Any) -> str:
-    """The name of Pillow's number; bilinear if absent, as in ViT's processor."""
-    if number is None:
-        return "bilinear"
-    if type(number) is not int or not 0 <= number < len(models.INTERPOLATIONS):
-        known = ", ".join(f"{i} ({name})" for i, name in enumerate(models.INTERPOLATIONS))
-        raise UserError(f"preprocessor_config.json: resample={number!r}. There are {known}.")
-    return models.INTERPOLATIONS[number]
 
 
 def vit_config(
@@ -290,16 +302,19 @@ def vit_config(
         "patch_size": spec.patch_size,
         "num_channels": 3,
         "torch_dtype": "float32",
-        **labels(num_classes, names),
+        **labels(spec, num_classes, names),
     }
 
 
-def labels(num_classes: int, names: ClassNames) -> dict[str, dict[str, Any]]:
+def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, Any]:
     """Entries of config.json about classes; none for a model without a head."""
     if not num_classes:
         return {}
     names = names or tuple(map(config_json.placeholder, range(num_classes)))
+    word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
+    said = num_classes == 1 or word == "multi"
     return {
+        **({"problem_type": f"{word}_label_classification"} if said else {}),
         "id2label": {str(i): label for i, label in enumerate(names)},
         "label2id": {label: i for i, label in enumerate(names)},
     }
@@ -307,35 +322,4 @@ def labels(num_classes: int, names: ClassNames) -> dict[str, dict[str, Any]]:
 
 def documents(config: dict[str, Any], about: models.Preprocess) -> Documents:
     """config.json and preprocessor_config.json."""
-    return {"config.json": config, "preprocessor_config.json": processor(about)}
-
-
-def processor(about: models.Preprocess) -> dict[str, Any]:
-    """preprocessor_config.json. UserError for steps that transformers' processors lack."""
-    if about.fit != "stretch":
-        raise UserError(
-            "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
-            f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
-        )
-    document: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": about.resize is not None,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(about.mean),
-        "image_std": list(about.std),
-        "resample": models.INTERPOLATIONS.index(about.interpolation),
-        "do_center_crop": about.crop is not None,
-    }
-    if isinstance(about.resize, int):
-        document["size"] = {"shortest_edge": about.resize}
-    else:
-        document["size"] = _sides(about.resize or about.image_size)
-    if about.crop:
-        document["crop_size"] = _sides(about.crop)
-    return document
-
-
-def _sides(size: tuple[int, int]) -> dict[str, int]:
-    return {"height": size[0], "width": size[1]}
+    return {"config.json": config, huggingface_processors.FILE: huggingface_processors.write(about)}

@@ -16,7 +16,7 @@ from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import huggingface
+from vit_jax.weights.formats import huggingface, huggingface_processors
 from vit_jax.weights.layout import Layout, ResNetNames, resnet_rules, torch_linear, torch_norm
 from vit_jax.weights.match import best
 
@@ -48,14 +48,8 @@ _CONFIG: dict[str, Any] = {
     "width_factor": 1,
     "num_channels": 3,
 }
-# Defaults of BitImageProcessor.
-_PROCESSOR = {
-    "size": {"shortest_edge": 224},
-    "do_center_crop": True,
-    "crop_size": {"height": 224, "width": 224},
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
+# Further defaults of transformers' BitConfig.
+SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]}
 
 
 def _check_config(opened: Opened) -> None:
@@ -88,19 +82,20 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         "depths": list(shape.units),
         "hidden_sizes": _widths(shape.units, shape.root_width),
     }
-    config_json.check_sizes(opened, sizes | config_json.num_labels(match))
+    config_json.check_sizes(opened, sizes | config_json.num_labels(match), SIZES)
+    huggingface.check_head(opened, match)
     _check_config(opened)
     _, _, image_size = external.with_image_size(opened, match, given)
-    if opened.preprocessor is None:  # the whole image
-        preprocess = models.Preprocess(image_size, image_size)
-    else:
-        document = {**_PROCESSOR, **opened.preprocessor}
-        if isinstance(document["size"], int):
-            document["size"] = {"shortest_edge": document["size"]}
-        preprocess = huggingface.preprocess_of_any_size(document)
+    preprocess = huggingface_processors.read(opened, image_size, any_size=True)
     names = huggingface.class_names(opened.config or {}, match)
     assumed = () if opened.preprocessor else ("preprocess",)
-    return external.external_weights(match, preprocess, class_names=names, assumed=assumed)
+    return external.external_weights(
+        match,
+        preprocess,
+        fields={"probabilities": huggingface.probabilities(opened.config or {}, match)},
+        class_names=names,
+        assumed=assumed,
+    )
 
 
 def _documents(
@@ -115,10 +110,10 @@ def _documents(
         "depths": list(spec.units),
         "output_stride": max(32, spec.map_stride),
         "torch_dtype": "float32",
-        **huggingface.labels(num_classes, names),
+        **huggingface.labels(spec, num_classes, names),
     }
     documents = huggingface.documents(config, about)
-    documents["preprocessor_config.json"]["image_processor_type"] = "BitImageProcessor"
+    documents[huggingface_processors.FILE]["image_processor_type"] = "BitImageProcessor"
     return documents
 
 

@@ -7,14 +7,13 @@ distillation token, and is refused. A DeiT without that token is a ViT there too
 
 from vit_jax import models
 from vit_jax.models.vit_spec import ViTSpec
-from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors
 from vit_jax.weights.formats import huggingface
 from vit_jax.weights.layout import Layout, rule, torch_linear
-from vit_jax.weights.match import best, part
+from vit_jax.weights.match import part
 
 
 def _of(vit: Layout, title: str) -> Layout:
@@ -40,28 +39,7 @@ _LAYOUTS = (_DEIT, _of(_MODULES, huggingface.STATE_DICT.format("DeiT")))
 
 
 def _read(opened: Opened, given: Given) -> ExternalWeights:
-    config = opened.config or {}
-    match = best(_LAYOUTS, opened.tensors)
-    sizes = config_json.token_sizes(match.sizes) | {
-        "intermediate_size": match.sizes["M"],
-        "image_size": config_json.images("image_size", match, given.image_size),
-        "qkv_bias": config_json.flag_of(match.has("qkv_bias")),
-    }
-    config_json.check_sizes(opened, sizes | config_json.num_labels(match))
-    size = config_json.sides("image_size", config.get("image_size", 224))
-    match, pads, image_size = external.with_image_size(opened, match, given, size)
-    huggingface.check_qkv_bias(config, match)
-    return external.external_weights(
-        external.with_heads(opened, match, given, 12),
-        huggingface.preprocess(opened.preprocessor or {}, image_size),
-        fields={
-            "gelu": huggingface.gelu(config),
-            "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-12),
-        },
-        class_names=huggingface.class_names(config, match),
-        pads_class_position=pads,
-        assumed=huggingface.assumed(opened),
-    )
+    return huggingface.read_vit(opened, given, _LAYOUTS)
 
 
 def _documents(

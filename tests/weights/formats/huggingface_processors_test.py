@@ -1,0 +1,76 @@
+"""Images as preprocessor_config.json says, against pixels that transformers 5.23 made of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.weights.image_processors import CASES, ONLY_5, PICTURES, WRITTEN, picture
+from vit_jax.core.errors import UserError
+from vit_jax.models.images import load
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import huggingface_processors
+
+# Two pixels, the mean and the standard deviation of the second picture, by case: written by
+# transformers' processors, which parity_processors_test.py compares in full.
+PIXELS = json.loads((Path(__file__).parent / "processors.json").read_text())
+
+
+def read(document, size):
+    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "vit"}, document)
+    return huggingface_processors.read(opened, size, any_size=True)
+
+
+@pytest.mark.parametrize("name", CASES | ONLY_5)
+def test_pixels(name):
+    image = picture(*PICTURES[1])
+    about = read((CASES | ONLY_5)[name], PICTURES[1])
+    x = load(image, about)
+    found = x[3, 5, 0], x[-4, -6, 1], x.mean(), x.std()
+    np.testing.assert_allclose(found, PIXELS[name], rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_there_and_back(name):
+    about = WRITTEN[name]
+    assert read(huggingface_processors.write(about), about.image_size) == about
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "values"),
+    [
+        ("Beit", "do_center_crop", "true in the BeitImageProcessor of transformers 4 and false in"),
+        ("Beit", "size", "256 in the BeitImageProcessor of transformers 4 and 224 in that of 5"),
+        ("ConvNext", "resample", "2 in the ConvNextImageProcessor of transformers 4 and 3"),
+        ("EfficientNet", "resample", "0 in the EfficientNetImageProcessor of transformers 4"),
+        ("Pvt", "resample", "2 in the PvtImageProcessor of transformers 4 and 3 in that of 5"),
+    ],
+)
+def test_defaults_in_which_versions_differ_have_to_be_stated(kind, lost, values):
+    stated = {"size": 40, "do_center_crop": False, "resample": 3}
+    document = {"image_processor_type": f"{kind}ImageProcessor", **stated}
+    read(document, (40, 40))
+    del document[lost]
+    with pytest.raises(UserError, match=f"does not state {lost}, which by default is {values}"):
+        read(document, (40, 40))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "says no image_processor_type, whose steps are not known"),
+        ({"image_processor_type": "ViTImageProcessor", "size": {"shortest_edge": 40}},
+         "does not say how large images become"),
+        ({"image_processor_type": "CLIPImageProcessor", "size": 24, "crop_size": 32},
+         "has black borders"),
+        ({"image_processor_type": "ConvNextImageProcessor", "size": {"height": 9, "width": 9}},
+         "give shortest_edge"),
+        ({"image_processor_type": "ConvNextImageProcessor", "do_center_crop": True},
+         "drop do_center_crop"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(document, message):
+    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "vit_mae"}, document)
+    with pytest.raises(UserError, match=message):
+        huggingface_processors.read(opened, (40, 40), any_size=True)
