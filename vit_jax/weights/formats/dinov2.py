@@ -139,6 +139,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     huggingface.check_sizes(opened, match, CONFIGS[kind], stated)
     side = config["image_size"] // sizes["P"] * sizes["P"]
     preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
+    grid = (x // sizes["P"] for x in preprocess.image_size)
     return external.external_weights(
         external.with_heads(opened, match, given, config["num_attention_heads"]),
         preprocess,
@@ -151,7 +152,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         },
         class_names=huggingface.class_names(config, match),
         assumed=huggingface.assumed(opened),
-        positions_for=None if preprocess.image_size == (side, side) else (side, side),
+        positions_for=None if set(grid) == {side // sizes["P"]} else (side, side),
         position_resize="bicubic_antialias" if kind == REGISTERS else "bicubic_torch",
     )
 
