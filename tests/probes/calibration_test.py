@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted, reliability
+from vit_jax.probes.calibration import (
+    best_temperature,
+    calibration,
+    cross_fitted,
+    reliability,
+    too_few,
+)
 
 
 def test_by_hand():
@@ -47,7 +53,7 @@ def test_equals_torch():
     for _ in range(5):
         optimizer.step(loss)
     temperature = 1 / inverse.item()
-    assert best_temperature(logits, labels) == pytest.approx(temperature, rel=1e-5)
+    assert best_temperature(logits, labels, prior=0) == pytest.approx(temperature, rel=1e-5)
     found = calibration(logits, labels, temperature)
     p = torch.softmax(z / temperature, dim=1)
     assert found.nll == pytest.approx(loss().item(), rel=1e-9)
@@ -72,8 +78,70 @@ def test_each_half_is_scored_by_the_others_temperature():
 
 def test_a_temperature_beyond_the_range_is_its_end():
     sure = np.array([[1.0, 0.0], [0.0, 1.0]])
-    assert best_temperature(sure, np.array([0, 1])) == pytest.approx(0.05)
-    assert best_temperature(sure, np.array([1, 0])) == pytest.approx(20)
+    assert best_temperature(sure, np.array([0, 1]), prior=0) == pytest.approx(0.05)
+    assert best_temperature(sure, np.array([1, 0]), prior=0) == pytest.approx(20)
+
+
+def test_equals_scikit_learn():
+    """Its temperature, without a prior, of probabilities that it calibrates."""
+    pytest.importorskip("sklearn", minversion="1.8")
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.frozen import FrozenEstimator
+
+    class Logits(ClassifierMixin, BaseEstimator):
+        def fit(self, x, y):
+            self.classes_ = np.unique(y)
+            return self
+
+        def decision_function(self, x):
+            return x
+
+        def predict(self, x):
+            return self.classes_[x.argmax(1)]
+
+    logits, labels = drawn(3000, scale=3.0)
+    frozen = FrozenEstimator(Logits().fit(logits, labels))
+    theirs = CalibratedClassifierCV(frozen, method="temperature").fit(logits, labels)
+    p = np.exp(logits / best_temperature(logits, labels, prior=0))
+    p /= p.sum(1, keepdims=True)
+    np.testing.assert_allclose(theirs.predict_proba(logits), p, atol=1e-3)
+
+
+def test_the_prior_matters_in_small_sets_alone():
+    """Scaled by 1 and by 3; 40 right answers in a half would give 0.05 without it."""
+    sure = np.tile(np.array([[1.5, 0.0], [0.0, 1.5]]), (20, 1))
+    labels = np.tile([0, 1], 20)
+    assert best_temperature(sure, labels, prior=0) == pytest.approx(0.05)
+    # The sum's slope is 0 at b = 1 / T: 40 * 1.5 / (1 + exp(1.5 b)) = 3 (1 - 1 / b).
+    temperature = best_temperature(sure, labels)
+    odds = 40 * 1.5 / (1 + np.exp(1.5 / temperature))
+    assert odds == pytest.approx(3 * (1 - temperature), rel=1e-4) and 0.3 < temperature < 0.6
+    logits, labels = drawn(20_000)
+    for scale in (1, 3):
+        found = [best_temperature(logits * scale, labels, prior=prior) for prior in (0, 3)]
+        assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+def test_scaling_a_small_set_costs_little():
+    """Probabilities that are right as they are, of 80 examples: the median and the worst of 50."""
+    costs = []
+    for seed in range(50):
+        numbers = np.random.default_rng(seed)
+        logits = numbers.normal(size=(80, 5)) * 5
+        cumulated = np.exp(logits - logits.max(1, keepdims=True))
+        cumulated = (cumulated / cumulated.sum(1, keepdims=True)).cumsum(1)
+        labels = (numbers.random((80, 1)) > cumulated).sum(1)
+        scaled = calibration(logits, labels, cross_fitted(logits, labels)).nll
+        costs.append(scaled - calibration(logits, labels).nll)
+    assert np.median(costs) < 0.02 and max(costs) < 0.15
+
+
+def test_a_half_without_errors_is_too_few():
+    logits, labels = drawn(40)
+    assert not too_few(logits, labels)
+    right = np.where(np.arange(40) % 2, logits.argmax(1), labels)
+    assert too_few(logits, right) and too_few(logits[:1], labels[:1])
 
 
 def test_the_temperature_of_drawn_labels_is_found():

@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 
 BINS = 15  # of confidence, of equal width
 TEMPERATURES = (0.05, 20.0)  # those that are looked through
+PRIOR = 3.0  # strength, in nats: 90 % of it lies between temperatures of 0.39 and 2.2
 _ROWS = 4096  # of a computation in float64
 
 
@@ -76,21 +77,24 @@ def _each(
     return probabilities.max(axis=1), logs.argmax(axis=1) == labels, -of_label, brier
 
 
-def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature of the least negative log-likelihood on this set, within TEMPERATURES.
+def best_temperature(logits: np.ndarray, labels: np.ndarray, prior: float = PRIOR) -> float:
+    """The most probable temperature T by this set, within TEMPERATURES.
 
+    It has the least summed negative log-likelihood plus prior * (1 / T - log(1 / T)), a gamma
+    distribution of 1 / T whose mode is 1. With prior=0, as in the authors' code, a set without
+    errors would have a temperature of 0, by which one error elsewhere costs any number of nats.
     Choose it on other examples than those that it is reported for.
     """
 
     def slope(inverse: float) -> float:
-        """Of the log-likelihood by 1 / temperature, in which it is convex."""
-        sums = []
+        """Of the sum by 1 / T, in which it is convex."""
+        sums = [prior * (1 - 1 / inverse)]
         for rows in _parts(len(labels)):
             z = logits[rows].astype(np.float64)
             p = np.exp(log_softmax(inverse * z, axis=1))
             of_label = np.take_along_axis(z, labels[rows, None], axis=1)
             sums.append((p * (z - of_label)).sum())
-        return float(np.sum(sums) / len(labels))
+        return float(np.sum(sums))
 
     least, most = (1 / t for t in reversed(TEMPERATURES))
     if slope(least) >= 0:
@@ -103,12 +107,19 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 def cross_fitted(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """A temperature for each example [N], chosen on the half that it does not belong to.
 
-    The halves are every other example; a single one gets 1.
+    The halves are every other example; a single one gets 1. `too_few` says when this is mostly
+    PRIOR's choice.
     """
     if len(labels) < 2:
         return np.ones(len(labels))
     halves = [best_temperature(logits[start::2], labels[start::2]) for start in (1, 0)]
     return np.where(np.arange(len(labels)) % 2 == 0, *halves)
+
+
+def too_few(logits: np.ndarray, labels: np.ndarray) -> bool:
+    """Whether one half of the set is empty or has no error, so that PRIOR alone bounds it."""
+    wrong = logits.argmax(axis=1) != labels
+    return not (wrong[::2].any() and wrong[1::2].any())
 
 
 def _parts(n: int) -> Iterator[slice]:

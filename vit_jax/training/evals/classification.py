@@ -1,5 +1,6 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -148,6 +149,13 @@ def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str
         raise UserError(
             f"{where}: the logits of {bad:,} of {len(labels):,} examples are not finite: the "
             "weights are damaged, or the training diverged."
+        )
+    if probabilities.too_few(logits, labels) and jax.process_index() == 0:
+        print(
+            f"Notice: {where}: half of the {len(labels):,} examples has no error, too few to know "
+            "a temperature by: scaled_ece and scaled_nll, and perhaps temperature, are those of "
+            "its prior (docs/evaluate.md).",
+            file=sys.stderr,
         )
     scaled = probabilities.calibration(logits, labels, probabilities.cross_fitted(logits, labels))
     temperature = probabilities.best_temperature(logits, labels)
