@@ -1,4 +1,5 @@
 import os
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -347,3 +348,32 @@ def test_a_folder_without_parts_is_also_there_as_a_whole(tmp_path: Path) -> None
         fill(tmp_path / name, [f"{i}.png" for i in range(15)])
     sizes = [create(tmp_path, split).num_examples for split in ("train", "val", "all")]
     assert sizes[0] + sizes[1] == sizes[2] == 30
+
+
+def test_composed_and_decomposed_names_are_one(tmp_path: Path) -> None:
+    """macOS decomposes the names of folders; the classes, splits and examples stay the same."""
+    made = {}
+    for form in ("NFC", "NFD"):
+        folder = tmp_path / form
+        for name in ("café", "zebra", "Ångström", "caftan"):
+            of_class = folder / unicodedata.normalize(form, name)
+            of_class.mkdir(parents=True)
+            for i in range(12):
+                file = unicodedata.normalize(form, f"é{i}.png")
+                (of_class / file).write_bytes(f"{name}/{i}".encode())
+        made[form] = {split: create(folder, split) for split in ("train", "val")}
+    for split, composed in made["NFC"].items():
+        decomposed = made["NFD"][split]
+        assert composed.class_names == decomposed.class_names
+        assert contents(composed) == contents(decomposed)
+        assert composed.fingerprint == decomposed.fingerprint
+    assert composed.class_names == ("caftan", "café", "zebra", "Ångström")
+
+
+def test_classes_of_splits_in_two_encodings(tmp_path: Path) -> None:
+    fill(tmp_path / "train" / "café", ["a.png"])
+    fill(tmp_path / "val" / unicodedata.normalize("NFD", "café"), ["b.png"])
+    assert create(tmp_path, "val").class_names == create(tmp_path).class_names == ("café",)
+    fill(tmp_path / "train" / unicodedata.normalize("NFD", "café"), ["a.png"])
+    with pytest.raises(UserError, match=r"train has 'cafe\\u0301' and 'caf\\xe9', which are one"):
+        create(tmp_path)

@@ -2,18 +2,20 @@
 
 In the second layout one in ten images of each class is `val`, by the SHA-256 of "<class>/<file>",
 and the others are `train`: adding images moves few of the others. Examples are in the order of that
-hash, so that a slice of a split holds all classes. Classes are sorted by name.
+hash, so that a slice of a split holds all classes. Classes are sorted by name. Names are composed
+(NFC), so that a copy on macOS has the same classes, splits and order.
 """
 
 import collections
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
 
+from vit_jax.core.class_names import normal, normal_names
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import (
     EXTENSIONS,
@@ -108,7 +110,7 @@ class ImageFolder(Source):
         sizes = enumerate(image.size_bytes for image in images)
         self._too_large = {i: size for i, size in sizes if size > MAX_FILE_BYTES}
         content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
-        self.fingerprint = digest("\n".join([*classes, *content]))
+        self.fingerprint = digest(normal("\n".join([*classes, *content])))
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads whole files."""
@@ -190,8 +192,8 @@ def _images_of_split(
     }
     _pass_over_beside(root, "beside the folders", passed_over)
     if not splits:
-        classes = sorted(folders)
-        _check_classes(root, classes)
+        _check_classes(root, sorted(folders))
+        classes = sorted(map(normal, folders))
         images = _images(root, passed_over)
         held_out = _held_out(images)
         by_split = {
@@ -207,10 +209,11 @@ def _images_of_split(
         _pass_over_beside(folders[wanted], "beside the folders of classes", passed_over)
         # The training split numbers the labels: `val` may lack a class, but not shift the others.
         of_train = folders.get("train", folders[wanted])
-        classes = _subfolders(of_train)
-        _check_names(of_train, classes)
-        if classes:
-            _check_classes(of_train, classes)
+        inside_train = _subfolders(of_train)
+        _check_names(of_train, inside_train)
+        if inside_train:
+            _check_classes(of_train, inside_train)
+        classes = sorted(map(normal, inside_train))
         by_split = {wanted: _images(folders[wanted], passed_over)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
@@ -247,7 +250,7 @@ def _images_in_any_folders(
     for group in groups[1:]:
         _images_of_class(files.join(folder, group), group, passed_over)
     part = resolve(split, {wanted: len(images)}, where=where)
-    return sorted(images)[part.start : part.stop], groups, part
+    return sorted(images)[part.start : part.stop], sorted(set(map(normal, groups))), part
 
 
 def _held_out(images: Sequence[_Image]) -> frozenset[str]:
@@ -355,8 +358,9 @@ def _no_classes(folder: str) -> UserError:
     )
 
 
-def _check_names(root: str, names: Iterable[str]) -> None:
-    """UserError for a folder that no list of classes can name."""
+def _check_names(root: str, names: Collection[str]) -> None:
+    """UserError for a folder that no list of classes can name, and for two that have one name."""
+    normal_names(names, root)
     for name in names:
         try:
             name.encode()
@@ -390,8 +394,9 @@ def _images_of_class(
                 f"{_FORMATS} with any image program, or remove them."
             )
         elif extension(name) in _READ:
-            order = digest(f"{class_name}/{name}")
-            images.append(_Image(order, path, class_name, name, size_bytes))
+            in_class = normal(class_name)
+            order = digest(normal(f"{in_class}/{name}"))
+            images.append(_Image(order, path, in_class, name, size_bytes))
         else:
             others.add("whose names do not end as those of images do", path)
     return images
@@ -422,9 +427,8 @@ def _images_below(folder: str) -> Iterator[str]:
 
     Of a remote folder only what is directly in it.
     """
+    walk: Iterable[tuple[str, list[str], list[str]]] = os.walk(folder)
     if files.is_remote(folder):
         walk = [(folder, [], [entry.name for entry in files.list_folder(folder) if entry.is_file])]
-    else:
-        walk = os.walk(folder)
     for inside, _, names in walk:
         yield from (files.join(inside, name) for name in sorted(names) if _is_image(name))
