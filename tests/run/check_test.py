@@ -218,6 +218,7 @@ def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look)
     before = sorted(tmp_path.rglob("*"))
     table, error = look("optim.lr=0.5")
     assert "optim.lr: 0.001 there, 0.5 here" in error
+    assert f"--config.init.weights={tmp_path / 'run'} starts from what this one has learnt" in error
     assert "goes on from step 6" in rows(table)["workdir"]
     assert sorted(tmp_path.rglob("*")) == before
     table, error = look("model.mlp_dim=48", allow_config_change=True)

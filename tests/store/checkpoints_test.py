@@ -241,6 +241,27 @@ def test_another_models_layout_is_refused_with_the_differences(
         checkpoint_dir.read(step_dir, layout_of(make_state(5))._replace(params={}))
 
 
+@pytest.mark.parametrize("change", ["classes", "average"])
+def test_more_classes_or_an_average_start_a_new_run(
+    open_checkpoints, make_state, layout_of, tmp_path, change
+):
+    """The message of a resumed run whose config has these says how to go on."""
+    checkpoints = open_checkpoints()
+    checkpoints.save(5, make_state(5), DESCRIPTION, None)
+    checkpoints.wait()
+    state = make_state(5)
+    if change == "classes":
+        head = {"kernel": jnp.ones((8, 11)), "bias": jnp.ones(11)}
+        state = state._replace(params={**state.params, "head": head})
+    else:
+        state = state._replace(ema={**state.params, "more": jnp.ones(2)})
+    with pytest.raises(UserError) as caught:
+        checkpoints.restore(layout_of(state))
+    start = f"another --workdir, with --config.init.weights={tmp_path}/run/checkpoints/5"
+    head = " and --config.init.head=reset, for other classes" if change == "classes" else ""
+    assert str(caught.value).endswith(f"{start}{head}.")
+
+
 def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
     open_checkpoints, make_state, layout_of, tmp_path
 ):

@@ -30,6 +30,7 @@ STATE = "state"
 DESCRIPTION = "description"
 PARAMS = "params"
 OPTIMIZER = "opt_state"
+_HEADS = frozenset({"head", "distillation_head"})
 EMA = "ema"  # the parameters' moving average, if there is one
 MAX_DAMAGED_SHOWN = 3  # arrays
 MAX_DIFFERENCES_SHOWN = 20
@@ -175,13 +176,21 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
     ]
     if len(names) > len(shown):
         shown.append(f"  ... and {len(names) - len(shown)} more")
-    of_optimizer = all(name.startswith(OPTIMIZER + "/") for name in names)
+    parts = [name.split("/") for name in names]
+    of_optimizer = all(part[0] == OPTIMIZER for part in parts)
+    of_model = [part for part in parts if part[0] not in (OPTIMIZER, EMA)]
+    of_head = [part for part in of_model if _HEADS.intersection(part)]
+    # A new run makes the others anew: it can start from the parameters that fit.
+    is_fresh = of_head == of_model
+    start = f", with --config.init.weights={step_dir}" + (
+        " and --config.init.head=reset, for other classes" if of_head else ""
+    )
     raise UserError(
         f"The checkpoint {step_dir} is of another {'' if of_optimizer else 'model or '}optimizer "
         "than the config:\n"
         + "\n".join(shown)
         + "\nUse the config and the version that wrote it, or another --workdir"
-        + (f", with --config.init.weights={step_dir}." if of_optimizer else ".")
+        + (f"{start}." if is_fresh else ".")
     )
 
 

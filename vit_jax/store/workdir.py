@@ -115,7 +115,9 @@ def check_workdir(
                 + "\n  ".join(bound.values())
                 + (_OF_TEACHER if _TEACHER in bound else "")
                 + "\nUse the same values to resume it or give another --workdir to start a new "
-                "run; --allow_config_change goes on with the new values and records the change."
+                f"run, which --config.init.weights={folder} starts from what this one has learnt "
+                "(with --config.init.head=reset for other classes); --allow_config_change goes on "
+                "with the new values and records the change."
             )
     document = {**now, "runs": before["runs"] if before else []}
     return WorkdirEntry(folder, document, changes=list(changes.values()))
