@@ -46,7 +46,9 @@ def test_table_and_json(trained, photo, run_python):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{photo}  ")
     assert done.stdout.count("%") == 2
+    (photo.parent / "phone.heic").write_bytes(b"")
     done = run_python(*PREDICT, "--checkpoint", str(trained), "--json", str(photo.parent))
+    assert "passed over 1 file: in the format .heic, which is not read (convert" in done.stderr
     answer = json.loads(done.stdout)
     assert answer["file"] == str(photo)
     assert len(answer["classes"]) == 5

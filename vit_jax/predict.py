@@ -36,6 +36,7 @@ from pyarrow import csv, parquet
 from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
+from vit_jax.core.image_files import PassedOver
 from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
 from vit_jax.models.head import probabilities
@@ -163,7 +164,10 @@ def predict(
     """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
     if top_k < 1:
         raise UserError(f"--top_k={top_k}: give at least 1.")
-    files = find(paths)
+    passed_over = PassedOver()
+    files = find(paths, passed_over)
+    for note in passed_over.notes():
+        print(note, file=sys.stderr)
     predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8)
     yield from predictor(files, top_k=top_k)
 

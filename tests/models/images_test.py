@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import PassedOver
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.models import Preprocess, images
@@ -149,3 +150,25 @@ def test_only_regular_files_are_opened(tmp_path):
 def test_addresses_of_images_are_not_fetched(address):
     with pytest.raises(UserError, match="Download it first"):
         images.find([address])
+
+
+def test_files_of_a_folder_that_are_not_images_are_counted_by_the_reason(tmp_path):
+    sub = tmp_path / "a" / "b"
+    for folder in (sub, tmp_path / ".thumbs", tmp_path / "__MACOSX"):
+        folder.mkdir(parents=True)
+    names = ["a/b/1.jpg", "a/2.AVIF", "a/3.HEIC", "a/4.heic", "a/notes.txt", ".thumbs/1.jpg",
+             "__MACOSX/._1.jpg", "a/.5.png", ".DS_Store", "a/Thumbs.db"]  # fmt: skip
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "link").symlink_to(sub)
+    passed_over = PassedOver()
+    assert images.find([str(tmp_path)], passed_over) == [tmp_path / "a/2.AVIF", sub / "1.jpg"]
+    assert {note.partition(", such as")[0] for note in passed_over.notes()} == {
+        "passed over 2 files: in the format .heic, which is not read (convert to JPEG or PNG)",
+        "passed over 1 file: without the extension of an image",
+        "passed over 2 files: in hidden folders, or those of an operating system",
+        "passed over 1 file: hidden, by a dot before the name",
+        "passed over 1 file: not regular files (pipes, or links to nothing)",
+        "passed over 1 file: links to folders",
+    }

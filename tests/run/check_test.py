@@ -155,7 +155,10 @@ def test_what_is_passed_over_and_empty_classes_are_shown(look, images, tmp_path)
     shutil.rmtree(tmp_path / "images/test/b")
     table, error = look(*images, EVAL, "input.split=train[:1]", "input.batch_size=1")
     assert error is None
-    assert "data     image_folder, train[:1]: passed over 1 file whose names do not end" in table
+    assert (
+        "data     image_folder, train[:1]: passed over 1 file: without the extension of an image"
+        in table
+    )
     assert "data     image_folder, train[:1]: 1 of 2 classes have no image: " in table
     assert "data     image_folder, test: 1 of 2 classes have no image: b\n" in table
 

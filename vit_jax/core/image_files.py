@@ -1,5 +1,6 @@
 """Names of image files: one list for training, evaluation, prediction and `prepare`."""
 
+import collections
 from pathlib import PurePath
 
 # By the format as Pillow names it; the first extension is the usual one. No other formats are
@@ -45,3 +46,44 @@ def is_image_name(name: str) -> bool:
 def is_hidden(name: str) -> bool:
     """Whether a file or a folder is not the user's own: hidden, or of an operating system."""
     return name.startswith(".") or name.lower() in _OF_SYSTEMS
+
+
+HIDDEN = "hidden, by a dot before the name"  # reasons
+IN_HIDDEN = "in hidden folders, or those of an operating system"
+NOT_NAMED = "without the extension of an image"
+NO_FILE = "not regular files (pipes, or links to nothing)"
+
+
+class PassedOver:
+    """Files of a folder that are not read, by the reason."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, list[str]] = collections.defaultdict(list)
+
+    def add_named(self, path: str) -> None:
+        """Adds a file, unless it is an operating system's, by the reason that its name gives."""
+        name = PurePath(path).name
+        if is_hidden(name):
+            if extension(name) in (*EXTENSIONS, *UNKNOWN_EXTENSIONS):
+                self.add(HIDDEN, path)
+        elif extension(name) in UNKNOWN_EXTENSIONS:
+            kind = f"in the format {extension(name)}, which is not read (convert to JPEG or PNG)"
+            self.add(kind, path)
+        else:
+            self.add(NOT_NAMED, path)
+
+    def add(self, reason: str, *paths: str) -> None:
+        """`reason` follows on "passed over 3 files: "."""
+        if paths:
+            self._paths[reason] += paths
+
+    def clear(self) -> None:
+        """Forgets them, before a folder is read in another way."""
+        self._paths.clear()
+
+    def notes(self) -> tuple[str, ...]:
+        """A line for each reason: how many files, why, and an example."""
+        return tuple(
+            f"passed over {len(paths):,} file{'s' * (len(paths) > 1)}: {reason}, such as {paths[0]}"
+            for reason, paths in self._paths.items()
+        )

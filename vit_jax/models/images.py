@@ -16,7 +16,16 @@ from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError
-from vit_jax.core.image_files import EXTENSIONS, OPENED, is_image_name
+from vit_jax.core.image_files import (
+    EXTENSIONS,
+    IN_HIDDEN,
+    NO_FILE,
+    OPENED,
+    PassedOver,
+    extension,
+    is_hidden,
+    is_image_name,
+)
 from vit_jax.core.rgb import rgb
 from vit_jax.models import Preprocess
 
@@ -26,10 +35,11 @@ MAX_PIXELS = 100_000_000
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 
-def find(paths: list[str]) -> list[Path]:
+def find(paths: list[str], passed_over: PassedOver | None = None) -> list[Path]:
     """The image files among `paths`, folders searched, in the order given, sorted inside folders.
 
-    UserError for an address, a path that does not exist, and if no image is found at all.
+    `passed_over` gets the files in folders that are not read. UserError for an address, a path that
+    does not exist, and if no image is found at all.
     """
     images: list[Path] = []
     for address in filter(is_remote, paths):
@@ -39,8 +49,7 @@ def find(paths: list[str]) -> list[Path]:
         )
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
-            inside = sorted(p for p in path.rglob("*") if is_image_name(p.name))
-            images += [p for p in inside if p.is_file()]
+            images += _inside(path, PassedOver() if passed_over is None else passed_over)
         elif os.path.isfile(path):  # not a pipe, which may never end
             images.append(path)
         else:
@@ -48,6 +57,28 @@ def find(paths: list[str]) -> list[Path]:
     if not images:
         raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
     return images
+
+
+def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:
+    images: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        hidden = any(map(is_hidden, Path(root).relative_to(folder).parts))
+        links = [path for name in folders if os.path.islink(path := os.path.join(root, name))]
+        passed_over.add("links to folders", *links)
+        for path in (Path(root, name) for name in names):
+            if hidden:
+                passed_over.add(IN_HIDDEN, *[str(path)] * (extension(path.name) in EXTENSIONS))
+            elif not path.is_file():
+                passed_over.add(NO_FILE, str(path))
+            elif is_image_name(path.name):
+                images.append(path)
+            else:
+                passed_over.add_named(str(path))
+    return sorted(images)
 
 
 def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path | Image.Image]]:

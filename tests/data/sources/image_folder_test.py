@@ -158,17 +158,18 @@ def test_files_that_are_not_read_are_counted_by_the_reason(with_splits: Path) ->
     fill(with_splits / "extra", ["5.jpg"])
     source = create(with_splits)
     assert source.num_examples == 15
-    assert sorted(source.notes) == [
-        f"passed over 1 file beside the folders of classes, such as {with_splits}/train/all.jpg",
-        f"passed over 1 file beside the folders, such as {with_splits}/logo.png",
-        f"passed over 1 file in folders beside those of splits, such as {with_splits}/extra/5.jpg",
-        f"passed over 1 file whose names begin with a dot, such as {cat}/.hidden.jpg",
-        f"passed over 1 file whose names do not end as those of images do, such as {cat}/notes.txt",
-        "passed over 2 files in hidden folders, or those of an operating system, such as "
+    assert set(source.notes) == {
+        f"passed over 1 file: beside the folders of classes, such as {with_splits}/train/all.jpg",
+        f"passed over 1 file: beside the folders, such as {with_splits}/logo.png",
+        f"passed over 1 file: in folders beside those of splits, such as {with_splits}/extra/5.jpg",
+        f"passed over 1 file: hidden, by a dot before the name, such as {cat}/.hidden.jpg",
+        f"passed over 1 file: without the extension of an image, such as {cat}/notes.txt",
+        "passed over 2 files: in hidden folders, or those of an operating system, such as "
         f"{with_splits}/train/.cache/4.jpg",
-        f"passed over 2 files that are a pipe, or a link to nothing, such as {dog}/gone.jpg",
-        f"passed over 3 files in folders inside a class, such as {cat}/old/deeper/1.jpg",
-    ]
+        "passed over 2 files: not regular files (pipes, or links to nothing), such as "
+        f"{dog}/gone.jpg",
+        f"passed over 3 files: in folders inside a class, such as {cat}/old/deeper/1.jpg",
+    }
     assert create(with_splits, "train+val").notes == tuple(
         dict.fromkeys(create(with_splits).notes + create(with_splits, "val").notes)
     )

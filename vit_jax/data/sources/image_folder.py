@@ -19,8 +19,11 @@ from vit_jax.core.class_names import normal, normal_names
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import (
     EXTENSIONS,
+    IN_HIDDEN,
+    NO_FILE,
     TRAINING_EXTENSIONS,
     UNKNOWN_EXTENSIONS,
+    PassedOver,
     extension,
     is_hidden,
 )
@@ -56,29 +59,6 @@ class _Image(NamedTuple):
     class_name: str
     name: str
     size_bytes: int
-
-
-class PassedOver:
-    """Files of a folder that are not read, by the reason."""
-
-    def __init__(self) -> None:
-        self._paths: dict[str, list[str]] = collections.defaultdict(list)
-
-    def add(self, reason: str, *paths: str) -> None:
-        """`reason` follows on "passed over 3 files ..."."""
-        if paths:
-            self._paths[reason] += paths
-
-    def clear(self) -> None:
-        """Forgets them, before a folder is read in another way."""
-        self._paths.clear()
-
-    def notes(self) -> tuple[str, ...]:
-        """A line for each reason: how many files, why, and an example."""
-        return tuple(
-            f"passed over {len(paths):,} file{'s' * (len(paths) > 1)} {reason}, such as {paths[0]}"
-            for reason, paths in self._paths.items()
-        )
 
 
 class ImageFolder(Source):
@@ -384,10 +364,10 @@ def _images_of_class(
         if is_folder:
             if passed_over is not None:
                 others.add("in folders inside a class", *_images_below(path))
-        elif is_hidden(name):  # of other kinds every folder may have some: Thumbs.db, .DS_Store
-            others.add("whose names begin with a dot", *[path] * _is_image(name))
+        elif is_hidden(name):
+            others.add_named(path)
         elif not is_file:
-            others.add("that are a pipe, or a link to nothing", path)
+            others.add(NO_FILE, path)
         elif extension(name) in _NOT_READ:
             raise UserError(
                 f"{path}: {extension(name)} images are not read. Convert them to one of "
@@ -398,7 +378,7 @@ def _images_of_class(
             order = digest(normal(f"{in_class}/{name}"))
             images.append(_Image(order, path, in_class, name, size_bytes))
         else:
-            others.add("whose names do not end as those of images do", path)
+            others.add_named(path)
     return images
 
 
@@ -415,7 +395,7 @@ def _pass_over_hidden(folder: str, passed_over: PassedOver) -> None:
     for name, is_folder, *_ in files.list_folder(folder):
         if is_folder and is_hidden(name):
             inside = _images_below(files.join(folder, name))
-            passed_over.add("in hidden folders, or those of an operating system", *inside)
+            passed_over.add(IN_HIDDEN, *inside)
 
 
 def _is_image(name: str) -> bool:
