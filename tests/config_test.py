@@ -335,3 +335,14 @@ def test_values_that_cannot_be_shown(field, value):
         configs.resolve({field: value})
     assert len(str(raised.value)) < 1000
     str(raised.value).encode()
+
+
+def test_the_home_folder_is_expanded_in_every_field(monkeypatch):
+    """In files and overrides alike; evals and mixtures inherit the rule."""
+    monkeypatch.setenv("HOME", "/home/ada")
+    values = {"input": {"data_dir": "~/birds"}, "evals": {"x": {"labels": "~/real.json"}}}
+    config = configs.resolve(values, ["init.weights=~/runs/a", "input.cache=~/cache"])
+    assert (config.input.data_dir, config.evals["x"].labels) == (
+        "/home/ada/birds", "/home/ada/real.json",
+    )  # fmt: skip
+    assert (config.init.weights, config.input.cache) == ("/home/ada/runs/a", "/home/ada/cache")

@@ -102,6 +102,17 @@ def test_overrides_are_collected():
     ]  # fmt: skip
 
 
+def test_the_home_folder_is_expanded_in_every_flag(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    argv = ["--workdir=~/runs", "--data=birds=~/birds", "--config_override=init.weights=~/w",
+            "~/a.png", "--x=a~/b", "--name=~", "--", "--workdir=~/later"]  # fmt: skip
+    assert command.expand_home(argv) == [
+        "--workdir=/home/ada/runs", "--data=birds=/home/ada/birds",
+        "--config_override=init.weights=/home/ada/w", "/home/ada/a.png", "--x=a~/b",
+        "--name=/home/ada", "--", "--workdir=~/later",
+    ]  # fmt: skip
+
+
 def test_a_file_of_flags_may_have_overrides(run_python, tmp_path):
     inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
     inner.write_text("# a comment\n--config.optim.lr=2\n")

@@ -21,6 +21,7 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 
 OVERRIDE = "config_override"
 PREFIX = "--config."
+_AT_HOME = re.compile(r"(-{0,2}(?:[\w.]+=)*)(~(?:/.*)?)", re.DOTALL)
 _fields: list[str] = []  # the config's fields, if the command takes a config
 _called: list[str] = []  # the program and command that `call_as` names
 _parsed: list[list[str]] = []  # what `parse` has left of the command line for `run`
@@ -144,6 +145,19 @@ def spell_overrides(argv: Sequence[str]) -> list[str]:
     return rest
 
 
+def expand_home(argv: Sequence[str]) -> list[str]:
+    """The arguments before "--" with "~" for the home folder expanded.
+
+    No shell does so in --workdir=~/runs, --config.input.data_dir=~/data or --data=birds=~/birds.
+    """
+    last = argv.index("--") if "--" in argv else len(argv)
+    expanded = [
+        f"{match[1]}{os.path.expanduser(match[2])}" if (match := _AT_HOME.fullmatch(arg)) else arg
+        for arg in argv[:last]
+    ]
+    return [*expanded, *argv[last:]]
+
+
 def _show_any_name() -> None:
     """Lets a file name that cannot be shown not end a command. (TextIO lacks the method.)"""
     for stream in (sys.stdout, sys.stderr):
@@ -157,7 +171,7 @@ def _parse(argv: list[str], hint: str) -> list[str]:
     try:
         # Files of flags are read before absl does, since they may have overrides too.
         given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
-        return flags.FLAGS([argv[0], *spell_overrides(given)])
+        return flags.FLAGS([argv[0], *expand_home(spell_overrides(given))])
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name.removesuffix(".__main__") if spec else "vit_jax.<command>"

@@ -6,6 +6,7 @@ Values come from a file, with Python's types, or from the command line, as text.
 import ast
 import dataclasses
 import math
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -234,6 +235,8 @@ def _as(value: Any, option: Any) -> Any:
         fits = value == option
     elif option is str:
         fits, read = isinstance(value, str), str(value)
+        if read == "~" or read.startswith("~/"):  # a path below the home folder, in any field
+            read = os.path.expanduser(read)
     elif option is bool:
         read = {"true": True, "false": False}.get(value.lower()) if text else value
         fits = isinstance(read, bool)
