@@ -1,10 +1,12 @@
 """All problems are reported at once, before anything is compiled or written; folders first."""
 
 import collections
+from types import SimpleNamespace
 
 import pytest
 from etils import epath
 
+from vit_jax.config import InitConfig
 from vit_jax.core.errors import UserError
 from vit_jax.run import preflight
 from vit_jax.train import train
@@ -90,6 +92,21 @@ def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, ti
     # A resumed run no longer needs them.
     gone = tiny_run("init.weights=/nowhere")
     assert preflight.prepare(gone, epath.Path(tmp_path / "first")).trained is None
+
+
+def test_a_kept_head_over_other_classes_is_refused():
+    """The class that differs is named; the synsets of ImageNet are known by their ids."""
+    check = lambda ours, theirs, head="keep": preflight._check_head(
+        InitConfig(weights="w", head=head), SimpleNamespace(class_names=theirs), ours
+    )
+    check(("cat", "dog"), ("cat", "dog"))
+    check(("n01440764", "n01443537"), ("n01440764 tench", "n01443537 goldfish"))
+    check(("cat", "dog"), ("cat", "cow"), head="reset")
+    check(("cat", "dog"), None)
+    with pytest.raises(UserError, match=r"'dog' is not among the others, which have 'cow'"):
+        check(("cat", "dog"), ("cat", "cow"))
+    with pytest.raises(UserError, match=r"class 0 is 'cat', and 'dog' among the others"):
+        check(("cat", "dog"), ("dog", "cat"))
 
 
 def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):

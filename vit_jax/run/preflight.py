@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax import weights
 from vit_jax.config import InitConfig, InputConfig, RunConfig
+from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import MISSING, Problems, UserError
 from vit_jax.data import files
 from vit_jax.data.source import Source
@@ -25,6 +26,7 @@ from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, total_bytes
 from vit_jax.training.warm_start import shapes_to_take
 from vit_jax.weights import CheckpointInfo
+from vit_jax.weights.config_json import same_classes
 
 
 class RunParts(NamedTuple):
@@ -121,6 +123,8 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     read_info = lambda: build.trained_weights(config.init) if taken else None
     trained = look("init", read_info, after=needed)
     shapes = look("init", _shapes_to_take, config.init, trained, layout, model)
+    names = None if source is MISSING else source.class_names
+    look("init", _check_head, config.init, trained, names, after=[shapes])
     look("log", build.check_log, config.log)
     look("workdir", disk_space.check_writable, workdir)
     look("workdir", _check_disk_space, config, workdir, layout, durations.total_steps)
@@ -203,6 +207,20 @@ def _shapes_to_take(
     if trained is None:
         return {}
     return shapes_to_take(layout.state.params, trained, model.info, head=c.head, ema=c.ema)
+
+
+def _check_head(c: InitConfig, trained: CheckpointInfo | None, names: Sequence[str] | None) -> None:
+    """UserError if a head is kept whose classes have other names than those of the data."""
+    if trained is None or c.head != "keep" or not names or not trained.class_names:
+        return
+    theirs, in_order = trained.class_names, tuple(range(len(names)))
+    if same_classes(names, theirs) or synsets.places(names, theirs) == in_order:
+        return
+    raise UserError(
+        f"init.head=keep takes a head over other classes from init.weights={c.weights}. Of the "
+        f"data's, {class_names.difference(names, theirs)}. Set init.head=reset for a fresh head, "
+        "or correct the data."
+    )
 
 
 def _check_disk_space(
