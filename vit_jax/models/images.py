@@ -67,8 +67,8 @@ def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:
 
     for root, folders, names in os.walk(folder, onerror=refuse):
         hidden = any(map(is_hidden, Path(root).relative_to(folder).parts))
-        links = [path for name in folders if os.path.islink(path := os.path.join(root, name))]
-        passed_over.add("links to folders", *links)
+        within = [os.path.join(root, name) for name in folders]
+        passed_over.add("links to folders", *filter(os.path.islink, within))
         for path in (Path(root, name) for name in names):
             if hidden:
                 passed_over.add(IN_HIDDEN, *[str(path)] * (extension(path.name) in EXTENSIONS))
