@@ -160,9 +160,8 @@ def expand_home(argv: Sequence[str]) -> list[str]:
 
 def _show_any_name() -> None:
     """Lets a file name that cannot be shown not end a command. (TextIO lacks the method.)"""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if sys.stdout is not None:  # of stderr it is Python's default
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _parse(argv: list[str], hint: str) -> list[str]:

@@ -296,7 +296,7 @@ def _numbers(values: _Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
         scale = 1.0 if abs(scale - 1) < 1e-6 else scale
         offset = 1.0 if values.get("rescale_offset") else 0.0
     mean, std = (_channels(values, f"image_{x}") for x in ("mean", "std"))
-    divisor = (1.0, 1.0, 1.0)
+    divisor: tuple[float, ...] = (1.0, 1.0, 1.0)
     if values.get("include_top"):  # it is divided once more
         divisor = std
     if not _flag(values, "do_normalize"):
