@@ -104,9 +104,18 @@ def a_table(root: Path) -> tuple[Collection, Counter[str]]:
 
 def synsets(root: Path) -> tuple[Collection, Counter[str]]:
     files = {"a.JPEG": jpeg(0), "b.txt": b"text", "c.JPEG": b""}
-    (root / f"{SYNSETS[0]}.tar").write_bytes(tar(files))
+    whole = {f"{SYNSETS[0]}.tar": tar(files), "x/other.tar": b"", "._n.tar": b"", "notes": b""}
+    (root / "whole.tar").write_bytes(tar(whole))
+    collection = imagenet21k.collection(CollectionRequest(str(root / "whole.tar")))
+    return collection, Counter(kept=1, unreadable=1, empty=1, hidden=1, beside_classes=2)
+
+
+def folder_of_synsets(root: Path) -> tuple[Collection, Counter[str]]:
+    (root / f"{SYNSETS[0]}.tar").write_bytes(tar({"a.JPEG": jpeg(0)}))
+    for name in ("other.tar", ".DS_Store", "notes.txt"):
+        (root / name).write_bytes(b"")
     collection = imagenet21k.collection(CollectionRequest(str(root)))
-    return collection, Counter(kept=1, unreadable=1, empty=1)
+    return collection, Counter(kept=1, hidden=1, beside_classes=2)
 
 
 def validation(root: Path) -> tuple[Collection, Counter[str]]:
@@ -127,7 +136,8 @@ def version_2(root: Path) -> tuple[Collection, Counter[str]]:
 
 
 READERS: list[Callable[[Path], tuple[Collection, Counter[str]]]] = [
-    a_folder, a_webdataset, a_list, a_parquet, a_table, synsets, validation, version_2,
+    a_folder, a_webdataset, a_list, a_parquet, a_table, synsets, folder_of_synsets, validation,
+    version_2,
 ]  # fmt: skip
 
 
@@ -158,3 +168,12 @@ def test_names_of_folders_are_composed(tmp_path: Path) -> None:
     (tmp_path / "café").mkdir()
     with pytest.raises(UserError, match="one name, café"):
         image_folder.collection(wanted)
+
+
+def test_compressed_files_in_a_folder_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "a.TAR").write_bytes(tar({"0.jpg": jpeg(0), "0.cls": b"0"}))
+    wanted = CollectionRequest(str(tmp_path), num_classes=1)
+    assert len(webdataset.collection(wanted).parts) == 1
+    (tmp_path / "b.tar.zst").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"b\.tar\.zst is compressed and not read \(1 of"):
+        webdataset.collection(wanted)

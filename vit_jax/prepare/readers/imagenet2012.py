@@ -43,6 +43,7 @@ def collection(request: CollectionRequest) -> Collection:
         )
     label = {synset: number for number, synset in enumerate(names)}
     parts: list[Part] = []
+    left_out: list[Part] = []
     notes: list[str] = []
     if train:
         parts = imagenet21k.synset_tars(train)
@@ -53,6 +54,7 @@ def collection(request: CollectionRequest) -> Collection:
             if missing
             else f"All {len(names):,} synsets have a tar."
         )
+        left_out = imagenet21k.others(train)
     if validation:
         labels = {name: (label[synset],) for name, synset in _validation().items()}
         parts += _images_of_validation(validation, labels)
@@ -63,7 +65,7 @@ def collection(request: CollectionRequest) -> Collection:
         name="imagenet2012",
         description="ImageNet-1k, ILSVRC 2012 (https://image-net.org), images as published.",
         class_names=list(names.values()),
-        parts=parts,
+        parts=[*parts, *left_out],
         notes=notes,
     )
 

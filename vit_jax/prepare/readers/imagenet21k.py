@@ -12,8 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden
 from vit_jax.prepare.collection import Collection, CollectionRequest, Part
 from vit_jax.prepare.readers import tars
+from vit_jax.prepare.readers.image_folder import PassedOver
 
 SPLITS = "test=25600,validation=25600,train=rest"
 ORDERS = ("released", "archive")
@@ -31,7 +33,7 @@ def collection(request: CollectionRequest) -> Collection:
         name="imagenet21k",
         description="ImageNet-21k (https://image-net.org), images as published.",
         class_names=[known[synset] for synset in order],
-        parts=labelled(parts, labels),
+        parts=[*labelled(parts, labels), *others(Path(request.source))],
         splits=SPLITS,
         notes=[release(ids)],
     )
@@ -54,15 +56,33 @@ def release(ids: Sequence[str]) -> str:
 
 def synset_tars(source: Path) -> list[Part]:
     """Parts for the tars, sorted, without labels. UserError if there are none, or duplicates."""
+    return [part for part in _parts(source) if part.reader == "tar"]
+
+
+def others(source: Path) -> list[Part]:
+    """Parts of what is no synset's tar and is left out, for the counts of the report."""
+    return [part for part in _parts(source) if part.reader != "tar"]
+
+
+def _parts(source: Path) -> list[Part]:
+    passed_over = PassedOver()
     if source.is_dir():
-        parts = [Part(path.name, "tar", str(path)) for path in source.glob("*.tar")]
+        names = sorted(path.name for path in source.iterdir())
+        parts = [Part(name, "tar", str(source / name)) for name in names if name.endswith(".tar")]
+        for name in names:
+            if not _TAR_NAME.fullmatch(name):
+                passed_over.pass_over(source, name)
     elif source.is_file():
         with tars.Archive(Part(source.name, "tar", str(source))) as archive:
-            parts = [
-                Part(PurePosixPath(info.name).name, "tar", str(source), info.offset_data, info.size)
-                for info, fault in archive.files()
-                if not fault or fault == "too_large"  # as a tar may be
-            ]
+            parts = []
+            for info, fault in archive.files():
+                name = PurePosixPath(info.name).name
+                if fault not in ("", "too_large"):  # as a tar may be
+                    passed_over.add(fault, info.name)
+                elif not _TAR_NAME.fullmatch(name):
+                    passed_over.add("hidden" if is_hidden(name) else "beside_classes", info.name)
+                else:
+                    parts.append(Part(name, "tar", str(source), info.offset_data, info.size))
     else:
         raise UserError(f"--source={source}: no such file or folder.")
     parts = sorted((p for p in parts if _TAR_NAME.fullmatch(p.name)), key=lambda part: part.name)
@@ -74,7 +94,7 @@ def synset_tars(source: Path) -> list[Part]:
     counts = collections.Counter(part.name for part in parts)
     if twice := [name for name, count in counts.items() if count > 1]:
         raise UserError(f"{source} holds {', '.join(twice[:5])} twice.")
-    return parts
+    return [*parts, *passed_over.parts(source)]
 
 
 def synset_of(part: Part) -> str:

@@ -58,14 +58,14 @@ def collection(request: CollectionRequest) -> Collection:
         raise UserError("--image_field is for CSV and TSV: other lists have `image`.")
     several = request.multi_label is not False
     field = request.label_field or ("labels" if several else "label")
-    in_parquet = [file.path for file in files if file.path.suffix == ".parquet"]
+    in_parquet = [file.path for file in files if file.path.suffix.lower() == ".parquet"]
     of_set = classes_of_lists(request, field, in_parquet)
     parts: list[Part] = []
     images_root = _images_root(request)
     for file in files:
         root = str(images_root or file.path.parent)
         reading = Reading(of_set, field, several, root)
-        is_parquet = file.path.suffix == ".parquet"
+        is_parquet = file.path.suffix.lower() == ".parquet"
         parts += (_parts_of_parquet if is_parquet else _parts_of_json)(file, reading)
     if not parts:
         raise UserError(f"--source={request.source}: the files list no images.")

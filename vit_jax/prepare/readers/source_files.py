@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden
 
 MOST = 1_000_000
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
 
@@ -51,7 +53,16 @@ def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
 def _files(pattern: str, suffixes: Sequence[str]) -> list[Path]:
     path = Path(pattern)
     if path.is_dir():
-        paths = [p for p in path.iterdir() if p.name.endswith(tuple(suffixes)) and p.is_file()]
+        wanted = tuple(suffixes)
+        there = [p for p in path.iterdir() if p.is_file() and not is_hidden(p.name)]
+        paths = [p for p in there if p.name.lower().endswith(wanted)]
+        # Others would be lost in silence: shard-0001.tar.zst among tars.
+        packed = [p for p in there if p not in paths and p.stem.lower().endswith(wanted)]
+        if packed := sorted(p for p in packed if p.suffix.lower() in _COMPRESSED):
+            raise UserError(
+                f"--source: {packed[0]} is compressed and not read ({len(packed):,} of {path}): "
+                "decompress it, or name the files to read with a pattern."
+            )
     elif path.exists():
         paths = [path]
     else:
