@@ -111,18 +111,21 @@ def serving() -> Iterator[Served]:
 
 
 @contextmanager
-def answering(answer: Callable[[str], bytes | Iterable[bytes]]) -> Iterator[str]:
+def answering(
+    answer: Callable[[str], bytes | Iterable[bytes]], headers: list[str] | None = None
+) -> Iterator[str]:
     """The address of a server that sends what `answer` says of a path, byte for byte.
 
-    Pieces come 50 ms after one another, for at most 10 seconds.
+    Pieces come 50 ms after one another, for at most 10 seconds. `headers` gets those of requests.
     """
     ended = threading.Event()
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
             path = self.rfile.readline(65537).split()[1].decode()
-            while self.rfile.readline(65537).strip():
-                pass
+            while line := self.rfile.readline(65537).strip():
+                if headers is not None:
+                    headers.append(line.decode())
             pieces = answer(path)
             with suppress(OSError):
                 for piece in [pieces] if isinstance(pieces, bytes) else islice(pieces, 200):
