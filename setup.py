@@ -76,7 +76,7 @@ setup(
         "ml_dtypes>=0.6",  # bfloat16 for NumPy; JAX needs it too
         "numpy>=2.4",
         "optax>=0.2.8",
-        "orbax-checkpoint>=0.12.8",
+        "orbax-checkpoint>=0.12.8,<1",  # 1.0 has another interface (V1) under the same names
         "pillow>=12.3",
         "protobuf>=6.33",
         "pyarrow>=25",
