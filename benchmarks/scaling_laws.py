@@ -5,7 +5,7 @@
 
 The curves are the six of the tests, or all of a file with the columns of arXiv 2209.06640's data
 (revisiting_neural_scaling_laws/data/benchmark.vision.csv of google-research/google-research). Each
-gets all forms, and an interval of 200 resamples for each. Appends a row to
+gets all forms, and an interval for each. Appends a row to
 benchmarks/results/scaling_laws.csv.
 """
 
@@ -23,7 +23,6 @@ from vit_jax.core.errors import UserError
 from vit_jax.probes import scaling_law
 
 _CURVES = flags.DEFINE_string("curves", "tests/probes/few_shot_curves.csv", "The file.")
-_RESAMPLES = flags.DEFINE_integer("resamples", 200, "Of an interval.", lower_bound=1)
 PUBLISHED = 72  # curves of image classification that the paper has
 
 
@@ -54,7 +53,7 @@ def main(arguments: list[str]) -> None:
             each.append(scaling_law.held_out_error(law, *held_out))
             began = time.process_time()
             try:
-                scaling_law.bootstrap(law, x, loss, held_out[0], resamples=_RESAMPLES.value)
+                scaling_law.interval(law, x, loss, held_out[0])
             except UserError:
                 without += 1
             interval_secs += time.process_time() - began
@@ -62,7 +61,6 @@ def main(arguments: list[str]) -> None:
     row = {
         "curves": len(curves),
         "forms": len(errors),
-        "resamples": _RESAMPLES.value,
         "fit_cpu_seconds": round(fit_secs, 2),
         "interval_cpu_seconds": round(interval_secs, 2),
         "without_interval": without,

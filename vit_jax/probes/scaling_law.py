@@ -14,17 +14,18 @@ whole. M4 is fitted as its authors' code does it; `_fit_m4` says how, and why.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.special
 
 from vit_jax.core.errors import UserError, nearest
 
 # The numbers that each form has to fit.
 PARAMETERS = {"M1": 2, "M2": 3, "M3": 3, "M4": 5, "saturating": 4}
 MARGIN = 1e-3  # of irreducible below, and chance above, every loss: the authors' code
-RESAMPLES = 200
 LEVEL = 0.9  # of intervals
+_ZOOMS, _ITERATIONS = 4, 6  # of intervals: grids, and Gauss-Newton steps on each
 _COARSE, _FINE, _LEVELS = 64, 17, 13  # points of the first grid and of each below; how many
 _ROOM = 3  # on each side of the best, in the grid's steps
 _HALVINGS = 40
@@ -75,17 +76,21 @@ class ScalingLaw(NamedTuple):
         """The loss at which the left side has this logarithm."""
         if self.alpha == 0:
             return self.irreducible + np.exp(log_right)
-        # The left side grows with the loss, from 0 at irreducible to infinity at chance.
-        low, high = np.zeros_like(log_right), np.ones_like(log_right)  # of the way between them
-        room = self.chance - self.irreducible
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            left = np.log(room * middle) - self.alpha * np.log(room * (1 - middle))
-            low, high = (
-                np.where(left < log_right, middle, low),
-                np.where(left < log_right, high, middle),
-            )
-        return self.irreducible + room * (low + high) / 2
+        return _between(log_right, self.irreducible, self.chance, self.alpha)
+
+
+def _between(log_right: np.ndarray, irreducible: Any, chance: Any, alpha: Any) -> np.ndarray:
+    """M4's losses: the left side grows from 0 at irreducible to infinity at chance."""
+    low, high = np.zeros_like(log_right), np.ones_like(log_right)  # of the way between them
+    room = chance - irreducible
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        left = np.log(room * middle) - alpha * np.log(room * (1 - middle))
+        low, high = (
+            np.where(left < log_right, middle, low),
+            np.where(left < log_right, high, middle),
+        )
+    return irreducible + room * (low + high) / 2
 
 
 class Interval(NamedTuple):
@@ -147,24 +152,22 @@ def held_out_error(
     return float(np.sqrt(np.mean((np.log(law(x)) - np.log(loss)) ** 2)))
 
 
-def bootstrap(
+def interval(
     law: ScalingLaw,
     x: np.ndarray,
     loss: np.ndarray,
     at: np.ndarray,
     *,
     chance: float = 1.0,
-    resamples: int = RESAMPLES,
     level: float = LEVEL,
-    seed: int = 0,
 ) -> Interval:
     """The law's losses at `at` [N] > 0, with an interval of the fit's uncertainty there.
 
-    x, loss: the points of the fit, chance: its own. The basic bootstrap: laws are fitted to
-    `resamples` curves, the law's with its residuals log(loss / law(x)) drawn anew, and what their
-    quantiles are off the law by is what the law may be off the truth by, the other way round, so
-    that the bias of the estimator counts. Residuals are widened by sqrt(n / (n - parameters)),
-    since a fit's are less than the noise. The law's own loss is always inside.
+    x, loss: the points of the fit, chance: its own. The interval of the profile likelihood, for
+    noise of the losses' logarithms: the losses at `at` of all curves of the form whose sum of
+    squares is at most (1 + t^2 / (n - parameters)) times the least, with Student's t of n -
+    parameters degrees of freedom. For M1 this is the exact interval of a line through logarithms.
+    The law's own loss is always inside, although its estimator, of another sum, may be biased.
 
     It is about the curve, not about another noisy measurement, and says nothing of the form: where
     that is wrong, the curve beyond law.fitted may be far outside.
@@ -177,20 +180,129 @@ def bootstrap(
             f"{law.form} goes through {n} points with {parameters} parameters: an interval needs "
             "at least one point more."
         )
-    numbers = np.random.default_rng(seed)
-    order = np.argsort(x, kind="stable")
-    x, loss = np.asarray(x, np.float64)[order], np.asarray(loss, np.float64)[order]
-    here, there = law(x), law(at)
-    noise = np.log(loss / here)
-    noise = (noise - noise.mean()) * np.sqrt(n / (n - parameters))
-    drawn = here * np.exp(numbers.choice(noise, (resamples, n)))
-    if law.form == "M4":
-        drawn = np.minimum(drawn, law.chance - MARGIN)
-    logs = [np.log(_fit(x, each, law.form, chance)(at) / there) for each in drawn]
-    low, high = np.quantile(logs, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Interval(
-        there, there * np.exp(-np.maximum(high, 0)), there * np.exp(-np.minimum(low, 0))
-    )
+    x, loss, at = (np.asarray(values, np.float64) for values in (x, loss, at))
+    there, target = law(at), np.log(loss)
+    spread = np.sqrt(((target - np.log(law(x))) ** 2).sum() / (n - parameters))
+    factor = 1 + scipy.special.stdtrit(n - parameters, (1 + level) / 2) ** 2 / (n - parameters)
+    axes = _shapes(law.form, x, loss, chance, float(spread))
+    low, high, least = there, there, np.inf
+    for _ in range(_ZOOMS):
+        curves = _Curves(law.form, *(g.reshape(-1, 1) for g in np.meshgrid(*axes, indexing="ij")))
+        with np.errstate(all="ignore"):  # some curves of the grid are impossible
+            squares, ends = curves.closest(x, target, at, factor)
+        if squares.min() < least:  # wider limits before were of a worse fit
+            low, high, least = there, there, float(squares.min())
+        low, high = np.fmin(low, ends[0]), np.fmax(high, ends[1])
+        axes = _zoomed(axes, squares <= factor * least)
+    return Interval(there, low, high)
+
+
+class _Curves(NamedTuple):
+    """Curves of one form, [G, 1] each, that leave the scale and the exponent to be fitted."""
+
+    form: str
+    irreducible: np.ndarray
+    shift: np.ndarray
+    chance: np.ndarray  # inf: of all forms but M4
+    alpha: np.ndarray
+
+    def closest(
+        self, x: np.ndarray, target: np.ndarray, at: np.ndarray, factor: float
+    ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Least squares of target = log(loss) [n] by Gauss-Newton, of each curve [G]; and the ends.
+
+        ends: the least and the largest loss [N] at `at` of scales and exponents whose squares are
+        at most `factor` times the least of all curves.
+        """
+        base, loss = self._base(x), np.exp(target)
+        # The line through the left sides, where points that no curve reaches are moved inside.
+        inside = np.clip(loss, self.irreducible + 0.01 * loss, self.chance - MARGIN)
+        left = np.log(inside - self.irreducible) - self._saturation(inside)
+        weight = self._slope(inside)
+        constant, exponent, _ = _line(weight * left, weight, base)
+        exponent = np.maximum(exponent, 0)
+        best, squares = (constant, exponent), np.full(len(self.irreducible), np.inf)
+        for _ in range(_ITERATIONS):
+            fitted = self._losses(constant[:, None] - exponent[:, None] * base)
+            noise = target - np.log(fitted)
+            new = np.nan_to_num((noise**2).sum(1), nan=np.inf)
+            best = tuple(
+                np.where(new < squares, now, before)
+                for now, before in zip((constant, exponent), best, strict=True)
+            )
+            squares = np.minimum(squares, new)
+            more, steeper, _ = _line(noise, self._slope(fitted), base)
+            constant = constant + np.nan_to_num(more)
+            exponent = np.maximum(exponent + np.nan_to_num(steeper), 0)
+        constant, exponent = (values[:, None] for values in best)
+        slope = self._slope(self._losses(constant - exponent * base))
+        *_, (ww, wb, bb) = _line(slope, slope, base)
+        limit, places = factor * squares.min(), self._base(at)
+        variance = (bb + places * (2 * wb + places * ww)) / (ww * bb - wb**2)
+        room = np.sqrt(np.maximum(limit - squares, 0)[:, None] * np.maximum(variance, 0))
+        good, line = squares <= limit, constant - exponent * places
+        chosen = _Curves(self.form, *(values[good] for values in self[1:]))
+        low, high = (chosen._losses((line + sign * room)[good]) for sign in (-1, 1))
+        return squares, (np.nanmin(low, 0), np.nanmax(high, 0))
+
+    def _base(self, x: np.ndarray) -> np.ndarray:
+        return -np.log(1 / x + self.shift) if self.form == "M3" else np.log(x + self.shift)
+
+    def _saturation(self, loss: np.ndarray) -> np.ndarray:
+        return self.alpha * np.log(self.chance - loss) if self.form == "M4" else np.zeros(1)
+
+    def _slope(self, loss: np.ndarray) -> np.ndarray:
+        """Of log(loss) by the logarithm of the right side."""
+        return 1 / (loss / (loss - self.irreducible) + self.alpha * loss / (self.chance - loss))
+
+    def _losses(self, log_right: np.ndarray) -> np.ndarray:
+        if self.form != "M4":
+            return self.irreducible + np.exp(log_right)
+        return _between(log_right, self.irreducible, self.chance, self.alpha)
+
+
+def _shapes(
+    form: str, x: np.ndarray, loss: np.ndarray, chance: float, spread: float
+) -> list[np.ndarray]:
+    """The axes of a first grid: irreducible, shift, chance, alpha.
+
+    Noise may put a loss below the irreducible one, or above chance.
+    """
+    none, least, most = np.zeros(1), loss.min() * (1 + spread), loss.max() * (1 + spread)
+    irreducible, shift, top, alpha = none, none, np.full(1, np.inf), none
+    if form in ("M2", "saturating", "M4"):
+        count = {"M2": 80, "saturating": 40, "M4": 12}[form]
+        below = least - np.geomspace(least, MARGIN * least, count)
+        irreducible = np.unique(np.append(below, np.linspace(0, least, count)))
+    if form == "M3":
+        shift = np.append(0, np.geomspace(1e-3 / x.max(), 1e3 / x.min(), _COARSE))
+    if form == "saturating":
+        shift = np.append(0, np.geomspace(1e-3 * x.min(), 1e3 * x.max(), _COARSE // 2))
+    if form == "M4":
+        top = most + np.geomspace(MARGIN, max(chance - most, 0.02), 6)
+        alpha = np.append(0, np.geomspace(0.05, 5, 8))
+    return [irreducible, shift, top, alpha]
+
+
+def _zoomed(axes: list[np.ndarray], good: np.ndarray) -> list[np.ndarray]:
+    """The axes over the good points [G] of their grid, and one step more on each side."""
+    places = np.unravel_index(np.flatnonzero(good), [len(axis) for axis in axes])
+    closer = []
+    for axis, at in zip(axes, places, strict=True):
+        low, high = axis[max(at.min() - 1, 0)], axis[min(at.max() + 1, len(axis) - 1)]
+        closer.append(axis if len(axis) == 1 else np.linspace(low, high, len(axis)))
+    return closer
+
+
+def _line(
+    target: np.ndarray, weight: np.ndarray, base: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, ...]]:
+    """Least squares of target [G, n] by weight * (constant - exponent * base), and its sums."""
+    ww, wb, bb = ((weight**2 * base**k).sum(1, keepdims=True) for k in (0, 1, 2))
+    wt, bt = ((weight * base**k * target).sum(1, keepdims=True) for k in (0, 1))
+    determinant = ww * bb - wb**2
+    constant, exponent = (bb * wt - wb * bt) / determinant, (wb * wt - ww * bt) / determinant
+    return constant[:, 0], exponent[:, 0], (ww, -wb, bb)
 
 
 class _Regression(NamedTuple):

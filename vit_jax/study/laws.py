@@ -77,7 +77,7 @@ def fitted(curve: Curve, form: str, *, chance: float) -> FittedCurve:
     except UserError as error:
         return FittedCurve(curve, None, x, None, str(error))
     try:
-        interval = scaling_law.bootstrap(law, curve.x, curve.loss, x, chance=chance)
+        interval = scaling_law.interval(law, curve.x, curve.loss, x, chance=chance)
     except UserError as error:
         nothing = np.full(len(x), np.nan)
         return FittedCurve(curve, law, x, Interval(law(x), nothing, nothing), str(error))
