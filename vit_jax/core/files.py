@@ -18,6 +18,7 @@ from etils import epath
 _Path = TypeVar("_Path", Path, epath.Path)
 
 _SUFFIX = ".part"
+MAX_NAME_BYTES = 255  # on Linux, macOS and Windows
 
 
 @contextlib.contextmanager
@@ -39,6 +40,15 @@ def write_text(path: _Path, text: str) -> None:
     """Replaces the file atomically; a killed process leaves the old one. Raises OSError."""
     with atomic_file(path) as temporary:
         temporary.write_text(text)
+
+
+def is_name(text: str) -> bool:
+    """Whether it names a file in a folder: one part of a path, that every file system takes."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return text not in ("", ".", "..") and size <= MAX_NAME_BYTES and not set(text) & set("/\\\0")
 
 
 def delete_leftovers(folder: Path) -> None:

@@ -59,6 +59,7 @@ class ExternalWeights:
       positions_for: (height, width) of the images that learned positions are for, where
         `preprocess` gives images of another size.
       position_resize: how the format's own model resizes them.
+      notes: sentences on where in the file the model is.
     """
 
     name: str
@@ -72,11 +73,14 @@ class ExternalWeights:
     left_out: tuple[str, ...] = ()
     positions_for: tuple[int, int] | None = None
     position_resize: str = "bilinear"
+    notes: tuple[str, ...] = ()
 
     def notices(self) -> tuple[str, ...]:
-        """Sentences about what is assumed, and left out."""
+        """Sentences about where in the file it is, what is assumed, and left out."""
         unused = f"a classifier does not compute with {', '.join(self.left_out)}: left out."
-        return tuple(filter(None, (self.assumptions(), unused if self.left_out else "")))
+        return tuple(
+            filter(None, (*self.notes, self.assumptions(), unused if self.left_out else ""))
+        )
 
     def assumptions(self) -> str:
         """A sentence with the values of `assumed`; empty if there are none."""

@@ -5,7 +5,6 @@ a table of names (match.py, layout.py), checks what config.json says of them (co
 derives the model (external.py).
 """
 
-import collections
 import dataclasses
 import functools
 import os
@@ -20,13 +19,13 @@ from jax.sharding import Mesh
 
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, quoted
 from vit_jax.core.schema import renamed
 from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
-from vit_jax.weights import config_json
+from vit_jax.weights import config_json, prefixes
 from vit_jax.weights.checkpoint_info import CheckpointInfo
 from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Format, Given
 from vit_jax.weights.files import detect_format
@@ -42,8 +41,7 @@ from vit_jax.weights.formats import (
     timm_deit,
     timm_efficientnet,
 )  # fmt: skip
-from vit_jax.weights.layout import pieces
-from vit_jax.weights.match import Match, MisfitError, refusal
+from vit_jax.weights.match import Match, MisfitError
 from vit_jax.weights.online.fetching import Fetched, fetch
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
@@ -344,6 +342,17 @@ def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
       UserError: no known layout, with the first difference of each; or one that does not fit, with
         all differences; or a model that cannot be computed here.
     """
+    note = ""
+    try:
+        there = _read(opened, given)
+    except MisfitError as misfit:
+        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors), given)
+        there, note = prefixes.read_without(opened.path, opened.tensors, misfit.args[0], read)
+    return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
+
+
+def _read(opened: Opened, given: Given) -> ExternalWeights:
+    """The model in the first format that the file fits. MisfitError with all matches if none."""
     matches: list[Match] = []
     for format_ in FORMATS:
         if format_.recognises(opened):
@@ -352,24 +361,11 @@ def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
             except MisfitError as misfit:
                 matches += misfit.args[0]
     if matches:
-        raise UserError(f"{refusal(opened.path, matches)}{_prefix_hint(opened, matches)}")
+        raise MisfitError(matches)
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
     raise UserError(
-        f"{opened.path} holds a model of the type {(opened.config or {})['model_type']!r}; of "
-        f"Hugging Face's models {readable} can be read."
-    )
-
-
-def _prefix_hint(opened: Opened, matches: list[Match]) -> str:
-    """A sentence on what most names begin with, where no layout has it."""
-    firsts = collections.Counter(name.partition(".")[0] for name in opened.tensors if "." in name)
-    first, count = firsts.most_common(1)[0] if firsts else ("", 0)
-    expected = {p.name.partition(".")[0] for m in matches for r in m.rules for p in pieces(r, {})}
-    if first in expected or 3 * count < len(opened.tensors):
-        return ""
-    return (
-        f"\n{count} of its {len(opened.tensors)} names begin with {first!r}: if these are the "
-        "model, save them alone, without it."
+        f"{opened.path} holds a model of the type {quoted((opened.config or {})['model_type'])}; "
+        f"of Hugging Face's models {readable} can be read."
     )
 
 

@@ -80,15 +80,15 @@ def test_wrappers_are_taken_off(saved, tmp_path, prefix, key):
 def test_several_models_are_asked_for(saved, tmp_path):
     _, arrays = saved
     torch.save({"student": arrays, "teacher": arrays}, tmp_path / "x.pth")
-    with pytest.raises(UserError, match="several models, 'teacher', 'student'"):
+    with pytest.raises(UserError, match=r'several models, \["student"\], \["teacher"\]'):
         weights.load(tmp_path / "x.pth")
 
 
-def test_a_prefix_that_is_not_known_is_named(saved, tmp_path):
+def test_prefixes_of_two_models_are_named(saved, tmp_path):
     _, arrays = saved
     both = {f"{p}.{n}": x for p in ("base_encoder", "momentum_encoder") for n, x in arrays.items()}
     torch.save(both, tmp_path / "x.pth")
-    with pytest.raises(UserError, match="names begin with 'base_encoder'"):
+    with pytest.raises(UserError, match=r"prefixes base_encoder\., momentum_encoder\."):
         weights.load(tmp_path / "x.pth")
 
 
