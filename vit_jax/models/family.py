@@ -84,7 +84,7 @@ def check_images(images: Any, cells: tuple[tuple[int, int], int] | None = None) 
         raise errors.UserError(
             f"A model takes float32 images [B, {size[0]}, {size[1]}, 3], normalised as "
             f"model.preprocess says; got {got}. Files and uint8 arrays of any size are prepared by "
-            "vit_jax.predict or models.images.prepared."
+            "vit_jax.predict or vit_jax.models.images.load."
         )
 
 
