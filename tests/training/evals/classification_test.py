@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted
@@ -19,6 +20,8 @@ BAD, PADDING = ((0, 0, 0), [-1, -1], [0, 0], 0.0), ((0, 0, 0), [-1, -1], [0, 0],
 
 
 class Colours(nnx.Module):
+    spec = models.spec("ViT-Ti/4")
+
     def __call__(self, images):
         return images[:, 0, 0]
 
