@@ -105,7 +105,7 @@ make_environment() {
   stamp=$(stamp_of_requirements)
   [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
   say "Installing vit_jax${extra:+ with extra \"$extra\"} (some minutes, about 2.5 GB on disk; once)"
-  [[ -t 1 ]] || quiet=(--quiet) # a person at a terminal sees what pip is doing
+  [[ -t 1 ]] || quiet=(-qq) # errors alone; a person at a terminal sees what pip is doing
   "$python" -m pip install --disable-pip-version-check ${quiet[@]+"${quiet[@]}"} \
     --constraint "$constraints" --editable "$root${extra:+[$extra]}"
   echo "$stamp" >"$installed"

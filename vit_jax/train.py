@@ -98,8 +98,7 @@ def train(
         # Claim the work directory: no other process uses it, and it belongs to this run.
         enter(lock(workdir))
         entry = build.entry(given, workdir, source, layout.teacher, allow_config_change)
-        announce.run(screen, config, source, mesh, run.step, entry.changes)
-        announce.eval_notes(screen, config, run.eval_data)
+        announce.run(screen, config, source, mesh, run.step, run.eval_data, entry.changes)
         announce.parameters(screen, objective, layout)
 
         # Start: resume, else warm start, else scratch, always in this order.

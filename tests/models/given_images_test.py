@@ -53,5 +53,7 @@ def test_images_of_another_size(made):
         if "ViT" in name:
             with pytest.raises(ValueError, match=r"\[B, 16, 16, 3\].*float32 \[1, 32, 16, 3\]"):
                 model(images)
+            with pytest.raises(ValueError, match=r"float32 \[1, 17, 16, 3\]"):  # a patch's rest
+                model(np.zeros((1, 17, 16, 3), np.float32))
         else:  # a ResNet takes any
             assert model(images).shape == (1, 2)

@@ -233,7 +233,7 @@ def _explained(error: BaseException) -> errors.UserError | None:
     from vit_jax.core import cloud  # imports etils, for which --help does not wait
 
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return errors.UserError(f"{errors.text_of(error)}: give a shorter path.")
+        return errors.UserError(f"{errors.safe_str(error)}: give a shorter path.")
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return errors.UserError("A path contains a NUL character: leave it out.")
     return devices.unusable(error) or cloud.explained(error)

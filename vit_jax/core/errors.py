@@ -57,26 +57,26 @@ class PeerLost(Exception):
 MAX_SHOWN = 300  # characters of a value in a message
 
 
-def shortened(text: str) -> str:
-    """Text for a message: at most MAX_SHOWN characters, and none that cannot be printed."""
+def shorten(text: str) -> str:
+    """Cuts text for a message to MAX_SHOWN characters, and escapes what cannot be printed."""
     text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
-def text_of(value: object) -> str:
+def safe_str(value: object) -> str:
     """`str` of a value for a message, whatever the value does when it is asked."""
     try:
-        return shortened(str(value))
+        return shorten(str(value))
     except Exception:  # a number of more digits than Python prints; an object of a config file
         return f"a value of type {type(value).__name__} that cannot be shown"
 
 
-def quoted(value: object) -> str:
-    """The same by `repr`."""
+def safe_repr(value: object) -> str:
+    """`repr` of a value for a message, as `safe_str` is its `str`."""
     try:
-        return shortened(repr(value))
+        return shorten(repr(value))
     except Exception:
-        return text_of(value)
+        return safe_str(value)
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

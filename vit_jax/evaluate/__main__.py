@@ -99,7 +99,7 @@ def evaluate(
     build.check_evals(config)
     size = ready.image_size
     data = {name: build.eval_data(name, config, classes, mesh, size) for name in config.evals}
-    announce.eval_data(screen, config, data)
+    announce.evaluations(screen, config, data)
     scores: dict[str, Scores] | None = None if scored is None else {}
     evals = build.evals(
         config,

@@ -9,7 +9,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.bit_spec import BiTSpec
-from vit_jax.models.family import Preprocess, check_images
+from vit_jax.models.family import Preprocess
 from vit_jax.models.head import head
 from vit_jax.nn.resnet import ResNet, group_norm
 
@@ -72,7 +72,7 @@ class BiT(nnx.Module):
 
     def feature_map(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, h, w, D]: the last feature map, normed."""
-        check_images(images)
+        self.spec.check_images(images, self.preprocess.image_size)
         x = self.resnet(images)[0]
         return jax.nn.relu(self.norm(x)) if self.spec.pre_activation else x
 
@@ -83,6 +83,6 @@ class BiT(nnx.Module):
         """
         flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is not None:
-            check_images(images)
+            self.spec.check_images(images, self.preprocess.image_size)
             return tuple(map(flat, self.resnet(images, layers)[1]))
         return flat(self.feature_map(images))

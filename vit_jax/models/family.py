@@ -65,26 +65,26 @@ class ModelSpec(StackSpec):
         elsewhere={"huggingface": ANY, "timm": ("softmax",), "google_npz": ("softmax",)},
     )
 
+    def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
+        """Whether a model for images of `image_size` takes those of `size`; (height, width)."""
+        del size, image_size
+        return True
 
-def check_images(images: Any, cells: tuple[tuple[int, int], int] | None = None) -> None:
-    """Raises UserError unless `images` are [B, H, W, 3] floating-point, in shape and dtype.
+    def check_images(self, images: Any, image_size: tuple[int, int]) -> None:
+        """Raises UserError unless a model for `image_size` takes these, by shape and dtype."""
+        import jax.numpy as jnp
 
-    cells: ((H, W), P) of a model with positions for H // P x W // P patches; None: any size.
-    """
-    import jax.numpy as jnp
-
-    shape: Any = getattr(images, "shape", None)
-    dtype: Any = getattr(images, "dtype", None)
-    size, patch = cells or (("H", "W"), 1)
-    fits = shape is not None and len(shape) == 4 and shape[3] == 3
-    if fits and cells:
-        fits = [x // patch for x in shape[1:3]] == [x // patch for x in cells[0]]
-    if not fits or not jnp.issubdtype(dtype, jnp.floating):
-        got = type(images).__name__ if shape is None else f"{dtype} {list(shape)}"
+        shape: Any = getattr(images, "shape", None)
+        dtype: Any = getattr(images, "dtype", None)
+        fits = shape is not None and len(shape) == 4 and shape[3] == 3
+        if fits and jnp.issubdtype(dtype, jnp.floating) and self.takes_size(shape[1:3], image_size):
+            return
+        height, width = image_size
+        given = type(images).__name__ if shape is None else f"{dtype} {list(shape)}"
         raise errors.UserError(
-            f"A model takes float32 images [B, {size[0]}, {size[1]}, 3], normalised as "
-            f"model.preprocess says; got {got}. Files and uint8 arrays of any size are prepared by "
-            "vit_jax.predict or vit_jax.models.images.load."
+            f"This model takes float32 images [B, {height}, {width}, 3], normalised as "
+            f"model.preprocess says; got {given}. Files and uint8 arrays of any size are prepared "
+            "by vit_jax.predict or vit_jax.models.images.load."
         )
 
 

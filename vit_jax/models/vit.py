@@ -10,7 +10,7 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain, keep_order
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Preprocess, check_images
+from vit_jax.models.family import Preprocess
 from vit_jax.models.head import head
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.nn import posemb
@@ -161,9 +161,7 @@ class ViT(nnx.Module):
 
     def embed(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
-        sized = self.spec.position_embedding != "none"
-        size = (self.preprocess.image_size, self.spec.patch_size)
-        check_images(images, size if sized else None)
+        self.spec.check_images(images, self.preprocess.image_size)
         return self.place(self.patches(images))
 
     def place(self, patches: jax.Array, layout: TokenLayout | None = None) -> jax.Array:

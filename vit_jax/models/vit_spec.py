@@ -155,6 +155,13 @@ class ViTSpec(ModelSpec, BlockSpec):
         if not self.norm_epsilon:
             raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
+    def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
+        """Whether a model for `image_size` takes images of `size`: it has positions for them."""
+        if self.position_embedding == "none":
+            return self.crop_to_patches or not any(side % self.patch_size for side in size)
+        p = self.patch_size if self.crop_to_patches else 1
+        return [side // p for side in size] == [side // p for side in image_size]
+
     def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
         """Layout of the tokens for images of this size. UserError if patches do not tile them."""
         p = self.patch_size

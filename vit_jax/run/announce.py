@@ -38,6 +38,7 @@ def run(
     source: Source,
     mesh: Mesh,
     step: build.StepParts,
+    eval_data: Mapping[str, build.EvalData],
     changes: Sequence[str],
 ) -> None:
     """Announces the run: its data, devices, model, method and plan."""
@@ -61,6 +62,8 @@ def run(
     )
     for change in changes:
         screen.say(f"changed  {change}")
+    for title, evaluated in _eval_sources(config, eval_data):
+        notes(screen, title, evaluated)
 
 
 def data(screen: Screen, title: str, source: Source) -> None:
@@ -86,22 +89,16 @@ def notes(screen: Screen, title: str, source: Source) -> None:
         )
 
 
-def eval_data(screen: Screen, config: RunConfig, of: Mapping[str, build.EvalData]) -> None:
+def evaluations(screen: Screen, config: RunConfig, eval_data: Mapping[str, build.EvalData]) -> None:
     """Announces the data sets of evaluations, by their names."""
-    for title, source in _eval_sources(config, of):
+    for title, source in _eval_sources(config, eval_data):
         data(screen, title, source)
 
 
-def eval_notes(screen: Screen, config: RunConfig, of: Mapping[str, build.EvalData]) -> None:
-    """Announces what to know of the files of evaluations."""
-    for title, source in _eval_sources(config, of):
-        notes(screen, title, source)
-
-
 def _eval_sources(
-    config: RunConfig, of: Mapping[str, build.EvalData]
+    config: RunConfig, eval_data: Mapping[str, build.EvalData]
 ) -> Iterator[tuple[str, Source]]:
-    for name, evaluation in of.items():
+    for name, evaluation in eval_data.items():
         for part in evaluation.parts:
             c = config.evals[name]
             split = c.split if part is evaluation else c.train_split

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError, nearest, quoted
+from vit_jax.core.errors import UserError, nearest, safe_repr
 from vit_jax.core.schema import renamed
 from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
@@ -363,9 +363,10 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     if matches:
         raise MisfitError(matches)
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
+    kind = safe_repr((opened.config or {})["model_type"])
     raise UserError(
-        f"{opened.path} holds a model of the type {quoted((opened.config or {})['model_type'])}; "
-        f"of Hugging Face's models {readable} can be read."
+        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} can be "
+        "read."
     )
 
 

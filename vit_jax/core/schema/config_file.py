@@ -39,7 +39,7 @@ def read(path: str) -> Mapping[str, Any]:
         ) from error
     if not isinstance(values, Mapping | ml_collections.ConfigDict):
         raise errors.UserError(
-            f"get_config of {file_name} returns {errors.quoted(values)}; it has to return a "
+            f"get_config of {file_name} returns {errors.safe_repr(values)}; it has to return a "
             "ConfigDict."
         )
     return values

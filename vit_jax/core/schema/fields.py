@@ -104,8 +104,8 @@ def check(spec: Any, section: str = "model") -> None:
         _check_type(name, value, about.hint)
         optional = type(None) in typing.get_args(about.hint)
         if about.choices and value not in (*about.choices, *([None] if optional else [])):
-            near = errors.nearest(errors.text_of(value), about.choices)
-            raise errors.UserError(f"{name}={errors.quoted(value)}. {near}")
+            near = errors.nearest(errors.safe_str(value), about.choices)
+            raise errors.UserError(f"{name}={errors.safe_repr(value)}. {near}")
         check_bounds(name, value, about.bounds)
 
 
@@ -120,7 +120,7 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
         limit = f" and at most {most:g}" if most == 1 else f" and below {below:.16g}"
         least = "more than 0" if smallest == ABOVE_0 else f"at least {smallest:.16g}"
         end = "" if math.isinf(below) else limit
-        raise errors.UserError(f"{name}={errors.text_of(value)}: give {least}{end}.")
+        raise errors.UserError(f"{name}={errors.safe_str(value)}: give {least}{end}.")
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
@@ -137,7 +137,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         fits = hint is not bool or isinstance(value, bool)
     if not fits:
         kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
-        raise errors.UserError(f"{name}={errors.quoted(value)}: it must be of type {kind}.")
+        raise errors.UserError(f"{name}={errors.safe_repr(value)}: it must be of type {kind}.")
 
 
 def is_whole(value: Any) -> bool:

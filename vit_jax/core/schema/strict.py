@@ -104,7 +104,7 @@ def build(
     if not isinstance(values, Mapping):
         field = next(iter(_hints(cls)), "")
         raise errors.UserError(
-            f"config.{where} is a section, got {errors.quoted(values)}: set its fields, such as "
+            f"config.{where} is a section, got {errors.safe_repr(values)}: set its fields, such as "
             f"--config.{where}.{field}=VALUE."
         )
     hints = _hints(cls)
@@ -150,21 +150,21 @@ def _typed(
         # A section whose other kinds, of other packages, have fields of their own.
         of_kind = getattr(hint, "of_kind", None)
         if of_kind and isinstance(value, Mapping) and "kind" in value:
-            hint = of_kind(errors.text_of(value["kind"]))
+            hint = of_kind(errors.safe_str(value["kind"]))
         return build(typing.cast(type, hint), value, where, root)
     by_kind = _by_kind(hint)
     if by_kind:
         if not isinstance(value, Mapping):
             raise errors.UserError(
-                f"config.{where} is a section, got {errors.text_of(value)!r}: give {where}.kind."
+                f"config.{where} is a section, got {errors.safe_str(value)!r}: give {where}.kind."
             )
-        kind = errors.text_of(value.get("kind", by_kind.default))
+        kind = errors.safe_str(value.get("kind", by_kind.default))
         return build(by_kind.find(kind), value, where, root, kind)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(
-                f"config.{where} maps names to sections, got {errors.quoted(value)}: one of them "
-                f"is taken away by --config.{where}.NAME=none."
+                f"config.{where} maps names to sections, got {errors.safe_repr(value)}: one of "
+                f"them is taken away by --config.{where}.NAME=none."
             )
         item = typing.get_args(hint)[1]
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None removes an item
@@ -180,8 +180,8 @@ def _typed(
             continue
     wanted = _spelled(options)
     choices = [o for o in options if isinstance(o, str)]
-    help = f" {errors.nearest(errors.text_of(value), choices)}" if choices else ""
-    raise errors.UserError(f"config.{where} takes {wanted}, got {errors.text_of(value)!r}.{help}")
+    help = f" {errors.nearest(errors.safe_str(value), choices)}" if choices else ""
+    raise errors.UserError(f"config.{where} takes {wanted}, got {errors.safe_str(value)!r}.{help}")
 
 
 def _no_none(where: str, options: tuple[Any, ...], default: Any) -> str:

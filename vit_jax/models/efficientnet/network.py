@@ -12,7 +12,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.efficientnet.spec import EfficientNetSpec
-from vit_jax.models.family import Preprocess, check_images
+from vit_jax.models.family import Preprocess
 from vit_jax.models.head import head
 from vit_jax.nn.efficientnet.batch_norm import BatchNorm
 from vit_jax.nn.efficientnet.mbconv import MBConv, Root, pointwise
@@ -109,7 +109,7 @@ class EfficientNet(nnx.Module):
         self, images: jax.Array, key: Any, train: bool, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
-        check_images(images)
+        self.spec.check_images(images, self.preprocess.image_size)
         x = self.root(images, train)
         stages = len(self.spec.units)
         keys = [None] * stages if key is None else list(jax.random.split(key, stages))

@@ -154,18 +154,17 @@ def _sharded(index: Path) -> tuple[str, dict[str, Tensor], str]:
     files = sorted(set(where.values()))
     outside = [f for f in files if not is_name(f)]
     if outside:
-        name = errors.quoted(outside[0])
+        name = errors.safe_repr(outside[0])
         raise UserError(f"{index} names {name}, which is not a file in its own folder.")
     absent = [f for f in files if not (index.parent / f).is_file()]
     if absent:
         raise UserError(
-            f"{index} names {errors.shortened(', '.join(absent))}, which is not there: get all "
-            "parts."
+            f"{index} names {errors.shorten(', '.join(absent))}, which is not there: get all parts."
         )
     parts = {f: _arrays(index.parent / f) for f in files}
     lost = [f"{name} in {f}" for name, f in where.items() if name not in parts[f][1]]
     if lost:
-        shown = errors.shortened(", ".join(lost))
+        shown = errors.shorten(", ".join(lost))
         raise UserError(f"{index} names arrays that are not there: {shown}.")
     if not files:
         raise UserError(f"{index} names no files.")
