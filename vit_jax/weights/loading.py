@@ -365,8 +365,8 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
     kind = safe_repr((opened.config or {})["model_type"])
     raise UserError(
-        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} can be "
-        "read."
+        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} "
+        "can be read."
     )
 
 
