@@ -92,7 +92,7 @@ def test_a_run_without_weights_equals_one_on_a_set_without(
         params[name] = jax.tree.leaves(jax.device_get(state.params))
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
-        announced = "5 classes, weighted labels\n" in capsys.readouterr().out
+        announced = "5 classes, weighted labels" in capsys.readouterr().out
         assert announced == (name == "weights")
     assert losses["ignored"] == losses["none"]
     for one, other in zip(params["ignored"], params["none"], strict=True):
