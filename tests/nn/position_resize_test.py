@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,10 +30,14 @@ def inner(table, grid):
     return np.asarray(table).reshape(grid)[3:-3, 3:-3]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("new", [(12, 18), (10, 8)])
 def test_a_plane_stays_a_plane(method, new):
-    """Away from the edges, where the methods lack old centres on one side."""
+    """Away from the edges, where the methods lack old centres on one side.
+
+    Not PyTorch's: of the cubic kernels only the one with a = -1/2 keeps planes (Keys, 1981), and no
+    kernel that antialias has stretched does. posemb_test.py compares these with PyTorch's numbers.
+    """
     plane = lambda y, x: 2 * y - 3 * x
     old = (6, 9)
     resized = resize_positions(
@@ -77,10 +83,12 @@ def test_the_class_tokens_row_stays_or_is_left_out():
 
 
 def test_methods_differ():
-    table = jax.random.normal(jax.random.key(0), (16, 4))
-    old, new = TokenLayout((4, 4), False), TokenLayout((8, 8), False)
-    one, other = (resize_positions(table, old, new, method=m) for m in METHODS)
-    assert not np.allclose(one, other, atol=0.01)
+    """To a smaller grid, as antialias leaves larger ones alone."""
+    table = jax.random.normal(jax.random.key(0), (64, 4))
+    old, new = TokenLayout((8, 8), False), TokenLayout((5, 5), False)
+    resized = [resize_positions(table, old, new, method=method) for method in METHODS]
+    for one, other in itertools.combinations(resized, 2):
+        assert not np.allclose(one, other, atol=0.01)
 
 
 OLD, NEW = TokenLayout((2, 3), True), TokenLayout((4, 6), True, registers=2)

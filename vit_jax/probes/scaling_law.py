@@ -289,8 +289,8 @@ def _zoomed(axes: list[np.ndarray], good: np.ndarray) -> list[np.ndarray]:
     places = np.unravel_index(np.flatnonzero(good), [len(axis) for axis in axes])
     closer = []
     for axis, at in zip(axes, places, strict=True):
-        low, high = axis[max(at.min() - 1, 0)], axis[min(at.max() + 1, len(axis) - 1)]
-        closer.append(axis if len(axis) == 1 else np.linspace(low, high, len(axis)))
+        first, last = max(int(np.min(at)) - 1, 0), min(int(np.max(at)) + 1, len(axis) - 1)
+        closer.append(axis if len(axis) == 1 else np.linspace(axis[first], axis[last], len(axis)))
     return closer
 
 
