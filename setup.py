@@ -53,11 +53,11 @@ setup(
     package_data={
         "vit_jax.core": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
-        "vit_jax.demo": ["page.*"],
+        "vit_jax.tools.demo": ["page.*"],
         "vit_jax.draw": ["*.css"],
         "vit_jax.evaluate": ["*.css"],
-        "vit_jax.prepare.report": ["*.css"],
-        "vit_jax.report": ["*.js"],
+        "vit_jax.tools.prepare.report": ["*.css"],
+        "vit_jax.tools.look.report": ["*.js"],
     },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.

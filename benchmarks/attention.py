@@ -38,8 +38,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.nn.attention import attend
 from vit_jax.nn.kernels import blockwise, choice
 from vit_jax.parallel.chips import TPUS
-from vit_jax.plan import kernels, topology
-from vit_jax.plan.hlo import mega_cycles
+from vit_jax.tools.plan import kernels, topology
+from vit_jax.tools.plan.hlo import mega_cycles
 
 _SHAPES = flags.DEFINE_list(
     "shapes",

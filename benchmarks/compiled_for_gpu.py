@@ -23,9 +23,9 @@ from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.plan import gpu, topology
-from vit_jax.plan.compiled import peak_bytes
-from vit_jax.plan.kernels import kernel_secs, kernels
+from vit_jax.tools.plan import gpu, topology
+from vit_jax.tools.plan.compiled import peak_bytes
+from vit_jax.tools.plan.kernels import kernel_secs, kernels
 
 _VARIANT = flags.DEFINE_string("variant", "", "What is tried, for the row.")
 

@@ -29,8 +29,8 @@ from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step
 from benchmarks.contenders import SHAPES, Shape, linen
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.plan import topology
-from vit_jax.plan.compiled import mega_cycles, peak_bytes
+from vit_jax.tools.plan import topology
+from vit_jax.tools.plan.compiled import mega_cycles, peak_bytes
 
 _BIG_VISION = flags.DEFINE_string("big_vision", None, "A checkout of big_vision: the peer.")
 

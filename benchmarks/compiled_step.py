@@ -8,8 +8,8 @@ from absl import flags
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
-from vit_jax.plan.compiled import compile_, lower, planned_step
-from vit_jax.plan.hlo import KINDS, sent_bytes
+from vit_jax.tools.plan.compiled import compile_, lower, planned_step
+from vit_jax.tools.plan.hlo import KINDS, sent_bytes
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import Batch
 

@@ -1,4 +1,4 @@
-"""CPU time of `python -m vit_jax.convert`, and its memory in multiples of the weights.
+"""CPU time of `vit-jax convert`, and its memory in multiples of the weights.
 
     python -m benchmarks.conversion --model ViT-L/16
 
@@ -46,7 +46,7 @@ def main(_: list[str]) -> None:
             (folder, "google_npz", second),
         ):
             arguments = (f"--input={source}", f"--output={output}", f"--to={to}")
-            used = costs.of_python("-m", "vit_jax.convert", *arguments, quiet=True)
+            used = costs.of_python("-m", "vit_jax", "convert", *arguments, quiet=True)
             row = {
                 "model": FLAGS.model,
                 "to": to,

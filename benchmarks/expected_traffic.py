@@ -6,7 +6,7 @@
     all-gather  of updated parameters over `data`, where only the optimizer's state is sharded
     reduce      of activations over `tensor`: two sums forward and two backward in a block
 
-`vit_jax/plan/hlo.py` reads the same from a compiled program; a test compares them.
+`vit_jax/tools/plan/hlo.py` reads the same from a compiled program; a test compares them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Wall time of `python -m vit_jax.predict` for one image, from start to exit.
+"""Wall time of `vit-jax predict` for one image, from start to exit.
 
     python -m benchmarks.first_prediction --model ViT-B/16
 
@@ -40,7 +40,7 @@ def main(_: list[str]) -> None:
         subprocess.run([sys.executable, "-c", MAKE, FLAGS.model, scratch], check=True)
         for format_, name in INPUTS.items():
             arguments = (f"--checkpoint={scratch}/{name}", f"{scratch}/image.jpg")
-            used = costs.of_python("-m", "vit_jax.predict", *arguments)
+            used = costs.of_python("-m", "vit_jax", "predict", *arguments)
             row = {
                 "model": FLAGS.model,
                 "weights": format_,

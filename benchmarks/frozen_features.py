@@ -2,7 +2,7 @@
 
     python -m benchmarks.frozen_features --checkpoint WEIGHTS --data_dir data/cifar10
 
-Runs `python -m vit_jax.evaluate`, with nothing kept from before: nearest neighbours, 10-shot ridge
+Runs `vit-jax evaluate`, with nothing kept from before: nearest neighbours, 10-shot ridge
 regression, and a linear probe by L-BFGS. Then scikit-learn classifies the features that it kept.
 Shots, and the l2 of the probe, are the same for both. Needs scikit-learn. Appends a row to
 benchmarks/results/frozen_features.csv.
@@ -80,7 +80,8 @@ def evaluate(cache: Path) -> dict[str, float]:
     }
     done = subprocess.run(
         [
-            sys.executable, "-m", "vit_jax.evaluate", "--checkpoint", _CHECKPOINT.value, "--json",
+            sys.executable, "-m", "vit_jax", "evaluate", "--checkpoint", _CHECKPOINT.value,
+            "--json",
             "--data", f"features={_DATA_DIR.value}", "--kinds=frozen",
             f"--batch_size={_BATCH_SIZE.value}",
             *(f"--config.evals.features.{field}={value}" for field, value in fields.items()),
@@ -93,7 +94,7 @@ def evaluate(cache: Path) -> dict[str, float]:
 
 
 def sklearn_accuracies(train: Any, test: Any, probe_l2: float) -> Iterator[tuple[str, float]]:
-    """scikit-learn's accuracies, by the names that `vit_jax.evaluate` gives its own."""
+    """scikit-learn's accuracies, by the names that `vit-jax evaluate` gives its own."""
     from sklearn import linear_model, neighbors, preprocessing
 
     num_classes = int(train[1].max()) + 1

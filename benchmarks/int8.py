@@ -24,9 +24,9 @@ from benchmarks import rows
 from vit_jax import weights
 from vit_jax.core import synsets
 from vit_jax.data.sources import table as sources
-from vit_jax.export.to_onnx.file import save
 from vit_jax.models import images
 from vit_jax.models.int8 import quantise
+from vit_jax.tools.export.to_onnx.file import save
 
 FLAGS = flags.FLAGS
 BATCH = 50
@@ -103,7 +103,7 @@ def main(_: list[str]) -> None:
             ),
             "largest_difference": round(float(np.abs(logits - together["float32"]).max()), 5),
         }
-        code = "vit_jax/models vit_jax/nn vit_jax/export"
+        code = "vit_jax/models vit_jax/nn vit_jax/tools/export"
         rows.record("int8", code, "jax flax numpy onnxruntime", row, keep=FLAGS.record)
 
 

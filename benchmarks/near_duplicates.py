@@ -22,13 +22,13 @@ from PIL import Image, ImageOps
 
 from benchmarks import rows
 from vit_jax.data.sources import tfds
-from vit_jax.prepare import faults
-from vit_jax.prepare.catalogue import ImageRow
-from vit_jax.prepare.check_image import check
-from vit_jax.prepare.near_pairs import near_pairs
-from vit_jax.prepare.near_pairs import search as search_mirrors
+from vit_jax.tools.prepare import faults
+from vit_jax.tools.prepare.catalogue import ImageRow
+from vit_jax.tools.prepare.check_image import check
+from vit_jax.tools.prepare.near_pairs import near_pairs
+from vit_jax.tools.prepare.near_pairs import search as search_mirrors
 
-MEASURED = "vit_jax/prepare/near_pairs.py vit_jax/prepare/check_image.py"
+MEASURED = "vit_jax/tools/prepare/near_pairs.py vit_jax/tools/prepare/check_image.py"
 PLANTED = 1000
 DISTANCES = (2, 4, 6, 8)
 FLAGS = flags.FLAGS

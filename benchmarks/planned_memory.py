@@ -2,7 +2,7 @@
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m benchmarks.planned_memory
 
-Compiles the step as `vit_jax.plan` does, then runs it a few times. Planned is the peak of one
+Compiles the step as `vit-jax plan` does, then runs it a few times. Planned is the peak of one
 device times their number. Measured is how far this process's resident memory rises during the steps
 above its level before the state existed: state, batch, the steps' temporaries, and freed memory
 that the C library keeps. What creating the state freed is returned first, being no part of a step.
@@ -18,8 +18,8 @@ from benchmarks.compiled_step import CompiledStep, compile_step
 from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.plan.compiled import peak_bytes
 from vit_jax.run import build
+from vit_jax.tools.plan.compiled import peak_bytes
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Of all devices together.")
 _STEPS = flags.DEFINE_integer("steps", 3, "How many to run.")

@@ -1,4 +1,4 @@
-"""Speed of `python -m vit_jax.prepare`, with all checks and hashes.
+"""Speed of `vit-jax prepare`, with all checks and hashes.
 
     python -m benchmarks.preparation --data_dir PHOTOS --images 6000
 
@@ -35,7 +35,7 @@ def main(_: list[str]) -> None:
         nbytes = link(Path(FLAGS.data_dir), source, FLAGS.images)
         arguments = (f"--source={source}", f"--output={scratch}/output")
         workers = f"--workers={FLAGS.workers}"
-        used = costs.of_python("-m", "vit_jax.prepare", "image_folder", *arguments, workers)
+        used = costs.of_python("-m", "vit_jax", "prepare", "image_folder", *arguments, workers)
     row = {
         "images": FLAGS.images,
         "mean_kb": round(nbytes / FLAGS.images / 1000, 1),
@@ -46,7 +46,7 @@ def main(_: list[str]) -> None:
         "images_per_second": round(FLAGS.images / used.wall_secs),
         "images_per_cpu_second": round(FLAGS.images / used.cpu_secs),
     }
-    rows.record("preparation", "vit_jax/prepare", "numpy pillow pyarrow array_record", row)
+    rows.record("preparation", "vit_jax/tools/prepare", "numpy pillow pyarrow array_record", row)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ Recipe   arXiv 2010.11929, table 4 and appendix B.1.1. For your own images, whic
 Rates    tried in the paper: ImageNet 0.003, 0.01, 0.03, ResNets and hybrids also 0.06; the others
          0.001, 0.003, 0.01, 0.03. The best on a held-out part of train (ImageNet 1 %, CIFAR 2 %,
          Pets and Flowers 10 %) is then used on all of train, and test is scored once:
-         python -m vit_jax.transfer does that (docs/transfer.md). Your own images are the same: a
+         vit-jax transfer does that (docs/transfer.md). Your own images are the same: a
          rate that was chosen by `val` is reported on images that it was not chosen by.
 Adapters not in the paper: of rank 8, beside all kernels of the blocks, by Adam.
 Cost     not yet measured.

@@ -1,7 +1,7 @@
 """Noisy Student on CIFAR-10 with a tenth of its labels, for two CPU cores: docs/noisy_student.md.
 
     python -m vit_jax.train --config configs/noisy_student_cifar10.py:teacher --workdir TEACHER
-    python -m vit_jax.evaluate --checkpoint TEACHER --data FOLDER --split='train[10%:]' \\
+    vit-jax evaluate --checkpoint TEACHER --data FOLDER --split='train[10%:]' \\
       --pseudo_labels=FILE.npz --per_class=4500
     python -m vit_jax.train --config configs/noisy_student_cifar10.py:student --workdir STUDENT \\
       --config.input.mixture.unlabelled.pseudo_labels=FILE.npz

@@ -9,7 +9,7 @@
                    authors' code takes for the size and the data, a middle of 30 and 300 epochs
     data=i21k      or i1k
     reg=0          dropout and stochastic depth; 0.1 in the other half of the published runs
-    evals=FOLDER   i1k: also ReaL and ImageNet-V2, in FOLDER as `vit_jax.prepare` leaves them there
+    evals=FOLDER   i1k: also ReaL and ImageNet-V2, in FOLDER as `vit-jax prepare` leaves them there
 
 Recipe   arXiv 2106.10270, section 3; what it leaves open as in the authors' code, big_vision's
          vit_i21k.py and vit_i1k.py. Weight decay is 0.1 or 0.03 (--config.optim.weight_decay).

@@ -19,7 +19,7 @@ Cost     500,456 steps; exaFLOPs (3 x forward matrix FLOPs x images): S/16 28, B
 Reaches  not yet measured; published at 224 px: S/16 81.4, B/16 83.8, L/16 84.9, H/14 85.2 %; all
          but S/16 after another 20 epochs at that size, for which there is no config here. B/16 at
          192 px by their log: after epoch 50 56.6, 100 67.2, 200 73.0, 300 75.3, 400 78.0, 500 80.2,
-         600 81.8, 700 82.5, 800 82.8 %. `python -m vit_jax.verify --workdir DIR` shows a run
+         600 81.8, 700 82.5, 800 82.8 %. `vit-jax verify --workdir DIR` shows a run
          beside the whole log of its size.
 """
 

@@ -2,7 +2,7 @@
 
     python -m vit_jax.train --config configs/vit_s16_i1k.py --workdir DIR
 
-    evals=FOLDER   also ReaL and ImageNet-V2, in FOLDER as `vit_jax.prepare` leaves them there
+    evals=FOLDER   also ReaL and ImageNet-V2, in FOLDER as `vit-jax prepare` leaves them there
 
 Recipe   arXiv 2205.01580; what it leaves open as in the authors' code, big_vision's vit_s16_i1k.py.
          Its longer runs: --config.total.epochs=150 or 300. Not as in that code:

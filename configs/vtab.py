@@ -9,13 +9,13 @@
     is cifar100. configs/vtab.py:clevr_count,frozen is for vit_jax.evaluate: what frozen features of
     the thousand say of the test.
 
-All tasks one after the other, with the choice: python -m vit_jax.vtab; docs/vtab.md explains it.
+All tasks one after the other, with the choice: vit-jax vtab; docs/vtab.md explains it.
 
 Recipe   arXiv 2010.11929, table 4: SGD with momentum, 2,500 steps of 512, cosine, a learning rate
          of 0.01, for every task. The architecture is that of WEIGHTS, its head is replaced.
-Data     arXiv 1910.04867: splits, labels and sizes are those of vit_jax/vtab/table.py. Images are
-         resized to a square, neither cropped nor flipped, in training as in testing. The paper of
-         the recipe used 384 pixels, the benchmark itself 224.
+Data     arXiv 1910.04867: splits, labels and sizes: vit_jax/tools/lab/vtab/table.py. Images
+         are resized to a square, neither cropped nor flipped, in training as in testing. The paper
+         of the recipe used 384 pixels, the benchmark itself 224.
 Cost     not yet measured.
 Reaches  not yet measured; published (the paper's table 2), mean of all 19: ViT-L/16 from
          ImageNet-21k 72.72 %, ViT-H/14 from JFT-300M 77.63.
@@ -23,7 +23,7 @@ Reaches  not yet measured; published (the paper's table 2), mean of all 19: ViT-
 
 import ml_collections
 
-from vit_jax.vtab import table  # one table for this file and the command
+from vit_jax.tools.lab.vtab import table  # one table for this file and the command
 
 
 def get_config(arg=None):

@@ -33,6 +33,6 @@ run() {
 }
 
 run "$python" -m vit_jax.train --config configs/vit_digits.py --workdir "$workdir"
-run "$python" -m vit_jax.predict --checkpoint "$workdir" docs/digits/*.png
+run "$python" -m vit_jax predict --checkpoint "$workdir" docs/digits/*.png
 
 say "To work on: source ${VENV#"$root"/}/bin/activate"

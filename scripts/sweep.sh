@@ -12,4 +12,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 [[ -x $python ]] || python=${PYTHON:-python}
 "$python" -c "import vit_jax.config" 2>/dev/null || die "$python has no vit_jax. Install it" \
   "(scripts/quickstart.sh makes $VENV), or name an interpreter that has: PYTHON=/path/to/python."
-exec "$python" -m vit_jax.sweep "$@"
+exec "$python" -m vit_jax sweep "$@"

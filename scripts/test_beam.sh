@@ -11,4 +11,4 @@ cd "$root"
 
 export JAX_PLATFORMS=cpu # the tests simulate their devices
 make_fresh_environment test,beam
-run_tests "$@" tests/prepare
+run_tests "$@" tests/tools/prepare

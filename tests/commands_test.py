@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "vit_jax"
-COMMANDS = sorted(
-    (file.parent if file.name == "__main__.py" else file).stem
-    for file in [*PACKAGE.glob("*.py"), *PACKAGE.glob("*/__main__.py")]
-    if "\n    command.run(main" in file.read_text()
-)
+from vit_jax import __main__ as console
+
+PACKAGE = Path(console.__file__).parent
+COMMANDS = sorted(console.COMMANDS.keys() - {"models"})
 NOWHERE = "/nowhere/x"
 # Arguments that name a missing file; {out} is a folder that may be made.
 MISSING = {
@@ -50,7 +48,7 @@ def run(run_python, folder):
 
     def run(arguments):
         return {
-            command: run_python("-m", f"vit_jax.{command}", *(a.format(out=folder) for a in given))
+            command: run_python("-m", "vit_jax", command, *(a.format(out=folder) for a in given))
             for command, given in arguments.items()
         }
 
@@ -71,13 +69,22 @@ def test_all_commands_are_tried():
     assert sorted(MISSING) == COMMANDS
 
 
+def test_every_command_is_listed():
+    files = [f for f in PACKAGE.rglob("*.py") if "\n    command.run(main" in f.read_text()]
+    modules = {
+        ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__main__")
+        for file in files
+    }
+    assert modules == {console.COMMANDS[name][0] for name in COMMANDS}
+
+
 def test_no_arguments(run):
     check_refused(run({command: [] for command in COMMANDS}), r"missing|[Gg]ive|Which|No config")
 
 
 def test_an_unknown_flag(run):
     processes = run({command: ["--nosuchflag=1"] for command in COMMANDS})
-    check_refused(processes, r"nosuchflag(.|\n)*Try: python -m vit_jax\.\w+ --help\n$")
+    check_refused(processes, r"nosuchflag(.|\n)*Try: vit-jax \w+ --help\n$")
 
 
 def test_a_file_that_is_not_there(run, folder):

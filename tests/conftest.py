@@ -48,7 +48,7 @@ ON_OLDEST = (
     "tests/api_test.py",
     "tests/commands_test.py",
     "tests/data/order/",
-    "tests/export/",
+    "tests/tools/export/",
     "tests/install_test.py",
     "tests/models/golden_test.py",
     "tests/nn/stack_test.py",

@@ -1,4 +1,4 @@
-"""python -m vit_jax.convert, and converted weights wherever this project reads its own."""
+"""vit-jax convert, and converted weights wherever this project reads its own."""
 
 import os
 import resource
@@ -35,7 +35,7 @@ TINY = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2}
 
 
 def test_flags_offer_what_can_be_written(run_python):
-    said = run_python("-m", "vit_jax.convert", "--help").stdout
+    said = run_python("-m", "vit_jax", "convert", "--help").stdout
     assert f"--to: <{'|'.join(saving.DESTINATIONS)}>" in said
     assert f"--position_resize: <{'|'.join(METHODS)}>" in said
 
@@ -123,7 +123,7 @@ def test_wrong_arguments_of_load(npz, argument):
 def test_the_command_ends_with_one_message(tmp_path, run_python):
     (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 no zip file")
     arguments = (f"--input={tmp_path}/x.npz", f"--output={tmp_path}/out")
-    done = run_python("-m", "vit_jax.convert", *arguments)
+    done = run_python("-m", "vit_jax", "convert", *arguments)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
@@ -195,6 +195,6 @@ def test_evaluate_takes_them(tmp_path, run_python):
     toy = randomised("ViT-Ti/4", None, num_classes=10, image_size=8, **TINY)
     weights.save(toy, tmp_path / "x.npz", "google_npz")
     arguments = (f"--checkpoint={tmp_path}/x.npz", "--config=configs/vit_digits.py")
-    done = run_python("-m", "vit_jax.evaluate", *arguments)
+    done = run_python("-m", "vit_jax", "evaluate", *arguments)
     assert done.returncode == 0, done.stderr
     assert "test: accuracy" in done.stdout

@@ -83,16 +83,19 @@ def run_blocks(tmp_path, preloaded_server):
     shrink = (
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
-        '  *" vit_jax.train "* | *" vit_jax.sweep "* | *" vit_jax.transfer "* | '
-        '*" vit_jax.study "*) '
+        '  *" vit_jax.train "* | *" vit_jax sweep "* | *" vit_jax transfer "* | '
+        '*" vit_jax study "*) '
         f'set -- "$@" {small} ;;\n'
         # After so few steps a model is sure of nothing.
-        '  *" vit_jax.evaluate "*" --pseudo_labels="*) set -- "$@" --confidence=0 ;;\n'
+        '  *" vit_jax evaluate "*" --pseudo_labels="*) set -- "$@" --confidence=0 ;;\n'
         "esac\n"
         f'export XLA_FLAGS="{QUICKLY_COMPILED} $XLA_FLAGS"\n'  # a page may have set its own
     )
     server = preloaded_server()
     python = server.write_python(tmp_path / "environment" / "bin" / "python", shrink)
+    command = python.with_name("vit-jax")
+    command.write_text('#!/usr/bin/env bash\nexec "${0%/*}/python" -m vit_jax "$@"\n')
+    command.chmod(0o755)
     of_programs = server.write_python(tmp_path / "python")  # to start programs of their own
     for cls in ("cat", "dog"):
         for file in ("train/{}/001.png", "train/{}/003.png", "val/{}/002.png"):
@@ -294,8 +297,8 @@ def test_every_op_is_documented_with_its_arguments():
 
 
 def test_every_fault_and_collection_is_documented():
-    from vit_jax.prepare import __main__ as prepare
-    from vit_jax.prepare.faults import FAULTS
+    from vit_jax.tools.prepare import __main__ as prepare
+    from vit_jax.tools.prepare.faults import FAULTS
 
     page = (ROOT / "docs" / "data_formats.md").read_text()
     for name, fault in FAULTS.items():

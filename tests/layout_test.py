@@ -21,11 +21,10 @@ FLOORS = {
     "parallel/": 1,
     "cluster/": 1,
     "store/": 1,
-    "draw/": 1,
     "probes/": 1,
     "models/": 2,
+    "draw/": 3,
     "weights/": 3,
-    "visualize/": 4,
     "training/": 5,
     "methods/": 6,
     "config.py": 7,
@@ -33,28 +32,17 @@ FLOORS = {
     "train.py": 9,
     "evaluate/": 9,
     "predict.py": 9,
-    "export/": 9,
     "convert.py": 9,
-    "preview.py": 9,
-    "report/": 9,
-    "plan/": 9,
-    "sweep/": 9,
-    "verify/": 9,
-    "prepare/": 9,
-    "transfer/": 10,
-    "find_lr.py": 10,
     "api.py": 10,
-    "demo/": 10,
     "plugins.py": 10,
-    "study/": 10,
-    "vtab/": 11,
+    "tools/": 11,
     "__main__.py": 12,
 }
 
 # Parts of clu import TensorFlow as soon as they are imported; the overview of parameters does not.
 TENSORFLOW = ("tensorflow", "tensorflow_datasets", "clu")
 CLU_ALLOWED = "clu.parameter_overview"
-CONVERTS = PACKAGE / "export" / "tflite.py"  # TensorFlow's converter of its own format
+CONVERTS = PACKAGE / "tools" / "export" / "tflite.py"  # TensorFlow's converter of its own format
 # What is imported -> packages of extras under another name, which need not be installed.
 EXTRAS_OF = {"mlflow": ["mlflow-skinny"], "sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
 

@@ -16,7 +16,7 @@ from vit_jax.models import Preprocess, images
 from vit_jax.predict import TABLES, predict, write_table
 from vit_jax.train import train
 
-PREDICT = ("-m", "vit_jax.predict")
+PREDICT = ("-m", "vit_jax", "predict")
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_exif_orientation_is_honoured(tmp_path):
 
 def test_evaluate_reproduces_the_runs_numbers(trained, run_python):
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json")
+    done = run_python("-m", "vit_jax", "evaluate", "--checkpoint", str(trained), "--json")
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["test/examples"] == 360
@@ -175,7 +175,7 @@ def test_evaluate_reproduces_the_runs_numbers(trained, run_python):
 
 def test_evaluates_and_predicts_with_the_ema(trained, photo, run_python):
     rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    done = run_python("-m", "vit_jax.evaluate", "--checkpoint", str(trained), "--json", "--ema")
+    done = run_python("-m", "vit_jax", "evaluate", "--checkpoint", str(trained), "--json", "--ema")
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["test_ema/loss"] == pytest.approx(rows[-1]["test_ema/loss"], rel=1e-6)

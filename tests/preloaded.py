@@ -139,9 +139,9 @@ def _serve(path):
     host_tf.load()  # first, and so TensorFlow as training imports it
     import vit_jax.convert
     import vit_jax.evaluate.page
-    import vit_jax.export.to_onnx.file
     import vit_jax.predict
-    import vit_jax.preview
+    import vit_jax.tools.export.to_onnx.file
+    import vit_jax.tools.look.preview
     import vit_jax.train  # noqa: F401, so that forks have them
 
     gc.collect()
@@ -192,6 +192,17 @@ def _supervise(connection):
     connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
+def _run_by(arguments):
+    """The modules that `-m ARGUMENTS` runs, which runpy wants not to have been imported."""
+    from vit_jax.__main__ import COMMANDS
+
+    module, *rest = arguments
+    if module != "vit_jax":
+        return [module]
+    names = ["__main__", *(COMMANDS[name][0] for name in rest[:1] if name in COMMANDS)]
+    return [f"vit_jax.{name}" for name in names]
+
+
 def _run(arguments, env, cwd, fds):
     """Runs `arguments` as the interpreter does; returns the exit status."""
     import atexit
@@ -215,7 +226,8 @@ def _run(arguments, env, cwd, fds):
     try:
         if kind == "-m":
             sys.argv = rest
-            sys.modules.pop(rest[0], None)
+            for module in _run_by(rest):
+                sys.modules.pop(module, None)
             runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         else:
             code = {"-c": lambda: rest[0], "-": sys.stdin.read}.get(kind, Path(kind).read_text)()

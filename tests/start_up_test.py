@@ -20,7 +20,7 @@ except SystemExit as end:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_imports_nothing_heavy(run_python, command):
-    done = run_python("-c", RUN, f"vit_jax.{command}", "--help", fresh=True)
+    done = run_python("-c", RUN, "vit_jax", command, "--help", fresh=True)
     assert done.stderr == "0 []\n"
 
 
@@ -30,11 +30,11 @@ def test_a_mistake_in_a_config_is_said_before_anything_heavy_is_imported(run_pyt
     flags["study"] = flags["train"]
     flags["transfer"] = [*flags["train"], *flags["evaluate"]]
     given = [*flags.get(command, ["--output=a.png"]), "--config=configs/vit_digits.py"]
-    done = run_python("-c", RUN, f"vit_jax.{command}", *given, "--config.optim.lrr=1", fresh=True)
+    done = run_python("-c", RUN, "vit_jax", command, *given, "--config.optim.lrr=1", fresh=True)
     assert done.stderr.startswith("error: config has no field optim.lrr. Did you mean 'lr'?")
     assert done.stderr.endswith("\n1 []\n")
     if command == "train":  # a positional argument, too
-        done = run_python("-c", RUN, "vit_jax.train", *given, "typo", fresh=True)
+        done = run_python("-c", RUN, "vit_jax", "train", *given, "typo", fresh=True)
         assert done.stderr == "error: Takes flags only, got 'typo': is a -- missing?\n1 []\n"
 
 

@@ -99,7 +99,7 @@ def test_lines_on_the_screen(uninterrupted):
         "FLOPs per image", f"{STEPS} steps of 32 examples", "compiling the first step ...",
         f"step 5/{STEPS} | loss", "left | accuracy", "images/s | input wait", "| epoch 0.1",
         "test: accuracy", f"saved    {workdir}/checkpoints/{STEPS}",
-        f"python -m vit_jax.predict --checkpoint {workdir}",
+        f"vit-jax predict --checkpoint {workdir}",
     ):  # fmt: skip
         assert text in output
 

@@ -1,4 +1,4 @@
-"""vit-jax COMMAND ...: every command by one program; python -m vit_jax.COMMAND is the same.
+"""vit-jax COMMAND ...: every command by one program; python -m vit_jax COMMAND is the same.
 
 Nothing else is imported before the command is known: JAX takes seconds.
 """
@@ -14,25 +14,29 @@ try:
 except ImportError:  # their __init__.py lies over ours
     raise SystemExit(f"error: {namesake.MIXED}") from None
 
+# What each does, and its module in vit_jax.
 COMMANDS = {
-    "convert": "Converts weights from one format to another.",
-    "demo": "Says on a page what a model sees in an image.",
-    "evaluate": "Evaluates checkpoints on any data.",
-    "export": "Writes a model for use without this package.",
-    "find_lr": "Looks for a learning rate.",
-    "models": "Prints the table of all models.",
-    "plan": "Says memory, time and cost of a run before it is started.",
-    "predict": "Classifies images.",
-    "prepare": "Turns raw collections of images into data sets.",
-    "preview": "Shows the images of a training step.",
-    "report": "Draws runs on one page.",
-    "study": "Trains models of several sizes and fits scaling laws.",
-    "sweep": "Trains a grid of configs.",
-    "train": "Trains a model.",
-    "transfer": "Fine-tunes a model, with values that are chosen on held-out examples.",
-    "verify": "Compares a run with the recorded one of its config.",
-    "visualize": "Shows what a model has learnt.",
-    "vtab": "Runs the 19 tasks of VTAB-1k.",
+    "convert": ("convert", "Converts weights from one format to another."),
+    "demo": ("tools.demo", "Says on a page what a model sees in an image."),
+    "evaluate": ("evaluate", "Evaluates checkpoints on any data."),
+    "export": ("tools.export", "Writes a model for use without this package."),
+    "find_lr": ("tools.lab.find_lr", "Looks for a learning rate."),
+    "models": ("models", "Prints the table of all models."),
+    "plan": ("tools.plan", "Says memory, time and cost of a run before it is started."),
+    "predict": ("predict", "Classifies images."),
+    "prepare": ("tools.prepare", "Turns raw collections of images into data sets."),
+    "preview": ("tools.look.preview", "Shows the images of a training step."),
+    "report": ("tools.look.report", "Draws runs on one page."),
+    "study": ("tools.lab.study", "Trains models of several sizes and fits scaling laws."),
+    "sweep": ("tools.lab.sweep", "Trains a grid of configs."),
+    "train": ("train", "Trains a model."),
+    "transfer": (
+        "tools.lab.transfer",
+        "Fine-tunes a model, with values that are chosen on held-out examples.",
+    ),
+    "verify": ("tools.verify", "Compares a run with the recorded one of its config."),
+    "visualize": ("tools.look.visualize", "Shows what a model has learnt."),
+    "vtab": ("tools.lab.vtab", "Runs the 19 tasks of VTAB-1k."),
 }
 
 
@@ -45,10 +49,10 @@ def main() -> None:
 
         command.call_as(f"vit-jax {name}")
         del sys.argv[1]
-        runpy.run_module(f"vit_jax.{name}", run_name="__main__", alter_sys=True)
+        runpy.run_module(f"vit_jax.{COMMANDS[name][0]}", run_name="__main__", alter_sys=True)
     elif name in ("--help", "-h", "help"):
         print("vit-jax COMMAND ...; vit-jax COMMAND --help lists its flags.\n")
-        for command_name, does in COMMANDS.items():
+        for command_name, (_, does) in COMMANDS.items():
             print(f"  {command_name:9}  {does}")
     elif name == "--version":
         print(f"vit_jax {__version__}")

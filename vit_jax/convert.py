@@ -1,4 +1,4 @@
-"""Weights from one format to another: python -m vit_jax.convert --input B_16.npz --output vit_b16
+"""Weights from one format to another: vit-jax convert --input B_16.npz --output vit_b16
 
 The input is recognised by its contents; see docs/weights.md.
 """

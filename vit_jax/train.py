@@ -308,7 +308,7 @@ def stop_if_not_finite(scalars: Scalars) -> None:
             f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved "
             "from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
             "optim.grad_clip_norm, model.dtype=float32. Started again, the run meets the same "
-            f"batch: look at its images (python -m vit_jax.preview --config FILE --step {step} "
+            f"batch: look at its images (vit-jax preview --config FILE --step {step} "
             f"--output step{step}.png), or leave it out by --config.input.skip_steps={step}."
         )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.contenders import Contender, Shape, sides
-from vit_jax.plan.compiled import peak_bytes
+from vit_jax.tools.plan.compiled import peak_bytes
 
 _HIT = "/jax/compilation_cache/cache_hits"
 

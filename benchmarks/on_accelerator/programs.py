@@ -80,7 +80,7 @@ def _planned_bytes(session: Session, shape: Shape) -> int:
     )
     known = [name for name, chip in GPUS.items() if chip.device_kind == session.journal.device]
     topology = [f"--topology={name}:1" for name in known]
-    arguments = ["-m", "vit_jax.plan", f"--config={file}", "--json", *topology]
+    arguments = ["-m", "vit_jax", "plan", f"--config={file}", "--json", *topology]
     # The device is taken; XLA compiles for one like it on the host.
     environment = session.environment | ({"JAX_PLATFORMS": "cpu"} if known else {})
     document = run_to_end("plan", arguments, environment, session.wait_secs())

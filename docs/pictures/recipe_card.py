@@ -8,7 +8,7 @@ from PIL import Image
 
 from vit_jax.draw.canvas import COLOURS, Canvas
 from vit_jax.draw.scales import Axes, Scale
-from vit_jax.verify import recipe_card
+from vit_jax.tools.verify import recipe_card
 
 ROOT = Path(__file__).parents[2]
 CARD = epath.Path(ROOT / "cards" / "vit_digits.json")

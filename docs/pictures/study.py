@@ -5,8 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vit_jax.study import page, results
-from vit_jax.study.points import StudyPoint
+from vit_jax.tools.lab.study import page, results
+from vit_jax.tools.lab.study.points import StudyPoint
 
 FOLDER = Path(__file__).parents[1] / "study"
 METRIC, LAW = "validation/accuracy", "M1"
@@ -17,7 +17,7 @@ PICTURES = {
 
 
 def _point(row: dict[str, str]) -> StudyPoint:
-    cost: Any = SimpleNamespace(  # as vit_jax.study.cost.Cost
+    cost: Any = SimpleNamespace(  # as in tools.lab.study.cost.Cost
         family=row["family"],
         examples=int(row["examples"]),
         examples_seen=int(row["examples_seen"]),

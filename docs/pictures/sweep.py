@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from vit_jax.sweep import picture
+from vit_jax.tools.lab.sweep import picture
 
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "sweep.png"

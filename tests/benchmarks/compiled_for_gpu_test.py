@@ -9,7 +9,7 @@ from benchmarks.compiled_step import compile_step
 from benchmarks.contenders import SHAPES
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.plan import topology
+from vit_jax.tools.plan import topology
 
 MOST_BYTES = 0.85  # of the plain step's
 

@@ -5,8 +5,8 @@ import pytest
 from benchmarks.compiled_for_tpu import BASE, measured
 from benchmarks.compiled_step import GIB, compile_step
 from vit_jax import config as configs
-from vit_jax.plan import topology
-from vit_jax.plan.compiled import peak_bytes
+from vit_jax.tools.plan import topology
+from vit_jax.tools.plan.compiled import peak_bytes
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 

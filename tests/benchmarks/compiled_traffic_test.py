@@ -7,8 +7,8 @@ import pytest
 from benchmarks.compiled_step import compile_step
 from benchmarks.expected_traffic import SMALLEST_BYTES, activation_traffic, parameter_traffic
 from vit_jax import config as configs
-from vit_jax.plan import topology
-from vit_jax.plan.hlo import collectives
+from vit_jax.tools.plan import topology
+from vit_jax.tools.plan.hlo import collectives
 
 pytest.importorskip("libtpu", reason="compiling for TPUs without one takes: pip install libtpu")
 

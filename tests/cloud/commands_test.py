@@ -57,7 +57,7 @@ def prepared(emulator, run_python, photos, tmp_path_factory):
         Fault("upload sets/.*", status=429, skip=5),
     ]
     arguments = (
-        "-m", "vit_jax.prepare", "image_folder", f"--source={photos}", "--name=pets",
+        "-m", "vit_jax", "prepare", "image_folder", f"--source={photos}", "--name=pets",
         "--output=gs://bucket/sets", f"--scratch={scratch}", "--workers=1",
     )  # fmt: skip
     out = done(run_python(*arguments, **emulator.env))

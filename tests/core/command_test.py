@@ -73,10 +73,10 @@ def test_a_wrong_value_of_a_flag_names_the_command(run_python):
 
 
 def test_a_missing_flag_is_named(run_python):
-    done = run_python("-m", "vit_jax.plan")
+    done = run_python("-m", "vit_jax", "plan")
     assert done.returncode == 1
-    assert done.stderr == "error: --config is missing.\nTry: python -m vit_jax.plan --help\n"
-    done = run_python("-m", "vit_jax.prepare")
+    assert done.stderr == "error: --config is missing.\nTry: vit-jax plan --help\n"
+    done = run_python("-m", "vit_jax", "prepare")
     assert done.stderr.startswith("error: --source is missing.\n--output is missing.\nTry: ")
 
 

@@ -18,9 +18,9 @@ from vit_jax.data.reader import orientation as orientation_of_file
 from vit_jax.data.source import Example
 from vit_jax.draw import thumbnails
 from vit_jax.models import Preprocess, images
-from vit_jax.prepare import faults
-from vit_jax.prepare.catalogue import ImageRow
-from vit_jax.prepare.check_image import check, perceptual_hashes
+from vit_jax.tools.prepare import faults
+from vit_jax.tools.prepare.catalogue import ImageRow
+from vit_jax.tools.prepare.check_image import check, perceptual_hashes
 
 RNG = np.random.default_rng(0)
 HEIGHT, WIDTH = 12, 10

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.prepare.conftest import jpeg
+from tests.tools.prepare.conftest import jpeg
 from vit_jax.data.host_tf import tf
 
 

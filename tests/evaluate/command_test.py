@@ -1,4 +1,4 @@
-"""python -m vit_jax.evaluate on converted weights, with the preprocessing that they state."""
+"""vit-jax evaluate on converted weights, with the preprocessing that they state."""
 
 import csv
 import json
@@ -91,7 +91,7 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
     table, again, page = tmp_path / "table.csv", tmp_path / "again", tmp_path / "new" / "page.html"
     shutil.copytree(timm_folder, again)
     done = run_python(
-        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data={folder}",
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--data={folder}",
         "--kinds=classification,frozen", "--batch_size=4", f"--csv={table}", f"--page={page}",
         "--config.evals.val_frozen.shots=1", "--config.evals.val_frozen.neighbours=3", str(again),
         XDG_CACHE_HOME=str(tmp_path),
@@ -115,7 +115,7 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
 
 def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
     done = run_python(
-        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data=set={folder}",
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--data=set={folder}",
         "--batch_size=2", "--json", devices=2, XDG_CACHE_HOME=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
 
 def test_flags_of_data_need_data(timm_folder, run_python):
     done = run_python(
-        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", "--labels=real.json"
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--labels=real.json"
     )  # fmt: skip
     assert done.returncode == 1
     assert "--labels is of --data FOLDER, which is missing" in done.stderr
@@ -135,7 +135,7 @@ def test_flags_of_data_need_data(timm_folder, run_python):
 
 @pytest.mark.parametrize("flag", ["csv", "page"])
 def test_files_that_cannot_be_written_are_told_before(timm_folder, tmp_path, run_python, flag):
-    command = ["-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", "--data=nowhere"]
+    command = ["-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--data=nowhere"]
     file = tmp_path / ("a.html" if flag == "page" else "a.csv")
     file.mkdir()
     for path, why in ((file, "it is a folder"), (f"{timm_folder}/config.json/x/a.html", "a file")):
@@ -146,7 +146,7 @@ def test_files_that_cannot_be_written_are_told_before(timm_folder, tmp_path, run
 
 
 def test_weights_are_given_once(timm_folder, run_python):
-    command = ["-m", "vit_jax.evaluate", "--data=nowhere"]
+    command = ["-m", "vit_jax", "evaluate", "--data=nowhere"]
     done = run_python(*command, f"--checkpoint={timm_folder}", str(timm_folder))
     assert done.returncode == 1
     assert f"error: {timm_folder} is given twice: give each once." in done.stderr
@@ -155,7 +155,7 @@ def test_weights_are_given_once(timm_folder, run_python):
 def test_all_checkpoints_are_found_before_one_is_evaluated(timm_folder, folder, run_python):
     missing = folder / "nothing"
     done = run_python(
-        "-m", "vit_jax.evaluate", f"--checkpoint={timm_folder}", f"--data={folder}", str(missing)
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--data={folder}", str(missing)
     )
     assert done.returncode == 1 and str(missing) in done.stderr
     assert "accuracy" not in done.stdout

@@ -107,7 +107,7 @@ def test_any_number_of_images_on_any_mesh(run_python, folder):
 @pytest.mark.slow
 def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, folder):
     command = [
-        "-m", "vit_jax.evaluate", f"--checkpoint={folder / 'weights'}", "--json",
+        "-m", "vit_jax", "evaluate", f"--checkpoint={folder / 'weights'}", "--json",
         f"--data=set={folder / 'data'}", "--batch_size=2", "--kinds=classification,frozen",
         "--config.evals.set_frozen.shots=1,3",
         "--config.evals.set_frozen.neighbours=3", "--num_processes=2",

@@ -1,4 +1,4 @@
-"""python -m vit_jax.evaluate --pseudo_labels, and training on what it writes."""
+"""vit-jax evaluate --pseudo_labels, and training on what it writes."""
 
 import json
 import shutil
@@ -251,7 +251,7 @@ def test_a_file_of_others_is_not_overwritten(tmp_path):
 def test_the_command_needs_no_config(teacher, folder, tmp_path, run_python):
     path = tmp_path / "a.npz"
     done = run_python(
-        "-m", "vit_jax.evaluate", f"--checkpoint={teacher}", f"--data={folder}",
+        "-m", "vit_jax", "evaluate", f"--checkpoint={teacher}", f"--data={folder}",
         "--split=unlabelled", f"--pseudo_labels={path}", "--confidence=0", "--top_k=1", "--json",
         devices=2, XDG_CACHE_HOME=str(tmp_path),
     )  # fmt: skip
@@ -274,6 +274,6 @@ def test_the_command_needs_no_config(teacher, folder, tmp_path, run_python):
     ],
 )
 def test_flags_that_do_not_fit_are_told(flags, message, run_python):
-    done = run_python("-m", "vit_jax.evaluate", "--checkpoint=x", "--data=nowhere", *flags)
+    done = run_python("-m", "vit_jax", "evaluate", "--checkpoint=x", "--data=nowhere", *flags)
     assert done.returncode == 1
     assert message in done.stderr

@@ -17,11 +17,11 @@ from vit_jax.core import axes, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.methods.distillation import Distillation, divergence
 from vit_jax.parallel import mesh as meshes
-from vit_jax.plan import table
-from vit_jax.plan.forecast import forecast
 from vit_jax.run import build
 from vit_jax.run.parts import teachers
 from vit_jax.store import checkpoint_dir
+from vit_jax.tools.plan import table
+from vit_jax.tools.plan.forecast import forecast
 from vit_jax.train import train
 from vit_jax.training.method import Inputs, Others
 

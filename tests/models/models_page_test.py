@@ -12,4 +12,4 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_page_matches_the_table_of_names(monkeypatch):
     monkeypatch.setattr("vit_jax.models.__main__.info", info)
     written = (DOCS / "models.md").read_text()
-    assert written == "\n".join(page()) + "\n", "python -m vit_jax.models > docs/models.md"
+    assert written == "\n".join(page()) + "\n", "vit-jax models > docs/models.md"

@@ -14,7 +14,7 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.global_norm import global_norm
-from vit_jax.plan.hlo import collectives
+from vit_jax.tools.plan.hlo import collectives
 
 SHAPES = {
     "cut along two axes": ((4, 16, 6), P()),

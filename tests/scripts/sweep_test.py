@@ -1,4 +1,4 @@
-"""scripts/sweep.sh: its dry run and messages; tests/sweep runs sweeps."""
+"""scripts/sweep.sh: its dry run and messages; tests/tools/lab/sweep runs sweeps."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_wrong_flags_get_one_message(run_python, tmp_path, flags, messages):
     """Messages of the command, to which the script passes all its arguments."""
     given = [flag.replace("WORKDIR", str(tmp_path / "lr")) for flag in flags]
     given += [] if "--" in flags else ["--", *GRID]
-    done = run_python("-m", "vit_jax.sweep", *given)
+    done = run_python("-m", "vit_jax", "sweep", *given)
     assert done.returncode == 1
     assert all(message in done.stderr for message in messages)
     assert "Traceback" not in done.stderr
@@ -53,7 +53,7 @@ def test_wrong_flags_get_one_message(run_python, tmp_path, flags, messages):
 
 
 def test_help_explains_every_flag(run_python):
-    done = run_python("-m", "vit_jax.sweep", "--help")
+    done = run_python("-m", "vit_jax", "sweep", "--help")
     for name in ("workdir", "slots", "metric", "dry_run", "launcher", "follow"):
         assert f"--{name}" in done.stdout.replace("[no]", "")
 

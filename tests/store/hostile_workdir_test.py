@@ -13,9 +13,9 @@ from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.store import checkpoint_dir, runs, workdir
 from vit_jax.store.metrics_file import MetricsFile
-from vit_jax.sweep import progress
-from vit_jax.sweep.grid import Point
-from vit_jax.verify import __main__ as verify
+from vit_jax.tools.lab.sweep import progress
+from vit_jax.tools.lab.sweep.grid import Point
+from vit_jax.tools.verify import __main__ as verify
 
 START = {
     "time": "2026-01-01T10:00:00+00:00",

@@ -1,4 +1,4 @@
-"""Evaluates checkpoints: python -m vit_jax.evaluate --checkpoint runs/digits
+"""Evaluates checkpoints: vit-jax evaluate --checkpoint runs/digits
 
 Runs the evaluations of the run that wrote it, those of --config FILE, or on --data FOLDER those
 that --kinds names. Several checkpoints, or weights of other projects, are compared in one table;

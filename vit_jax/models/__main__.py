@@ -1,4 +1,4 @@
-"""Writes docs/models.md: python -m vit_jax.models > docs/models.md"""
+"""Writes docs/models.md: vit-jax models > docs/models.md"""
 
 from collections.abc import Iterator
 
@@ -71,7 +71,7 @@ microbatches, small batches, and adapters (`lora.kernels`).
 The figures are for images of 224 x 224 pixels and 1000 classes. FLOPs are those of the matrix
 products and convolutions of one image's forward pass, a multiply-add counting 2; products with the
 zeros around an image are not counted. Activations are what the backward pass finds in memory of one
-image in bfloat16, if nothing is computed again. `python -m vit_jax.models` prints this page.
+image in bfloat16, if nothing is computed again. `vit-jax models` prints this page.
 
 | name | parameters | GFLOPs | activations | stride | units | depth | width | MLP | heads | tokens |
 |---|---|---|---|---|---|---|---|---|---|---|"""

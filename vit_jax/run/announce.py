@@ -287,7 +287,7 @@ def finished(
     command = f"predict --checkpoint {workdir} IMAGE..."
     if not model.num_classes:
         command = f"train --config finetune --config.init.weights={workdir} ..."
-    screen.say(f"next     python -m vit_jax.{command}")
+    screen.say(f"next     vit-jax {command}")
 
 
 def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:

@@ -254,7 +254,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
             problems.look(f"evals.{name}", _check_labels, evaluation.labels, where, "real.json")
     for where, part in _with_pseudo_labels(config.input):
         field = f"{where}.pseudo_labels"
-        problems.look(where, _check_labels, part, field, "python -m vit_jax.evaluate writes")
+        problems.look(where, _check_labels, part, field, "vit-jax evaluate writes")
     problems.look("method", build.check_teacher, config)
     if workdir is not None:
         problems.look("init", _check_weights, config, workdir)

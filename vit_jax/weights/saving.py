@@ -136,7 +136,7 @@ def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
         listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
-        close = " Or python -m vit_jax.convert --approximate, which says how near it is."
+        close = " Or vit-jax convert --approximate, which says how near it is."
         raise UserError(
             f"{layout.title} says nothing of these, and its readers would compute something else: "
             f"{', '.join(listed)}. {format_.hint}"
@@ -226,7 +226,7 @@ def pillows(
     if not approximate:
         raise UserError(
             f"{to} says how images are resized, but cannot say {ours}, as this model's are: write "
-            "--to=checkpoint. Or python -m vit_jax.convert --approximate, which writes what is "
+            "--to=checkpoint. Or vit-jax convert --approximate, which writes what is "
             f"nearest, {instead} with antialias."
         )
     near = dataclasses.replace(about, interpolation=instead, antialias=True)

@@ -10,12 +10,12 @@ from flax import nnx
 from PIL import Image
 
 from vit_jax import models
+from vit_jax.draw import of_attention
+from vit_jax.draw.picture import Findings, Section
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals
 from vit_jax.training.evals.pictures import NUMBERS, Pictures, Shown
-from vit_jax.visualize import of_attention
-from vit_jax.visualize.picture import Findings, Section
 
 
 class Drawing:

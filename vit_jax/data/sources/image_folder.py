@@ -304,7 +304,7 @@ def _check_classes(folder: str, names: Sequence[str]) -> None:
             f"{with_images[0]} holds images of all classes, it seems, which the table {tables[0]} "
             'tells. input.source="image_folder" reads classes from folders alone: put the images '
             f"of each class into a folder of its own, {_LAYOUTS}; or make a data set of a table of "
-            f"files and labels: python -m vit_jax.prepare records --source={tables[0]}, for "
+            f"files and labels: vit-jax prepare records --source={tables[0]}, for "
             'input.source="tfds".'
         )
     if of_no_class:

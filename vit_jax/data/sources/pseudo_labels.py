@@ -1,6 +1,6 @@
 """Pseudo-labels: what a model says of images without labels, in a file, and images with these.
 
-`python -m vit_jax.evaluate --pseudo_labels FILE` writes the file for `input.pseudo_labels`, as
+`vit-jax evaluate --pseudo_labels FILE` writes the file for `input.pseudo_labels`, as
 Noisy Student does (arXiv 1911.04252). It is one of numpy.savez, without pickled objects:
 
     examples       int64   [n]     indices of the chosen images in their data, rising
@@ -29,7 +29,7 @@ from vit_jax.data.order.label_index import Labels, single
 from vit_jax.data.source import DerivedSource, Example, SelectedSource, Source, digest
 
 FORMAT = "vit_jax pseudo-labels 1"
-HOW_TO_WRITE = "python -m vit_jax.evaluate --checkpoint ... --pseudo_labels=FILE"
+HOW_TO_WRITE = "vit-jax evaluate --checkpoint ... --pseudo_labels=FILE"
 _DTYPES = {"examples": "i8", "copies": "i4", "classes": "i4", "probabilities": "f4"}
 # What NumPy and zipfile raise for a file that is cut off, changed, or another kind of file.
 _FAULTS = (

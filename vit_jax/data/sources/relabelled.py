@@ -114,7 +114,7 @@ def by_file(source: Source, path: str, *, where: str) -> Relabelled:
     if names is None:
         raise UserError(
             f"{where}.labels: {source.name} does not keep the names of its image files, by which "
-            "labels are found. Give a folder of images, or records that vit_jax.prepare wrote."
+            "labels are found. Give a folder of images, or records that `prepare` wrote."
         )
     found = [_NUMBER.search(name) for name in names]
     for name, match in zip(names, found, strict=True):

@@ -22,7 +22,7 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
 
     if _of_weights(preprocess) is not None:
         raise errors.UserError(
-            f"{field}={preprocess!r} is for python -m vit_jax.evaluate, which has the weights: "
+            f"{field}={preprocess!r} is for vit-jax evaluate, which has the weights: "
             "write the ops, such as decode|resize_small(256)|central_crop(224)."
         )
     size = ops.parse(preprocess, field=field).output_size

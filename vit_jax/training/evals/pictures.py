@@ -63,8 +63,8 @@ class Pictures:
     ) -> dict[str, float | bytes]:
         """Numbers and PNG files by name."""
         # These import matplotlib, which no other evaluation needs.
-        from vit_jax.visualize import of_attention, of_weights
-        from vit_jax.visualize.of_attention import Question
+        from vit_jax.draw import of_attention, of_weights
+        from vit_jax.draw.of_attention import Question
 
         self._shown = self._shown or self._images(self._number)
         model = nnx.merge(self._graph, jax.device_get(self._gather(params)))

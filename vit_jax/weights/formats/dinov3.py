@@ -195,7 +195,7 @@ def _documents(
     if num_classes:
         raise UserError(
             "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop), or "
-            "keep it in a checkpoint (python -m vit_jax.convert --to=checkpoint)."
+            "keep it in a checkpoint (vit-jax convert --to=checkpoint)."
         )
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
     config = huggingface.vit_config(

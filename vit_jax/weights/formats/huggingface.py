@@ -156,19 +156,19 @@ def _documents(
 ) -> Documents:
     if spec.pool not in ("cls", "avg"):
         raise UserError(
-            f"Hugging Face's ViTs have no pool={spec.pool}: write it by python -m vit_jax.convert "
+            f"Hugging Face's ViTs have no pool={spec.pool}: write it by vit-jax convert "
             "--to=timm or --to=google_npz."
         )
     if spec.pre_logits and spec.pool == "avg":
         raise UserError(
             "Hugging Face's I-JEPA, its ViT for pool=avg, has no layer between mean and head, this "
-            "model has pre-logits: write it by python -m vit_jax.convert --to=google_npz."
+            "model has pre-logits: write it by vit-jax convert --to=google_npz."
         )
     if spec.pre_logits and num_classes:
         raise UserError(
             "Hugging Face's ViTForImageClassification has no layer between backbone and head, this "
-            "model has pre-logits: leave the head out (--head=drop), or write it by python -m "
-            "vit_jax.convert --to=google_npz."
+            "model has pre-logits: leave the head out (--head=drop), or write it by vit-jax "
+            "convert --to=google_npz."
         )
     kind, model_type = ("IJepa", "ijepa") if spec.pool == "avg" else ("ViT", "vit")
     suffix = "ForImageClassification" if num_classes else "Model"

@@ -1,0 +1,157 @@
+"""What is said of an image."""
+
+import base64
+import io
+import random
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from vit_jax import models
+from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.image_files import OPENED
+from vit_jax.predict import predict
+from vit_jax.tools.demo import examples, looker
+from vit_jax.tools.demo.looker import GRAD_CAM, Looker
+from vit_jax.weights import Loaded
+
+DIGIT = "docs/digits/5_28.png"
+ROUNDING = 1e-5  # another program computes the same
+
+
+@pytest.fixture(scope="module")
+def of_digits(run_of_digits):
+    return Looker(str(run_of_digits), top_k=10)
+
+
+def pixels(url):
+    kind, _, data = url.partition(",")
+    assert kind == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+
+
+def encoded(image, file_format, **options):
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def photo(width=40, height=30):
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(noise)
+
+
+def test_it_says_what_predict_says(of_digits, run_of_digits):
+    with open(DIGIT, "rb") as file:
+        found = of_digits(file.read())
+    ((_, expected),) = predict(str(run_of_digits), [DIGIT], top_k=10)
+    assert [c["name"] for c in found["classes"]] == [c["name"] for c in expected]
+    for one, other in zip(found["classes"], expected, strict=True):
+        assert one["probability"] == pytest.approx(other["probability"], abs=ROUNDING)
+    seen, heat = pixels(found["seen"]), pixels(found["heat"])
+    assert seen.shape == heat.shape == (320, 320, 3)
+    with Image.open(DIGIT) as digit:
+        assert (seen[20::40, 20::40] == np.asarray(digit.convert("RGB"))).all()
+    assert len(np.unique(heat)) > 10
+
+
+@pytest.mark.parametrize("file_format", OPENED)
+def test_formats(of_digits, file_format):
+    found = of_digits(encoded(photo(), file_format))
+    assert sum(c["probability"] for c in found["classes"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_orientation_is_honoured(of_digits):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown turned by 90 degrees, clockwise
+    turned = of_digits(encoded(photo(), "PNG", exif=exif))
+    upright = of_digits(encoded(photo().transpose(Image.Transpose.ROTATE_270), "PNG"))
+    assert turned == upright
+    assert turned != of_digits(encoded(photo(), "PNG"))
+
+
+@pytest.mark.slow
+def test_a_feature_map_has_grad_cam(monkeypatch):
+    model = models.create(
+        "R50x1", units=(1,), root_width=32, num_classes=3, image_size=24, rngs=nnx.Rngs(0)
+    )
+    loaded = Loaded(model, "R50x1", ("n01514668 cock", "hen", "egg"), 0)
+    monkeypatch.setattr(looker, "load_classifier", lambda *args, **kwargs: loaded)
+    of_bit = Looker("x", top_k=2)
+    assert of_bit.kind == GRAD_CAM
+    found = of_bit(encoded(photo(), "JPEG"))
+    assert {c["name"] for c in found["classes"]} <= {"cock", "hen", "egg"}
+    assert len(found["classes"]) == 2
+    assert pixels(found["heat"]).shape == pixels(found["seen"]).shape
+
+
+def huge():
+    """A PNG that says that it has 20,000 x 20,000 pixels."""
+
+    def chunk(kind, data):
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "The file is empty: choose an image."),
+        (b"GIF89a", "The file is not an image that can be read"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "JPEG, PNG, .*AVIF, .* can"),
+        (encoded(photo(), "EPS"), "JPEG, PNG, .*AVIF, .* can"),
+        (encoded(photo(), "JPEG")[:800], "The file is not an image that can be read: .*truncated"),
+        (encoded(photo(), "PNG")[:800], "The file is not an image that can be read"),
+        (huge(), "too large|exceeds limit"),
+        (encoded(Image.new("1", (11_000, 10_000)), "PNG"), "The file of 11000 x 10000 .*too large"),
+    ],
+    ids=["empty", "header", "svg", "eps", "jpeg", "png", "bomb", "large"],
+)
+def test_bad_files(of_digits, bounded, data, message):
+    with pytest.raises(UserError, match=message) as error:
+        of_digits(data)
+    assert "0x" not in str(error.value)  # no object of Python's
+
+
+@pytest.mark.parametrize("file_format", OPENED)
+def test_damaged_files_are_told_or_shown(of_digits, file_format):
+    draw = random.Random(0)
+    whole = encoded(photo(), file_format)
+    for _ in range(40):
+        data = bytearray(whole[: draw.randrange(1, len(whole) + 1)])
+        for _ in range(draw.randrange(4)):
+            data[draw.randrange(min(len(data), 200))] = draw.randrange(256)
+        try:
+            looker.images.load(looker.opened(bytes(data)), of_digits._preprocess, "The file")
+        except UserError:
+            continue
+
+
+def test_numbers_that_are_not_finite(of_digits, monkeypatch):
+    broken = lambda x: (np.full(10, np.nan, np.float32), np.zeros((4, 4)))
+    monkeypatch.setattr(of_digits, "_look", broken)
+    with pytest.raises(NonFiniteError, match="not finite"):
+        of_digits(encoded(photo(), "PNG"))
+
+
+def test_examples_of_the_run(run_of_digits, tmp_path):
+    found = examples.find([], str(run_of_digits))
+    assert len(found) == examples.MOST
+    assert {each.name for each in found} <= set("0123456789")
+    assert found == examples.find([], f"{run_of_digits}/checkpoints/4")
+    assert examples.find([], str(tmp_path)) == []
+    assert examples.find([], "hf:google/vit-base-patch16-224") == []
+    (tmp_path / "config.json").write_text('{"architectures": ["ViT"]}')
+    assert examples.find([], str(tmp_path)) == []
+    given = examples.find(["docs/digits"], str(run_of_digits))
+    assert [each.name for each in given] == ["1_7", "3_8", "5_28", "6_6"]
+    with pytest.raises(UserError, match="No image or folder"):
+        examples.find(["nowhere"], str(run_of_digits))

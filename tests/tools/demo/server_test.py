@@ -1,0 +1,223 @@
+"""The server, with a stand-in for the model."""
+
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.tools.demo import server as servers
+from vit_jax.tools.demo.examples import Sample
+from vit_jax.tools.demo.server import MAX_BYTES, UNKNOWN, Server, Site
+
+ANSWERS = {
+    b"bad": UserError("The file is bad."),
+    b"nan": NonFiniteError("Not finite."),
+    b"bug": KeyError("secret"),
+}
+IMAGE = {"Content-Type": UNKNOWN}
+
+
+def look(data):
+    if data in ANSWERS:
+        raise ANSWERS[data]
+    return {"bytes": len(data)}
+
+
+@pytest.fixture
+def start():
+    """`start(host)`: a running server."""
+    started = []
+
+    def run(host="127.0.0.1", site=None):
+        server = Server(host, 0)
+        server.site = site or Site("<p>Größe</p>", [Sample("cat", b"a cat")], look)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        started.append((server, thread))
+        return server
+
+    yield run
+    for server, thread in started:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(server, method="GET", path="/", body=None, headers=()):
+    """(status, headers, body) of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    try:
+        connection.request(method, path, body, dict(headers))
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def refused(server, status, *args, **kwargs):
+    """The message of an answer with this status."""
+    answer = ask(server, *args, **kwargs)
+    assert answer[0] == status, answer
+    assert answer[1]["Content-Type"] == "application/json"
+    assert "Access-Control-Allow-Origin" not in answer[1]
+    return json.loads(answer[2])["error"]
+
+
+def test_the_page_and_its_examples(start):
+    server = start()
+    status, headers, body = ask(server)
+    assert (status, body.decode()) == (200, "<p>Größe</p>")
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert "Python" not in headers["Server"]
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+    status, headers, body = ask(server, "HEAD")
+    assert (status, headers["Content-Length"], body) == (200, "14", b"")
+    status, headers, body = ask(server, path="/examples/0?x=1")
+    assert (status, headers["Content-Type"], body) == (200, UNKNOWN, b"a cat")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/examples/1", "/examples/-1", "/examples/", "/look", "/../setup.py", "//etc/passwd",
+     "/examples/../../../../etc/passwd", "/examples/%2e%2e/%2e%2e/setup.py", "/page.py"],
+)  # fmt: skip
+def test_nothing_else_is_there(start, path):
+    assert "no such page" in refused(start(), 404, path=path)
+
+
+def test_an_image(start):
+    server = start()
+    status, headers, body = ask(server, "POST", "/look", b"image", IMAGE)
+    assert (status, json.loads(body)) == (200, {"bytes": 5})
+    assert headers["Cache-Control"] == "no-store"
+    post = lambda status, body: refused(server, status, "POST", "/look", body, IMAGE)
+    assert post(422, b"bad") == "The file is bad."
+    assert post(500, b"nan") == "Not finite."
+    assert "no such page" in refused(server, 404, "POST", "/", b"image", IMAGE)
+
+
+def test_a_bug_is_told_without_its_secrets(start, capsys):
+    said = refused(start(), 500, "POST", "/look", b"bug", IMAGE)
+    assert "bug" in said and "secret" not in said
+    assert "KeyError: 'secret'" in capsys.readouterr().err
+
+
+def test_sizes(start, monkeypatch):
+    server = start()
+    assert ask(server, "POST", "/look", bytes(MAX_BYTES), IMAGE)[0] == 200
+    too_large = refused(server, 413, "POST", "/look", bytes(MAX_BYTES + 1), IMAGE)
+    assert too_large == "The file is larger than 20 MiB. Make the image smaller."
+    for length in ("9" * 30, "-1", "²", "1e3", "", "0x10"):
+        status = 413 if length == "9" * 30 else 411
+        given = {**IMAGE, "Content-Length": length}
+        assert refused(server, status, "POST", "/look", headers=given)
+    chunked = {**IMAGE, "Transfer-Encoding": "chunked"}
+    assert refused(server, 411, "POST", "/look", headers=chunked)
+
+
+def test_what_is_too_large_and_comes_in_small_pieces_is_answered(start):
+    with socket.create_connection(("127.0.0.1", start().server_port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        length = MAX_BYTES + 2**16
+        head = f"POST /look HTTP/1.0\r\nHost: localhost\r\nContent-Type: {UNKNOWN}\r\n"
+        connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
+        for _ in range(length // 2**16):
+            connection.sendall(bytes(2**16))
+            time.sleep(1e-3)
+        assert connection.recv(9999).startswith(b"HTTP/1.0 413")
+
+
+def test_an_image_that_comes_in_part(start):
+    server = start()
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
+        head = f"POST /look HTTP/1.0\r\nHost: localhost\r\nContent-Type: {UNKNOWN}\r\n"
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\nhalf".encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert b"came only in part" in b"".join(iter(lambda: connection.recv(9999), b""))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:{port}", "localhost", "LOCALHOST:9", "[::1]:{port}", "127.1.2.3"],
+)
+def test_names_of_this_machine(start, host):
+    server = start()
+    given = {"Host": host.format(port=server.server_port)}
+    assert ask(server, headers=given)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example",
+     "", "192.0.2.1", "[", "localhost@evil.example", "0.0.0.0"],
+)  # fmt: skip
+def test_names_that_a_stranger_may_point_here(start, host):
+    server = start()
+    given = {"Host": host.format(port=server.server_port)}
+    assert f"http://127.0.0.1:{server.server_port}/" in refused(server, 403, headers=given)
+    assert refused(server, 403, "POST", "/look", b"image", {**IMAGE, **given})
+
+
+def test_other_sites(start):
+    server = start()
+    own = f"127.0.0.1:{server.server_port}"
+    for origin in ("http://evil.example", "null", "http://localhost", f"http://{own}.evil.example"):
+        given = {**IMAGE, "Origin": origin}
+        assert "other sites" in refused(server, 403, "POST", "/look", b"image", given)
+    given = {**IMAGE, "Origin": f"http://{own}"}
+    assert ask(server, "POST", "/look", b"image", given)[0] == 200
+    # What a form or a script of another site may send without being asked about it.
+    for kind in ("text/plain", "multipart/form-data; boundary=x", "application/json"):
+        assert refused(server, 415, "POST", "/look", b"image", {"Content-Type": kind})
+    assert refused(server, 501, "OPTIONS", "/look")
+
+
+def test_only_some_images_at_once(start):
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(data):
+        inside.release()
+        assert go_on.wait(20)
+        return {}
+
+    server = start(site=Site("", [], slowly))
+    post = lambda: statuses.append(ask(server, "POST", "/look", b"x", IMAGE)[0])
+    statuses = []
+    threads = [threading.Thread(target=post) for _ in range(servers.MAX_WAITING)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert inside.acquire(timeout=20)
+    assert "try again" in refused(server, 503, "POST", "/look", b"x", IMAGE)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert statuses == [200] * servers.MAX_WAITING
+    assert ask(server, "POST", "/look", b"x", IMAGE)[0] == 200
+
+
+def test_a_port_in_use(start):
+    server = start()
+    with pytest.raises(UserError, match=r"--port=\d+ is in use\. Give another: --port=\d+ is free"):
+        Server("127.0.0.1", server.server_port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_an_address_that_is_not_here(host):
+    with pytest.raises(UserError, match=f"--host={host} is not an address of this machine: give"):
+        Server(host, 0)
+
+
+def test_where_it_answers(start):
+    assert not start().is_public
+    public = start("0.0.0.0")
+    assert public.is_public
+    assert public.url == f"http://127.0.0.1:{public.server_port}/"
+    for host, status in (("192.0.2.1", 200), (socket.gethostname(), 200), ("evil.example", 403)):
+        assert ask(public, headers={"Host": host})[0] == status

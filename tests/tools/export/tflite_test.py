@@ -1,0 +1,49 @@
+"""Models as LiteRT files give in an interpreter what they give here."""
+
+import json
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+
+from tests.weights.conftest import randomised
+from vit_jax.core.errors import UserError
+from vit_jax.tools.export import tflite
+
+LOGITS = 1e-4  # of the largest logit
+SMALL = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3, "image_size": 8}
+FAMILIES = {
+    "ViT-Ti/4": SMALL,
+    "R50x1": {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 32},
+    "EfficientNet-B0": {"num_classes": 3, "image_size": 32},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_the_models(tmp_path, name):
+    loaded, path = randomised(name, **FAMILIES[name]), tmp_path / "new" / "model.tflite"
+    tflite.save(loaded, path, batch_size=2)
+    height, width = loaded.model.preprocess.image_size
+    images = np.random.default_rng(1).normal(size=(2, height, width, 3)).astype(np.float32)
+    expected = np.asarray(jax.jit(loaded.model)(images))
+    assert np.isfinite(expected).all()
+    about = json.loads(zipfile.ZipFile(path).read("about.json"))
+    assert (about["class_names"], about["batch_size"]) == (["ant", "bee", "cat"], 2)
+    assert about["preprocess"]["image_size"] == [height, width]
+    litert = pytest.importorskip("ai_edge_litert.interpreter")
+    found = litert.Interpreter(str(path)).get_signature_runner()(images=images)["logits"]
+    scale = max(1, np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, atol=LOGITS * scale, rtol=0)
+
+
+def test_bad_input(tmp_path):
+    toy = randomised("ViT-Ti/4", **SMALL)
+    with pytest.raises(UserError, match=r"ends in \.tflite"):
+        tflite.save(toy, tmp_path / "model", batch_size=1)
+    with pytest.raises(UserError, match="batch_size=0"):
+        tflite.save(toy, tmp_path / "model.tflite", batch_size=0)
+    (tmp_path / "there.tflite").write_text("")
+    with pytest.raises(UserError, match="there already"):
+        tflite.save(toy, tmp_path / "there.tflite", batch_size=1)

@@ -1,0 +1,159 @@
+import csv
+import json
+
+import pytest
+
+from tests.tools.lab.study.conftest import AXES
+from vit_jax import models
+from vit_jax.core.errors import UserError
+from vit_jax.tools.lab.study import run
+from vit_jax.tools.lab.study.cost import family
+from vit_jax.tools.lab.sweep.options import SweepOptions
+from vit_jax.tools.lab.sweep.run import PointsFailed
+
+BROKEN = "model.width=32,input.subset_fraction=1"
+
+
+def test_all_points_are_collected_with_their_cost(world):
+    made = world.study(budgets=(1e-12, 1.0), law="M1")
+    assert [each.state for each in made.points] == ["finished"] * 4
+    small, *_, large = made.points
+    assert (small.model, small.cost.family, small.cost.examples) == ("width 32", "ViT", 718)
+    assert (large.model, large.cost.examples) == ("width 64", 1437)
+    # 100 epochs of 718 examples in batches of 128.
+    assert small.cost.steps == round(100 * 718 / 128)
+    info = models.info(
+        "ViT-Ti/2", num_classes=10, image_size=8, depth=4, width=64, mlp_dim=256, num_heads=4,
+        pool="avg",
+    )  # fmt: skip
+    assert large.cost.model.forward_flops == info.forward_flops
+    assert large.cost.exaflops == 3 * info.forward_flops * round(100 * 1437 / 128) * 128 / 1e18
+    assert made.metric == "test/accuracy"
+    assert made.optima[0].model is None
+    assert made.optima[1].beyond
+    written = json.loads((world.folder / "results.json").read_text())
+    assert [each["exaflops"] for each in written["points"]] == [
+        each.cost.exaflops for each in made.points
+    ]
+    assert written["budgets"][1]["beyond"]
+    with (world.folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["test/accuracy"] for row in rows] == ["0.901"] * 4
+    assert rows[0]["model.width"] == "32"
+    assert rows[0]["examples_seen"] == str(round(100 * 718 / 128) * 128)
+    page = (world.folder / "results.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "<script" not in page
+
+
+def test_costs_are_told_before_the_first_training(world):
+    world.study()
+    head, *_ = world.said
+    assert "exaFLOPs" in head
+    assert any(line.startswith("study    4 trainings, ") for line in world.said)
+
+
+def test_the_same_command_trains_nothing_again_and_a_longer_list_the_rest(world):
+    world.study()
+    assert len(world.starts()) == 4
+    world.study()
+    assert len(world.starts()) == 4
+    made = world.study("--config.model.width=32,64,128", AXES[1])
+    assert len(world.starts()) == 6
+    assert len(made.points) == 6
+
+
+def test_a_failed_member_is_shown_and_the_rest_goes_on(world):
+    world.fate(BROKEN, "1 0")
+    with pytest.raises(PointsFailed, match="1 of 4 points did not finish") as error:
+        world.study()
+    assert "the images are bad" in str(error.value)
+    written = json.loads((world.folder / "results.json").read_text())
+    assert [each["state"] for each in written["points"]].count("finished") == 3
+    (broken,) = [each for each in written["points"] if each["state"] == "failed"]
+    assert broken["why"] == "the images are bad:"
+    assert "the images are bad" in (world.folder / "results.html").read_text()
+    made = world.study(options={"retry_failed": True})
+    assert not made.failures
+
+
+def test_a_damaged_member_fails_alone(world):
+    """Its metrics end in the middle of a line, and nothing is where its checkpoint should be."""
+    world.study()
+    broken = world.folder / run.TRAININGS / BROKEN
+    text = (broken / "metrics.jsonl").read_text()
+    (broken / "metrics.jsonl").write_text(text[: len(text) - 30])
+    (broken / "checkpoints" / "40").rmdir()
+    world.fate(BROKEN, "0 1")
+    with pytest.raises(PointsFailed, match=BROKEN):
+        world.study()
+    assert "3 of 4 points have finished" in (world.folder / "results.html").read_text()
+
+
+def test_none_finished_is_a_page_without_points(world):
+    for name in ("32", "64"):
+        world.fate(f"model.width={name}", "1")
+    with pytest.raises(PointsFailed, match="2 of 2"):
+        world.study("--config.model.width=32,64", budgets=(1.0,))
+    page = (world.folder / "results.html").read_text()
+    assert "0 of 2 points have finished" in page
+    assert "1 exaFLOPs: no training has finished" in page
+
+
+def test_seeds_are_taken_together(world):
+    made = world.study("--config.model.width=32,64", "--config.seed=0,1,2")
+    assert len(made.points) == 2
+    assert made.points[0].seeds == 3
+    assert made.points[0].numbers["test/accuracy"] == pytest.approx(0.902)
+
+
+def test_another_metric_needs_no_training(world):
+    assert dict(world.study().scored)[0] == pytest.approx(1 - 0.901)
+    made = world.study(metric="test/loss")
+    assert dict(made.scored)[0] == pytest.approx(0.1)
+    assert len(world.starts()) == 4
+
+
+def test_mistakes_are_told_before_anything_is_trained(world, tmp_path):
+    def message(*arguments, **fields):
+        with pytest.raises(UserError) as error:
+            world.study(*arguments, **fields)
+        return str(error.value)
+
+    assert "The grid is empty" in message("--config.seed=0")
+    assert "Did you mean 'M2'?" in message(law="m2")
+    assert "--budget=-1" in message(budgets=(-1.0,))
+    assert "--metric=test/acuracy: no point has it. Did you mean" in message(metric="test/acuracy")
+    too_few = message("--config.model.width=32,64", "--config.seed=0,1,2", law="M4")
+    assert "--law=M4 has 5 parameters, and the study has 2 points" in too_few
+    wrong = message("--config.model.name=ViT-Ti/2,ViT-Ti/16")
+    assert "model.name=ViT-Ti/16" in wrong
+    assert "16" in wrong
+    assert "\n  model.name=ViT-Ti/2:" not in wrong
+    world.folder.mkdir()
+    (world.folder / "config.json").write_text("{}")
+    assert "belongs to a training" in message(*AXES)
+    assert world.starts() == []
+
+
+def test_a_dry_run_shows_costs_and_commands_and_writes_nothing(world, capsys):
+    lines = []
+    run.dry_run(world.folder, world.asked(*AXES), SweepOptions(), lines.append)
+    assert any("exaFLOPs; " in line for line in lines)
+    assert capsys.readouterr().out.count("python -m vit_jax.train") == 4
+    assert not world.folder.exists()
+
+
+def test_values_that_no_cost_tells_are_in_the_names(world):
+    made = world.study("--config.model.width=32", "--config.optim.weight_decay=0.1,0.2")
+    names = {each.name.partition(", 1,437")[0] for each in made.points}
+    model = made.points[0].model
+    assert names == {f"{model}, optim.weight_decay={decay}" for decay in ("0.1", "0.2")}
+    assert f"{model}, optim.weight_decay=0.2" in (world.folder / "results.html").read_text()
+    assert list(made.frontiers) == [model]
+
+
+def test_families_are_told_apart():
+    assert [family(name) for name in ("ViT-B/16", "R50+ViT-B/16", "R50x1")] == [
+        "ViT", "hybrid", "ResNet",
+    ]  # fmt: skip

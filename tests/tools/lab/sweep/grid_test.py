@@ -1,0 +1,110 @@
+import pytest
+
+from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.tools.lab.sweep import grid
+
+FILE = "configs/vit_digits.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("1e-3,3e-3", ["1e-3", "3e-3"]),
+        ("0, 1,2", ["0", "1", "2"]),
+        ("[1,2],[3,4]", ["[1,2]", "[3,4]"]),
+        ("decode|pad_crop(32, 4),decode", ["decode|pad_crop(32, 4)", "decode"]),
+        ("'a,b',c", ["a,b", "c"]),
+        ("['a','b']", ["['a','b']"]),
+        ("'a','b'", ["a", "b"]),
+        ('(a,[b,c],"d)"),e', ['(a,[b,c],"d)")', "e"]),
+        ("", [""]),
+    ],
+)
+def test_commas_split_outside_brackets_and_quotes(text, values):
+    assert grid.split(text) == values
+
+
+@pytest.mark.parametrize("text", ["[1,2", "'a,b", "f(1,2,3"])
+def test_unclosed_brackets_and_quotes_are_refused(text):
+    with pytest.raises(UserError, match="is missing"):
+        grid.split(text)
+
+
+def test_separates_axes_from_common_fields():
+    arguments = (
+        f"--config {FILE} --config.optim.lr=1e-3,3e-3 --config.seed 0,1,2 "
+        "--config.optim.name=sgd --allow_config_change"
+    )
+    parsed = grid.parse(arguments.split())
+    assert parsed.common == {"config": FILE, "optim.name": "sgd"}
+    assert parsed.axes == {"optim.lr": ("1e-3", "3e-3"), "seed": ("0", "1", "2")}
+    assert parsed.flags == ("--allow_config_change",)
+    assert len(parsed.points()) == 6
+    assert parsed.points()[1] == {"optim.lr": "1e-3", "seed": "1"}
+
+
+def test_the_last_value_counts_as_in_a_training():
+    parsed = grid.parse(["--config", FILE, "--config.seed=0,1", "--config.seed=2"])
+    assert parsed.axes == {}
+    assert parsed.common["seed"] == "2"
+
+
+def test_config_files_are_an_axis_and_keep_their_variants():
+    parsed = grid.parse(["--config=a.py,b.py:variant=L/16,aug=light1,c.py"])
+    assert parsed.axes == {"config": ("a.py", "b.py:variant=L/16,aug=light1", "c.py")}
+    parsed = grid.parse(["--config=vit_augreg:variant=L/16,aug=light1,vit_digits,bit"])
+    assert parsed.axes == {"config": ("vit_augreg:variant=L/16,aug=light1", "vit_digits", "bit")}
+
+
+@pytest.mark.parametrize(
+    ("given", "totals"),
+    [
+        ("steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=5", [{"epochs": 5}]),
+        ("epochs=none steps=10,20", [{"steps": 10}, {"steps": 20}]),
+        ("steps=10,20 epochs=None", [{"steps": 10}, {"steps": 20}]),
+        ("epochs=5 steps=none,20", [{"epochs": 5}, {"steps": 20}]),
+    ],
+)
+def test_fields_that_exclude_each_other_are_taken_back_as_in_a_training(given, totals):
+    parsed = grid.parse([f"--config={FILE}", *(f"--config.total.{one}" for one in given.split())])
+    points = [grid.Point(1, values, parsed.common) for values in parsed.points()]
+    file = {"total": {"epochs": 100}}
+    overrides = [[o for o in p.overrides if "config" not in o] for p in points]
+    assert [configs.resolve(file, o).total for o in overrides] == [
+        configs.TotalConfig(**total) for total in totals
+    ]
+
+
+def test_a_point_is_the_arguments_of_a_training():
+    point = grid.Point(1, {"seed": "2"}, {"config": FILE, "optim.lr": "0.1"}, ("--x=y",))
+    expected = f"--config {FILE} --workdir a --config.optim.lr=0.1 --config.seed=2 --x=y"
+    assert point.arguments("a") == expected.split()
+
+
+def test_names_are_readable_and_unique():
+    assert grid.name({"optim.lr": "1e-3", "seed": "0"}) == "optim.lr=1e-3,seed=0"
+    assert grid.name({"config": FILE}) == "config=vit_digits"
+    assert grid.name({}) == "run"
+    values = ["a/b", "a b", "a,b", "a-b", "a|b", "é", "e", "", "-", "a" * 200, "a" * 201, "../x"]
+    names = [grid.name({"model.name": value}) for value in values]
+    assert len(set(names)) == len(values)
+    assert all("/" not in name and " " not in name and len(name) <= 120 for name in names)
+    assert names[0].startswith("model.name=a-b~")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "No config"),
+        (["--config", FILE, "--workdir=x"], "--workdir is not for"),
+        (["--config", FILE, "runs/x"], "'runs/x' is not a flag"),
+        (["--config", FILE, "--config.seed=1,1"], "is given twice"),
+        (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        grid.parse(arguments)

@@ -1,0 +1,176 @@
+import io
+import json
+import math
+import os
+
+import pytest
+from etils import epath
+
+from vit_jax.tools.lab.sweep import progress
+from vit_jax.tools.lab.sweep.grid import Point
+from vit_jax.tools.lab.sweep.progress import PointProgress
+
+POINT = Point(1, {"seed": "0"}, {})
+CONFIG = {"input": {"batch_size": 100}, "evals": {"test": {"split": "test"}}}
+EARLY = {"metric": "test/loss", "mode": "min", "patience": 1, "min_delta": 0.0}
+
+
+@pytest.fixture
+def look(tmp_path):
+    """`look(rows, saved=(10,))`: progress of a work directory with these rows of metrics."""
+
+    def look(rows, saved=(), running=False, **more):
+        document = {"config": CONFIG | more, "fingerprint": {}, "runs": [{"total_steps": 40}]}
+        (tmp_path / "config.json").write_text(json.dumps(document))
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (tmp_path / "metrics.jsonl").write_text("".join(lines))
+        for step in saved:
+            (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+        return progress.look(POINT, epath.Path(tmp_path), running=running)
+
+    return look
+
+
+def row(step, **numbers):
+    return {"step": step, "train/loss": 1.0, "speed/images_per_second": 200.0} | numbers
+
+
+def test_finished_is_the_last_step_saved_and_evaluated(look):
+    last = row(40, **{"test/accuracy": 0.9})
+    assert look([row(20)], saved=[20]).state == "waiting"
+    assert look([row(20), last], saved=()).state == "waiting"
+    assert look([row(20), row(40)], saved=[40]).state == "waiting"
+    assert look([row(20), last]).state == "finished"
+
+
+def test_a_run_that_stopped_early_is_finished(look):
+    rows = [row(10, **{"test/loss": 1.0}), row(20, **{"test/loss": 2.0})]
+    assert look(rows, early_stopping=EARLY).state == "waiting"
+    assert look(rows[:1], saved=[20], early_stopping=EARLY).state == "waiting"
+    assert look(rows, early_stopping=EARLY).state == "finished"
+    assert look(rows, early_stopping=EARLY | {"patience": 2}).state == "waiting"
+    assert look(rows).state == "waiting"
+
+
+def test_time_comes_from_the_rows(look):
+    point = look([row(10), row(20), row(20, **{"test/loss": 1.0})], running=True)
+    assert (point.state, point.step, point.total_steps) == ("running", 20, 40)
+    assert point.train_secs == pytest.approx(2 * 10 * 100 / 200)
+    assert point.left_secs == pytest.approx(20 * 100 / 200)
+
+
+def test_a_failure_is_kept_until_it_is_forgotten(look, tmp_path):
+    folder = epath.Path(tmp_path)
+    progress.write_failure(folder, 1, "bad images")
+    point = look([row(20)])
+    assert (point.state, point.reason) == ("failed", "bad images")
+    assert look([row(20)], running=True).state == "running"
+    progress.forget_failure(folder)
+    assert look([row(20)]).state == "waiting"
+
+
+def test_an_empty_folder_waits(tmp_path):
+    point = progress.look(POINT, epath.Path(tmp_path / "none"))
+    assert (point.state, point.step) == ("waiting", 0)
+    assert math.isnan(point.left_secs)
+
+
+@pytest.mark.parametrize(
+    ("keys", "metric"),
+    [
+        (["train/loss", "test_ema/accuracy", "test/loss", "test/accuracy"], "test/accuracy"),
+        (["train/loss", "val/loss", "val/other"], "val/loss"),
+        (["train/loss", "speed/mfu"], "train/loss"),
+        ([], "train/loss"),
+    ],
+)
+def test_the_metric_is_chosen_from_those_logged(keys, metric):
+    point = PointProgress(POINT, epath.Path("x"), numbers=dict.fromkeys(keys, 1.0))
+    assert progress.choose_metric([point]) == metric
+
+
+def test_lower_losses_are_better():
+    assert progress.is_better_high("test/accuracy")
+    assert not progress.is_better_high("test/loss")
+    assert not progress.is_better_high("test/top5_error")
+
+
+# The screen.
+
+NUMBERS = {"train/loss": 0.5, "test/accuracy": 0.9, "speed/images_per_second": 1610.4}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown_row(tmp_path):
+    def row(number, state, **fields):
+        point = Point(number, {"seed": str(number)}, {})
+        return PointProgress(point, epath.Path(tmp_path / point.name), state, **fields)
+
+    return row
+
+
+def test_the_table_shows_the_state_of_each_point(shown_row):
+    half = {"step": 20, "total_steps": 40, "numbers": NUMBERS}
+    rows = [
+        shown_row(1, "running", **half, left_secs=75.0),
+        shown_row(2, "failed", reason="the images are bad\nall of them"),
+        shown_row(3, "waiting"),
+        shown_row(
+            4, "finished", step=1000, total_steps=1000, numbers=NUMBERS | {"train/loss": math.nan}
+        ),
+    ]
+    lines = progress.table(rows, None, most=9)
+    assert [line.split() for line in lines] == [
+        ["point", "state", "step", "loss", "test/accuracy", "images/s", "left"],
+        ["seed=1", "running", "20/40", "0.5", "90.00%", "1,610", "1:15"],
+        ["seed=2", "failed", "the", "images", "are", "bad"],
+        ["seed=3", "waiting"],
+        ["seed=4", "finished", "1,000/1,000", "not", "finite", "90.00%"],
+    ]
+    assert progress.summary(rows) == "4 points: 1 finished, 1 waiting, 1 failed, 1 running"
+
+
+def test_of_many_points_the_running_ones_are_shown(shown_row):
+    rows = [shown_row(k, "finished") for k in range(8)] + [
+        shown_row(8, "running"),
+        shown_row(9, "waiting"),
+    ]
+    assert [line.split()[0] for line in progress.table(rows, "x", most=3)[1:]] == [
+        "seed=0",
+        "seed=8",
+        "seed=9",
+    ]
+
+
+def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((40, 24)))
+    monkeypatch.setattr(progress.Live, "EVERY_SECS", 0.0)
+    out = Terminal()
+    shown = progress.Live({1: shown_row(1, "waiting"), 2: shown_row(2, "waiting")}, None, out)
+    shown.refresh(())
+    first = out.getvalue()
+    assert first.count("\n") == 4
+    assert all(len(line) < 40 for line in first.splitlines())
+    shown.refresh(())
+    assert out.getvalue().removeprefix(first) == "\x1b[4A\r\x1b[J" + first
+    before = out.getvalue()
+    shown.say("this stays")
+    shown.close()
+    assert out.getvalue().removeprefix(before) == "\x1b[4A\r\x1b[Jthis stays\n"
+
+
+def test_without_a_terminal_there_are_lines(shown_row, monkeypatch):
+    out = io.StringIO()
+    shown = progress.Live({1: shown_row(1, "waiting")}, None, out)
+    shown.refresh(())
+    assert out.getvalue() == ""
+    shown.tell(shown.rows[1].point, "failed", "bad images")
+    assert out.getvalue().endswith("failed    seed=1: bad images\n")
+    monkeypatch.setattr(progress.Live, "PLAIN_EVERY_SECS", 0.0)
+    shown.refresh(())
+    assert out.getvalue().endswith("1 point: 1 waiting\n")

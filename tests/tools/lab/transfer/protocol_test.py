@@ -1,0 +1,162 @@
+"""Transfers of the fake trainer, whose accuracy is 0.9 + the learning rate + the seed / 1000."""
+
+import csv
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from tests.tools.lab.transfer.conftest import SPLITS
+from vit_jax.core.errors import Preempted, UserError
+from vit_jax.tools.lab.transfer import protocol, results
+
+RATES = "--config.optim.lr=1e-3,2e-3,3e-3"
+
+
+def test_a_transfer_chooses_trains_and_scores(world):
+    result = world.transfer(RATES, seeds=2)
+    assert sorted(world.starts()) == [*(f"optim.lr={n}e-3" for n in (1, 2, 3)), "seed=0", "seed=1"]
+    assert result.choice.chosen == {"optim.lr": "3e-3"}
+    assert result.score.mean == pytest.approx(0.9035)
+    assert result.score.std == pytest.approx(0.001 / 2**0.5)
+    assert "is the largest of those tried" in "\n".join(world.said)
+    assert "test     test/accuracy 90.35% ± 0.07 (2 seeds)" in world.said
+    document = json.loads((world.folder / "results.json").read_text())
+    assert document["test"]["test/accuracy"]["values"] == {"0": 0.903, "1": 0.904}
+    assert document["splits"]["held_out"] == "train[1293:1437]"
+    assert document == results.read(world.folder)
+    with (world.folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["sweep"], row["optim.lr"], row["seed"]) for row in rows] == [
+        *(("choose", f"{n}e-3", "0") for n in (1, 2, 3)), ("final", "3e-3", "0"),
+        ("final", "3e-3", "1"),
+    ]  # fmt: skip
+    assert [row["test/accuracy"] for row in rows] == ["", "", "", "0.903", "0.904"]
+    page = (world.folder / "results.html").read_text()
+    assert "90.35% ± 0.07 (2 seeds)" in page
+    assert '<tr class="chosen"><th scope="row">3e-3</th><td>90.30%</td>' in page
+
+
+def test_it_goes_on_where_it_was_and_repeats_nothing(world):
+    world.fate("optim.lr=2e-3", "sleep 0")
+    world.fate("seed=1", "sleep 0")
+    for waiting in ("optim.lr=2e-3", "seed=1"):
+        stop_when_asleep(world, waiting)
+        with pytest.raises(Preempted, match="Stopped by SIGINT"):
+            world.transfer(RATES, seeds=2)
+        assert not (world.folder / "results.json").exists()
+    assert world.transfer(RATES, seeds=2).score.mean == pytest.approx(0.9035)
+    assert sorted(world.starts()) == sorted(
+        [*(f"optim.lr={n}e-3" for n in (1, 2, 3)), "seed=0", "seed=1", "optim.lr=2e-3", "seed=1"]
+    )
+    world.transfer(RATES, seeds=2)  # shows it again
+    assert len(world.starts()) == 7
+
+
+def stop_when_asleep(world, name):
+    """Sends SIGINT once the training of this name waits."""
+
+    def wait():
+        logs = [world.folder / sweep / name / "log.txt" for sweep in ("choose", "final")]
+        while not any(log.exists() and "asleep" in log.read_text() for log in logs):
+            pause.wait(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pause = threading.Event()
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_failed_trainings_are_shown_the_rest_goes_on_and_the_status_tells(world):
+    world.fate("optim.lr=3e-3", "1 0")
+    world.fate("seed=1", "2 0")
+    with pytest.raises(protocol.TrainingsFailed) as error:
+        world.transfer(RATES)
+    assert error.value.result.score.values == {"0": 0.902, "2": 0.904}
+    assert "2 trainings did not finish, the others did" in str(error.value)
+    assert "choose/optim.lr=3e-3: the images are bad" in str(error.value)
+    assert "final/seed=1: status 2" in str(error.value)
+    document = results.read(world.folder)
+    assert document["choice"]["chosen"] == {"optim.lr": "2e-3"}
+    assert sorted(document["test"]["test/accuracy"]["values"]) == ["0", "2"]
+    assert "<h2>Did not finish</h2><ul><li>choose/" in (world.folder / "results.html").read_text()
+    # Retried, the first would win now: but the test has been looked at.
+    result = world.transfer(RATES, options={"retry_failed": True})
+    assert "optim.lr=3e-3 would be chosen now" in "\n".join(world.said)
+    assert result.choice.chosen == {"optim.lr": "2e-3"}
+    assert result.score.mean == pytest.approx(0.903)
+    assert len(result.score.values) == 3
+
+
+def test_without_a_score_nothing_is_chosen(world):
+    for n in (1, 2, 3):
+        world.fate(f"optim.lr={n}e-3", "1")
+    with pytest.raises(UserError, match=r"nothing can be chosen:\n  optim.lr=1e-3: the images"):
+        world.transfer(RATES)
+    assert not (world.folder / "final").exists()
+
+
+def test_nothing_to_choose(world):
+    result = world.transfer("--config.optim.lr=2e-3", seeds=1)
+    assert world.starts() == ["seed=0"]
+    assert (result.choice.chosen, result.score.std) == ({}, None)
+    assert not (world.folder / "choose").exists()
+    assert "the values are the config" in (world.folder / "results.html").read_text()
+
+
+def test_seeds_may_be_added_but_the_choice_stands(world):
+    world.transfer(RATES, seeds=1)
+    world.transfer(RATES, seeds=3)
+    assert world.starts().count("seed=0") == 1
+    assert len(results.read(world.folder)["test"]["test/accuracy"]["values"]) == 3
+    with pytest.raises(UserError, match=r"has chosen from other values already \(optim.lr=1e-3; "):
+        world.transfer("--config.optim.lr=1e-3,2e-3,3e-3,1", seeds=3)
+
+
+def test_values_may_be_added_before_the_test_is_scored(world):
+    world.fate("optim.lr=2e-3", "sleep 0")
+    stop_when_asleep(world, "optim.lr=2e-3")
+    with pytest.raises(Preempted):
+        world.transfer("--config.optim.lr=1e-3,2e-3", seeds=1)
+    assert world.transfer(RATES, seeds=1).choice.chosen == {"optim.lr": "3e-3"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "said"),
+    [
+        ([RATES], {"held_out": 0.2}, "held_out: None there, 0.2 here"),
+        ([RATES], {"checkpoint": "w.npz"}, "checkpoint: 'none' there, 'w.npz' here"),
+        ([RATES, "--config.optim.momentum=0.5"], {}, "optim.momentum: nothing there, 0.5 here"),
+    ],
+)
+def test_another_transfer_is_refused(world, arguments, fields, said):
+    world.transfer(RATES, seeds=1)
+    with pytest.raises(UserError, match=said):
+        world.transfer(*arguments, seeds=1, **fields)
+
+
+def test_data_that_have_grown_are_noticed(world, monkeypatch):
+    world.fate("seed=0", "1")
+    with pytest.raises(UserError, match="did not finish"):
+        world.transfer(RATES, seeds=1)
+    monkeypatch.setattr(
+        protocol.held_out, "look", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
+    )
+    with pytest.raises(UserError, match=r"choose=train\[0:1293\].* choose=train\[0:1400\]"):
+        world.transfer(RATES, seeds=1)
+
+
+@pytest.mark.parametrize("file", ["config.json", "sweep.json"])
+def test_folders_of_others_are_refused(world, file):
+    world.folder.mkdir()
+    (world.folder / file).write_text("{}")
+    with pytest.raises(UserError, match="give the transfer another --workdir"):
+        world.transfer(RATES)
+
+
+def test_a_damaged_record_is_named(world):
+    world.folder.mkdir()
+    (world.folder / "transfer.json").write_text('{"task": 1}')
+    with pytest.raises(UserError, match=r"transfer\.json is damaged"):
+        world.transfer(RATES)

@@ -1,0 +1,190 @@
+"""Runs over tasks whose data are tiny and whose trainings are those of the sweep's fake trainer."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from etils import epath
+from tensorflow_datasets import features as f
+
+from tests.data.sources.tfds_labels_test import OBJECTS, scene, write
+from vit_jax.core.errors import UserError
+from vit_jax.tools.lab.sweep.options import SweepOptions
+from vit_jax.tools.lab.transfer import protocol
+from vit_jax.tools.lab.transfer.results import OverSeeds
+from vit_jax.tools.lab.transfer.task import Splits
+from vit_jax.tools.lab.vtab import data, run, summary, table
+from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
+
+ROOT = Path(__file__).parents[4]
+FAKE = [sys.executable, str(ROOT / "tests" / "tools" / "lab" / "sweep" / "fake_train.py")]
+CONFIG = f"{ROOT}/configs/vtab.py"
+OF_FEW = {"held_out": "train[8:10]", "test": "train[10:]", "sizes": {"train": 12}}
+FROM_SCRATCH = ("model.name=ViT-Ti/16", "optim.lr=1e-3")
+NAMES = ("cifar100", "clevr_count", "clevr_distance")
+
+
+@pytest.fixture(scope="module")
+def tfds(tmp_path_factory):
+    """TFDS's folder, with twelve scenes, and twelve images of three classes that were recoded."""
+    root = tmp_path_factory.mktemp("tfds")
+    scenes = [scene(*[7.9 + n / 3] * (3 + n % 8)) for n in range(12)]
+    write(root / "clevr/3.1.0", "clevr", {"objects": OBJECTS["clevr"]}, scenes)
+    pixels = np.zeros([8, 8, 3], np.uint8)
+    features = {
+        "image": f.Image(shape=(None, None, 3), encoding_format="jpeg"),
+        "label": f.ClassLabel(num_classes=4),
+    }
+    images = [{"image": pixels, "label": n % 3} for n in range(12)]
+    write(root / "cifar100/2.0.0", "cifar100", features, images)
+    return str(root)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch, tmp_path):
+    """Tasks of eight examples to train on, two to choose by and two to test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(table, "NUM_TRAIN", 8)
+    monkeypatch.setattr(table, "NUM_HELD_OUT", 2)
+    for name in NAMES:
+        monkeypatch.setitem(TASKS, name, TASKS[name]._replace(**OF_FEW))
+    monkeypatch.setitem(TASKS, "cifar100", TASKS["cifar100"]._replace(num_classes=4))
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch, tfds):
+    """`world.run("optim.lr=1e-3,2e-3", tasks=NAMES)`; `world.fate("seed=0", "0 1")`."""
+    (tmp_path / "fate").mkdir()
+    monkeypatch.setenv("FATE", str(tmp_path / "fate"))
+    looked = lambda task, *_: (Splits("all", task.choose_split, task.held_out_split), [])
+    monkeypatch.setattr(protocol.held_out, "look", looked)
+    # The fake's config.json is not the config that the command would have.
+    of_config, allowed = run.grid.of_config, ("--allow_config_change",)
+    monkeypatch.setattr(run.grid, "of_config", lambda *a: of_config(*a)._replace(flags=allowed))
+    made = SimpleNamespace(folder=epath.Path(tmp_path / "vtab"), said=[])
+
+    def start(*overrides, tasks=NAMES[:2], seeds=2, options=(), **fields):
+        made.said = []
+        asked = run.VtabRun("none", CONFIG, (*FROM_SCRATCH, *overrides), tfds, tasks)
+        asked = asked._replace(seeds=seeds, **fields)
+        given = SweepOptions("vtab", slots=3, **dict(options))
+        return run.vtab(made.folder, asked, given, trainer=FAKE, say=made.said.append)
+
+    made.run, made.fate = start, lambda n, words: (tmp_path / "fate" / n).write_text(words)
+    made.starts = lambda: (tmp_path / "fate" / "starts").read_text().splitlines()
+    return made
+
+
+def test_the_way_without_what_is_missing_is_one_that_works(tfds, tmp_path):
+    with pytest.raises(UserError, match=r"--tasks=cifar100$"):
+        data.look(["dtd", "cifar100"], tfds)
+    with pytest.raises(UserError, match=r"'\)\.download_and_prepare\(\)\"\.$"):
+        data.look(["dtd"], tfds)
+    with pytest.raises(UserError, match="nowhere is not there"):
+        data.look(["cifar100"], str(tmp_path / "nowhere"))
+
+
+def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
+    with pytest.raises(UserError) as error:
+        data.look([*TASKS], tfds)
+    message = str(error.value)
+    assert "lacks 14 data sets" in message and "tfds.builder('caltech101', data_dir=" in message
+    assert (
+        "smallnorb                                 for smallnorb_azimuth, smallnorb_el" in message
+    )
+    assert "how to download resisc45 and diabetic_retinopathy_detection/btgraham-300" in message
+    missing = message.rpartition("--leave_out=")[2].split(",")
+    assert set(TASKS) - set(missing) == set(NAMES)
+    asked = run.VtabRun("none", CONFIG, (), tfds, (), tuple(missing))
+    assert asked.names() == [*NAMES]
+    for wrong, says in (
+        ({"tasks": ("cifar10",)}, "Did you mean 'cifar100'"),
+        ({"tasks": ("dtd",)}, "both name dtd"),
+        ({"left_out": tuple(TASKS)}, "leaves no task"),
+    ):
+        with pytest.raises(UserError, match=says):
+            asked._replace(**wrong).names()
+
+
+def test_what_differs_from_the_benchmark_is_said(tfds):
+    found = data.look(NAMES, tfds)
+    cifar, clevr = found["cifar100"], found["clevr_distance"]
+    assert cifar.images(TASKS["cifar100"]) == (
+        "JPEG where TFDS stores PNG: not the original images"
+    )
+    assert clevr.images(TASKS["clevr_count"]) == "PNG, as TFDS stores them"
+    assert cifar.name == "cifar100 2.0.0"
+    assert cifar.changed == "the benchmark reads version 3"
+    assert (clevr.changed, cifar.absent, clevr.absent) == ("", 1, 0)
+    wider = TASKS["clevr_count"]._replace(sizes={"train": 12, "validation": 5})
+    assert data._changed(wider, "3.1.0", {"train": 12}) == "0 in validation instead of 5"
+
+
+def test_a_run_over_tasks(world):
+    result = world.run("optim.lr=1e-3,2e-3")
+    document = json.loads((world.folder / "results.json").read_text())
+    assert list(document["tasks"]) == list(NAMES[:2]) and "dtd" in document["left_out"]
+    cifar = document["tasks"]["cifar100"]
+    assert cifar["chosen"] == {"optim.lr": "2e-3"}
+    assert cifar["accuracy"]["mean"] == pytest.approx(0.9025)
+    assert cifar["choices"] == {
+        "data": "cifar100 2.0.0 (the benchmark reads version 3)",
+        "images": "JPEG where TFDS stores PNG: not the original images",
+        "preprocessing": "decode|resize(224, antialias=False)",
+        "normalisation": "(pixel - 0.5) / 0.5: no weights",
+        "training": "train[:8]+train[8:10]: first in TFDS's order, not stratified; 1 of 4 classes "
+        "absent",
+        "test": "train[10:], top-1",
+    }
+    assert document == result.document() and set(document["means"].values()) == {None}
+    said = "\n".join(world.said)
+    assert "task     clevr_count, 2 of 2, of clevr 3.1.0" in said
+    assert "natural     CIFAR-100    90.25 ± 0.07 %" in said and "1 of 7 tasks" in said
+    with (world.folder / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["task"] for row in rows][:3] == [*NAMES[:2], "mean of natural"]
+    assert rows[1]["images"] == "PNG, as TFDS stores them"
+    page = (world.folder / "results.html").read_text()
+    assert "not the original images" in page and "Left out: caltech101, dtd" in page
+    # Again: it repeats nothing; another checkpoint is refused.
+    began = len(world.starts())
+    world.run("optim.lr=1e-3,2e-3")
+    assert len(world.starts()) == began == 8
+    with pytest.raises(UserError, match="belongs to another run of VTAB: checkpoint is 'none'"):
+        world.run(checkpoint="other")
+
+
+def test_a_failed_task_is_told_and_the_rest_goes_on(world):
+    world.fate("seed=0", "1 0")
+    with pytest.raises(UserError, match=r"(?s)1 of 2 tasks did not finish:.*cifar100: .* images"):
+        world.run(seeds=1)
+    document = json.loads((world.folder / "results.json").read_text())["tasks"]
+    assert document["cifar100"]["accuracy"] is None and "images" in document["cifar100"]["why"]
+    assert document["clevr_count"]["accuracy"]["mean"] == pytest.approx(0.901)
+    world.run(seeds=1, options={"retry_failed": True})
+
+
+def test_means_are_of_whole_groups():
+    """By hand: 7 tasks of 0.7, 4 of 0.9, 8 of 0.5; a deviation is that of the seeds' means."""
+    of_groups = dict(zip(GROUPS, (0.7, 0.9, 0.5), strict=True))
+    scores = {}
+    for place, (name, task) in enumerate(TASKS.items()):
+        mean = of_groups[task.group]
+        values = {"0": mean - 0.01, "1": mean + 0.01}
+        if place % 2:  # other tasks make up for it
+            values = {"0": mean + 0.01, "1": mean - 0.01}
+        scores[name] = OverSeeds(mean, 0.01 * 2**0.5, values)
+    means = summary.means(scores)
+    assert means["natural"].mean == pytest.approx(0.7)
+    assert means[summary.ALL].mean == pytest.approx((7 * 0.7 + 4 * 0.9 + 8 * 0.5) / 19)
+    assert means[summary.OF_GROUPS].mean == pytest.approx(0.7)
+    assert means[summary.ALL].std == pytest.approx(2 * 0.01 / 19 / 2**0.5)
+    assert summary.spell(means["specialized"]) == "90.00 ± 0.00 %"
+    others = scores | {"dtd": OverSeeds(0.7, None, {"5": 0.7})}
+    assert summary.means(others)["natural"].std is None
+    del scores["dtd"]
+    assert [name for name, mean in summary.means(scores).items() if mean] == [*GROUPS[1:]]

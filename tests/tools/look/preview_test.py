@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+from etils import epath
+from PIL import Image
+
+from vit_jax import preview
+from vit_jax.core.errors import UserError
+from vit_jax.draw import contact_sheet
+from vit_jax.run import build
+
+COMMAND = ("-m", "vit_jax", "preview", "--config", "configs/vit_digits.py")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Cells of all sheets drawn."""
+    cells = []
+    draw = contact_sheet.draw
+    monkeypatch.setattr(contact_sheet, "draw", lambda t, c: cells.append(c) or draw(t, c))
+    return cells
+
+
+def batch(config, step):
+    source = build.source(config.input)
+    with build.train_batches(config, source, start_step=step - 1) as batches:
+        return next(batches)
+
+
+def test_a_name_that_cannot_be_drawn_keeps_its_number():
+    assert preview._drawable("cat", 3) == "cat"
+    assert preview._drawable("日本", 3) == "3 ??"
+
+
+def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run):
+    file = tmp_path / "new" / "sheet.png"
+    done = run_python(*COMMAND, "--config.loss.mixup=0", "--step", "7", "--output", str(file))
+    assert done.returncode == 0, done.stderr
+    sheet = np.asarray(Image.open(file))
+    digits = tiny_run("input.source=digits", "input.num_examples=none", "input.num_classes=none",
+                      "input.batch_size=128")  # fmt: skip
+    images = {step: batch(digits, step)["image"][:64] for step in (6, 7)}
+    places = contact_sheet.grid([contact_sheet.Cell(x, [("", "")], "") for x in images[7]], 2)
+    for i, image in enumerate(images[7]):
+        left, top = places.corner(i)
+        centres = slice(places.scale // 2, None, places.scale)
+        shown = sheet[top : top + places.height, left : left + places.width][centres, centres]
+        assert (shown == image).all()
+    assert (images[6] != images[7]).any()
+
+
+def test_labels_weights_and_indices_are_those_of_the_batch(tiny_run, drawn):
+    config = tiny_run()
+    preview.preview(config, "tiny", step=2, max_images=5)
+    expected = batch(config, 2)
+    assert len(drawn[0]) == 5
+    for i, cell in enumerate(drawn[0]):
+        assert cell.labels == [(str(expected["labels"][i, 0]), "")]
+        assert cell.note == f"#{expected['index'][i]}, weight 1"
+        assert not cell.crossed
+
+
+def test_mixup_is_shown_as_the_step_sees_it(tiny_run, drawn):
+    config = tiny_run("loss.mixup=1")
+    preview.preview(config, "tiny", step=3, max_images=16)
+    plain = batch(config, 3)
+    (mixed,) = drawn
+    i = next(i for i, cell in enumerate(mixed) if len(cell.labels) == 2)
+    (first, share), (second, rest) = mixed[i].labels
+    partner = (i + 1) % 16
+    assert {first, second} == {str(plain["labels"][k, 0]) for k in (i, partner)}
+    share, rest = float(share[2:]), float(rest[2:])
+    assert share >= rest
+    assert share + rest == pytest.approx(1, abs=0.001)
+    own, other = (plain["image"][k].astype(float) for k in (i, partner))
+    # Shares are shown to three digits, so pixels may differ by a quarter plus their rounding.
+    assert np.abs(mixed[i].image - (share * own + rest * other)).max() < 1
+
+
+def test_many_labels_are_counted():
+    names = tuple("abcdef")
+    image = np.zeros((8, 8, 3), np.uint8)
+    cell = preview._cell(image, np.float32([1, 0, 1, 1, 1, 1]), 1.0, 3, True, names)
+    assert cell.labels == [("a", ""), ("c", ""), ("and 3 more", "")]
+
+
+def test_a_bad_image_is_crossed(tmp_path, tiny_run, drawn):
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        for i in range(8):
+            Image.new("RGB", (8, 8), (200, 30 * i, 10)).save(tmp_path / name / f"{i}.png")
+    (tmp_path / "b" / "3.png").write_bytes(b"no image")
+    config = tiny_run(
+        "input.source=image_folder", f"input.data_dir={tmp_path}", "input.split=train",
+        "input.num_examples=none", "input.num_classes=none", "input.on_bad_image=skip",
+        "input.batch_size=24",
+    )  # fmt: skip
+    preview.preview(config, "folder", step=1, max_images=24)
+    bad = [cell for cell in drawn[0] if cell.crossed]
+    assert bad
+    assert all(cell.note.endswith(", bad image") and cell.labels == [] for cell in bad)
+
+
+@pytest.mark.parametrize(
+    ("step", "max_images", "message"),
+    [
+        (0, 1, "--step=0: this run has the steps 1 to 6; nearest: 1"),
+        (-3, 1, "nearest: 1"),
+        (7, 1, "nearest: 6"),
+        (1, 0, "--max_images=0: give at least 1"),
+    ],
+)
+def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_images, message):
+    with pytest.raises(UserError, match=message):
+        preview.preview(tiny_run(), "tiny", step=step, max_images=max_images)
+
+
+def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        preview.save(Image.new("RGB", (8, 8)), epath.Path(tmp_path / "file" / "sheet.png"))
+    done = run_python(*COMMAND, "--output", "sheet.jpg")
+    assert done.returncode == 1
+    assert "give a name that ends in .png" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_views_are_side_by_side():
+    large = np.full((2, 8, 8, 3), 10, np.uint8)
+    small = np.full((2, 4, 4, 3), 20, np.uint8)
+    shown = preview.side_by_side([large, large, small])
+    assert shown.shape == (2, 8, 8 + 2 + 8 + 2 + 4, 3)
+    assert (shown[:, :, 18 + 2 :][:, :4] == 20).all()
+    assert (shown[:, 4:, 20:] == 255).all()
+    assert (shown[:, :, 8:10] == 255).all()

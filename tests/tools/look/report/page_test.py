@@ -1,0 +1,148 @@
+import datetime
+import html.parser
+import json
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from vit_jax.store import runs
+from vit_jax.tools.look.report import chart, page
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+NAME = "<b>&\"x'"
+
+# Points at the middle of the first picture, hides the second run, and records what shows.
+LOOK = """<script>
+addEventListener("error", event => { document.title = "error: " + event.message; });
+const svg = document.querySelector("figure svg"), box = svg.getBoundingClientRect();
+const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+svg.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y }));
+const told = document.getElementById("tip").innerText.replace(/\\s+/g, " ");
+document.querySelectorAll("nav input")[1].click();
+const left = [...svg.querySelectorAll(".line:not(.hidden)")].map(line => line.dataset.run);
+document.title = JSON.stringify([told, left]);
+</script></body>"""
+
+
+def text_of(*folders):
+    return page.page(runs.read_all(folders), NOW)
+
+
+def losses(steps, seed=0):
+    noise = random.Random(seed)
+    return {step: {"train/loss": 1 + noise.random()} for step in range(1, steps + 1)}
+
+
+class Outline(html.parser.HTMLParser):
+    """Collects tags and attributes, and whether every opened tag is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes = [], set(), set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in ("meta", "input", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def folders(make_workdir):
+    rows = {10: {"train/loss": 2.0, "test/accuracy": 0.5}, 20: {"train/loss": 1.0}}
+    other = {10: {"train/loss": 3.0, "val/accuracy": None}, 18: {"train/loss": None}}
+    return [make_workdir("a", rows), make_workdir(NAME, other, lr=0.3)]
+
+
+def test_a_page_is_whole_and_needs_nothing_else(folders):
+    text = text_of(*folders)
+    outline = Outline(text)
+    assert outline.open == []
+    assert not outline.tags & {"link", "img", "iframe", "object"}
+    assert not outline.attributes & {"src", "href", "srcset"}
+    assert "url(" not in text and "@import" not in text and "fetch(" not in text
+    assert "default-src 'none'" in text
+    assert '<b>&"x' not in text
+    assert "&lt;b&gt;&amp;" in text
+    assert "Differences of the configs" in text
+
+
+def test_a_single_run_has_no_legend_and_no_differences(folders):
+    text = text_of(folders[0])
+    assert "<h1>a</h1>" in text
+    assert "<nav>" not in text and "Differences" not in text
+    assert "<summary>The config</summary>" in text
+
+
+def test_the_geometry_matches_the_script(folders):
+    assert (
+        f"LEFT = {chart.LEFT}, RIGHT = {chart.RIGHT}, TOP = {chart.TOP}, BOTTOM = {chart.BOTTOM};"
+        in text_of(folders[0])
+    )
+
+
+def test_many_rows_are_a_small_file(make_workdir):
+    text = text_of(make_workdir("a", losses(50_000)))
+    assert len(text) < 60_000
+    assert "goes through means" in text
+    (points,) = re.findall(r'data-points="(.*?)" data-means', text)
+    steps, values = json.loads(points)
+    assert len(steps) == 80 and all(1.4 < value < 1.6 for value in values)
+    assert "goes through means" not in text_of(make_workdir("b", losses(100)))
+
+
+def test_a_non_finite_value_is_a_gap_and_a_cross(make_workdir):
+    rows = {step: {"train/loss": None if step == 2 else 1.0} for step in (1, 2, 3)}
+    text = text_of(make_workdir("a", rows))
+    (line,) = re.findall(r'data-points="\[\[1,2,3\],\[1.0,null,1.0\]\]"><path d="(.*?)"/>', text)
+    assert line.count("M") == 2 and "L" not in line
+    assert text.count("<title>not finite</title>") == 1
+
+
+@pytest.mark.parametrize("value", [None, 0.0, -1.0, 1e300, -1e-300])
+def test_extreme_numbers_make_a_page(make_workdir, value):
+    rows = {step: {"train/loss": value, "train/grad_norm": value, "t/x": value} for step in (0, 9)}
+    assert Outline(text_of(make_workdir("a", rows))).open == []
+
+
+def test_shares_end_at_their_bounds(make_workdir):
+    text = text_of(make_workdir("a", {1: {"test/accuracy": 1.0}, 2: {"test/accuracy": 0.0}}))
+    assert 'data-low="0.0" data-high="1.0"' in text
+    assert 'data-high="1.0"' in text_of(make_workdir("b", {1: {"test/accuracy": 1.0}}))
+
+
+def test_losses_of_all_sizes_have_a_logarithmic_axis(make_workdir):
+    assert "log scale" in text_of(
+        make_workdir("a", {1: {"train/loss": 1.0}, 2: {"train/loss": 40}})
+    )
+    assert "log scale" not in text_of(
+        make_workdir("b", {1: {"train/loss": 0.0}, 2: {"train/loss": 40}})
+    )
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_a_browser_shows_it(folders, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(text_of(*folders).replace("</body>", LOOK))
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+            file.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    (title,) = re.findall("<title>(.*?)</title>", done.stdout)[:1]
+    assert json.loads(html.unescape(title)) == [f"step 10 {NAME} 3 a 2", ["0"]]

@@ -1,0 +1,180 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from vit_jax.tools.plan.hlo import Collective, collectives, instructions, sent_bytes
+
+LOOPS = """HloModule step, is_scheduled=true
+
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0:T(8,128)} negate(%p)
+}
+
+%inner (x: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %a = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused
+  ROOT %t = (s32[], /*index=1*/f32[8]{0}) tuple(%i, %a)
+}
+
+%below_five (x: (s32[], f32[8])) -> pred[] {
+  %five = s32[]{:T(128)} constant(5)
+  ROOT %less = pred[] compare(%i, %five), direction=LT
+}
+
+%outer (x: (s32[], f32[8])) -> (s32[], f32[8]) {
+  ROOT %w = (s32[], f32[8]{0}) while(%x), condition=%below_five, body=%inner
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  ROOT %v = (s32[], f32[8]{0}) while(%x), condition=%c, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""  # noqa: E501, lines as XLA writes them
+
+
+def runs(hlo):
+    return {i.name: (i.opcode, i.runs, i.fused) for i in instructions(hlo)}
+
+
+def test_a_loops_body_runs_once_per_iteration():
+    assert runs(LOOPS) == {
+        "v": ("while", 1, False),
+        "w": ("while", 3, False),
+        "a": ("fusion", 15, False),
+        "p": ("parameter", 15, True),
+        "n": ("negate", 15, True),
+        "t": ("tuple", 15, False),
+    }
+
+
+def test_a_loop_that_counts_by_two():
+    by_two = "  %two = s32[] constant(2)\n  %next = s32[] add(%counter, %two)\n"
+    inner = "  ROOT %t = (s32[], /*index=1*/f32[8]{0}) tuple(%next, %a)"
+    hlo = LOOPS.replace("  ROOT %t = (s32[], /*index=1*/f32[8]{0}) tuple(%i, %a)", by_two + inner)
+    hlo = hlo.replace("ROOT %less", "%i = s32[] get-tuple-element(%x), index=0\n  ROOT %less")
+    assert runs(hlo)["a"] == ("fusion", 3 * 3, False)
+
+
+def test_a_loop_of_unknown_length_counts_once():
+    listed = instructions(LOOPS.replace("constant(5)", "parameter(1)"))
+    assert {i.name: (i.runs, i.counted) for i in listed} == {
+        "v": (1, True),
+        "w": (3, True),
+        "a": (3, False),
+        "p": (3, False),
+        "n": (3, False),
+        "t": (3, False),
+    }
+
+
+def test_reads_what_the_compiler_writes():
+    def f(x):
+        step = lambda x, _: (jnp.sin(x @ x), None)
+        return jax.lax.scan(lambda x, _: jax.lax.scan(step, x, length=4), x, length=3)[0]
+
+    hlo = jax.jit(f).lower(jnp.ones((8, 8))).compile().as_text()
+    assert sum(i.runs for i in instructions(hlo) if i.opcode in ("dot", "custom-call")) == 12
+
+
+# Collectives.
+
+MESH = {"data": 2, "fsdp": 2, "tensor": 2}
+
+PROGRAM = """HloModule step
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  {}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "%r = f32[8,16]{1,0:T(8,128)} all-reduce(%x), replica_groups=[1,8]<=[8]",
+            ("all-reduce", "f32", 512, 1, ("data", "fsdp", "tensor")),
+        ),
+        (
+            "%r = bf16[8]{0} all-reduce(%x), replica_groups={{0,4},{1,5},{2,6},{3,7}}",
+            ("all-reduce", "bf16", 16, 1, ("data",)),
+        ),
+        (
+            "%r = f32[8]{0} all-reduce(%x), replica_groups={}",
+            ("all-reduce", "f32", 32, 1, ("data", "fsdp", "tensor")),
+        ),
+        (
+            "%r = bf16[8]{0} reduce-scatter(%x), replica_groups=[4,2]<=[2,2,2]T(0,2,1)",
+            ("reduce-scatter", "bf16", 32, 1, ("fsdp",)),
+        ),
+        (
+            "%r = bf16[8]{0} all-reduce(%x), replica_groups=mesh['a'=2,'b'=2,'c'=2] {'a','c'}",
+            ("all-reduce", "bf16", 16, 1, ("data", "tensor")),
+        ),
+        (
+            "%r = (u8[8]{0}, u8[16]{0}) all-gather-start(%x), replica_groups=[4,2]<=[8]",
+            ("all-gather", "u8", 16, 1, ("tensor",)),
+        ),
+        (
+            "%r = (bf16[8]{0}, bf16[4]{0}) reduce-scatter-start(%x), replica_groups=[4,2]<=[8]",
+            ("reduce-scatter", "bf16", 16, 1, ("tensor",)),
+        ),
+        (
+            "%r = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%x), "
+            "source_target_pairs={{0,2},{2,0}}",
+            ("collective-permute", "f32", 32, 1, ("fsdp",)),
+        ),
+    ],
+)
+def test_reads_a_collective(line, expected):
+    program = PROGRAM.format(line)
+    assert collectives(program, MESH) == [Collective(*expected)]
+
+
+def test_several_arrays_count_each_and_done_counts_none():
+    start = "%r = (f32[8]{0}, bf16[8]{0}) all-reduce-start(%x, %y), replica_groups=[4,2]<=[8]"
+    done = "%d = (f32[8]{0}, bf16[8]{0}) all-reduce-done(%r)"
+    transfers = collectives(PROGRAM.format(f"{start}\n  {done}"), MESH)
+    assert [(c.dtype, c.total_bytes) for c in transfers] == [("f32", 32), ("bf16", 16)]
+    assert sent_bytes(PROGRAM.format(f"{start}\n  {done}"), MESH) == {"all-reduce": 48}
+
+
+def test_the_steps_of_one_have_its_channel_and_count_once():
+    step = "%{} = f32[8]{{0}} all-gather(%x), channel_id={}, replica_groups=[4,2]<=[8]"
+    program = PROGRAM.format(
+        "\n  ".join([step.format("a", 1), step.format("b", 1), step.format("c", 2)])
+    )
+    assert len(collectives(program, MESH)) == 2
+
+
+def test_a_sum_that_each_device_takes_a_part_of():
+    program = """HloModule step
+
+%all-reduce-scatter.3 (x: f32[8]) -> f32[4] {
+  %sum = f32[8]{0} all-reduce(%x), replica_groups=[4,2]<=[8]
+  ROOT %own = f32[4]{0} dynamic-slice(%sum, %i)
+}
+
+ENTRY %main (x: f32[8]) -> f32[4] {
+  ROOT %r = f32[4]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.3
+}
+"""
+    assert collectives(program, MESH) == [Collective("reduce-scatter", "f32", 32, 1, ("tensor",))]
+
+
+def test_a_collective_in_a_loop_of_unknown_length():
+    program = """HloModule step
+
+%body (x: f32[8]) -> f32[8] {
+  ROOT %r = f32[8]{0} all-reduce(%x), replica_groups=[1,8]<=[8]
+}
+
+%until (x: f32[8]) -> pred[] {
+  ROOT %p = pred[] compare(%a, %b), direction=LT
+}
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  ROOT %w = f32[8]{0} while(%x), condition=%until, body=%body
+}
+"""
+    with pytest.raises(ValueError, match="How often does this run"):
+        collectives(program, MESH)

@@ -1,0 +1,141 @@
+"""Images of evaluation sets are left out of training splits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from tests.tools.prepare.conftest import jpeg
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.tools.prepare import evaluation_sets
+from vit_jax.tools.prepare.collection import CollectionRequest, Part, PrepareOptions
+from vit_jax.tools.prepare.pipeline import prepare
+from vit_jax.tools.prepare.prepared_set import PreparedSet, read_note
+from vit_jax.tools.prepare.readers import image_folder
+from vit_jax.tools.prepare.tasks import runners
+
+
+def folder_of(root: Path, images: dict[str, bytes]) -> Path:
+    """Writes the images as <class>/*, in two classes."""
+    for i, (name, data) in enumerate(images.items()):
+        path = root / f"class{i % 2}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
+    options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
+    collection = image_folder.collection(CollectionRequest(str(source)))
+    return prepare(collection, output, options, runners.in_processes(1), Screen(io.StringIO()))
+
+
+def left_out(data_set: PreparedSet) -> dict[str, str]:
+    names = data_set.table["name"]
+    return {names[row].as_py(): why for row, why in data_set.assignment.left_out.items()}
+
+
+def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
+    large = {f"{i}.jpg": jpeg(i, (160, 120), quality=95) for i in range(8)}
+    smaller = io.BytesIO()
+    Image.open(io.BytesIO(large["3.jpg"])).resize((80, 60)).save(smaller, "JPEG", quality=80)
+    test_set = folder_of(
+        tmp_path / "test_set",
+        {"same.jpg": large["1.jpg"], "smaller.jpg": smaller.getvalue(), "other.jpg": jpeg(99)},
+    )
+    as_data_set = prepared(test_set, tmp_path / "evaluation").folder
+    (as_data_set / "catalogue.parquet").unlink()  # as in a set made elsewhere
+
+    train = folder_of(tmp_path / "train", large)
+    by_folder = prepared(train, tmp_path / "one", test_set)
+    assert left_out(by_folder) == {
+        "class1/1.jpg": "in_evaluation:test_set",
+        "class1/3.jpg": "in_evaluation:test_set",
+    }
+    assert by_folder.assignment.copies.by_look == 1
+    by_data_set = prepared(train, tmp_path / "two", as_data_set)
+    saved = by_folder.folder / "evaluations" / "test_set.parquet"
+    by_hashes = prepared(train, tmp_path / "three", saved)
+    assert by_folder.digest == by_data_set.digest == by_hashes.digest
+    assert set(left_out(by_data_set).values()) == {"in_evaluation:image_folder"}
+    notes = [read_note(one.folder) for one in (by_folder, by_data_set, by_hashes)]
+    digests = [next(iter(one["evaluations"].values())) for one in notes if one]
+    assert len(digests) == 3 and len(set(digests)) == 1
+
+
+def test_an_evaluation_set_that_changes_in_between_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
+    test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(1), "b.jpg": jpeg(50)})
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vit_jax.tools.prepare.pipeline._Preparation._write", full)
+        with pytest.raises(UserError, match="full"):
+            prepared(train, tmp_path / "out", test_set)
+    (test_set / "class0" / "a.jpg").write_bytes(jpeg(2))
+    with pytest.raises(UserError, match="test_set has been changed since"):
+        prepared(train, tmp_path / "out", test_set)
+    data_set = prepared(train, tmp_path / "out", test_set, version="2.0.0")
+    assert left_out(data_set) == {"class0/2.jpg": "in_evaluation:test_set"}
+
+
+def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
+    images = {f"{i}.jpg": jpeg(i) for i in range(6)}
+    collection = image_folder.collection(
+        CollectionRequest(str(folder_of(tmp_path / "set", images)))
+    )
+    options = PrepareOptions(splits="test=2,train=rest")
+    run = runners.in_processes(1)
+    folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
+
+    def count(parts: Sequence[Part], _: str) -> pa.Table:
+        images = [data for part in parts for _, data in evaluation_sets.examples(part)]
+        return pa.table({"sha256": [hashlib.sha256(data or b"").digest() for data in images]})
+
+    for split, number in {"test": 2, "train": 4, "all": 6}.items():
+        (evaluation_set,) = evaluation_sets.load([f"{folder}:{split}"], count)
+        assert (
+            evaluation_set.name == f"image_folder-{split}" and len(evaluation_set.hashes) == number
+        )
+    for path in (f"{folder}", f"{folder}:tests"):
+        with pytest.raises(UserError, match=r"say which split .*:test or .*:train or .*:all"):
+            evaluation_sets.load([path], count)
+
+
+def test_sets_of_the_same_name_get_different_ones(tmp_path: Path) -> None:
+    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
+    sets = [folder_of(tmp_path / f"{i}" / "test", {"x.jpg": jpeg(i)}) for i in range(2)]
+    data_set = prepared(train, tmp_path / "out", *sets)
+    assert set(left_out(data_set).values()) == {"in_evaluation:test", "in_evaluation:test-2"}
+    assert {path.name for path in (data_set.folder / "evaluations").iterdir()} == {
+        "test.parquet",
+        "test-2.parquet",
+    }
+
+
+def test_paths_that_are_not_sets_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.parquet").write_text("a,b")
+    read = lambda *_: pytest.fail("there is nothing to read")
+    for name, message in {
+        "absent": "no such file or folder",
+        "b\udcff": "the path is not UTF-8",
+        "empty": "neither a data set in TFDS layout .* nor a folder with images",
+        "text.parquet:test": "not a data set in TFDS layout, and has no splits",
+        "text.parquet": "not a Parquet file with the columns sha256 and look",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            evaluation_sets.load([str(tmp_path / name)], read)
+    with pytest.raises(UserError, match="--drop_duplicates_of is empty"):  # not this folder
+        evaluation_sets.load([""], read)

@@ -1,0 +1,324 @@
+"""From archives to a data set that TFDS and training read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.data.order import label_index
+from vit_jax.data.sources.tfds import Tfds
+from vit_jax.data.sources.tfds_writer import NOTE
+from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare.pipeline import prepare
+from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.readers import image_folder
+from vit_jax.tools.prepare.readers import imagenet21k as archive
+from vit_jax.tools.prepare.report import report_files
+from vit_jax.tools.prepare.tasks import read_part, runners, write_shard
+
+SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
+
+
+def prepared(
+    collection: Collection, output: Path, options: PrepareOptions = SMALL, num_workers: int = 1
+) -> PreparedSet:
+    run = runners.in_processes(num_workers)
+    return prepare(collection, output, options, run, Screen(io.StringIO()))
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Digests of a data set's files, except those that contain times."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.name not in (NOTE, "report.json", "report.html")
+    }
+
+
+def test_an_archive_becomes_a_data_set(
+    tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
+) -> None:
+    data_set = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "out")
+    assert {name: len(rows) for name, rows in data_set.assignment.splits.items()} == {
+        "test": 5,
+        "validation": 5,
+        "train": 20,
+    }
+    source = Tfds(str(tmp_path / "out"), "train", None, where="input")
+    assert source.num_classes == 21_843 and source.num_examples == 20
+    assert source.class_names is not None and source.class_names[0] == "n00004475 organism, being"
+    examples = source.read(np.arange(20))
+    assert all(example.image in synset_tars[_tar(example.labels[0])] for example in examples)
+    index = label_index.read(data_set.folder / label_index.file_name("train"))
+    assert index.labels.tolist() == [example.labels[0] for example in examples]
+    by_tfds = tfds.builder_from_directory(data_set.folder).as_data_source(split="train")
+    assert [one["label"] for one in by_tfds] == [example.labels[0] for example in examples]
+
+
+def _tar(label: int) -> str:
+    return f"{list(synsets.names())[label]}.tar"
+
+
+def test_a_folder_of_tars_gives_the_same_set(
+    tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for name, data in synset_tars.items():
+        (folder / name).write_bytes(data)
+    one = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "one")
+    other = prepared(archive.collection(CollectionRequest(str(folder))), tmp_path / "other")
+    assert one.digest == other.digest and files(one.folder) == files(other.folder)
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    options = dataclasses.replace(SMALL, stratify=True)
+    one = prepared(collection, tmp_path / "one", options)
+    two = prepared(collection, tmp_path / "two", options, num_workers=2)
+    assert one.digest == two.digest and files(one.folder) == files(two.folder)
+    assert not list(tmp_path.rglob("*.progress"))
+
+
+@pytest.mark.parametrize("stop_after", range(5))
+def test_resumes_where_it_was_interrupted(
+    tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    whole = prepared(collection, tmp_path / "whole")
+    calls = []
+
+    def stopping(run):
+        def wrapped(task):
+            if len(calls) == stop_after:
+                raise KeyboardInterrupt
+            calls.append(task)
+            return run(task)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(read_part, "run", stopping(read_part.run))
+        patch.setattr(write_shard, "run", stopping(write_shard.run))
+        with pytest.raises(KeyboardInterrupt):
+            prepared(collection, tmp_path / "stopped")
+    done = len(calls)
+    with monkeypatch.context() as patch:
+        counting = lambda run: lambda task: calls.append(task) or run(task)
+        patch.setattr(read_part, "run", counting(read_part.run))
+        patch.setattr(write_shard, "run", counting(write_shard.run))
+        again = prepared(collection, tmp_path / "stopped")
+    assert files(again.folder) == files(whole.folder)
+    num_tasks = len(collection.parts) + sum(len(s.shard_lengths) for s in whole.splits.values())
+    assert len(calls) == num_tasks and done == stop_after  # nothing was done twice
+
+
+def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None:
+    same = jpeg(1)
+    source = tmp_path / "all.tar"
+    tars = {
+        f"{synset}.tar": tar({f"{synset}_0.JPEG": same, f"{synset}_1.JPEG": jpeg(2 + k)})
+        for k, synset in enumerate(SYNSETS)
+    }
+    source.write_bytes(tar(tars))
+    collection = archive.collection(CollectionRequest(str(source)))
+    counts = {}
+    for duplicates in ("keep", "drop", "merge"):
+        options = PrepareOptions(splits="train=rest", duplicates=duplicates)
+        data_set = prepared(collection, tmp_path / duplicates, options)
+        counts[duplicates] = len(data_set.assignment.splits["train"])
+    assert counts == {"keep": 6, "drop": 4, "merge": 4}
+    merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
+    labels = list(synsets.names())
+    all_of_them = tuple(labels.index(synset) for synset in SYNSETS)
+    examples = merged.read(np.arange(4))
+    assert [e.labels for e in examples if e.image == same] == [all_of_them]
+    index = merged.stored_labels()
+    assert index is not None and index.labels.tolist() == [c for e in examples for c in e.labels]
+    assert merged.max_labels == len(SYNSETS) and not merged.weighted
+
+
+def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    prepared(collection, tmp_path)
+    with pytest.raises(UserError, match="begun with other options: duplicates was 'keep'"):
+        prepared(collection, tmp_path, dataclasses.replace(SMALL, duplicates="drop"))
+
+
+MISTAKES = {
+    "a version": ({"version": "1"}, "--version=1: three numbers, as in 1.0.0"),
+    "a path as the version": ({"version": "../x"}, "--version=../x: three numbers"),
+    "other digits": ({"version": "\uff11.0.0"}, "three numbers"),
+    "splits": ({"splits": "train"}, "--splits=train: train= is not a name and a number"),
+    "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and cannot be the name"),
+    "a policy": ({"policy": ("gray",)}, "--policy=gray: gray .* can be keep or convert"),
+    "no size of files": ({"shard_mib": 0}, "--shard_mib=0: from 0.001 to"),
+    "a negative size": ({"shard_mib": -1}, "--shard_mib=-1: from 0.001 to"),
+    "a size of a byte": ({"shard_mib": 1e-9}, "--shard_mib=1e-09: from 0.001 to"),
+    "no number": ({"shard_mib": float("nan")}, "--shard_mib=nan: from 0.001 to"),
+    "an endless size": ({"shard_mib": float("inf")}, "--shard_mib=inf: from 0.001 to"),
+    "a size without sense": ({"shard_mib": 1e12}, "--shard_mib=1e.12: from 0.001 to"),
+    "too many bits": ({"near_bits": 9}, "--near_bits=9: from 0 to 8"),
+    "no pixels": ({"max_image_pixels": 0}, "--max_image_pixels=0: at least 1"),
+    "a test set": ({"drop_duplicates_of": ("nowhere",)}, "nowhere: no such file or folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=list(MISTAKES))
+def test_impossible_options_are_refused_before_images_are_read(
+    tmp_path: Path,
+    imagenet21k: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mistake: dict[str, Any],
+    message: str,
+) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    with monkeypatch.context() as patch:
+        patch.setattr(read_part, "run", lambda _: pytest.fail("an image was read"))
+        with pytest.raises(UserError, match=message):
+            prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
+    prepared(collection, tmp_path)  # and correct options resume
+
+
+def test_options_may_change_until_files_are_written(
+    tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    with pytest.raises(UserError, match="30 images are left, and --splits wants 99"):
+        prepared(collection, tmp_path / "one", dataclasses.replace(SMALL, splits="b=99,a=rest"))
+    (tmp_path / "test_set").mkdir()
+    (tmp_path / "test_set" / "1.jpg").write_bytes(jpeg(1))
+    options = dataclasses.replace(
+        SMALL, duplicates="drop", drop_duplicates_of=(str(tmp_path / "test_set"),)
+    )
+    whole = prepared(collection, tmp_path / "whole", options)
+    with monkeypatch.context() as patch:
+        read = read_part.run
+        hashes = lambda task: read(task) if task.part.reader == read_part.FILES else pytest.fail()
+        patch.setattr(read_part, "run", hashes)  # the collection is not read again
+        data_set = prepared(collection, tmp_path / "one", options)
+    assert files(data_set.folder) == files(whole.folder)
+    other = dataclasses.replace(SMALL, policy=("gray:set_aside",), max_image_pixels=100)
+    with pytest.raises(UserError, match="0 images are left"):
+        prepared(collection, tmp_path / "two", other)
+    assert prepared(collection, tmp_path / "two").splits == prepared(collection, tmp_path).splits
+
+
+def test_label_order_of_the_released_heads() -> None:
+    names = list(synsets.names())
+    assert len(names) == 21_843 and names == sorted(names)
+    assert names.index("n01440764") == 359 and names[-1] == "n15102894"
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    assert digest == "c03345e3490e010defaeac86b00012db28ecb79af13daba0b72525fa37c66e94"
+
+
+def test_label_order_of_the_archive(imagenet21k: Path) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k), label_order="archive"))
+    assert [name.split()[0] for name in collection.class_names] == list(SYNSETS)
+    assert [part.labels for part in collection.parts] == [(0,), (1,), (2,)]
+
+
+def test_releases_are_distinguished() -> None:
+    names = list(synsets.names())
+    fall = [name for name in names if name not in synsets.NOT_IN_FALL_2011]
+    assert archive.release(fall) == "All 21,841 synsets of fall 2011."
+    assert "winter 2021" in archive.release(fall[: synsets.WINTER_2021])
+    assert "neither" in archive.release(fall[:-1]) and fall[-1] in archive.release(fall[:-1])
+
+
+def test_a_finished_preparation_is_not_repeated(tmp_path: Path, imagenet21k: Path) -> None:
+    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    options = dataclasses.replace(SMALL, duplicates="drop")
+    first = prepared(collection, tmp_path, options)
+    left = {path.name for path in (first.folder / ".preparing").iterdir()}
+    assert left == {"lock", "options.json"}
+    nothing = lambda *_: pytest.fail("there is nothing to do")
+    again = prepare(collection, tmp_path, options, nothing, Screen(io.StringIO()))
+    assert again.digest == first.digest and again.splits == first.splits
+    assert again.assignment.left_out == first.assignment.left_out
+    assert again.assignment.copies == first.assignment.copies
+    assert again.assignment.splits.keys() == first.assignment.splits.keys()
+    for split, rows in first.assignment.splits.items():
+        np.testing.assert_array_equal(again.assignment.splits[split], rows)
+    before = files(first.folder)
+    (first.folder / NOTE).unlink()
+    prepared(collection, tmp_path, options)
+    assert files(first.folder) == before
+    imagenet21k.write_bytes(imagenet21k.read_bytes() + bytes(512))
+    with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
+        prepared(collection, tmp_path, options)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for i in range(6):
+        path = tmp_path / "photos" / "class" / f"{i}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(i))
+    return tmp_path / "photos"
+
+
+def test_an_image_that_was_replaced_is_noticed(tmp_path: Path, photos: Path) -> None:
+    """Noticed although its folder does not change."""
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    prepared(collection, tmp_path, PrepareOptions())
+    (photos / "class" / "3.jpg").write_bytes(jpeg(9))
+    with pytest.raises(UserError, match="is ready, but the collection has been changed since"):
+        prepared(collection, tmp_path, PrepareOptions())
+
+
+def test_an_image_that_changes_before_it_is_written(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    changed, write = photos / "class" / "3.jpg", write_shard.run
+    longer = jpeg(9) + bytes(1000)  # no read would be too short
+
+    def late(task: write_shard.ShardTask) -> write_shard.WrittenShard:
+        changed.write_bytes(longer)
+        return write(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write_shard, "run", late)
+        with pytest.raises(UserError, match=r"3\.jpg has been changed since it was checked"):
+            prepared(collection, tmp_path, PrepareOptions())
+    prepared(collection, tmp_path, PrepareOptions())
+    source = Tfds(str(tmp_path), "train", None, where="input")
+    assert longer in [example.image for example in source.read(np.arange(6))]
+
+
+def test_a_set_that_an_earlier_version_made_is_read(tmp_path: Path, photos: Path) -> None:
+    """The catalogue and the report of such a set lack mirrored looks."""
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    made = prepared(collection, tmp_path, PrepareOptions())
+    path = made.folder / "catalogue.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["mirrored", "mirrored_as"]), path)
+    for name, change in (
+        ("report.json", lambda content: content["duplicates"].pop("mirrored")),
+        ("report.json", lambda content: content["classes"].pop("only_elsewhere")),
+        (NOTE, lambda content: content["copies"].pop("mirrored_in")),
+        (NOTE, lambda content: content["files"].update({path.name: path.stat().st_size})),
+        (NOTE, lambda content: content["files"].pop("report.json")),
+        (".preparing/options.json", lambda content: content.pop("mirrored_duplicates")),
+    ):
+        content = json.loads((made.folder / name).read_text())
+        change(content)
+        (made.folder / name).write_text(json.dumps(content))
+    data_set = prepared(collection, tmp_path, PrepareOptions())
+    assert data_set.digest == made.digest and data_set.assignment.copies.mirrored == {}
+    assert report_files.findings(report_files.read(made.folder)) == []
+    with pytest.raises(UserError, match="begun with other options"):
+        prepared(collection, tmp_path, PrepareOptions(near_bits=3))

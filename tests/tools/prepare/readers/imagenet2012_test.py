@@ -1,0 +1,145 @@
+"""ImageNet-1k with its own labels and with ReaL's, and ImageNet-V2."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tools.prepare.conftest import jpeg, tar
+from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.tfds import Tfds
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare.readers import imagenet2012
+
+VALIDATION = [f"ILSVRC2012_val_{i:08}.JPEG" for i in (1, 2, 3)]
+# From TFDS's list: n01751748, n09193705 and n02105855.
+LABELS = (65, 970, 230)
+SMALL = PrepareOptions(shard_mib=0.02)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "imagenet"
+    folder.mkdir()
+    train = {
+        f"{synset}.tar": tar({f"{synset}_{i}.JPEG": jpeg(10 * k + i) for i in range(2)})
+        for k, synset in enumerate(("n01440764", "n04399382"))
+    }
+    (folder / imagenet2012.TRAIN[0]).write_bytes(tar(train))
+    validation = {name: jpeg(100 + i) for i, name in enumerate(VALIDATION)}
+    (folder / imagenet2012.VALIDATION[0]).write_bytes(tar(validation))
+    return folder
+
+
+def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
+    collection = imagenet2012.collection(CollectionRequest(str(source)))
+    assert collection.notes[0].startswith("Of the 1,000 synsets 998 have no tar, first n01443537")
+    prepared(collection, tmp_path, SMALL)
+    train = Tfds(str(tmp_path), "train", None, where="input")
+    assert train.num_classes == 1000 and train.class_names is not None
+    assert train.class_names[0] == "n01440764 tench, Tinca tinca"
+    assert sorted(example.labels for example in train.read(np.arange(4))) == [
+        (0,), (0,), (850,), (850,)
+    ]  # fmt: skip
+    validation = Tfds(str(tmp_path), "validation", None, where="input")
+    labels = {example.image: example.labels for example in validation.read(np.arange(3))}
+    assert labels == {jpeg(100 + i): (label,) for i, label in enumerate(LABELS)}
+
+
+def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
+    unpacked = tmp_path / "unpacked"
+    (unpacked / "train").mkdir(parents=True)
+    (unpacked / "val").mkdir()
+    for k, synset in enumerate(("n01440764", "n04399382")):
+        images = {f"{synset}_{i}.JPEG": jpeg(10 * k + i) for i in range(2)}
+        (unpacked / "train" / f"{synset}.tar").write_bytes(tar(images))
+    for i, name in enumerate(VALIDATION):
+        (unpacked / "val" / name).write_bytes(jpeg(100 + i))
+    digests = {
+        prepared(
+            imagenet2012.collection(CollectionRequest(str(folder))), tmp_path / name, SMALL
+        ).digest
+        for name, folder in (("one", source), ("other", unpacked))
+    }
+    assert len(digests) == 1
+
+
+def test_one_of_the_tars_is_enough(source: Path) -> None:
+    (source / imagenet2012.TRAIN[0]).unlink()
+    notes = imagenet2012.collection(CollectionRequest(str(source))).notes
+    assert "train is left out" in notes[-1]
+    (source / imagenet2012.VALIDATION[0]).unlink()
+    with pytest.raises(UserError, match="holds neither ILSVRC2012_img_train"):
+        imagenet2012.collection(CollectionRequest(str(source)))
+
+
+def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) -> None:
+    (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
+    data_set = prepared(imagenet2012.real(CollectionRequest(str(source))), tmp_path, SMALL)
+    assert list(data_set.assignment.left_out.values()) == ["no_label"]
+    validation = Tfds(str(tmp_path), "validation", None, where="input")
+    labels = {example.image: example.labels for example in validation.read(np.arange(2))}
+    assert labels == {jpeg(100): (3, 65), jpeg(102): (230,)}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[[1], [2", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", "a list of 50,000 lists"),
+        ("[[1]]", "a list of 50,000 lists"),
+        (json.dumps([[1]] * 49_999 + [[1000]]), "entry 49999"),
+        (json.dumps([[-1]] + [[1]] * 49_999), "entry 0"),
+        (json.dumps([7] + [[1]] * 49_999), "entry 0"),
+    ],
+    ids=["cut", "deep", "no list", "short", "class 1000", "negative", "no lists"],
+)
+def test_other_files_than_the_real_labels(source: Path, text: str, message: str) -> None:
+    (source / "real.json").write_text(text)
+    with pytest.raises(UserError, match=f"is not the list of ReaL labels: .*{message}"):
+        imagenet2012.real(CollectionRequest(str(source)))
+
+
+V2 = {f"{number}/{i}.jpeg": jpeg(7 * number + i) for number in (0, 11, 999) for i in range(2)}
+
+
+def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
+    folder = "imagenetv2-matched-frequency-format-val"
+    archive = tmp_path / "imagenetv2-matched-frequency.tar.gz"
+    archive.write_bytes(gzip.compress(tar({f"{folder}/{name}": V2[name] for name in V2})))
+    for name, data in V2.items():
+        (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_bytes(data)
+    one, other = (
+        prepared(
+            imagenet2012.version_2(CollectionRequest(str(source))),
+            tmp_path / "out" / source.name,
+            SMALL,
+        )
+        for source in (archive, tmp_path / folder)
+    )
+    assert one.digest == other.digest
+    test = Tfds(str(one.folder), "test", None, where="input")
+    labels = {example.image: example.labels for example in test.read(np.arange(6))}
+    assert labels == {data: (int(name.partition("/")[0]),) for name, data in V2.items()}
+
+
+def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
+    whole = gzip.compress(tar(V2))
+    for number, data in enumerate((whole[: len(whole) // 2], whole[:5000] + b"xx" + whole[5002:])):
+        path = tmp_path / f"{number}.tar.gz"
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=rf"{number}\.tar\.gz: not a tar, or damaged"):
+            prepared(imagenet2012.version_2(CollectionRequest(str(path))), tmp_path / "out", SMALL)
+
+
+def test_folders_that_are_not_classes(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+    with pytest.raises(UserError, match="folder of folders 0"):
+        imagenet2012.version_2(CollectionRequest(str(tmp_path)))

@@ -1,0 +1,460 @@
+"""Lists in JSON lines and Parquet, and WebDataset tars."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tools.prepare.conftest import jpeg, tar
+from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.tfds import Tfds
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.readers import labels as labels_module
+from vit_jax.tools.prepare.readers import records, webdataset
+from vit_jax.tools.prepare.readers.source_files import source_files
+from vit_jax.tools.prepare.report import summary
+
+SMALL = PrepareOptions(shard_mib=0.02)
+NAMES = ("ant", "bee", "cat")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a list, with class names and six images."""
+    root = tmp_path / "jft"
+    (root / "images").mkdir(parents=True)
+    (root / "classes.txt").write_text("\n".join(NAMES) + "\n")
+    for i in range(6):
+        (root / "images" / f"{i}.jpg").write_bytes(jpeg(i))
+    return root
+
+
+def request(folder: Path, source: str, **options: object) -> CollectionRequest:
+    return CollectionRequest(source, classes=str(folder / "classes.txt"), **options)  # type: ignore[arg-type]
+
+
+def write_lines(path: Path, entries: list) -> None:
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+def labels(data_set: PreparedSet) -> dict[bytes, tuple[int, ...]]:
+    source = Tfds(str(data_set.folder), "train", None, where="input")
+    return {e.image: e.labels for e in source.read(np.arange(source.num_examples))}
+
+
+def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    write_lines(
+        folder / "list.jsonl",
+        [
+            {"image": "images/0.jpg", "labels": ["cat", "ant"], "weights": [0.5, 1], "id": "zero"},
+            {"image": {"path": "images/1.jpg"}, "labels": [1]},
+            {"image": str(folder / "images" / "2.jpg"), "labels": "bee", "id": 17},
+        ],
+    )
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (2, 0), jpeg(1): (1,), jpeg(2): (1,)}
+    by_tfds = tfds.builder_from_directory(data_set.folder).as_data_source(split="train")
+    examples = {example["file_name"]: example for example in by_tfds}
+    assert set(examples) == {b"zero", b"images/1.jpg", b"17"}
+    assert examples[b"zero"]["label_weights"] == [0.5, 1]
+    assert examples[b"17"]["label_weights"] == []
+    source = Tfds(str(data_set.folder), "train", None, where="input")
+    weights = {e.image: e.weights for e in source.read(np.arange(3))}
+    assert source.weighted and weights == {jpeg(0): (0.5, 1.0), jpeg(1): (), jpeg(2): ()}
+
+
+def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
+    entries = [{"image": f"images/{i}.jpg", "label": i % 3, "weights": [i / 8]} for i in range(6)]
+    write_lines(folder / "list.jsonl", entries)
+    wanted = request(folder, str(folder), multi_label=False)
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    source = Tfds(str(data_set.folder), "train", None, where="input")
+    weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
+    assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
+    assert source.max_labels == 1
+    plain = Tfds(str(data_set.folder), "train", None, where="input", label_weights=False)
+    assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
+
+
+def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Path) -> None:
+    entries = [
+        {"image": {"bytes": jpeg(i)}, "labels": [i % 3], "weights": [1.0], "id": str(i)}
+        for i in range(6)
+    ]
+    pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet", row_group_size=4)
+    as_text = [
+        entry | {"image": {"bytes": base64.b64encode(entry["image"]["bytes"]).decode()}}
+        for entry in entries
+    ]
+    write_lines(folder / "list.jsonl", as_text)
+    write_lines(folder / "paths.jsonl", [e | {"image": f"images/{e['id']}.jpg"} for e in entries])
+    data_sets = [
+        prepared(records.collection(request(folder, str(folder / name))), tmp_path / name, SMALL)
+        for name in ("list.jsonl", "rows.parquet", "paths.jsonl")
+    ]
+    assert labels(data_sets[0]) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert len({one.digest for one in data_sets}) == 1
+
+
+def test_one_label_per_image(tmp_path: Path, folder: Path) -> None:
+    """The format of Hugging Face's data sets."""
+    entries = [{"image": {"bytes": jpeg(i), "path": f"{i}.jpg"}, "label": i % 3} for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(entries), folder / "rows.parquet")
+    wanted = request(folder, str(folder / "rows.parquet"), multi_label=False)
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert (data_set.folder / "features.json").read_text().count('"label"') == 1
+    assert "label_weights" not in (data_set.folder / "features.json").read_text()
+
+
+def test_many_parts_read_each_line_once(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [{"image": f"images/{i % 6}.jpg", "labels": [0], "id": i} for i in range(50)]
+    write_lines(folder / "list.jsonl", entries)
+    for step in (7, 60, 1000):
+        monkeypatch.setattr(records, "LEAST_PART_BYTES", step)
+        monkeypatch.setattr(records, "LINES_PER_PART", 0)
+        parts = records.collection(request(folder, str(folder))).parts
+        names = [row.name for part in parts for row, _ in records.json_lines(part)]
+        assert names == [str(i) for i in range(50)]
+
+
+BAD_ENTRIES = {
+    "no JSON": ("{", "bad_entry"),
+    "no object": ("[1]", "bad_entry"),
+    "no image": ('{"labels": [1]}', "bad_entry"),
+    "a number as the image": ('{"image": 3, "labels": [1]}', "bad_entry"),
+    "no base64": ('{"image": {"bytes": "%%%"}, "labels": [1]}', "bad_entry"),
+    "an empty id": ('{"image": "images/0.jpg", "labels": [1], "id": ""}', "bad_entry"),
+    "an id that is a list": ('{"image": "images/0.jpg", "labels": [1], "id": [1]}', "bad_entry"),
+    "deep JSON": ("[" * 100_000, "bad_entry"),
+    "no text": (b'{"image": "\xff\xfe"}', "bad_entry"),
+    "half a character": ('{"image": "images/\\ud800.jpg", "labels": [1]}', "unsafe_name"),
+    "a zero in the path": ('{"image": "images/0.jpg\\u0000", "labels": [1]}', "missing"),
+    "a very long path": ('{"image": "' + "x" * 4000 + '", "labels": [1]}', "missing"),
+    "no such file": ('{"image": "images/none.jpg", "labels": [1]}', "missing"),
+    "a file as a folder": ('{"image": "images/0.jpg/1.jpg", "labels": [1]}', "missing"),
+    "a folder": ('{"image": "images", "labels": [1]}', "no_file"),
+    "a pipe": ('{"image": "images/pipe", "labels": [1]}', "no_file"),
+    "a device": ('{"image": "/dev/zero", "labels": [1]}', "outside"),
+    "a path out of the folder": ('{"image": "../secret.jpg", "labels": [1]}', "outside"),
+    "a link out of the folder": ('{"image": "images/link.jpg", "labels": [1]}', "outside"),
+    "links in a circle": ('{"image": "images/circle", "labels": [1]}', "missing"),
+    "no labels": ('{"image": "images/0.jpg"}', "no_label"),
+    "an empty list of labels": ('{"image": "images/0.jpg", "labels": []}', "no_label"),
+    "a negative label": ('{"image": "images/0.jpg", "labels": [-1]}', "bad_label"),
+    "a label too large": ('{"image": "images/0.jpg", "labels": [3]}', "bad_label"),
+    "an endless label": ('{"image": "images/0.jpg", "labels": [1e999]}', "bad_label"),
+    "a label with a point": ('{"image": "images/0.jpg", "labels": [1.0]}', "bad_label"),
+    "a truth value": ('{"image": "images/0.jpg", "labels": [true]}', "bad_label"),
+    "an unknown name": ('{"image": "images/0.jpg", "labels": ["dog"]}', "bad_label"),
+    "a label twice": ('{"image": "images/0.jpg", "labels": ["ant", 0]}', "bad_label"),
+    "NaN": ('{"image": "images/0.jpg", "labels": [1], "weights": [NaN]}', "bad_label"),
+    "a weight above 1": ('{"image": "images/0.jpg", "labels": [1], "weights": [2]}', "bad_label"),
+    "a negative weight": ('{"image": "images/0.jpg", "labels": [1], "weights": [-1]}', "bad_label"),
+    "infinite weight": (
+        '{"image": "images/0.jpg", "labels": 1, "weights": [1e999]}',
+        "bad_label",
+    ),
+    "two weights": (
+        '{"image": "images/0.jpg", "labels": [1], "weights": [1, 1]}',
+        "bad_label",
+    ),
+    "the same id": ('{"image": "images/0.jpg", "labels": [1], "id": "good"}', "same_name"),
+}
+
+
+def test_entries_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "secret.jpg").write_bytes(jpeg(9))
+    (folder / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    (folder / "images" / "circle").symlink_to(folder / "images" / "circle")
+    os.mkfifo(folder / "images" / "pipe")
+    good = json.dumps({"image": "images/1.jpg", "labels": [1], "id": "good"}).encode()
+    bad = [line.encode() if isinstance(line, str) else line for line, _ in BAD_ENTRIES.values()]
+    (folder / "list.jsonl").write_bytes(b"\n".join([good, *bad, b""]))
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    why = {name: data_set.assignment.left_out.get(row) for row, name in enumerate(BAD_ENTRIES, 1)}
+    assert why == {name: fault for name, (_, fault) in BAD_ENTRIES.items()}
+    assert labels(data_set) == {jpeg(1): (1,)}
+
+
+def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) -> None:
+    """Paths that lead out of that root are a separate fault."""
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "5.jpg").write_bytes(jpeg(5))
+    (folder / "b\udcff.jpg").write_bytes(jpeg(4))
+    (folder / "images" / "named").symlink_to(folder / "b\udcff.jpg")
+    paths = ["images/0.jpg", str(folder / "images" / "1.jpg"), "images/../images/2.jpg"]
+    paths += ["images/named", "5.jpg", "../lists/5.jpg", str(lists / "5.jpg")]
+    write_lines(lists / "list.jsonl", [{"image": path, "labels": [0]} for path in paths])
+    wanted = request(folder, str(lists / "list.jsonl"), images_root=str(folder))
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    assert set(labels(data_set)) == {jpeg(0), jpeg(1), jpeg(2), jpeg(4)}
+    names = data_set.table["name"].to_pylist()
+    why = {names[row]: reason for row, reason in data_set.assignment.left_out.items()}
+    assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
+    assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
+    for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
+        with pytest.raises(
+            UserError, match=r"--images_root=.* is not a folder\. Paths in the list"
+        ):
+            records.collection(request(folder, str(lists), images_root=root))
+
+
+def test_an_endless_line(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 1000)
+    good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"
+    (folder / "list.jsonl").write_text(good + '{"image": "' + "x" * 5_000_000 + '"}\n' + good)
+    data_set = prepared(records.collection(request(folder, str(folder))), tmp_path / "out", SMALL)
+    assert Counter(data_set.assignment.left_out.values()) == {"bad_entry": 1, "same_name": 1}
+
+
+def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"picture": [b"1"], "labels": [[1]]}), path)
+    with pytest.raises(UserError, match="no column 'image'; it has 'picture', 'labels'"):
+        records.collection(request(folder, str(path)))
+    rows = {"image": [jpeg(i) for i in range(6)] * 20, "labels": [[1]] * 120}
+    pq.write_table(pa.table(rows), path, compression="none")
+    whole = path.read_bytes()
+    for data in (b"", b"PAR1", whole[:1000], b"x" * 1000):
+        path.write_bytes(data)
+        with pytest.raises(
+            UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"
+        ):
+            records.collection(request(folder, str(path)))
+    path.write_bytes(whole[1000:])
+    collection = records.collection(request(folder, str(path)))
+    with pytest.raises(UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
+    table = pa.table({"image": [1, 2], "labels": [[1], [2]]})
+    pq.write_table(table, folder / "rows.parquet")
+    collection = records.collection(request(folder, str(folder / "rows.parquet")))
+    with pytest.raises(UserError, match="0 images are left"):
+        prepared(collection, tmp_path / "out", SMALL)
+    text = pa.array([b"\xff\xfe", b"images/0.jpg"]).cast(pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"image": text, "labels": [[1], [2]]}), folder / "rows.parquet")
+    collection = records.collection(request(folder, str(folder / "rows.parquet")))
+    data_set = prepared(collection, tmp_path / "text", SMALL)
+    assert list(data_set.assignment.left_out.values()) == ["bad_entry"]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("a\nb\na\n", "lines 1 and 3 are both 'a'"),
+        ("a\n\nb", "empty line"),
+        ("a\n \t\nb", "empty line"),
+        ("", "empty line"),
+    ],
+)
+def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
+    (folder / "classes.txt").write_text(content)
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    with pytest.raises(UserError, match=message):
+        records.collection(request(folder, str(folder)))
+
+
+def test_a_list_of_classes_from_windows(folder: Path) -> None:
+    """The list has a byte order mark and carriage returns."""
+    (folder / "classes.txt").write_bytes(b"\xef\xbb\xbfant\r\nbee\r\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    assert records.collection(request(folder, str(folder))).class_names == ("ant", "bee")
+
+
+def test_a_class_name_that_would_become_two(tmp_path: Path, folder: Path) -> None:
+    """Python splits text at more than line ends; TFDS does not."""
+    (folder / "classes.txt").write_text("ant\nbee\u2028cat\n")
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    assert len(collection.class_names) == 2
+    with pytest.raises(UserError, match=r"name of class 1 is .* in one line"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_endless_lists_of_classes(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    with open(tmp_path / "huge.txt", "wb") as file:
+        file.truncate(40 * 2**30)  # sparse
+    for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
+        with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
+            records.collection(CollectionRequest(str(folder), classes=path))
+    with pytest.raises(UserError, match="--num_classes=1,000,000,000: from 1 to 4,000,000 are"):
+        records.collection(CollectionRequest(str(folder), num_classes=10**9))
+
+
+def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
+    collection = records.collection(request(folder, str(folder)))
+    labels_module._numbers.cache_clear()  # as in another process
+    (folder / "classes.txt").write_text("bee\nant\n")
+    with pytest.raises(UserError, match="has changed in the meantime"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_empty_lists(tmp_path: Path, folder: Path) -> None:
+    (folder / "list.jsonl").write_text("")
+    with pytest.raises(UserError, match="list no images"):
+        records.collection(request(folder, str(folder)))
+
+
+def test_the_error_explains_why_nothing_is_left(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": f"{i}.jpg", "labels": [0]} for i in range(6)])
+    collection = records.collection(request(folder, str(folder)))
+    with pytest.raises(UserError, match=r"0 images are left.*\(6 missing: a list names a file"):
+        prepared(collection, tmp_path / "out", SMALL)
+
+
+def test_classes_are_required(folder: Path) -> None:
+    write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
+    for wanted in (CollectionRequest(str(folder)), request(folder, str(folder), num_classes=3)):
+        with pytest.raises(UserError, match=r"either --classes.* or --num_classes"):
+            records.collection(wanted)
+
+
+def samples(label: str, *values: object) -> bytes:
+    files: dict[str, bytes] = {}
+    for i, value in enumerate(values):
+        files |= {f"./{i:04}.jpg": jpeg(i), f"./{i:04}.txt": b"a caption"}
+        files[f"./{i:04}.{label}"] = (
+            str(value).encode()
+            if label == "cls"
+            else json.dumps({"caption": "x", "tags": value}).encode()
+        )
+    return tar(files)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compressed: bool) -> None:
+    for number, content in enumerate((samples("cls", 0, "bee"), samples("cls", " cat\n", 1))):
+        name = f"shard-{number:03}.tar" + ".gz" * compressed
+        (folder / name).write_bytes(gzip.compress(content) if compressed else content)
+    pattern = str(folder / ("shard-{000..001}.tar" + ".gz" * compressed))
+    data_set = prepared(webdataset.collection(request(folder, pattern)), tmp_path / "out", SMALL)
+    source = Tfds(str(data_set.folder), "train", None, where="input")
+    examples = [(example.image, *example.labels) for example in source.read(np.arange(4))]
+    assert Counter(examples) == Counter([(jpeg(0), 0), (jpeg(1), 1), (jpeg(0), 2), (jpeg(1), 1)])
+
+
+def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
+    (folder / "a.tar").write_bytes(samples("json", ["bee", "ant"], [2]))
+    wanted = request(folder, str(folder), label_field="tags", multi_label=True)
+    data_set = prepared(webdataset.collection(wanted), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (1, 0), jpeg(1): (2,)}
+
+
+def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
+    files = {"good.jpg": jpeg(0), "good.cls": b"0", "none.jpg": jpeg(1), "none.txt": b"1"}
+    for i, text in enumerate((b"dog", b"3", b"-1", b"9" * 10_000, b"1" * 2_000_000, b"\xff")):
+        files |= {f"bad{i}.jpg": jpeg(2 + i), f"bad{i}.cls": text}
+    (folder / "a.tar").write_bytes(tar(files | {"last.cls": b"1"}))
+    data_set = prepared(
+        webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL
+    )
+    assert data_set.assignment.left_out == {
+        1: "no_label", **dict.fromkeys(range(2, 8), "bad_label"), 8: "no_image"
+    }  # fmt: skip
+    assert labels(data_set) == {jpeg(0): (0,)}
+
+
+def test_patterns_of_files(tmp_path: Path) -> None:
+    for name in ("train-00.tar", "train-01.tar", "val-0.tar", "other.txt"):
+        (tmp_path / name).write_bytes(b"")
+    listed = lambda source: [(f.name, f.split) for f in source_files(source, [".tar"])]
+    assert listed(str(tmp_path)) == [
+        (n, None) for n in ("train-00.tar", "train-01.tar", "val-0.tar")
+    ]
+    assert listed(f"train={tmp_path}/train-{{00..01}}.tar,val={tmp_path}/val-*.tar") == [
+        ("train-00.tar", "train"), ("train-01.tar", "train"), ("val-0.tar", "val")
+    ]  # fmt: skip
+    for source, message in (
+        (f"{tmp_path}/train-{{00..02}}.tar", "no file .*train-02.tar"),
+        (f"{tmp_path}/*.zip", "names no files"),
+        (f"{tmp_path}/{{0..99999999999}}", "more than 1,000,000"),
+        (f"{tmp_path}/{{0..99999}}{{0..99999}}", "more than 1,000,000"),
+        (f"{tmp_path},{tmp_path}/val-0.tar", "twice"),
+        (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", "nothing before or after a comma"),
+    ):
+        with pytest.raises(UserError, match=message):
+            listed(source)
+
+
+def of_hugging_face(path: Path, names: list[str], numbers: list, *, several: bool = False) -> None:
+    """A Parquet file as `datasets` writes it, with names of classes in its metadata."""
+    feature: dict = {"names": names, "_type": "ClassLabel"}
+    field = "labels" if several else "label"
+    features = {field: {"feature": feature, "_type": "Sequence"} if several else feature}
+    images = [{"bytes": jpeg(i), "path": None} for i in range(len(numbers))]
+    table = pa.table({"image": images, field: numbers})
+    about = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    pq.write_table(table.replace_schema_metadata(about), path)
+
+
+@pytest.mark.parametrize("given", [{}, {"num_classes": 2}, {"classes": "classes.txt"}])
+def test_names_of_classes_in_parquet(tmp_path: Path, folder: Path, given: dict) -> None:
+    """Numbers of the file are its names, in the order of --classes if that is given."""
+    of_hugging_face(folder / "a.parquet", ["cat", "ant"], [0, 1])
+    if "classes" in given:
+        given = {"classes": str(folder / "classes.txt")}
+    wanted = CollectionRequest(str(folder / "a.parquet"), multi_label=False, **given)
+    collection = records.collection(wanted)
+    assert tuple(collection.class_names) == (NAMES if given.get("classes") else ("cat", "ant"))
+    found = labels(prepared(collection, tmp_path / "out", SMALL))
+    assert {image: collection.class_names[of[0]] for image, of in found.items()} == {
+        jpeg(0): "cat", jpeg(1): "ant"
+    }  # fmt: skip
+
+
+def test_lists_of_labels_with_names_in_parquet(tmp_path: Path, folder: Path) -> None:
+    of_hugging_face(folder / "a.parquet", ["cat", "ant"], [[0, 1], [1]], several=True)
+    collection = records.collection(CollectionRequest(str(folder / "a.parquet")))
+    assert labels(prepared(collection, tmp_path / "out", SMALL)) == {
+        jpeg(0): (0, 1), jpeg(1): (1,)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        (["cat", "dog"], {"classes": True}, "names the class 'dog' .* --classes=.* does not have"),
+        (["cat", "ant"], {"num_classes": 3}, "--num_classes=3, but .* names 2 classes: cat, ant"),
+        (["ant", "cat"], {}, "name other classes: class 0 is 'cat', and 'ant' among the others"),
+        (["café", "cafe\u0301"], {}, "one name, café"),
+    ],
+)
+def test_other_names_of_classes_in_parquet(
+    folder: Path, names: list[str], given: dict, message: str
+) -> None:
+    of_hugging_face(folder / "a.parquet", names, [0, 1])
+    if not given:
+        of_hugging_face(folder / "b.parquet", ["cat", "ant"], [0, 1])
+    if "classes" in given:
+        given = {"classes": str(folder / "classes.txt")}
+    with pytest.raises(UserError, match=message):
+        records.collection(CollectionRequest(str(folder), multi_label=False, **given))
+
+
+def test_composed_and_decomposed_names_of_classes(tmp_path: Path, folder: Path) -> None:
+    (folder / "classes.txt").write_text("cafe\u0301\nant\n")
+    write_lines(folder / "a.jsonl", [{"image": "images/0.jpg", "labels": ["café"]}])
+    collection = records.collection(request(folder, str(folder / "a.jsonl")))
+    assert tuple(collection.class_names) == ("café", "ant")
+    assert labels(prepared(collection, tmp_path / "out", SMALL)) == {jpeg(0): (0,)}

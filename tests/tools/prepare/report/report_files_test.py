@@ -1,0 +1,197 @@
+"""Contents of report.json, report.html and the lists of images."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from PIL import Image, ImageOps
+
+from tests.tools.prepare.conftest import jpeg
+from tests.tools.prepare.duplicates_test import A, B, C, assigned, table
+from vit_jax.core.screen import Screen
+from vit_jax.tools.prepare import faults
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare.pipeline import prepare
+from vit_jax.tools.prepare.readers import image_folder
+from vit_jax.tools.prepare.report import copy_pairs, summary
+from vit_jax.tools.prepare.report import page as report_page
+from vit_jax.tools.prepare.tasks import runners
+
+STRANGE = "<b>&amp; 'x'.jpg"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set with one of everything; class c is empty."""
+    source = tmp_path_factory.mktemp("source")
+    large = [jpeg(seed, (120, 160), quality=95) for seed in range(12)]
+    files = {f"a/{i}.jpg": data for i, data in enumerate(large[:8])}
+    files |= {f"b/{i}.jpg": data for i, data in enumerate(large[8:])}
+    image = Image.open(io.BytesIO(large[2]))
+    small, mirrored = io.BytesIO(), io.BytesIO()
+    ImageOps.mirror(Image.open(io.BytesIO(large[5]))).save(mirrored, "JPEG", quality=90)
+    image.resize((60, 80)).save(small, "JPEG", quality=80)
+    files |= {
+        "b/copy.jpg": large[1],
+        "a/small.jpg": small.getvalue(),
+        "a/mirrored.jpg": mirrored.getvalue(),
+        f"a/{STRANGE}": jpeg(50)[:-300],
+        "a/empty.jpg": b"",
+        "b/text.jpg": b"404",
+        "c/only.jpg": b"",
+    }
+    for name, data in files.items():
+        path = source / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    options = PrepareOptions(splits="test=4,train=rest", duplicates="drop")
+    collection = image_folder.collection(CollectionRequest(str(source)))
+    output = tmp_path_factory.mktemp("output")
+    run = runners.in_processes(1)
+    return prepare(collection, output, options, run, Screen(io.StringIO())).folder
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_the_counts(report: dict[str, Any]) -> None:
+    assert report["images"] | {"bytes_read": 0} == {
+        "listed": 19,
+        "examples": 14,
+        "left_out": 5,
+        "bytes_read": 0,
+    }
+    assert {name: split["examples"] for name, split in report["splits"].items()} == {
+        "test": 4,
+        "train": 10,
+    }
+    assert report["left_out"] == {"empty": 2, "duplicate": 1, "truncated": 1, "unreadable": 1}
+    assert report["faults"]["truncated"]["became"] == {"set_aside": 1}
+    assert report["formats"] == {"JPEG": 16, "unknown": 3}
+    assert report["shorter_side"]["max"] == 120 and report["shorter_side"]["min"] == 60
+    for spread in (report["shorter_side"], report["file_bytes"]):
+        assert sum(count for _, _, count in spread["bins"]) == 14
+        assert all(low < high for low, high, _ in spread["bins"])
+
+
+def test_the_classes(report: dict[str, Any]) -> None:
+    classes = report["classes"]
+    assert classes["number"] == 3 and sum(classes["examples_of_each"]) == 14
+    assert classes["empty_names"] == ["c"] and classes["empty"] == 1
+    assert [name for name, _ in classes["most"]] == ["a", "b"]
+
+
+def test_the_duplicates(report: dict[str, Any]) -> None:
+    duplicates = report["duplicates"]
+    assert duplicates["same_bytes"]["images"] == 1 == duplicates["same_bytes"]["of_other_classes"]
+    assert duplicates["near"]["images"] == 1 and duplicates["near"]["of_other_classes"] == 0
+    assert duplicates["mirrored"] == {"images": 1, "of_other_classes": 0}
+    assert duplicates["in_evaluation"] == {} and duplicates["not_compared"] == 0
+    (pair,) = duplicates["class_pairs"]["most"]
+    assert pair == {"classes": ["a", "b"], "copies": 1, "same_bytes": 1}
+
+
+def test_left_out_images_are_listed(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "set_aside.jsonl").read_text().splitlines()]
+    why = {line["name"]: line["why"] for line in lines}
+    copies = {line["name"]: line["of"] for line in lines if "of" in line}
+    assert len(why) == 5 and why[f"a/{STRANGE}"] == "truncated"
+    assert {*copies.items()} <= {("a/1.jpg", "b/copy.jpg"), ("b/copy.jpg", "a/1.jpg")}
+    assert len(copies) == 1
+
+
+def test_the_page_is_one_file(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "Content-Security-Policy" in page and "<script" not in page
+    assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import|https?://""", page)
+    assert STRANGE not in page and report_page.escape(STRANGE) in page
+    assert page.count('<div class="pair">') == 3
+    assert page.count('src="data:image/jpeg;base64,') == 10 + 6 + 2  # train, pairs, left out
+    assert "Classes without examples: 1 (c)." in page and "<li>c</li>" in page
+    assert page.index("the same bytes, of another class") < page.index("<p>near, ")
+    assert "a and b</td>" in page
+
+
+def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
+    lines = [json.loads(line) for line in (folder / "copies.jsonl").read_text().splitlines()]
+    kinds = [(line["kind"], line["other_class"], line["other_split"]) for line in lines]
+    assert kinds[0] == ("same_bytes", True, False)  # an image that was left out is in no split
+    assert kinds[1:] == [("near", False, True), ("mirrored", False, False)]
+    assert {lines[0]["name"], lines[0]["of"]} == {"a/1.jpg", "b/copy.jpg"}
+    assert [lines[0]["classes"], lines[0]["classes_of"]] in ([["a"], ["b"]], [["b"], ["a"]])
+    assert lines[0]["left_out"] == "duplicate" and "bits" not in lines[0]
+    for line in lines[1:]:
+        assert line["bits"] <= 4 and line["left_out"] is None
+        assert line["other_split"] == (line["split"] != line["split_of"])
+
+
+def test_every_reason_has_a_description() -> None:
+    for reason in (*faults.FAULTS, *summary.REASONS, "in_evaluation:imagenet2012"):
+        assert summary.what(reason)
+
+
+def test_charts_with_no_bar_and_with_one() -> None:
+    for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
+        assert report_page.bars("title", "note", bins, str).count("<rect") == len(bins)
+    for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
+        assert "nan" not in report_page.curve("title", "note", values)
+
+
+def test_merged_images_count_for_all_of_their_classes() -> None:
+    images = table(("a", 1), ("b", 2), ("a", 1))
+    result = assigned(images, duplicates="merge")
+    counts = summary.labels_of(images, result, result.splits["train"], 4)
+    assert counts.tolist() == [1, 1, 1, 0]
+
+
+def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) -> dict[str, Any]:
+    images = table(*looks)
+    place = images.schema.get_field_index("labels")
+    field = images.schema.field(place)
+    images = images.set_column(place, field, pa.array(labels, field.type))
+    result = assigned(images)
+    pairs = copy_pairs.copy_pairs(images, result)
+    return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
+
+
+def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
+    """Among several labels, only those count that exactly one of the two images has."""
+    copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
+    assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
+        "number": 3,
+        "most": [
+            {"classes": ["a", "b"], "copies": 2, "same_bytes": 1, "near": 1},
+            {"classes": ["a", "c"], "copies": 1, "same_bytes": 1},
+        ],
+    }
+    assert pairs_of_classes([[0], [0]], ("x", A), ("x", A)) == {"number": 0, "most": []}
+
+
+def test_copies_between_classes_and_splits_come_first() -> None:
+    splits = ["train", "train", "val", "train", "train", "train"]
+    images = table(("a", A), ("b", A ^ 1), ("c", B), ("c", B), ("d", C), ("d", C), splits=splits)
+    place = images.schema.get_field_index("labels")
+    field = images.schema.field(place)
+    labels = [[0], [1], [1], [1], [0], [0]]
+    images = images.set_column(place, field, pa.array(labels, field.type))
+    result = assigned(images, duplicates="drop")
+    pairs = copy_pairs.copy_pairs(images, result)
+    entries = list(copy_pairs.entries(images, result, ["one", "two"], pairs))
+    assert [(one["name"], one["of"], one["kind"]) for one in entries] == [
+        ("1.jpg", "0.jpg", "near"),
+        ("3.jpg", "2.jpg", "same_bytes"),
+        ("5.jpg", "4.jpg", "same_bytes"),
+    ]
+    assert [one["other_split"] for one in entries] == [False, True, False]
+    assert entries[1]["split"] == "train" and entries[1]["split_of"] == "val"
+    assert entries[1]["left_out"] == "duplicate"
+    shown = [copy_pairs.in_words(pairs, at) for at in copy_pairs.to_show(pairs)]
+    assert shown == ["near, of another class", "the same bytes, val and train"]

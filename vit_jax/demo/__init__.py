@@ -1,1 +1,0 @@
-"""python -m vit_jax.demo: a page that says what a model sees in an image."""

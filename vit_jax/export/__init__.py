@@ -1,1 +1,0 @@
-"""Trained models for use without this package; python -m vit_jax.export writes them."""

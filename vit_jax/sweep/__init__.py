@@ -1,1 +1,0 @@
-"""A grid of trainings: its points, their progress and results; `python -m vit_jax.sweep`."""

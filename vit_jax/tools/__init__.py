@@ -1,0 +1,1 @@
+"""Commands that use the core, which never imports them."""

@@ -1,0 +1,83 @@
+"""Exporting a model: vit-jax export --checkpoint runs/digits --output digits_hf
+
+--to=huggingface writes a folder that transformers loads; --to=stablehlo a program that JAX runs
+without this package, on any of the platforms it was made for; --to=onnx a file for ONNX's runtimes;
+--to=tflite one for LiteRT; see docs/export.md.
+"""
+
+from absl import flags
+
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
+    flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
+    flags.DEFINE_enum(
+        "to",
+        "huggingface",
+        ("huggingface", "stablehlo", "onnx", "tflite"),
+        "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
+    )
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_enum(
+        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
+    )
+    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
+    flags.DEFINE_integer("batch_size", 1, "Of tflite: how many images a call takes.")
+    flags.mark_flags_as_required(["checkpoint", "output"])
+    command.parse()
+
+from vit_jax import weights
+from vit_jax.core import cloud
+from vit_jax.core.errors import UserError
+from vit_jax.models.int8 import quantise
+from vit_jax.tools.export import tflite
+from vit_jax.tools.export.program import stablehlo
+from vit_jax.tools.export.to_onnx.file import save as onnx
+
+FLAGS = flags.FLAGS
+READ_BY = {"batch_size": "tflite", "platforms": "stablehlo"}
+IN_FLOAT32 = ("onnx", "tflite")
+
+
+def check_flags() -> None:
+    """UserError for flags that are empty, or that the format does not read."""
+    for name in ("checkpoint", "output", "platforms"):
+        if not FLAGS[name].value:
+            raise UserError(f"--{name} is empty: give a value.")
+    for name, reader in READ_BY.items():
+        if FLAGS[name].present and FLAGS.to != reader:
+            raise UserError(f"--{name} is read by --to={reader} alone: leave it out.")
+    if FLAGS.to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
+        raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
+    if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):
+        raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
+
+
+def main(_: list[str]) -> None:
+    """The command."""
+    check_flags()
+    dtype = "float32" if FLAGS.to in IN_FLOAT32 else FLAGS.dtype
+    loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
+    if FLAGS.int8:
+        quantise(loaded.model)
+    loaded, notice = weights.with_class_names(loaded)
+    with cloud.staged(FLAGS.output) as output:
+        if FLAGS.to == "huggingface":
+            weights.save(loaded, output, "huggingface")
+        elif FLAGS.to == "onnx":
+            onnx(loaded, output)
+        elif FLAGS.to == "tflite":
+            tflite.save(loaded, output, FLAGS.batch_size)
+        else:
+            stablehlo(loaded, output, FLAGS.platforms)
+    height, width = loaded.model.preprocess.image_size
+    print(f"{loaded.name}, images of {height} x {width} pixels: {FLAGS.output}")
+    if notice:
+        print(notice)
+
+
+if __name__ == "__main__":
+    command.run(main)

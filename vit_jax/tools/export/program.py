@@ -1,0 +1,61 @@
+"""A program in StableHLO, for JAX without this package."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import export as jax_export
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.files import atomic_folder
+from vit_jax.nn.kernels import choice
+from vit_jax.tools.export.about import about
+from vit_jax.weights import Loaded
+from vit_jax.weights.files import npz
+from vit_jax.weights.files.tensors import of_array
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
+PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"
+
+
+def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> None:
+    """Writes the program, its weights and their metadata into a folder that must not exist yet.
+
+    The program takes the weights as a dictionary of arrays by name and images [B, H, W, 3], for any
+    B, and gives logits [B, C], or features [B, D] of a model without a head. The weights are not
+    part of the program, so that it stays small and takes others.
+
+    Raises:
+      UserError: the folder is there, or cannot be written; or an unknown platform.
+    """
+    folder = Path(folder)
+    for platform in platforms:
+        if platform not in PLATFORMS:
+            raise UserError(f"--platforms: {platform!r}. {nearest(platform, PLATFORMS)}")
+    if os.path.lexists(folder):
+        raise UserError(f"{folder} is there already: give another output, or delete it.")
+    graph, state = nnx.split(loaded.model, nnx.Param)
+    params = pytrees.flatten(nnx.to_pure_dict(state))
+    forward = jax.jit(lambda p, x: nnx.merge(graph, pytrees.unflatten(p))(x))
+    (batch,) = jax_export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *loaded.model.preprocess.image_size, 3), np.float32)
+    shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
+    with choice.portable():
+        program = jax_export.export(forward, platforms=platforms)(shapes, images)
+    try:
+        with atomic_folder(folder) as temporary:
+            (temporary / PROGRAM).write_bytes(program.serialize())
+            arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}
+            npz.write(temporary / ARRAYS, arrays)
+            facts = about(loaded) | {
+                "platforms": program.platforms,
+                "calling_convention_version": program.calling_convention_version,
+            }
+            (temporary / ABOUT).write_text(json.dumps(facts, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error}.") from error

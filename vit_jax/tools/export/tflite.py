@@ -1,0 +1,81 @@
+"""A file of LiteRT (TensorFlow Lite), by TensorFlow's own converter."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
+from vit_jax.nn.kernels import choice
+from vit_jax.tools.export.about import about
+from vit_jax.weights import Loaded
+
+ENDING, ABOUT, INPUT = ".tflite", "about.json", "images"
+
+
+def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
+    """Writes a model as a LiteRT file, which must not exist yet.
+
+    It takes `images` [batch_size, H, W, 3] float32, normalised, and gives `logits`, or `features`
+    of a model without a head, by LiteRT's own operators alone. A zip archive at the file's end, as
+    LiteRT's metadata have it, holds about.json.
+
+    Raises:
+      UserError: another ending; a file is there, or cannot be written; or the model has an
+        operation that the converter lacks.
+    """
+    path = Path(path).expanduser()
+    if path.suffix != ENDING:
+        raise UserError(f"--output={path}: of --to=tflite it is a file that ends in {ENDING}.")
+    if batch_size < 1:
+        raise UserError(f"--batch_size={batch_size}: give at least 1.")
+    if os.path.lexists(path):
+        raise UserError(f"{path} is there already: give another output, or delete it.")
+    facts = about(loaded) | {"batch_size": batch_size}
+    content = _converted(loaded.model, facts["gives"], batch_size)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.writestr(ABOUT, json.dumps(facts, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _converted(model: Any, result: str, batch_size: int) -> bytes:
+    """The file, without metadata."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its notes for its own developers
+    import tensorflow as tf
+    from jax.experimental import jax2tf
+
+    structure, state = nnx.split(model, nnx.Param)
+    # Layer by layer: the converter takes long to cut stacks.
+    params = pytrees.apart(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
+    forward = lambda p, x: nnx.merge(structure, pytrees.together(p, pytrees.Layers))(x)
+    program = jax2tf.convert(forward, native_serialization_platforms=("cpu",), with_gradient=False)
+    variables = jax.tree.map(tf.Variable, params)
+    module = tf.Module()
+    module.all = jax.tree.leaves(variables)
+    shape = (batch_size, *model.preprocess.image_size, 3)
+    function = tf.function(
+        lambda images: {result: program(variables, images)},
+        input_signature=[tf.TensorSpec(shape, tf.float32, name=INPUT)],
+        autograph=False,
+    )
+    with choice.portable():
+        concrete = function.get_concrete_function()
+    try:
+        return tf.lite.TFLiteConverter.from_concrete_functions([concrete], module).convert()
+    except Exception as error:
+        raise UserError(
+            "TensorFlow's converter refuses this model: export to onnx or stablehlo instead. It "
+            f"says: {str(error).strip().splitlines()[0]}"
+        ) from error

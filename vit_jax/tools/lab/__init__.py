@@ -1,0 +1,1 @@
+"""Many runs: grids, protocols, scaling laws, learning rates."""

@@ -1,0 +1,253 @@
+"""Looks for a learning rate: vit-jax find_lr --config FILE --output lr.png
+
+Trains for some steps while the rate rises by equal factors (arXiv 1506.01186, section 3.3), until
+the loss diverges, and suggests the rate at which it falls the fastest. Keeps only the picture.
+"""
+
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields())
+    flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
+    flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
+    flags.DEFINE_integer("steps", 100, "How many steps, each on a batch of the training data.")
+    flags.DEFINE_string("output", None, "The PNG file to draw.")
+    flags.DEFINE_bool("json", False, "All rates and losses as one JSON object.")
+    command.parse(configs.load)
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from PIL import Image
+
+from vit_jax import train
+from vit_jax.cluster.peers import Peers
+from vit_jax.config import RunConfig, TotalConfig
+from vit_jax.core import compilation_cache
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.draw import scales
+from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
+from vit_jax.draw.scales import Axes, Scale
+from vit_jax.run import build, preflight
+from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.store import disk_space
+from vit_jax.tools.look.preview import save
+from vit_jax.training.step import lower_update
+
+SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
+DIVERGED = 4.0  # times the best mean so far, as in fastai
+LEFT_OUT = 5  # steps at the beginning, whose means are of few losses
+FEWEST = 10  # steps that can show a slope
+
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 420, 64, 56, 52, 28  # in pixels
+
+
+class RateTest(NamedTuple):
+    """The losses at rising rates.
+
+    Attributes:
+      rates, losses: of each step, before its update; the last one where it diverged left out.
+      diverged: the rate at which it did; None: nowhere.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    diverged: float | None
+
+    @property
+    def falling(self) -> list[float]:
+        """The losses without their noise, up to the lowest average: what diverges has no part."""
+        return smooth(self.losses[: int(np.argmin(averages(self.losses))) + 1])
+
+    @property
+    def smoothed(self) -> list[float]:
+        """All losses without their noise, to be drawn; those far above the first ones are cut."""
+        start = max(self.losses[:LEFT_OUT])
+        top = start + (start - min(averages(self.losses)))
+        return smooth([min(loss, top) for loss in self.losses])
+
+    @property
+    def steepest(self) -> float | None:
+        """The rate where the loss falls the fastest over the rate's logarithm; None: nowhere."""
+        means = self.falling
+        if len(means) < FEWEST:
+            return None
+        slopes = np.gradient(means, np.log(self.rates[: len(means)]))[LEFT_OUT:]
+        place = int(np.argmin(slopes))
+        return self.rates[LEFT_OUT + place] if slopes[place] < 0 else None
+
+    @property
+    def lowest(self) -> float:
+        """The rate of the lowest loss."""
+        return self.rates[int(np.argmin(self.falling))]
+
+    def document(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        found = {"steepest": self.steepest, "lowest": self.lowest, "diverged": self.diverged}
+        return found | {"rates": self.rates, "losses": self.losses, "smoothed": self.smoothed}
+
+
+def averages(losses: Sequence[float]) -> list[float]:
+    """Exponential moving averages, each divided by the sum of its weights."""
+    done, mean = [], 0.0
+    for number, loss in enumerate(losses, start=1):
+        mean = SMOOTHING * mean + (1 - SMOOTHING) * loss
+        done.append(mean / (1 - SMOOTHING**number))
+    return done
+
+
+def smooth(losses: Sequence[float]) -> list[float]:
+    """Averages over both directions alike, so that no slope moves to higher rates."""
+    steps = np.arange(len(losses))
+    weights = SMOOTHING ** np.abs(steps[:, None] - steps)
+    return list((weights @ np.asarray(losses) / weights.sum(axis=1)).tolist())
+
+
+def has_diverged(losses: Sequence[float]) -> bool:
+    """Whether the last loss is not finite, or the average far above the best one before."""
+    if not math.isfinite(losses[-1]):
+        return True
+    means = averages(losses)
+    best = min(means)
+    return means[-1] > best + (DIVERGED - 1) * abs(best)
+
+
+def rate_test(
+    config: RunConfig, *, min_lr: float, max_lr: float, steps: int, screen: Screen
+) -> RateTest:
+    """Trains from the first state of the config's run, at rates that rise to `max_lr`.
+
+    The batches, the model, the optimizer and all else are the run's; only the schedule is not.
+    """
+    if steps < FEWEST:
+        raise UserError(f"--steps={steps}: give at least {FEWEST}.")
+    if not 0 < min_lr < max_lr < math.inf:
+        raise UserError(
+            f"--min_lr={min_lr:g} --max_lr={max_lr:g}: give rates that rise from above 0."
+        )
+    config = build.pinned(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
+    build.check_views(config.input)
+    source, mesh = build.source(config.input), build.mesh(config.mesh)
+    batches = build.batch_layout(config, source, mesh)
+    growth = math.log(max_lr / min_lr) / (steps - 1)
+    parts = build.step_parts(
+        config,
+        mesh,
+        num_examples=source.num_examples,
+        num_classes=source.num_classes,
+        class_names=source.class_names,
+        source=source,
+        rising=lambda step: min_lr * jnp.exp(growth * step),
+    )
+    build.check_init(config.init)
+    split = build.SplitOfRun("input", source, config.input.preprocess)
+    build.decode(config, [split], source.num_classes)
+    rates: list[float] = []
+    losses: list[float] = []
+    with (
+        explain_out_of_memory(config),
+        build.train_feed(config, source, batches, start_step=0) as feed,
+    ):
+        layout = parts.layout
+        update = lower_update(build.update(config, parts), layout.in_steps, batches).compile()
+        state = train.first_state(config, layout, parts.model.info, screen)
+        fixed = layout.read_fixed()
+        for step in range(steps):
+            state, scalars = update(layout.apart(state), next(feed), *fixed)
+            scalars = jax.device_get(scalars)
+            losses.append(float(scalars["train/loss"]))
+            rates.append(float(scalars["train/learning_rate"]))
+            screen.bar("training at rising rates", step + 1, steps)
+            if int(scalars["first_bad_step"]) or has_diverged(losses):
+                screen.bar("training at rising rates", steps, steps)
+                return RateTest(rates[:-1], losses[:-1], rates[-1])
+    return RateTest(rates, losses, None)
+
+
+def _of_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The config of a run of so many steps, without what is due at certain ones."""
+    replace = dataclasses.replace
+    return replace(
+        config,
+        total=TotalConfig(steps=steps),
+        input=replace(config.input, skip_steps=()),
+        log=replace(config.log, profile_at_step=None, histograms_every_steps=None),
+    )
+
+
+def draw(found: RateTest, name: str) -> Image.Image:
+    """The losses over the rates: pale as they were, a line without the noise, the suggestion."""
+    means = found.smoothed
+    up = scales.fit(means, start=None, end=None, log=False)
+    across = Scale(found.rates[0], found.rates[-1], log=True)
+    axes = Axes(across, up, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
+    canvas = Canvas(WIDTH, HEIGHT)
+    canvas.text((LEFT, 14), canvas.cut(f"loss at rising rates: {name}", 690, 15), INK, size=15)
+    canvas.grid(axes, up.ticks(6), line=RULE, ink=PALE)
+    canvas.line([(axes.left, axes.bottom), (axes.right, axes.bottom)], PALE)
+    ticks = across.ticks(8)
+    for tick, label in zip(ticks, scales.labels(ticks), strict=True):
+        canvas.line([(axes.x(tick), axes.bottom), (axes.x(tick), axes.bottom + 4)], PALE)
+        canvas.text((axes.x(tick), axes.bottom + 8), label, PALE, anchor="mt")
+    canvas.text(((axes.left + axes.right) / 2, HEIGHT - 10), "optim.lr", INK, anchor="mb")
+    for rate, loss in zip(found.rates, found.losses, strict=True):
+        if up.low <= loss <= up.high:
+            canvas.dot(axes.at((rate, loss)), 2, "#c5cfe6", "#c5cfe6")
+    if found.steepest is not None:
+        x, colour = axes.x(found.steepest), COLOURS[1]
+        canvas.line([(x, axes.top), (x, axes.bottom)], colour)
+        canvas.text((x, axes.top - 4), f"steepest: {found.steepest:.2g}", colour, anchor="mb")
+    canvas.line([axes.at(point) for point in zip(found.rates, means, strict=True)], COLOURS[0], 2)
+    return canvas.finished()
+
+
+def say(found: RateTest, config: RunConfig) -> list[str]:
+    """What was found, for people."""
+    said = [f"the config's  {config.optim.lr:g}"]
+    if found.steepest is None:
+        said.append("steepest      nowhere: the loss does not fall; try more --steps")
+    else:
+        said.append(f"steepest      --config.optim.lr={found.steepest:.2g}")
+    said.append(f"lowest        {found.lowest:.2g}")
+    said.append(f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}")
+    return said
+
+
+FLAGS = flags.FLAGS
+
+
+def main(_: list[str]) -> None:
+    """The command."""
+    output = None if FLAGS.output is None else epath.Path(FLAGS.output).expanduser()
+    if output is not None and output.suffix != ".png":
+        raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
+    if output is not None:
+        disk_space.check_output(output)  # before a search of minutes
+    config = configs.load(FLAGS.config, FLAGS.config_override)
+    preflight.check_folders(config)
+    compilation_cache.use()
+    limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
+    found = rate_test(config, **limits, screen=Screen(sys.stderr))
+    if len(found.rates) < 2:
+        raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
+    if output is not None:
+        save(draw(found, " ".join([FLAGS.config, *FLAGS.config_override])), output)
+    print(json.dumps(found.document()) if FLAGS.json else "\n".join(say(found, config)))
+    if output is not None and not FLAGS.json:
+        print(f"saved         {output}")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,224 @@
+"""Runs the points in slots: a limited number of processes, each restarted until it has ended.
+
+A process inherits a locked file of its work directory, so the lock is held exactly as long as the
+process lives, even if the sweep was killed. A restarted sweep leaves running processes alone, waits
+for them, and counts them as taking a slot.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from etils import epath
+
+from vit_jax.core import errors
+from vit_jax.core.signals import StopRequest
+from vit_jax.store import workdir, workdir_lock
+from vit_jax.tools.lab.sweep import progress
+from vit_jax.tools.lab.sweep.grid import Point
+
+LOG_FILE = "log.txt"
+SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
+AGAIN = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
+POLL_SECS = 0.2
+MAX_REASON = 1000  # characters
+
+
+class Running(NamedTuple):
+    """A point that runs in its folder; process None: started by another sweep, or by hand."""
+
+    point: Point
+    folder: epath.Path
+    slot: int
+    process: subprocess.Popen[bytes] | None
+    log_start: int = 0  # bytes of the log before this start
+
+
+class Slots:
+    """Runs points by the command `trainer`, at most `number` at a time.
+
+    tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
+    "stopped", reason). variable: the environment variable that gets the slot's number, from 0.
+    max_restarts: the most restarts of a point in a row without a newer checkpoint.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        trainer: Sequence[str],
+        tell: Callable[[Point, str, str], None],
+        variable: str | None,
+        max_restarts: int,
+    ):
+        self._number, self._trainer, self._tell = number, trainer, tell
+        self._variable, self._max_restarts = variable, max_restarts
+        self._waiting: list[Point] = []
+        self._running: list[Running] = []
+        self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
+        self._saved: dict[str, int] = {}
+
+    @property
+    def running(self) -> set[str]:
+        """Names of the running points."""
+        return {run.point.name for run in self._running}
+
+    def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> Iterator[None]:
+        """Yields regularly until all points have ended, or were asked to end by `stop`."""
+        for point in points:  # those that still run have their slots before others are started
+            place = folder / point.name
+            if _is_alive(place):
+                self._running.append(Running(point, place, _holder(place).get("slot", -1), None))
+                self._tell(point, "found", "")
+            else:
+                self._waiting.append(point)
+        signalled = False
+        while self._running or (self._waiting and not stop):
+            for run in list(self._running):
+                self._look(run, stopping=bool(stop))
+            if stop and not signalled:
+                signalled = True
+                for run in self._running:
+                    _terminate(run)
+            while not stop and self._waiting and len(self._running) < self._number:
+                point = self._waiting.pop(0)
+                self._start(point, folder / point.name)
+            yield
+            time.sleep(POLL_SECS)
+
+    def _look(self, run: Running, *, stopping: bool) -> None:
+        point, process = run.point, run.process
+        if process is None:
+            if not _is_alive(run.folder):
+                self._running.remove(run)
+                if progress.look(point, run.folder).state == "finished":
+                    self._tell(point, "finished", "")
+                else:
+                    self._waiting.insert(0, point)
+            return
+        status = process.poll()
+        if status is None:
+            return
+        self._running.remove(run)
+        if status == errors.EXIT_OK:
+            self._tell(point, "finished", "")
+        elif stopping:
+            self._tell(point, "stopped", "")
+        elif status in AGAIN or status < 0 or status > 128:
+            self._again(run, _spell(status))
+        else:
+            self._fail(run, status, last_words(run.folder, run.log_start) or _spell(status))
+
+    def _again(self, run: Running, how: str) -> None:
+        """Queues a point again, unless it was restarted too often without progress."""
+        name, saved = run.point.name, progress.saved_step(run.folder)
+        further = saved > self._saved.get(name, 0)
+        self._saved[name] = saved
+        self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
+        if self._setbacks[name] > self._max_restarts:
+            words = last_words(run.folder, run.log_start)
+            reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
+            self._fail(run, 1, f"{reason}{words and f'; {words}'}")
+            return
+        self._tell(run.point, "again", how)
+        self._waiting.insert(0, run.point)
+
+    def _fail(self, run: Running, status: int, reason: str) -> None:
+        progress.write_failure(run.folder, status, reason)
+        self._tell(run.point, "failed", reason)
+
+    def _start(self, point: Point, folder: epath.Path) -> None:
+        workdir.make(folder)
+        slot = min(set(range(self._number)) - {run.slot for run in self._running}, default=0)
+        # The user may train there by hand.
+        held = None if _is_alive(folder) else workdir_lock.take(folder, SLOT_FILE)
+        if held is None:
+            self._running.append(Running(point, folder, slot, None))
+            self._tell(point, "found", "")
+            return
+        os.truncate(held, 0)
+        progress.forget_failure(folder)
+        self._saved.setdefault(point.name, progress.saved_step(folder))
+        environment = os.environ | ({self._variable: str(slot)} if self._variable else {})
+        with _open_log(folder) as log:
+            start = log.tell()
+            # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
+            process = subprocess.Popen(
+                [*self._trainer, *point.arguments(str(folder))],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=[held] if os.name == "posix" else (),
+                start_new_session=True,
+            )
+        holder = {"slot": slot, "pid": process.pid, "host": socket.gethostname()}
+        os.write(held, json.dumps(holder).encode())
+        os.close(held)
+        self._running.append(Running(point, folder, slot, process, start))
+        self._tell(point, "started", "")
+
+
+def _open_log(folder: epath.Path) -> BinaryIO:
+    """Opens the log at its end, after a line with the time. UserError if it cannot be written."""
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    try:
+        log = (Path(folder) / LOG_FILE).open("ab")
+        log.write(f"--- started {now}\n".encode())
+        log.flush()
+    except OSError as error:
+        raise workdir.unwritable(folder, error) from error
+    return log
+
+
+def last_words(folder: epath.Path, start: int = 0) -> str:
+    """The message at the end of a log: from "error:" on if present, else its last line."""
+    with (folder / LOG_FILE).open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    words = "\n".join(lines[begins[-1] :]) if begins else (lines[-1] if lines else "")
+    return words.removeprefix("error: ")[:MAX_REASON]
+
+
+def _is_alive(folder: epath.Path) -> bool:
+    """Whether a training runs in the work directory."""
+    # A sweep's training takes the other lock only once it has begun; this check must not collide.
+    return workdir_lock.is_locked(folder, SLOT_FILE) or workdir_lock.is_locked(folder)
+
+
+def _holder(folder: epath.Path) -> dict[str, Any]:
+    """The holder of the slot's file; {} if unknown."""
+    try:
+        holder = json.loads((folder / SLOT_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _terminate(run: Running) -> None:
+    """Sends SIGTERM, on which a training saves; also to a training of a killed sweep."""
+    if run.process is not None:
+        run.process.terminate()
+        return
+    holder = _holder(run.folder)
+    of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
+    if of_sweep and holder.get("host") == socket.gethostname():
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            os.kill(int(holder["pid"]), signal.SIGTERM)
+
+
+def _spell(status: int) -> str:
+    """An exit status in words: "status 75" or "SIGKILL"."""
+    number = -status if status < 0 else status - 128
+    with contextlib.suppress(ValueError):
+        if status < 0 or status > 128:
+            return signal.Signals(number).name
+    return f"status {status}"

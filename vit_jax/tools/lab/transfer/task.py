@@ -1,0 +1,270 @@
+"""What a transfer is asked to do, and the two sweeps that do it.
+
+`choose/` trains on a part of the training split and is scored on the rest; `final/` trains on all
+of it, once for each seed, and is scored on the test, once. Both are grids of overrides of one
+config, so every training can be repeated by itself with vit_jax.train.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from vit_jax import config as configs
+from vit_jax.config import EvalConfig, RunConfig
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.schema import strict
+from vit_jax.run import build
+from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, SweepGrid
+from vit_jax.tools.lab.sweep.results import SEED
+from vit_jax.training.state import EMA_ENDING
+
+HELD_OUT = "held_out"  # the evaluation on the held-out part
+NO_CHECKPOINT = "none"
+# Fields by which a training would choose by an evaluation, perhaps that of the test.
+PEEKING = ("checkpoint.best_metric", "early_stopping.metric")
+HELD_OUT_PART = 0.1  # unless the task says another
+
+
+class TransferTask(NamedTuple):
+    """A transfer.
+
+    Attributes:
+      checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
+      grid: the config file, the fields that all trainings share, and the lists to choose from.
+      held_out: the end of input.split that is held out for choosing: a fraction of its examples if
+        below 1, else their number; None: HELD_OUT_PART.
+      choose_split: the split to train on for choosing, and `held_out_split` the one to choose by,
+        such as train[:800] and train[800:1000]; both, instead of `held_out`, or none.
+      evaluation: the name of the config's evaluation of the test; None: the only one.
+      metric: the number of that evaluation to choose by.
+      ema: choose by the EMA of the weights.
+      seeds: how many trainings the result is the mean of.
+      choose_seeds: the same for each point of the choice.
+    """
+
+    checkpoint: str
+    grid: SweepGrid
+    held_out: float | None = None
+    choose_split: str | None = None
+    held_out_split: str | None = None
+    evaluation: str | None = None
+    metric: str = "accuracy"
+    ema: bool = False
+    seeds: int = 3
+    choose_seeds: int = 1
+
+    @property
+    def held_out_part(self) -> float:
+        """The fraction or number that `held_out` means."""
+        return HELD_OUT_PART if self.held_out is None else self.held_out
+
+
+class Splits(NamedTuple):
+    """The parts of the training data: all of it, and the two for choosing; "": not needed."""
+
+    final: str
+    choose: str
+    held_out: str
+
+
+def check(task: TransferTask) -> None:
+    """UserError if the task is wrong in itself; neither data nor weights are looked at."""
+    named = (task.choose_split, task.held_out_split)
+    if (named[0] is None) != (named[1] is None):
+        missing = "--choose_split" if named[0] is None else "--held_out_split"
+        raise UserError(
+            f"{missing} is missing: give both --choose_split and --held_out_split, such as "
+            "train[:800] and train[800:1000], or neither, for --held_out."
+        )
+    part = task.held_out_part
+    if task.held_out is not None and task.choose_split is not None:
+        raise UserError(
+            f"--held_out={part:g} has no effect beside --choose_split and --held_out_split: give "
+            "it, or them."
+        )
+    if not part > 0 or part == 1 or (part > 1 and part % 1):
+        raise UserError(
+            f"--held_out={part:g}: give a fraction of the training examples, such as 0.1, "
+            "or a whole number of them from 2 on, such as 200."
+        )
+    for name in ("seeds", "choose_seeds"):
+        if getattr(task, name) < 1:
+            raise UserError(f"--{name}={getattr(task, name)}: give at least 1.")
+    if not task.checkpoint:
+        raise UserError(
+            "--checkpoint is empty: give a work directory, a checkpoint or a file of weights, or "
+            f"--checkpoint={NO_CHECKPOINT} to train from scratch."
+        )
+    for field in task.grid.axes:
+        _check_axis(field)
+    if "init.weights" in task.grid.common:
+        raise UserError("init.weights is what --checkpoint sets: give it there.")
+    for point in task.grid.points():
+        configs.load(_file(task.grid), _overrides(task.grid.common | point))
+    config = base_config(task)
+    if task.checkpoint.lower() == NO_CHECKPOINT and config.model.name is None:
+        raise UserError(
+            f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
+            "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
+            "model.* is to be another; vit-jax models lists the names."
+        )
+    given = {"mixture": config.input.mixture, "pseudo_labels": config.input.pseudo_labels}
+    for field in filter(given.get, given):
+        raise UserError(
+            f"input.{field}: a transfer is to one data set with labels, a part of which it holds "
+            "out; give that one by input.source, input.data_dir and input.split."
+        )
+    evaluation_of(task, config)
+    if task.ema and config.optim.ema_decay is None:
+        raise UserError(
+            "--ema: the trainings keep no EMA of their weights. Set --config.optim.ema_decay, such "
+            "as 0.999, or leave out --ema."
+        )
+
+
+def _check_axis(field: str) -> None:
+    """UserError for a list of a field that nothing may be chosen of, as the protocol sets it."""
+    why = None
+    if field == SEED:
+        why = "a seed is not to be chosen; --seeds and --choose_seeds say how many there are"
+    elif field == CONFIG:
+        why = "one config at a time; give each a transfer of its own"
+    elif field in ("input.split", "init.weights", *PEEKING):
+        why = "the protocol sets it; give each a transfer of its own"
+    elif field.startswith("evals."):
+        why = "evaluations are not trained with, so there is nothing to choose"
+    if why:
+        raise UserError(f"{field} has a list of values: {why}. {HINT}")
+
+
+def base_config(task: TransferTask) -> RunConfig:
+    """The config of the first values of all lists, as it is before the protocol changes it."""
+    return configs.load(_file(task.grid), _overrides(task.grid.common | task.grid.points()[0]))
+
+
+def evaluation_of(task: TransferTask, config: RunConfig) -> str:
+    """The name of the evaluation of the test. UserError if there is none, or several."""
+    having = [
+        name
+        for name, c in config.evals.items()
+        if c.kind in build.KINDS and task.metric in build.KINDS[c.kind](c)
+    ]
+    if task.evaluation is not None:
+        if task.evaluation not in having:
+            raise UserError(
+                f"--evaluation={task.evaluation}: the config has no such evaluation with the "
+                f"number {task.metric!r}. {nearest(task.evaluation, having)}"
+            )
+        return task.evaluation
+    if not having and config.evals:
+        numbers = {
+            number
+            for c in config.evals.values()
+            if c.kind in build.KINDS
+            for number in build.KINDS[c.kind](c)
+        }
+        raise UserError(
+            f"--metric={task.metric}: no evaluation of the config has this number. "
+            f"{nearest(task.metric, numbers)}"
+        )
+    if len(having) != 1:
+        there = ", ".join(having) or "none"
+        raise UserError(
+            f"Which evaluation is the test? Those with the number {task.metric!r} are: {there}. "
+            "Name it by --evaluation; the others are left out."
+        )
+    return having[0]
+
+
+def key(task: TransferTask, evaluation: str) -> str:
+    """The name in metrics.jsonl of the number to choose by: "held_out/accuracy"."""
+    return f"{evaluation}{EMA_ENDING if task.ema else ''}/{task.metric}"
+
+
+def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> SweepGrid:
+    """The sweep to choose by: every point of the lists, on the part of the data without the rest.
+
+    Args:
+      weights: init.weights; None: from scratch.
+    """
+    config = base_config(task)
+    test = config.evals[evaluation_of(task, config)]
+    held_out = dataclasses.replace(
+        test, source=None, data_dir=None, label=None, split=splits.held_out
+    )
+    common = _common(task, config, weights) | {
+        "input.split": splits.choose,
+        "input.num_examples": "none",  # declared for all of the data
+        **{f"evals.{name}": "none" for name in config.evals if name != HELD_OUT},
+        **dict(_fields(f"evals.{HELD_OUT}", held_out, every=HELD_OUT in config.evals)),
+    }
+    seeds = _seeds(config, task.choose_seeds)
+    if len(seeds) == 1:
+        return SweepGrid(common | {SEED: seeds[0]}, dict(task.grid.axes), task.grid.flags)
+    return SweepGrid(common, task.grid.axes | {SEED: seeds}, task.grid.flags)
+
+
+def final_grid(
+    task: TransferTask, splits: Splits, weights: str | None, chosen: dict[str, str]
+) -> SweepGrid:
+    """The trainings of the result: the chosen values, all of the data, several seeds."""
+    config = base_config(task)
+    test = evaluation_of(task, config)
+    common = _common(task, config, weights) | {
+        **chosen,
+        "input.split": splits.final,
+        **{f"evals.{name}": "none" for name in config.evals if name != test},
+        **{f: v for f, v in task.grid.common.items() if f.startswith(f"evals.{test}.")},
+        f"evals.{test}.every_steps": "none",  # only after the last step
+    }
+    # An axis even if there is one: others may be added later.
+    return SweepGrid(common, {SEED: _seeds(config, task.seeds)}, task.grid.flags)
+
+
+def _common(task: TransferTask, config: RunConfig, weights: str | None) -> dict[str, str]:
+    """What the trainings of both sweeps share; the evaluations are set by each."""
+    kept = {
+        field: value
+        for field, value in task.grid.common.items()
+        if not field.startswith("evals.") and field != SEED
+    }
+    init = {"init.weights": "none" if weights is None else weights}
+    if weights is None:  # other fields of init would go unread
+        init |= {
+            f"init.{field.name}": _text(field.default)
+            for field in dataclasses.fields(config.init)
+            if getattr(config.init, field.name) != field.default
+        }
+    values = {field: strict.values_at(config, field)[0][1] for field in PEEKING}
+    no_peeking = {field: "none" for field, value in values.items() if value}
+    return kept | init | no_peeking
+
+
+def _seeds(config: RunConfig, number: int) -> tuple[str, ...]:
+    return tuple(str(config.seed + place) for place in range(number))
+
+
+def _fields(section: str, values: EvalConfig, *, every: bool) -> Iterator[tuple[str, str]]:
+    """Overrides that set a section to these values; not `every`: those that are not the defaults.
+
+    A section needs one at least to be there, so `split` is always among them.
+    """
+    for field in dataclasses.fields(values):
+        value = getattr(values, field.name)
+        if every or value != field.default or field.name == "split":
+            yield f"{section}.{field.name}", _text(value)
+
+
+def _text(value: Any) -> str:
+    """A value as an override spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+def _file(grid: SweepGrid) -> str:
+    return grid.common[CONFIG]
+
+
+def _overrides(fields: dict[str, str]) -> list[str]:
+    return [f"{field}={value}" for field, value in fields.items() if field != CONFIG]

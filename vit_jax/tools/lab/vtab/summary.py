@@ -1,0 +1,150 @@
+"""The numbers of all tasks, and their means: of each group, of all 19, and of the three groups.
+
+The benchmark's number is the mean of all 19 (arXiv 1910.04867). Papers on adapters often give the
+mean of the three groups' means, which weighs the four specialized tasks as much as the eight
+structured ones: it is shown beside the other, and named.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vit_jax.core.screen import aligned
+from vit_jax.core.tables import csv_text
+from vit_jax.tools.lab.transfer.results import OverSeeds
+from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
+
+ALL, OF_GROUPS = "all 19 tasks", "three groups"
+
+
+class TaskResult(NamedTuple):
+    """What came out of a task.
+
+    Attributes:
+      name: of the task.
+      accuracy: on the test, over seeds; None if there is none.
+      chosen: values by field.
+      choices: what the number depends on, in words, by what is chosen.
+      why: why there is no accuracy, or one of fewer seeds; else "".
+      folder: of the transfer.
+    """
+
+    name: str
+    accuracy: OverSeeds | None
+    chosen: dict[str, str]
+    choices: dict[str, str]
+    why: str
+    folder: str
+
+
+class VtabSummary(NamedTuple):
+    """All of it.
+
+    Attributes:
+      checkpoint: as the command gave it; weights: what it stood for.
+      results: of the tasks that are done.
+      asked: names of all that are run.
+    """
+
+    checkpoint: str
+    weights: str | None
+    config: str
+    results: list[TaskResult]
+    asked: Sequence[str]
+
+    def means(self) -> dict[str, OverSeeds | None]:
+        """Mean accuracies of each group, of ALL and OF_GROUPS; None where a task has none."""
+        there = {each.name: each.accuracy for each in self.results if each.accuracy}
+        return means(there)
+
+    def document(self) -> dict[str, Any]:
+        """The contents of results.json."""
+        return {
+            "checkpoint": self.checkpoint,
+            "weights": self.weights,
+            "config": self.config,
+            "means": {name: mean and mean._asdict() for name, mean in self.means().items()},
+            "tasks": {
+                each.name: {
+                    "title": TASKS[each.name].title,
+                    "group": TASKS[each.name].group,
+                    **each._asdict(),
+                    "accuracy": each.accuracy and each.accuracy._asdict(),
+                }
+                for each in self.results
+            },
+            "left_out": [name for name in TASKS if name not in self.asked],
+        }
+
+    def csv(self) -> str:
+        """A row for each task, then one for each mean."""
+        choices = list(dict.fromkeys(name for each in self.results for name in each.choices))
+        rows: list[list[Any]] = [
+            ["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"]
+        ]
+        for each in self.results:
+            chosen = " ".join(f"{field}={value}" for field, value in each.chosen.items())
+            said = [each.choices.get(name, "") for name in choices]
+            group = TASKS[each.name].group
+            rows.append([each.name, group, *_cells(each.accuracy), chosen, *said, each.why])
+        for name, mean in self.means().items():
+            rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
+        return csv_text(rows)
+
+    def lines(self) -> list[str]:
+        """What a person reads at the end."""
+        rows = [
+            [TASKS[each.name].group, TASKS[each.name].title, spell(each.accuracy), each.why]
+            for each in self.results
+        ]
+        said = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
+        rows = [["mean of", name, spell(mean), self.lacking(name)] for name, mean in
+                self.means().items()]  # fmt: skip
+        return [*said, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
+
+    def lacking(self, name: str) -> str:
+        """Why a mean is not there: "5 of 7 tasks"; "" if it is."""
+        there = {each.name for each in self.results if each.accuracy}
+        wanted = [task for task in TASKS if name not in GROUPS or TASKS[task].group == name]
+        number = len(there.intersection(wanted))
+        return "" if number == len(wanted) else f"{number} of {len(wanted)} tasks"
+
+
+def means(accuracies: Mapping[str, OverSeeds]) -> dict[str, OverSeeds | None]:
+    """Means of the tasks' accuracies; None for a mean that a task is missing in.
+
+    A deviation is that of the means of each seed, where all tasks have the same seeds.
+    """
+    of_tasks = {
+        group: [accuracies.get(name) for name, task in TASKS.items() if task.group == group]
+        for group in GROUPS
+    }
+    found = {group: _mean(numbers) for group, numbers in of_tasks.items()}
+    every = _mean([number for numbers in of_tasks.values() for number in numbers])
+    return {**found, ALL: every, OF_GROUPS: _mean(list(found.values()))}
+
+
+def _mean(numbers: Sequence[OverSeeds | None]) -> OverSeeds | None:
+    there = [number for number in numbers if number is not None]
+    if len(there) < len(numbers):
+        return None
+    seeds = list(there[0].values)
+    values = {}
+    if all(set(number.values) == set(seeds) for number in there):
+        values = {s: statistics.mean(number.values[s] for number in there) for s in seeds}
+    std = statistics.stdev(values.values()) if len(values) > 1 else None
+    return OverSeeds(statistics.mean(number.mean for number in there), std, values)
+
+
+def spell(number: OverSeeds | None) -> str:
+    """ "72.72 ± 0.21 %", "-" if there is none."""
+    if number is None:
+        return "-"
+    std = "" if number.std is None else f" ± {100 * number.std:.2f}"
+    return f"{100 * number.mean:.2f}{std} %"
+
+
+def _cells(number: OverSeeds | None) -> list[Any]:
+    if number is None:
+        return ["", "", 0]
+    return [number.mean, "" if number.std is None else number.std, len(number.values)]

@@ -1,0 +1,141 @@
+"""Shows a step's images: vit-jax preview --config configs/vit_digits.py --output a.png
+
+A contact sheet of the images and labels that step N of this config learns from, after all random
+preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
+"""
+
+from absl import flags
+
+from vit_jax import config as configs
+from vit_jax.core import command
+
+if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
+    command.define_config(configs.fields())
+    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
+    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
+    flags.DEFINE_string("output", None, "The PNG file to write.")
+    flags.mark_flag_as_required("output")
+    command.parse(configs.load)
+
+import io
+
+import jax
+import numpy as np
+from etils import epath
+from PIL import Image
+
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.draw import contact_sheet
+from vit_jax.draw.contact_sheet import Cell
+from vit_jax.run import build, preflight
+from vit_jax.store import disk_space
+from vit_jax.training import step as steps
+from vit_jax.training.method import view_names
+
+MOST_LABELS = 3  # under an image
+VIEW_GAP = 2  # pixels between views of an image
+
+
+def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Image.Image:
+    """The first examples, at most `max_images`, that update number `step` learns from.
+
+    `step` counts from 1, as the log does; `name` is what the title calls the run. UserError if this
+    run has no such step, or for data that cannot be read.
+    """
+    if max_images < 1:
+        raise UserError(f"--max_images={max_images}: give at least 1.")
+    build.check_views(config.input)
+    source = build.source(config.input)
+    durations = build.durations(config, num_examples=source.num_examples)
+    if not 1 <= step <= durations.total_steps:
+        raise UserError(
+            f"--step={step}: this run has the steps 1 to {durations.total_steps:,}; nearest: "
+            f"{min(max(step, 1), durations.total_steps):,}. total.* says how many."
+        )
+    objective = build.objective(config, num_classes=source.num_classes)
+    with build.train_batches(config, source, start_step=step - 1) as batches:
+        batch = next(batches)
+
+    @jax.jit
+    def first(arrays: steps.Batch) -> list[jax.Array]:
+        # All of the batch is mixed: the partner of an example may lie anywhere in it.
+        seen = steps.examples(arrays, objective, seed=config.seed, step=step - 1)
+        return [x[:max_images] for x in seen]
+
+    images, targets, weight = jax.device_get(first({k: batch[k] for k in batch if k != "index"}))
+    mean, std = (np.asarray(x, np.float32) for x in (objective.mean, objective.std))
+    pixels = images * std + mean
+    pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
+    further = [batch[name][: len(pixels)] for name in view_names(len(config.input.views))]
+    pixels = side_by_side([pixels, *further])
+    names = source.class_names or tuple(map(str, range(source.num_classes)))
+    shown = zip(pixels, targets, weight, batch["index"], batch["weight"] > 0, strict=False)
+    cells = [_cell(*each, names) for each in shown]
+    titles = [
+        f"Step {step:,} of {durations.total_steps:,}: {name}",
+        f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
+        f"{config.input.batch_size:,} examples, {config.input.preprocess}",
+    ]
+    return contact_sheet.draw(titles, cells)
+
+
+def side_by_side(views: list[np.ndarray]) -> np.ndarray:
+    """Views of images, uint8 [N, h, w, 3] each -> [N, H, W, 3], with white around smaller ones."""
+    height = max(view.shape[1] for view in views)
+    room = lambda view: ((0, 0), (0, height - view.shape[1]), (0, VIEW_GAP), (0, 0))
+    padded = [np.pad(view, room(view), constant_values=255) for view in views]
+    return np.concatenate(padded, axis=2)[:, :, :-VIEW_GAP]
+
+
+def _cell(
+    image: np.ndarray,
+    targets: np.ndarray,
+    weight: float,
+    index: int,
+    is_good: bool,
+    names: tuple[str, ...],
+) -> Cell:
+    """An example above its largest targets: "cat: 0.700", "dog: 0.300"; "cat" for one of 1."""
+    order = [c for c in np.argsort(-targets, kind="stable") if targets[c] > 0]
+    lam = lambda target: "" if target == 1 else f": {target:.3f}"
+    labels = [(_drawable(names[c], c), lam(targets[c])) for c in order]
+    if len(labels) > MOST_LABELS:
+        labels[MOST_LABELS - 1 :] = [(f"and {len(labels) - MOST_LABELS + 1} more", "")]
+    note = f"#{index}, weight {weight:.3g}" if is_good else f"#{index}, bad image"
+    return Cell(image, labels, note, crossed=not weight)
+
+
+def _drawable(name: str, number: int) -> str:
+    """The class's name; with its number where the built-in font lacks some of the letters."""
+    return name if name.isascii() else f"{number} {name.encode('ascii', 'replace').decode()}"
+
+
+def save(image: Image.Image, output: epath.Path) -> None:
+    """Writes a PNG file; its folder is made. Raises UserError if it cannot."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_bytes(file.getvalue())
+    except OSError as error:
+        raise disk_space.unwritable(output, error) from error
+
+
+FLAGS = flags.FLAGS
+
+
+def main(_: list[str]) -> None:
+    """The command."""
+    output = epath.Path(FLAGS.output).expanduser()
+    if output.suffix != ".png":
+        raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
+    config = configs.load(FLAGS.config, FLAGS.config_override)
+    preflight.check_folders(config)
+    name = " ".join([FLAGS.config, *FLAGS.config_override])
+    save(preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images), output)
+    print(f"saved    {output}")
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,96 @@
+"""What a model gets most wrong, and what it saw there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.special
+
+from vit_jax.draw.figures.mistakes import mistakes as draw_mistakes
+from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.style import look
+from vit_jax.models import observe
+from vit_jax.tools.look.visualize.passes import Seen
+from vit_jax.tools.look.visualize.photos import Photos
+
+TITLE = "What it gets wrong"
+MOST = 8  # images
+
+
+class Mistakes(NamedTuple):
+    """The images that a model gets wrong, the surest first.
+
+    Attributes:
+      places: among all images.
+      true, predicted: classes.
+      probabilities: [K, 2], of the true class and of the predicted one.
+      labelled: number of images whose class is known.
+      wrong: number of those that are wrong.
+    """
+
+    places: list[int]
+    true: list[int]
+    predicted: list[int]
+    probabilities: np.ndarray
+    labelled: int
+    wrong: int
+
+
+def find(
+    photos: Photos, logits: np.ndarray, most: int, *, probabilities: str = "softmax"
+) -> Mistakes:
+    """The `most` wrong images with the least probability of their own class.
+
+    `probabilities` are the softmax or the sigmoid of the logits.
+    """
+    known = [(place, label) for place, label in enumerate(photos.labels) if label is not None]
+    places = np.array([place for place, _ in known], int)
+    true = np.array([label for _, label in known], int)
+    exact = logits[places].astype(np.float64)
+    p = (
+        scipy.special.expit(exact)
+        if probabilities == "sigmoid"
+        else scipy.special.softmax(exact, -1)
+    )
+    predicted = exact.argmax(axis=-1)
+    own = p[np.arange(len(true)), true]
+    wrong = np.flatnonzero(predicted != true)
+    worst = wrong[np.argsort(own[wrong], kind="stable")][:most]
+    both = np.stack([own[worst], p[worst, predicted[worst]]], axis=-1)
+    return Mistakes(
+        places[worst].tolist(), true[worst].tolist(), predicted[worst].tolist(), both,
+        len(known), len(wrong),
+    )  # fmt: skip
+
+
+def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
+    """The picture of mistakes; `titles`: a class's number -> what people call it."""
+    if seen.logits is None:
+        return Findings(
+            Section(TITLE, [], "These weights have no head, so they name no classes."), {}
+        )
+    kind = getattr(model.spec, "probabilities", "softmax")
+    found = find(photos, seen.logits, MOST, probabilities=kind)
+    if not found.labelled:
+        said = (
+            "Nothing says which class the images belong to: put them into folders named after the "
+            "model's classes."
+        )
+        return Findings(Section(TITLE, [], said), {})
+    said = f"{found.wrong:,} of {found.labelled:,} images are wrong."
+    numbers = {"accuracy": 1 - found.wrong / found.labelled}
+    if not found.wrong:
+        return Findings(Section(TITLE, [], said), numbers)
+    inputs = np.stack(list(photos.some(found.places).inputs()))
+    if observe.has_attention(model):
+        heat, what = observe.rollout(model, inputs).patches, "rollout"
+    else:
+        heat, what = observe.relevance(model, inputs, found.predicted).map.patches, "relevance"
+    drawn = draw_mistakes(
+        photos.pixels(inputs), heat, [titles(c) for c in found.true],
+        [titles(c) for c in found.predicted], found.probabilities, what=what,
+    )  # fmt: skip
+    note = f"The images whose own class got the least probability, and the {what} beside each."
+    picture = Picture("mistakes", "Most wrong", note, look.png(drawn), wide=True)
+    return Findings(Section(TITLE, [picture], said), numbers)

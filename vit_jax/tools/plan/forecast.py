@@ -1,0 +1,378 @@
+"""Memory of a device, time of a step and chip-hours of a run.
+
+Memory and traffic come from the compiled step, where it is compiled; sizes of the state always from
+its shapes and shardings. The time is an estimate, with all its parts.
+"""
+
+import collections
+import dataclasses
+import math
+
+import jax
+from jax.sharding import Mesh
+
+from vit_jax.config import InputConfig, RunConfig
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import format_bytes
+from vit_jax.models import ModelInfo
+from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
+from vit_jax.run import build
+from vit_jax.tools.plan import gpu
+from vit_jax.tools.plan.compiled import (
+    DoesNotFit,
+    Figures,
+    cached_figures,
+    lower,
+    planned_step,
+    read_figures,
+)
+from vit_jax.tools.plan.step_time import StepTime, step_time
+from vit_jax.tools.plan.topology import dividing
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import StateLayout, device_bytes, total_bytes
+
+SECS_A_DAY = 86_400
+# Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
+# written from, and the data being compressed.
+SAVING_FACTOR = 1.27
+# Batches in a host's memory at once: two that tf.data has ready, one that it is making, and
+# one that is being copied to the devices (data/pipeline.py, feed.py).
+BATCHES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device.
+
+    Attributes:
+      parameters, optimizer, average: sizes by shapes and shardings.
+      activations: those that the blocks keep for the backward pass, by the model's shapes alone;
+        None where remat leaves that to the compiler.
+      peak: total peak of the compiled step; None: not compiled.
+      there: memory of the device; None: unknown.
+      teacher: of a model that no step changes, by shapes and shardings; 0 without one.
+      images: the training images that input.cache=device keeps, beside the peak; those of
+        evaluations come on top, since only their data say how many there are.
+    """
+
+    parameters: int
+    optimizer: int
+    average: int
+    activations: int | None
+    peak: int | None
+    there: int | None
+    images: int = 0
+    teacher: int = 0
+
+    @property
+    def state(self) -> int:
+        """Bytes that persist from step to step."""
+        return self.parameters + self.optimizer + self.average + self.teacher
+
+
+@dataclasses.dataclass(frozen=True)
+class HostNeeds:
+    """Needs of the host that needs the most.
+
+    Attributes:
+      images: the images of each batch that it reads.
+      input_bytes: size of the batches in its memory; files and images being decoded are excluded,
+        since only the data determine their sizes.
+      saving_bytes: memory while a checkpoint is written.
+    """
+
+    images: int
+    input_bytes: int
+    saving_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """A run on some devices.
+
+    Attributes:
+      topology: its name; None: the devices here.
+      chips: their number, of TPUs or GPUs; None without a topology.
+      sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
+      accessed: bytes that a device reads and writes in a step; None: not compiled, or unknown.
+      method: the config's method.kind.
+      products: FLOPs that it computes for one example.
+      kernels: those that a GPU runs in a step; None: not compiled, or not for a GPU.
+      compile_secs: None: not compiled.
+      from_cache: whether it was compiled for an earlier plan, in `compile_secs`.
+      saved_bytes: size of a checkpoint, all hosts together.
+      host: the needs of one host.
+    """
+
+    topology: str | None
+    device_kind: str
+    devices: int
+    chips: int | None
+    hosts: int
+    mesh: dict[str, int]
+    model: ModelInfo
+    method: str
+    products: Products
+    batch_size: int
+    steps: int
+    memory: Memory
+    sent: dict[str, int] | None
+    accessed: float | None
+    kernels: int | None
+    compile_secs: float | None
+    from_cache: bool
+    time: StepTime
+    peak_flops: float | None
+    saved_bytes: int
+    host: HostNeeds
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it is for GPUs, and so its times are bounds."""
+        return (self.topology or "").partition(":")[0] in chips.GPUS
+
+    @property
+    def exaflops(self) -> float:
+        """ExaFLOPs of the run: matrix FLOPs of an example in training x examples / 1e18."""
+        return self.products.training * self.batch_size * self.steps / 1e18
+
+    @property
+    def days(self) -> float | None:
+        """Days of training, by the estimate of a step, without evaluations and saving."""
+        secs = self.time.estimate
+        return None if secs is None else secs * self.steps / SECS_A_DAY
+
+    @property
+    def chip_hours(self) -> float | None:
+        """Chip-hours: hours times chips."""
+        return None if self.days is None or self.chips is None else self.days * 24 * self.chips
+
+    @property
+    def core_days(self) -> float | None:
+        """TensorCore-days, as in the paper's table 2: two cores in a chip, one in v5e and v6e.
+
+        None for GPUs.
+        """
+        if self.chip_hours is None or self.on_gpus:
+            return None
+        one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
+        return self.chip_hours / 24 * (1 if one else 2)
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the data sheet's rate that the model's products take, by the estimate.
+
+        On GPUs an upper bound.
+        """
+        matrix, estimate = self.time.matrix, self.time.estimate
+        if matrix is None or estimate is None:
+            return None
+        if self.time.cycles is None and self.time.kernels is None:  # no more than 1 is known
+            return None
+        return matrix / estimate
+
+    @property
+    def images_per_host_second(self) -> float | None:
+        """Images per second that each host's input has to supply."""
+        secs = self.time.estimate
+        return None if not secs else self.host.images / secs
+
+
+def forecast(
+    config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool, anew: bool = False
+) -> Forecast:
+    """The forecast of a run on a mesh; reads no data.
+
+    topology: the name of devices that may be absent, such as "v5e:16x16". compiled: whether to
+    compile the step; anew: even if its figures are cached. Raises UserError for a config that does
+    not fit the mesh, or lacks fields that a plan needs, and DoesNotFit.
+    """
+    c = config.input
+    num_examples = _declared_examples(c)
+    build.check_views(c)
+    _check_batch(config, mesh, topology)
+    step = planned_step(config, mesh, num_examples=num_examples)
+    figures, from_cache = None, False
+    if compiled and topology is None:  # jax keeps the program itself
+        figures = read_figures(lower(step))
+    elif compiled and topology is not None:
+        figures, from_cache = cached_figures(lower(step), topology, anew=anew)
+    some = mesh.devices.flat
+    generation = topology.partition(":")[0] if topology else None
+    memory = _memory(step.layout, figures, generation, _activations(config, step.model, mesh))
+    memory = _with_images(memory, config, mesh, num_examples)
+    _check_memory(memory, on_gpu=generation in chips.GPUS)
+    hosts = len({d.process_index for d in some})
+    peak = chips.peak_flops(some[0].device_kind)
+    return Forecast(
+        topology=topology,
+        device_kind=some[0].device_kind,
+        devices=mesh.size,
+        chips=mesh.size // _cores(generation) if generation else None,
+        hosts=hosts,
+        mesh={name: size for name, size in mesh.shape.items() if size > 1},
+        model=step.model,
+        method=config.method.kind,
+        products=step.products,
+        batch_size=c.batch_size,
+        steps=step.total_steps,
+        memory=memory,
+        sent=figures.sent if figures else None,
+        accessed=figures.accessed_bytes if figures else None,
+        kernels=figures.kernels if figures else None,
+        compile_secs=figures.compile_secs if figures else None,
+        from_cache=from_cache,
+        time=step_time(figures, step.products, c.batch_size / mesh.size, generation, peak, hosts),
+        peak_flops=peak,
+        saved_bytes=total_bytes(step.layout.state),
+        host=_host_needs(step.layout, step.batch),
+    )
+
+
+def _declared_examples(c: InputConfig) -> int:
+    """Examples of an epoch. UserError unless the config declares them and the classes."""
+    declared = build.declared_examples(c)
+    there = {
+        "num_examples": declared or (c.subset_per_class and c.num_examples),
+        "num_classes": c.num_classes,
+    }
+    if missing := [field for field, number in there.items() if number is None]:
+        raise UserError(
+            f"A plan reads no data, and the config does not say how many "
+            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
+            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
+        )
+    if declared is None:
+        raise UserError(
+            "A plan reads no data, and only these can tell how many examples "
+            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
+            "--config.input.subset_examples=..."
+        )
+    return declared
+
+
+def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
+    """UserError unless a batch divides over the mesh; names topologies over which it does."""
+    try:
+        build.check_batch(config, mesh)
+    except UserError as error:
+        if topology is None or -1 not in dataclasses.astuple(config.mesh):
+            raise
+        near = dividing(
+            topology,
+            batch_size=config.input.batch_size,
+            parts=config.optim.grad_accum_steps,
+            share=mesh.shape["tensor"],
+        )
+        others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
+        raise UserError(f"{topology}: {error}{others}") from error
+
+
+def _memory(
+    layout: StateLayout, figures: Figures | None, generation: str | None, activations: int | None
+) -> Memory:
+    state = layout.state
+    if generation is None:
+        there = (layout.mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
+    elif generation in chips.GPUS:
+        there = gpu.usable_bytes(generation)
+    else:
+        there = int(chips.TPUS[generation].hbm_gib * 2**30) // _cores(generation)
+    return Memory(
+        parameters=device_bytes(state.params),
+        optimizer=device_bytes(state.opt_state),
+        average=device_bytes(state.ema),
+        teacher=device_bytes(layout.fixed),
+        activations=activations,
+        peak=figures.peak_bytes if figures else None,
+        there=there,
+    )
+
+
+def _with_images(memory: Memory, config: RunConfig, mesh: Mesh, num_examples: int) -> Memory:
+    """`memory` with the images of input.cache=device, of one label each.
+
+    Where only the files tell their size, it is taken to be the model's. UserError for random ops
+    that do not run on devices.
+    """
+    c = config.input
+    if not build.is_cached(c):
+        return memory
+    size = build.cached_size(c.preprocess, "input.preprocess")
+    images = build.cached_bytes(num_examples, size, mesh, memory.there).on_device
+    return dataclasses.replace(memory, images=images)
+
+
+def _check_memory(memory: Memory, *, on_gpu: bool) -> None:
+    """DoesNotFit if a step and the images beside it take more than there is.
+
+    Of the step alone compilers for TPUs say so themselves, those for GPUs do not.
+    """
+    peak, there, images = memory.peak, memory.there, memory.images
+    if peak is None or there is None or peak + images <= there:
+        return
+    if peak <= there:
+        raise DoesNotFit(
+            f"The images of input.cache=device do not fit: they take {format_bytes(images)} "
+            f"beside {format_bytes(peak)} of the step, of {format_bytes(there)}. Set "
+            "input.cache=ram, which keeps images on the host."
+        )
+    share = (
+        f" that JAX gives to programs, a share of the GPU's memory that {gpu.FRACTIONS[0]} sets "
+        f"(default: {gpu.MEMORY_FRACTION})"
+        if on_gpu
+        else " that a device has"
+    )
+    raise DoesNotFit(
+        f"The step does not fit: it takes {format_bytes(peak)} of the {format_bytes(there)}{share}."
+    )
+
+
+def _cores(generation: str) -> int:
+    """JAX devices per chip."""
+    return chips.TPUS[generation].cores if generation in chips.TPUS else 1
+
+
+def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
+    """Activation bytes of one device, for one microbatch."""
+    parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
+    images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
+    nbytes = {
+        "none": model.activation_bytes,
+        "dots": model.activation_bytes,
+        "full": model.block_input_bytes,
+    }.get(model.spec["remat"])
+    return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
+
+
+def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
+    """The needs of a run; shardings of layout and batch may be over absent devices."""
+    copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
+    weight, of_hosts = batch["weight"], collections.defaultdict(set)
+    for device, index in weight.sharding.devices_indices_map(weight.shape).items():
+        of_hosts[device.process_index].add(index[0].indices(weight.shape[0])[:2])
+    images = max(sum(stop - start for start, stop in parts) for parts in of_hosts.values())
+    index_bytes = 8  # for each example, on the host alone
+    a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + index_bytes
+    return HostNeeds(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
+
+
+def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array that a host copies to save it.
+
+    Devices that hold the same share the work where a side divides by their number; else, and on
+    GPUs always, one of them copies all of it (orbax's default).
+    """
+    assert array.sharding is not None
+    devices = array.sharding.device_set
+    shape = array.sharding.shard_shape(array.shape)
+    nbytes = math.prod(shape) * array.dtype.itemsize
+    parts = math.prod(array.shape) // max(math.prod(shape), 1)
+    alike = len(devices) // max(parts, 1)
+    hosts = collections.Counter(device.process_index for device in devices)
+    of_one = max(hosts.values())
+    on_gpus = next(iter(devices)).platform == "gpu"
+    if not on_gpus and any(side % alike == 0 for side in shape):
+        return nbytes * of_one // alike
+    return nbytes * min(of_one, parts)

@@ -1,0 +1,239 @@
+"""Makes a data set for training from a raw collection of images.
+
+    vit-jax prepare imagenet21k --source fall11_whole.tar --output DIR
+    vit-jax prepare imagenet2012 --source folder_of_both_tars --output DIR
+    vit-jax prepare image_folder --source photos --output DIR
+    vit-jax prepare webdataset --source "{000..127}.tar" --num_classes 9 --output DIR
+    vit-jax prepare records --source lists --classes names.txt --output DIR
+
+Every image is checked, and its bytes are kept as they are. The data set is written to
+OUTPUT/<name>/<version> in the layout of TFDS: ArrayRecord files with random access, for training
+and for TFDS. After an interruption the same command goes on. A data set for gs:// is made on a disk
+of this machine and uploaded.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from vit_jax.core import cloud, command
+from vit_jax.core.errors import Preempted, UserError, nearest
+from vit_jax.core.screen import Screen, format_bytes
+from vit_jax.tools.prepare import bucket
+from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
+from vit_jax.tools.prepare.near_pairs import MOST_BITS
+from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
+from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.readers import (
+    image_folder,
+    imagenet21k,
+    imagenet2012,
+    records,
+    webdataset,
+)
+from vit_jax.tools.prepare.report import report_files
+from vit_jax.tools.prepare.split_assignment import reasons
+from vit_jax.tools.prepare.tasks import runners
+
+COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
+    "imagenet21k": imagenet21k.collection,
+    "imagenet2012": imagenet2012.collection,
+    "imagenet2012_real": imagenet2012.real,
+    "imagenet_v2": imagenet2012.version_2,
+    "image_folder": image_folder.collection,
+    "webdataset": webdataset.collection,
+    "records": records.collection,
+}
+# Flags that only some collections read.
+READ_BY = {
+    "label_order": ("imagenet21k",),
+    "classes": ("records", "webdataset"),
+    "num_classes": ("records", "webdataset"),
+    "label_field": ("records", "webdataset"),
+    "multi_label": ("records", "webdataset"),
+    "images_root": ("records",),
+    "image_field": ("records",),
+}
+# Flags whose empty values would otherwise mean the default.
+NOT_EMPTY = (
+    "name", "classes", "label_field", "image_field", "images_root", "version", "splits", "policy",
+    "drop_duplicates_of",
+)  # fmt: skip
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    kind = _kind(arguments)
+    output, remote = _output(kind)
+    screen = Screen()
+    try:
+        request = CollectionRequest(**_given(CollectionRequest))
+        request = dataclasses.replace(request, source=str(_local("source", FLAGS.source)))
+        collection = COLLECTIONS[kind](request)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if FLAGS.name is not None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
+            raise UserError(
+                f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first."
+            )
+        collection = dataclasses.replace(collection, name=FLAGS.name)
+    if remote:
+        bucket.check(remote, output, collection.name, FLAGS.version)
+    for note in collection.notes:
+        screen.say(note)
+    screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
+    given = _given(PrepareOptions)
+    given["policy"] = tuple(sorted(FLAGS.policy))
+    given["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
+    options = PrepareOptions(**given)
+    if FLAGS.runner == "beam":
+        folder = output / collection.name / options.version / WORK_DIR / "beam"
+        run = runners.on_beam(folder, FLAGS.beam_flags)
+    else:
+        run = runners.in_processes(FLAGS.workers or os.cpu_count() or 1)
+    try:
+        data_set = prepare(collection, output, options, run, screen)
+    except KeyboardInterrupt as error:
+        raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
+    _summarise(data_set, screen)
+    if remote:
+        screen.say(f"uploaded     {bucket.upload(data_set, remote, screen)}")
+
+
+def _output(kind: str) -> tuple[Path, str]:
+    """The folder that the data set is made in, and where it is uploaded to: "" if nowhere."""
+    if FLAGS.output.startswith("gs://"):
+        return bucket.scratch_folder(FLAGS.output, FLAGS.scratch), FLAGS.output
+    if FLAGS.scratch is not None:
+        raise UserError("--scratch is for --output=gs://...: leave it out.")
+    output = _local("output", FLAGS.output)
+    if kind == "image_folder":
+        folder = output / (FLAGS.name or kind) / FLAGS.version
+        source = _local("source", FLAGS.source)
+        for path, name in (
+            (output, f"--output={output}"),
+            (folder, f"{folder}, the new data set,"),
+        ):
+            if path.resolve().is_relative_to(source.resolve()):
+                raise UserError(
+                    f"{name} is inside --source={source}, where every folder is a class or a "
+                    "split: give one beside it."
+                )
+    return output, ""
+
+
+def _kind(arguments: list[str]) -> str:
+    if len(arguments) != 1:
+        raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
+    if arguments[0] not in COLLECTIONS:
+        raise UserError(f"No collection {arguments[0]!r}. {nearest(arguments[0], COLLECTIONS)}")
+    for name, kinds in READ_BY.items():
+        if FLAGS[name].present and arguments[0] not in kinds:
+            raise UserError(f"--{name} is for {' and '.join(kinds)}: leave it out.")
+    for name in NOT_EMPTY:
+        value = FLAGS[name].value
+        if FLAGS[name].present and not all(value if isinstance(value, list) else [value]):
+            raise UserError(f"--{name} is empty: give a value, or leave it out.")
+    return arguments[0]
+
+
+def _given(kind: type) -> dict[str, Any]:
+    """Values of the flags that have the names of the dataclass's fields."""
+    return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
+
+
+def _local(flag: str, path: str) -> Path:
+    if not path:
+        raise UserError(f"--{flag} is empty: name a folder.")
+    if not is_text(path):
+        raise UserError(f"--{flag}={path}: the path is not UTF-8: rename it, or give a link to it.")
+    if "\0" in path:
+        raise UserError(f"--{flag} has a zero character in it, which no path can have.")
+    if cloud.is_remote(path):
+        raise UserError(
+            f"--{flag}={path}: only folders of this machine's file system are read; written are "
+            "these and gs://... Copy it to a disk, or mount the bucket (gcsfuse)."
+        )
+    return Path(path).expanduser()
+
+
+def _summarise(data_set: PreparedSet, screen: Screen) -> None:
+    for split, size in data_set.splits.items():
+        screen.say(
+            f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
+            f" {format_bytes(size.nbytes)}"
+        )
+    if left_out := data_set.assignment.left_out:
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons(left_out))
+        screen.say(f"left out     {len(left_out):,} images: {counts}")
+    for sentence in report_files.findings(report_files.read(data_set.folder)):
+        screen.say(f"look at      {sentence}")
+    screen.say(f"report       {data_set.folder / report_files.PAGE}")
+    screen.say(f"content      {data_set.digest}")
+    screen.say(f"ready        {data_set.folder}")
+
+
+def define(values: flags.FlagValues = FLAGS) -> None:
+    """Defines the command's flags."""
+    default = PrepareOptions()
+    text, switch, integer, number, choice, repeated, several = (
+        functools.partial(define_one, flag_values=values)
+        for define_one in (
+            flags.DEFINE_string, flags.DEFINE_boolean, flags.DEFINE_integer, flags.DEFINE_float,
+            flags.DEFINE_enum, flags.DEFINE_multi_string, flags.DEFINE_list,
+        )
+    )  # fmt: skip
+    text("source", None, "The collection: a file or a folder.")
+    text("output", None, "The data set becomes OUTPUT/<name>/<version>; a folder, or gs://...")
+    text(
+        "scratch", None, "For gs://: a folder to make the data set in; it stays. Default: a cache."
+    )
+    text("name", None, "Name of the data set; default: that of the collection.")
+    text("classes", None, "File of class names, one per line (records, webdataset).")
+    integer("num_classes", None, "Instead of --classes, where labels are numbers.", 1)
+    text("label_field", None, "Field with the labels (records; the .json of webdataset).")
+    text("image_field", None, "Column with the files of images (records of a CSV).")
+    switch("multi_label", None, "Labels are lists; default: for records only.")
+    text("images_root", None, "Folder that the paths of records are relative to.")
+    text("version", default.version, "Version of the data set.")
+    text("splits", default.splits, "As test=25600,train=rest; default: those of the collection.")
+    switch("stratify", default.stratify, "Split each class of --splits in proportion.")
+    choice("label_order", "released", imagenet21k.ORDERS, "Order of ImageNet-21k's classes.")
+    repeated("policy", [], "Action for a fault, as gray:set_aside. May be repeated.")
+    choice("duplicates", default.duplicates, ("keep", "drop", "merge"), "Copies with equal bytes.")
+    choice(
+        "near_duplicates", default.near_duplicates, ("report", "drop"), "Copies that look alike."
+    )
+    choice(
+        "mirrored_duplicates", default.mirrored_duplicates, ("report", "drop"),
+        "Copies that look alike when mirrored.",
+    )  # fmt: skip
+    integer(
+        "near_bits", default.near_bits,
+        "Most bits, of 64, in which perceptual hashes of near duplicates differ.", 0, MOST_BITS,
+    )  # fmt: skip
+    repeated(
+        "drop_duplicates_of",
+        [],
+        "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
+        "Parquet file of hashes. May be repeated.",
+    )
+    integer("max_image_pixels", default.max_image_pixels, "Larger images are set aside.", 1)
+    number("shard_mib", default.shard_mib, "Approximate size of a file.", 0)
+    integer("workers", None, "Processes; default: one per core.", 1, runners.MOST)
+    choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
+    several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")
+    flags.mark_flags_as_required(["source", "output"], values)
+
+
+if __name__ == "__main__":
+    define()
+    command.run(main)

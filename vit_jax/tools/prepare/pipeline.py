@@ -1,0 +1,303 @@
+"""Makes a data set of a collection, in the order of the steps."""
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pyarrow as pa
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import delete_leftovers, write_text
+from vit_jax.core.screen import Screen, format_bytes
+from vit_jax.data.order import label_index
+from vit_jax.data.sources import tfds_writer
+from vit_jax.data.sources.tfds_writer import SplitSize
+from vit_jax.run.environment import versions
+from vit_jax.tools.prepare import catalogue, evaluation_sets, faults, prepared_set, split_assignment
+from vit_jax.tools.prepare.collection import Collection, Part, PrepareOptions, refuse_names
+from vit_jax.tools.prepare.duplicates import EvaluationSet
+from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.report import report_files
+from vit_jax.tools.prepare.split_assignment import SplitAssignment, Splits, assign_splits
+from vit_jax.tools.prepare.tasks import progress, read_part, write_shard
+from vit_jax.tools.prepare.tasks.read_part import PartTask
+from vit_jax.tools.prepare.tasks.write_shard import ShardTask, WrittenShard
+
+PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
+# In the folder of the data set; once that is ready, only the lock and the options remain in it.
+WORK_DIR = ".preparing"
+_LOCK, _OPTIONS = "lock", "options.json"
+# Of parts; earlier versions left some without mirrors in "parts", and with the hashes of clipped
+# images of 16 bits in "catalogues".
+_CATALOGUES = "checked"
+_EVALUATIONS = "evaluations"  # hashes of evaluation sets
+RunTasks = Callable[..., Iterator[Any]]  # see tasks/runners.py
+
+
+def prepare(
+    collection: Collection, output: Path, options: PrepareOptions, run: RunTasks, screen: Screen
+) -> PreparedSet:
+    """Makes the data set `output`/<name>/<version>, or continues an interrupted preparation.
+
+    UserError if the collection cannot be read, the folder holds something else, the disk is full.
+    """
+    options.refuse_impossible()
+    refuse_names(collection.class_names)
+    # Parsed before images are read for hours.
+    policy = faults.policy(options.policy, collection.policy)
+    splits = Splits.parse(options.splits or collection.splits)
+    folder = output / collection.name / options.version
+    work = folder / WORK_DIR
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(work / _LOCK, timeout=0):
+            for path in (folder, work, work / _CATALOGUES):
+                delete_leftovers(path)
+            _refuse_other_options(work, options)
+            preparation = _Preparation(collection, options, policy, splits, folder, run, screen)
+            return preparation.data_set()
+    except filelock.Timeout as error:
+        raise UserError(f"Another preparation is writing to {folder}: wait for it.") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(
+                f"No room is left for {folder}. Make some, then the same command goes on."
+            ) from error
+        raise UserError(
+            f"{folder} cannot be written ({error}); then the same command goes on."
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Preparation:
+    """The steps of `prepare`, with the arguments that they share."""
+
+    collection: Collection
+    options: PrepareOptions
+    policy: faults.Policy
+    splits: Splits
+    folder: Path
+    run: RunTasks
+    screen: Screen
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK_DIR
+
+    @property
+    def multi_label(self) -> bool:
+        return self.collection.multi_label or self.options.duplicates == "merge"
+
+    def data_set(self) -> PreparedSet:
+        """Reads, assigns and writes, unless it is ready. UserError if it is of other images."""
+        started = time.monotonic()
+        parts = self.collection.parts
+        tasks = self._tasks(parts, self.work / _CATALOGUES, self.policy)
+        # What is passed over may change: a system puts its files everywhere.
+        read = [task for task in tasks if task.part.reader not in faults.FAULTS]
+        names = "\n".join(task.catalogue.name for task in read)
+        source = hashlib.sha256(names.encode()).hexdigest()
+        if note := prepared_set.read_note(self.folder):
+            if note["source"] != source:
+                raise UserError(
+                    f"{self.folder} is ready, but the collection has been changed since. Give "
+                    f"another --version, or delete {self.folder}."
+                )
+            _clear(self.work)  # which may have been interrupted
+            return prepared_set.read(self.folder)
+        # Evaluation sets first: they are small, and their paths may be wrong.
+        evaluations, digests = self._evaluations()
+        table = self._read(tasks, "checking")
+        tell = functools.partial(self.screen.bar, "looking for duplicates")
+        assignment = assign_splits(table, self.splits, self.options, evaluations, tell)
+        # Until here the options may still change, and nothing is read again.
+        _keep_options(self.work, self.options, digests)
+        weighted = split_assignment.weighted(table, assignment)
+        written = self._write(table, assignment, weighted)
+        data_set = self._with_metadata(table, assignment, written, weighted)
+        evaluation_sets.save(self.folder / _EVALUATIONS, evaluations)
+        note = {
+            "source": source,
+            "evaluations": {
+                one.name: digest for one, digest in zip(evaluations, digests, strict=True)
+            },
+            "options": dataclasses.asdict(self.options),
+            "versions": versions(PACKAGES),
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        report_files.write(
+            data_set, self.collection, self.policy, note, self.options.max_image_pixels, self.screen
+        )
+        prepared_set.write(data_set, note)  # the last file: from now on the data set is ready
+        _clear(self.work)
+        return data_set
+
+    def _evaluations(self) -> tuple[list[EvaluationSet], list[str]]:
+        """Evaluation sets and their digests. UserError if one changed during the preparation."""
+
+        def read(parts: Sequence[Part], name: str) -> pa.Table:
+            folder = self.work / _EVALUATIONS / name
+            tasks = self._tasks(parts, folder, evaluation_sets.POLICY)
+            return self._read(tasks, f"hashing {name}")
+
+        paths = self.options.drop_duplicates_of
+        evaluations = evaluation_sets.load(paths, read)
+        digests = [evaluation_sets.digest(one) for one in evaluations]
+        before = _begun(self.work).get(_EVALUATIONS, digests)
+        for path, now, then in zip(paths, digests, before, strict=True):
+            if now != then:
+                raise UserError(
+                    f"{path} has been changed since {self.folder} was begun. Give another "
+                    f"--version, or delete {self.folder}."
+                )
+        return evaluations, digests
+
+    def _tasks(self, parts: Sequence[Part], folder: Path, policy: faults.Policy) -> list[PartTask]:
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = self.options.max_image_pixels
+        return [PartTask(k, part, policy, pixels, str(folder)) for k, part in enumerate(parts)]
+
+    def _read(self, tasks: Sequence[PartTask], title: str) -> pa.Table:
+        """The catalogue of all parts; reads those that have none yet."""
+        todo = [task for task in tasks if not task.catalogue.exists()]
+        problems: list[str] = []
+        bar = progress.PartsBar(self.screen, title, len(tasks), len(tasks) - len(todo))
+        with contextlib.ExitStack() as stack:
+            if todo:
+                stack.enter_context(progress.watched(Path(tasks[0].folder), bar.show))
+            for result in self.run(read_part.run_or_message, todo):
+                if isinstance(result, str):
+                    problems.append(result)
+                bar.add(0 if isinstance(result, str) else result)
+        self.screen.bar(title, len(tasks), len(tasks))
+        if problems:
+            raise UserError("\n".join(problems))
+        return catalogue.read([task.catalogue for task in tasks])
+
+    def _shards(
+        self, table: pa.Table, assignment: SplitAssignment
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """The paths of the files of each split, and the rows of their examples, in order."""
+        nbytes = table["nbytes"].to_numpy()
+        shard_bytes = int(self.options.shard_mib * 2**20)
+        shards = {}
+        for split, rows in assignment.splits.items():
+            ends = split_assignment.shard_ends(nbytes[rows], shard_bytes)
+            names = [
+                tfds_writer.file_name(self.collection.name, split, i, len(ends))
+                for i in range(len(ends))
+            ]
+            paths = [str(self.folder / name) for name in names]
+            shards[split] = dict(zip(paths, np.split(rows, ends[:-1]), strict=True))
+        return shards
+
+    def _write(
+        self, table: pa.Table, assignment: SplitAssignment, weighted: bool
+    ) -> dict[str, list[WrittenShard]]:
+        """Writes the missing shards; the contents of all, by split."""
+        by_split = self._shards(table, assignment)
+        shards = {path: rows for of_split in by_split.values() for path, rows in of_split.items()}
+        written: dict[str, WrittenShard] = {}
+        nbytes = table["nbytes"].to_numpy()
+        needed = sum(int(nbytes[rows].sum()) for p, rows in shards.items() if not Path(p).exists())
+        free = shutil.disk_usage(self.work).free
+        if needed > free:
+            sizes = f"{format_bytes(needed)} more, and {format_bytes(free)} are free"
+            raise UserError(f"{self.folder} needs {sizes}.")
+
+        def tasks() -> Iterator[ShardTask]:
+            """Made one by one: together they are as large as the catalogue."""
+            for path, rows in shards.items():
+                images = split_assignment.example_rows(table, rows, assignment)
+                note = str(self.work / f"{Path(path).name}.json")
+                task = ShardTask(path, note, tuple(images), self.multi_label, weighted)
+                if earlier := write_shard.already_written(task):
+                    written[path] = earlier
+                else:
+                    yield task
+
+        self.screen.bar("writing", 0, len(shards))
+        for path, shard in self.run(write_shard.run_and_name, tasks()):
+            written[path] = shard
+            self.screen.bar("writing", len(written), len(shards))
+        self.screen.bar("writing", len(shards), len(shards))
+        return {split: [written[path] for path in paths] for split, paths in by_split.items()}
+
+    def _with_metadata(
+        self,
+        table: pa.Table,
+        assignment: SplitAssignment,
+        written: Mapping[str, Sequence[WrittenShard]],
+        weighted: bool,
+    ) -> PreparedSet:
+        """Writes TFDS's files beside the shards."""
+        sizes = {
+            split: SplitSize([one.examples for one in shards], sum(one.nbytes for one in shards))
+            for split, shards in written.items()
+        }
+        tfds_writer.write_metadata(
+            self.folder,
+            name=self.collection.name,
+            version=self.options.version,
+            description=self.collection.description,
+            class_names=self.collection.class_names,
+            splits=sizes,
+            multi_label=self.multi_label,
+            weighted=weighted,
+        )
+        for split, rows in assignment.splits.items():
+            index = split_assignment.label_index_of(table, rows, assignment.labels)
+            label_index.write(self.folder / label_index.file_name(split), index)
+        digests = [one.digest for shards in written.values() for one in shards]
+        digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        return PreparedSet(self.folder, table, assignment, sizes, digest)
+
+
+def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
+    """UserError if files of the data set were written with other options."""
+    now, before = _as_json(options), _begun(work)
+    differing = [name for name in now if name in before and before[name] != now[name]]
+    if differing:
+        raise UserError(
+            f"{work.parent} was begun with other options: "
+            + ", ".join(f"{name} was {before[name]!r}" for name in differing)
+            + f". Give the same, another --version, or delete {work.parent}."
+        )
+
+
+def _keep_options(work: Path, options: PrepareOptions, digests: Sequence[str]) -> None:
+    """Records what the data set is written with: options, and digests of evaluation sets."""
+    document = _as_json(options) | {_EVALUATIONS: digests}
+    write_text(work / _OPTIONS, json.dumps(document))
+
+
+def _begun(work: Path) -> dict[str, Any]:
+    """The contents that `_keep_options` wrote; {} before any file was written."""
+    path = work / _OPTIONS
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}). Delete {work.parent}.") from error
+
+
+def _as_json(options: PrepareOptions) -> dict[str, Any]:
+    return json.loads(json.dumps(dataclasses.asdict(options)))
+
+
+def _clear(work: Path) -> None:
+    """Deletes everything but the lock and the options."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (_LOCK, _OPTIONS):
+            path.unlink()

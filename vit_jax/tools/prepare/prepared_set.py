@@ -1,0 +1,147 @@
+"""A finished data set, and the files beside its records that describe it.
+
+`prepared.json` holds its content hash, options and versions; `catalogue.parquet` a row for each
+image of the collection, with the split and example that it became or the reason that it was left
+out.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file, write_text
+from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
+from vit_jax.tools.prepare import catalogue
+from vit_jax.tools.prepare.duplicates import Duplicates
+from vit_jax.tools.prepare.split_assignment import SplitAssignment
+
+# Fields of duplicates.Duplicates.
+_COPIES = ("same", "near", "mirrored")
+_COUNTS = ("by_look", "mirrored_in", "matched", "not_compared")
+# Locations are of no use any more; without them the file depends on the images alone.
+_NOT_KEPT = ["path", "offset"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedSet:
+    """A finished data set."""
+
+    folder: Path
+    table: pa.Table  # catalogue.SCHEMA; without locations if it was read from its folder
+    assignment: SplitAssignment
+    splits: dict[str, SplitSize]
+    digest: str  # of names, labels and images in their order; hexadecimal
+
+
+def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
+    """Writes both files, prepared.json last, with the entries of `note`: the data set is ready."""
+    table = _with_assignment(data_set.table, data_set.assignment).drop_columns(_NOT_KEPT)
+    with atomic_file(data_set.folder / catalogue.NAME) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+    copies = data_set.assignment.copies
+    note = {
+        "content": data_set.digest,
+        "splits": {name: size._asdict() for name, size in data_set.splits.items()},
+        "copies": {name: getattr(copies, name) for name in _COUNTS},
+        **note,
+        "files": _sizes(data_set.folder),
+    }
+    write_text(data_set.folder / NOTE, json.dumps(note, indent=1) + "\n")
+
+
+def read_note(folder: Path) -> dict[str, Any] | None:
+    """The contents of prepared.json; None: the data set is not ready."""
+    try:
+        return json.loads((folder / NOTE).read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / NOTE} is damaged ({error}). Delete {folder}.") from error
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of the data set's files except prepared.json."""
+    paths = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != NOTE)
+    return {path.name: path.stat().st_size for path in paths if not path.name.startswith(".")}
+
+
+def read(folder: Path) -> PreparedSet:
+    """A data set that has a prepared.json. UserError if files are damaged or missing."""
+    note = read_note(folder)
+    assert note is not None
+    now = _sizes(folder)
+    for name, size in note.get("files", {}).items():
+        if now.get(name) != size:
+            problem = f"{now[name]:,} bytes" if name in now else "missing"
+            raise UserError(
+                f"{folder / name} is {problem}, and had {size:,} bytes when the set was ready. "
+                f"Delete {folder / NOTE}: the same command then makes the data set again, the same "
+                "bytes."
+            )
+    try:
+        table = pq.read_table(folder / catalogue.NAME)
+        splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
+        assignment = _assignment(table, note["copies"])
+    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: {NOTE} or {catalogue.NAME} is damaged ({error}). Delete {folder}."
+        ) from error
+    return PreparedSet(folder, table, assignment, splits, note["content"])
+
+
+def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
+    """The table with columns for left_out, split, example and the rows of originals."""
+    left_out: list[str | None] = [None] * len(table)
+    for row, why in assignment.left_out.items():
+        left_out[row] = why
+    names = list(assignment.splits)
+    split, example = np.full(len(table), -1), np.full(len(table), -1)
+    for number, rows in enumerate(assignment.splits.values()):
+        split[rows], example[rows] = number, np.arange(len(rows))
+    in_split = pa.DictionaryArray.from_arrays(
+        pa.array(split.astype(np.int32), mask=split < 0), pa.array(names, pa.string())
+    )
+    columns = {
+        "left_out": pa.array(left_out, pa.string()).dictionary_encode(),
+        "in_split": in_split,
+        "example": pa.array(example, mask=example < 0),
+    }
+    for kind in _COPIES:
+        copies, of = getattr(assignment.copies, kind), np.full(len(table), -1)
+        of[list(copies)] = list(copies.values())
+        columns[f"{kind}_as"] = pa.array(of, mask=of < 0)
+    for name, column in columns.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def _assignment(table: pa.Table, counts: Mapping[str, Any]) -> SplitAssignment:
+    kinds = [kind for kind in _COPIES if f"{kind}_as" in table.column_names]  # old sets lack some
+    columns = [_valid(table, f"{kind}_as") for kind in kinds]
+    copies = [dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in columns]
+    rows, why = _valid(table, "left_out")
+    left_out = dict(zip(rows.tolist(), why.to_pylist(), strict=True))
+    named = {row: name.partition(":") for row, name in left_out.items()}
+    evaluated = {row: name for row, (kind, _, name) in named.items() if kind == "in_evaluation"}
+    fields: dict[str, Any] = dict(zip(kinds, copies, strict=True)) | dict(counts)
+    rows, split = _valid(table, "in_split")
+    split = split.cast(pa.string()).combine_chunks().dictionary_encode()
+    numbers, examples = split.indices.to_numpy(), table["example"].take(pa.array(rows)).to_numpy()
+    splits = {}
+    for number, name in enumerate(split.dictionary.to_pylist()):
+        of_split = numbers == number
+        splits[name] = rows[of_split][np.argsort(examples[of_split])]
+    return SplitAssignment(splits, {}, left_out, Duplicates(evaluated=evaluated, **fields))
+
+
+def _valid(table: pa.Table, name: str) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """(rows that have a value in this column, their values)"""
+    rows = np.flatnonzero(table[name].is_valid().to_numpy())
+    return rows, table[name].take(pa.array(rows))

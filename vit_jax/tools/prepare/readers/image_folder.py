@@ -1,0 +1,192 @@
+"""The user's own images: `<class>/*`, or `<split>/<class>/*`."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from vit_jax.core.class_names import normal, normal_names
+from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden, is_image_name
+from vit_jax.tools.prepare.catalogue import ImageRow, Labels, RowAndBytes
+from vit_jax.tools.prepare.collection import (
+    IMAGES_PER_PART,
+    Collection,
+    CollectionRequest,
+    Part,
+    is_line,
+)
+from vit_jax.tools.prepare.faults import CONVERT
+from vit_jax.tools.prepare.readers.tars import MAX_MEMBER_BYTES
+
+
+def images(part: Part) -> Iterator[RowAndBytes]:
+    """The part's files below its folder."""
+    for name in part.files:
+        path = Path(part.path, name)
+        try:
+            row = ImageRow(name, str(path), 0, path.stat().st_size)
+            if row.nbytes > MAX_MEMBER_BYTES:
+                yield row._replace(faults=("too_large",)), None
+            else:
+                yield row, path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def parts_of_folder(
+    name: str,
+    path: Path,
+    files: Sequence[str],
+    split: str | None,
+    labels: Labels | Mapping[str, Labels],
+) -> list[Part]:
+    """Parts of IMAGES_PER_PART files below `path`, with the labels of the part or of each file."""
+    parts = []
+    for start in range(0, len(files), IMAGES_PER_PART):
+        some = tuple(files[start : start + IMAGES_PER_PART])
+        own = {file: labels[file] for file in some} if isinstance(labels, Mapping) else labels
+        part_name = f"{name}, {start + 1:,} ..."
+        parts.append(Part(part_name, "files", str(path), files=some, split=split, labels=own))
+    return parts
+
+
+def collection(request: CollectionRequest) -> Collection:
+    """UserError if the folders do not have this form."""
+    root = Path(request.source)
+    if not root.is_dir():
+        raise UserError(f"--source={root} is not a folder.")
+    folders = _folders(root)
+    by_split = {name: _folders(root / name) for name in folders}
+    has_splits = any(by_split.values())
+    if odd := [name for name in folders if has_splits and not re.fullmatch(r"[\w-]+", name)]:
+        raise UserError(
+            f"{root} has the folder {odd[0]!r} in the place of a split, whose name may have only "
+            "letters, digits, _ and -: rename it."
+        )
+    # Images that would be passed over, since other folders contain folders.
+    for name in by_split if has_splits else ():
+        for file in _names(root / name):
+            if is_image_name(file) and os.path.isfile(root / name / file):
+                within = next(split for split, names in by_split.items() if names)
+                raise UserError(
+                    f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
+                    f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
+                    "or all <split>/<class>/*."
+                )
+    of_classes = by_split if has_splits else {"": folders}
+    for where, names in of_classes.items():
+        normal_names(names, str(root / where))  # no two of them are one name
+    classes = sorted({normal(name) for names in of_classes.values() for name in names})
+    labels = {name: label for label, name in enumerate(classes)}
+    passed_over = PassedOver()
+    for name in _entries(root):
+        if name not in folders:
+            passed_over.pass_over(root, name)
+    for split in folders if has_splits else ():
+        for name in _entries(root / split):
+            if name not in by_split[split]:
+                passed_over.pass_over(root, str(Path(split, name)))
+    parts = [
+        part
+        for split in (folders if has_splits else [None])
+        for name in (by_split[split] if split else folders)
+        for part in _parts(root, split, name, labels[normal(name)], passed_over)
+    ]
+    if not parts:
+        raise UserError(f"--source={root} holds no files as <class>/* or <split>/<class>/*.")
+    return Collection(
+        name="image_folder",
+        description=f"Images of {root.name}.",
+        class_names=classes,
+        parts=[*parts, *passed_over.parts(root)],
+        # Training ignores the orientation in data sets, but honours it in folders.
+        policy={"rotated": CONVERT},
+    )
+
+
+class PassedOver:
+    """Files below a folder that are not images of a class, by the fault that says why."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}
+
+    def pass_over(self, root: Path, name: str, *, inside: str = "") -> None:
+        """Notes what is called `name` below `root`, of a folder all that is in it.
+
+        inside: the fault of what is in it; that of what is not in a class by default.
+        """
+        path = root / name
+        if any(map(is_hidden, Path(name).parts)):
+            inside = "hidden"
+        if os.path.isdir(path) and not os.path.islink(path):
+            for entry in _entries(path):
+                self.pass_over(root, str(Path(name, entry)), inside=inside or "beside_classes")
+        else:
+            known = os.path.isfile(path) or os.path.isdir(path)
+            fault = (inside or "beside_classes") if known else "no_file"
+            self.add(fault, name)
+
+    def add(self, fault: str, name: str) -> None:
+        """Notes a file, or what else has a name."""
+        self._names.setdefault(fault, []).append(name)
+
+    def parts(self, root: Path) -> list[Part]:
+        """Parts of rows without images, whose reader is the fault."""
+        return [
+            Part(f"{fault}, {start + 1:,} ...", fault, str(root), files=tuple(some))
+            for fault, names in sorted(self._names.items())
+            for start in range(0, len(names), IMAGES_PER_PART)
+            for some in [names[start : start + IMAGES_PER_PART]]
+        ]
+
+
+def not_read(part: Part) -> Iterator[RowAndBytes]:
+    """Rows of files that are not read; the part's reader is their fault."""
+    for name in part.files:
+        yield ImageRow(name, faults=(part.reader,)), None
+
+
+def _parts(
+    root: Path, split: str | None, class_name: str, label: int, passed_over: PassedOver
+) -> list[Part]:
+    folder = Path(split or "", class_name)
+    files = []
+    for name in _entries(root / folder):
+        file = str(folder / name)
+        # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
+        if os.path.isfile(root / file) and not is_hidden(name):
+            files.append(file)
+        else:
+            passed_over.pass_over(root, file, inside="nested")
+    return parts_of_folder(str(folder), root, files, split, (label,))
+
+
+def _folders(folder: Path) -> list[str]:
+    names = [name for name in _names(folder) if _is_folder(folder / name)]
+    for name in names:
+        if not is_line(name):
+            raise UserError(
+                f"{folder} has a folder whose name is not UTF-8, has several lines, or has spaces "
+                f"at its ends, {name!r}: rename it. It would be a class."
+            )
+    return names
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, and not a link to one that it is in itself."""
+    above = os.path.realpath(path.parent)
+    return os.path.isdir(path) and not (
+        os.path.islink(path) and Path(above).is_relative_to(os.path.realpath(path))
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    return [name for name in _entries(folder) if not is_hidden(name)]
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error

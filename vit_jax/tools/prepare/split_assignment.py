@@ -1,0 +1,320 @@
+"""Split, order and shard of each image: a function of the catalogue and the options alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vit_jax.core.errors import UserError
+from vit_jax.data.order import label_index
+from vit_jax.tools.prepare.catalogue import ImageRow, Labels
+from vit_jax.tools.prepare.collection import PrepareOptions
+from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, find
+from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
+from vit_jax.tools.prepare.near_pairs import Tell
+
+REST = "rest"
+ALL = "all"  # the splits of a data set, to TFDS too
+
+
+class Splits(tuple[tuple[str, int | None], ...]):
+    """Names and numbers of examples, None for all that remain: "test=100,train=rest"."""
+
+    @classmethod
+    def parse(cls, text: str) -> Splits:
+        """The splits of a flag's value. UserError."""
+        items = [item.partition("=") for item in text.split(",")]
+        names = [name for name, _, _ in items]
+        if ALL in names:
+            raise UserError(
+                f"--splits={text}: {ALL} means all splits, and cannot be the name of one."
+            )
+        for name, _, number in items:
+            if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not (
+                number == REST or re.fullmatch(r"[1-9]\d*", number)
+            ):
+                raise UserError(
+                    f"--splits={text}: {name}={number} is not a name and a number, as in "
+                    "test=25600,validation=25600,train=rest."
+                )
+        if len(set(names)) < len(names) or [n for _, _, n in items].count(REST) != 1:
+            raise UserError(f"--splits={text}: each name once, and one of them takes the {REST}.")
+        return cls((name, None if number == REST else int(number)) for name, _, number in items)
+
+    def places(self, total: int) -> dict[str, np.ndarray]:
+        """Consecutive places of `total` images, by split; for the rest at least 0."""
+        taken = sum(number or 0 for _, number in self)
+        sizes = [total - taken if number is None else number for _, number in self]
+        pieces = np.split(np.arange(total), np.cumsum(sizes)[:-1])
+        return {name: piece for (name, _), piece in zip(self, pieces, strict=True)}
+
+
+def stratified(classes: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
+    """Places of each split in `classes`, int [N], of the images in the order of the set.
+
+    They are rising; every place is in exactly one split.
+    Of a class with n of all N images, the first k splits with a number, which together take T, get
+    n T / N, rounded down or up: up where most is cut off, in ties where an image comes first, so
+    that each split has its number. One image of each class is always in the rest: a class with one
+    image is in the rest alone, and of two images at most one is in another split. Where so many
+    classes are so small that the others must give more, they do, again in proportion. The first
+    images of a class go to the split that is named first. UserError if a split wants more images
+    than can be given away.
+    """
+    total = len(classes)
+    _, first, member, counts = np.unique(
+        classes, return_index=True, return_inverse=True, return_counts=True
+    )
+    by_class = np.argsort(member, kind="stable")
+    within = np.empty(total, np.int64)  # number of earlier images of the same class
+    within[by_class] = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = np.zeros(len(counts), np.int64)  # of the split, among the images of each class
+    places = {name: np.zeros(0, np.int64) for name, _ in splits}
+    taken = 0
+    for name, number in splits:
+        if number is None:
+            continue
+        room = int((counts - 1 - start).sum())
+        if number > room:
+            raise UserError(
+                f"--stratify leaves one image of each of the {len(counts):,} classes for the "
+                f"{REST}, so {room:,} can be in {name}, and --splits wants {number:,}: "
+                f"--splits={name}={room} would be the most."
+            )
+        taken += number
+        end = start + _quotas(counts, start, number, taken, total, first)
+        places[name] = np.flatnonzero((within >= start[member]) & (within < end[member]))
+        start = end
+    (rest,) = (name for name, number in splits if number is None)
+    places[rest] = np.flatnonzero(within >= start[member])
+    return places
+
+
+def _quotas(
+    counts: np.ndarray, given: np.ndarray, number: int, taken: int, total: int, first: np.ndarray
+) -> np.ndarray:
+    """int64 [classes], images of each class in a split of this number."""
+    room = counts - 1 - given
+    exact = counts * taken - given * total  # in units of 1 / total
+    quotas = np.clip(exact // total, 0, room)
+    # Earlier splits may have got more than their share, so that these classes now have less.
+    order = np.lexsort((first, -(exact - quotas * total)))
+    while short := number - int(quotas.sum()):
+        if short < 0:
+            quotas[order[quotas[order] > 0][short:]] -= 1
+            continue
+        some = order[(room > quotas)[order]]
+        if short <= len(some):
+            quotas[some[:short]] += 1
+        else:  # small classes have given all they can: the others give more
+            more = counts[some] * short // int(counts[some].sum())
+            quotas[some] += np.minimum(np.maximum(more, 1), (room - quotas)[some])
+    return quotas
+
+
+@dataclasses.dataclass
+class SplitAssignment:
+    """The examples of a data set as rows of the catalogue."""
+
+    splits: dict[str, np.ndarray]  # int64 rows in the order of their examples
+    labels: dict[int, Labels]  # of rows that are examples of several images: all classes of these
+    # Row -> the reason: a fault's name, "duplicate", "merged", "near_duplicate", "mirrored", or
+    # "in_evaluation:NAME".
+    left_out: dict[int, str]
+    copies: Duplicates  # whether they are left out or not
+    # Of `labels`, where one of the images has weights.
+    weights: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+
+
+def assign_splits(
+    table: pa.Table,
+    splits: Splits,
+    options: PrepareOptions,
+    evaluations: Sequence[EvaluationSet] = (),
+    tell: Tell = lambda done, total: None,
+) -> SplitAssignment:
+    """Assigns the images of a catalogue to splits, and leaves some out.
+
+    `table` is of catalogue.SCHEMA, the parts in their order; `splits` are those of images whose
+    part names none. Images of `evaluations` are left out, except from splits that the collection
+    itself holds out: those that it names other than `train...`. UserError if nothing is left for a
+    split.
+    """
+    order = np.argsort(table["order"].to_numpy(), kind="stable")
+    left_out = _set_aside(table, order)
+    split = table["split"].cast(pa.string())
+    in_training = pc.fill_null(pc.starts_with(split, "train"), True).to_numpy()
+    # Held-out images stay as they are, so they come before those that are trained on.
+    rows = _without(order, left_out)
+    rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
+    copies = find(
+        table,
+        rows,
+        options.near_bits,
+        evaluations,
+        in_training,
+        without_near=options.near_duplicates == "drop",
+        without_mirrored=options.mirrored_duplicates == "drop",
+        tell=tell,
+    )
+    left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
+    if options.mirrored_duplicates == "drop":
+        left_out |= dict.fromkeys(copies.mirrored, "mirrored")
+    if options.near_duplicates == "drop":
+        left_out |= dict.fromkeys(copies.near, "near_duplicate")
+    reason = {"keep": "", "drop": "duplicate", "merge": "merged"}[options.duplicates]
+    if reason:
+        left_out |= dict.fromkeys(copies.same, reason)
+    merged = _merged(table, copies.same, left_out) if reason == "merged" else {}
+    kept = _without(order, left_out)
+    remaining = set(split.take(pa.array(kept)).unique().to_pylist())
+    for name in split.unique().to_pylist():
+        if name not in remaining and name is not None:
+            emptied = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
+            counts = reasons({int(row): left_out[int(row)] for row in emptied})
+            raise UserError(
+                f"Nothing is left of {name}: of its {len(emptied):,} images were left out "
+                + ", ".join(f"{number:,} as {why}" for why, number in counts)
+                + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
+            )
+    return SplitAssignment(
+        _split(table, kept, splits, left_out, options.stratify),
+        {row: tuple(weights) for row, (weights, _) in merged.items()},
+        left_out,
+        copies,
+        {row: tuple(weights.values()) for row, (weights, given) in merged.items() if given},
+    )
+
+
+def weighted(table: pa.Table, assignment: SplitAssignment) -> bool:
+    """Whether labels of the examples have weights."""
+    given = pc.greater(pc.list_value_length(table["weights"]), 0).to_numpy()
+    return bool(assignment.weights) or any(given[rows].any() for rows in assignment.splits.values())
+
+
+def _without(rows: np.ndarray, left_out: Mapping[int, str]) -> np.ndarray:
+    return rows[~np.isin(rows, np.fromiter(left_out, np.int64, len(left_out)))]
+
+
+def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
+    """Rows whose action is to be set aside, and rows with the name of an earlier one."""
+    rows = np.flatnonzero(pc.equal(table["action"].cast(pa.string()), SET_ASIDE).to_numpy())
+    left_out = {int(row): table["faults"][int(row)].as_py()[-1] for row in rows}
+    # Equal names have equal hashes: only neighbours in the order can have the same one.
+    hashes = table["order"].to_numpy()[order]
+    names = table["name"]
+    for place in (np.flatnonzero(hashes[1:] == hashes[:-1]) + 1).tolist():
+        before, row = int(order[place - 1]), int(order[place])
+        if names[before].as_py() == names[row].as_py():
+            left_out.setdefault(row, "same_name")
+    return left_out
+
+
+def _merged(
+    table: pa.Table, same: dict[int, int], left_out: dict[int, str]
+) -> dict[int, tuple[dict[int, float], bool]]:
+    """Row that stays for others -> (label -> largest weight, rising; whether any were given).
+
+    A label without a weight weighs 1.
+    """
+    rows: dict[int, list[int]] = {}
+    for row, first in same.items():
+        if first not in left_out:
+            rows.setdefault(first, [first]).append(row)
+    merged = {}
+    for first, of in rows.items():
+        weights: dict[int, float] = {}
+        given = False
+        for row in of:
+            labels, own = table["labels"][row].as_py(), table["weights"][row].as_py()
+            given |= bool(own)
+            for label, weight in zip(labels, own or [1.0] * len(labels), strict=True):
+                weights[label] = max(weights.get(label, 0.0), weight)
+        merged[first] = dict(sorted(weights.items())), given
+    return merged
+
+
+def _split(
+    table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str], stratify: bool
+) -> dict[str, np.ndarray]:
+    column = table["split"].cast(pa.string()).combine_chunks()
+    named = column.is_valid().to_numpy(zero_copy_only=False)[kept]
+    rows: dict[str, np.ndarray] = {}
+    if named.any():
+        names = column.to_numpy(zero_copy_only=False)[kept]
+        rows = {str(name): kept[names == name] for name in sorted(set(names[named]))}
+    free = kept[~named]
+    if stratify and (len(splits) == 1 or (rows and not len(free))):
+        why = f"the collection names {', '.join(rows)}" if rows else "all are in one"
+        raise UserError(
+            f"--stratify is for splits that --splits makes, and {why}: leave it out, or give "
+            "the numbers to split off, as --splits=validation=500,train=rest."
+        )
+    if not len(free) and rows:
+        return rows
+    taken = sum(number or 0 for _, number in splits)
+    if len(free) <= taken:
+        wanted = ",".join(f"{name}={number or REST}" for name, number in splits)
+        problem = (
+            f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
+            f"{wanted}"
+            if taken
+            else "0 images are left"
+        )
+        counts = [
+            f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
+            for reason, number in reasons(left_out)
+        ]
+        raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))
+    if stratify:
+        labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
+        places = stratified(labels, splits)
+    else:
+        places = splits.places(len(free))
+    for name, at in places.items():
+        rows[name] = np.concatenate([rows.get(name, kept[:0]), free[at]])
+    return rows
+
+
+def reasons(left_out: Mapping[int, str]) -> list[tuple[str, int]]:
+    """(reason, number of images that were left out for it), the most frequent first."""
+    return Counter(left_out.values()).most_common()
+
+
+def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
+    """Ends of a split's shards, in (0, n]; their numbers of examples are nearly equal."""
+    count = min(max(1, round(float(nbytes.sum()) / shard_bytes)), len(nbytes))
+    return [len(nbytes) * (i + 1) // count for i in range(count)]
+
+
+def example_rows(table: pa.Table, rows: np.ndarray, assignment: SplitAssignment) -> list[ImageRow]:
+    """The images at `rows` with the labels of their examples, and all that writing them needs."""
+    columns = ["name", "path", "offset", "nbytes", "labels", "weights", "action", "sha256"]
+    images = []
+    for row, image in zip(
+        rows.tolist(), table.select(columns).take(pa.array(rows)).to_pylist(), strict=True
+    ):
+        image["labels"] = assignment.labels.get(row, tuple(image["labels"]))
+        image["weights"] = assignment.weights.get(row, tuple(image["weights"]))
+        images.append(ImageRow(**image))
+    return images
+
+
+def label_index_of(
+    table: pa.Table, rows: np.ndarray, labels: Mapping[int, Labels]
+) -> label_index.Labels:
+    """The labels of rows, in that order; those of `labels` come before the catalogue's."""
+    own = pa.concat_arrays(table["labels"].take(pa.array(rows)).chunks)
+    if labels:
+        merged = [labels.get(int(row)) for row in rows]
+        lists = zip(merged, own.to_pylist(), strict=True)
+        return label_index.collect([one or each for one, each in lists])
+    offsets = own.offsets.to_numpy().astype(np.int64)
+    values = own.values.to_numpy()[offsets[0] : offsets[-1]]
+    return label_index.Labels(offsets - offsets[0], values.astype(np.int32))
