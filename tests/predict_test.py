@@ -95,6 +95,8 @@ def test_a_table_that_fails_leaves_nothing(tmp_path):
         write_table([], tmp_path / "new" / "a.csv" / "b.csv", 0, Screen())
     with pytest.raises(UserError, match=r"ends in \.csv or \.parquet"):
         write_table([], tmp_path / "a.xlsx", 0, Screen())
+    with pytest.raises(UserError, match=r"--output=\\udcff\.csv: its name is not UTF-8"):
+        write_table([], Path("\udcff.csv"), 0, Screen())
 
 
 def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):

@@ -204,7 +204,9 @@ def name_of(image: Path | int) -> str:
 
 
 def table_writer(output: Path) -> type[csv.CSVWriter] | type[parquet.ParquetWriter]:
-    """What writes a table to this file, by its ending. UserError for another ending."""
+    """What writes a table to this file, by its ending. UserError for another ending or name."""
+    if name_of(output) != str(output):
+        raise UserError(f"--output={name_of(output)}: its name is not UTF-8. Give another.")
     if output.suffix not in TABLES:
         raise UserError(
             f"--output={output}: a table of predictions is a file that ends in "

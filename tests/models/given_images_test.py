@@ -28,6 +28,7 @@ WRONG = {
     "flags": np.zeros((1, 16, 16, 3), bool),
     "list": [[0.0]],
     "text": "photo.jpg",
+    "none": np.zeros((0, 16, 16, 3), np.float32),
 }
 
 
@@ -45,6 +46,14 @@ def test_wrong_images_are_refused(made, name, wrong):
     for method in ("__call__", "features", "tokens"):
         with pytest.raises(ValueError, match=r"takes float32 images \[B, .*, 3\]"):
             getattr(made[name], method)(WRONG[wrong])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_that_a_model_has_not(made, name):
+    images = np.zeros((1, 16, 16, 3), np.float32)
+    for layer in (made[name].spec.depth, -1):
+        with pytest.raises(ValueError, match=f"No layer {layer}: the model has layers 0 to "):
+            made[name].tokens(images, layers=(layer,))
 
 
 def test_images_of_another_size(made):

@@ -41,6 +41,12 @@ def test_nonsense_is_refused(labels, message):
     assert config_json.class_names("id2label", labels, 0) is None  # no head, no classes
 
 
+def test_names_are_shown_in_one_line_of_text():
+    """Those of others may have anything; a table of predictions holds no lone surrogate."""
+    names, _ = weights.names_of_classes(("a\nb", "\x1b[31mred", "\ud800x", "café 猫"), 4)
+    assert names == (r"a\nb", r"\x1b[31mred", r"\ud800x", "café 猫")
+
+
 def test_timms_names():
     assert timm.class_names({"label_names": ["ant", "bee"]}, 2) == ("ant", "bee")
     assert timm.class_names({"label_names": {"1": "bee"}}, 2) == ("LABEL_0", "bee")

@@ -9,10 +9,24 @@ from collections.abc import Iterable, Sequence
 
 from vit_jax.core.errors import UserError
 
+_NO_TEXT = ("Cc", "Cs", "Zl", "Zp")  # of Unicode's categories
+
 
 def normal(name: str) -> str:
     """The name as it is compared: composed, Unicode's NFC."""
     return unicodedata.normalize("NFC", name)
+
+
+def printable(name: str) -> str:
+    """The name with what is no text of one line escaped: line breaks, controls, lone surrogates.
+
+    >>> printable("cat\\n")
+    'cat\\\\n'
+    """
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _NO_TEXT else c
+        for c in name
+    )
 
 
 def normal_names(names: Iterable[str], where: str) -> dict[str, str]:

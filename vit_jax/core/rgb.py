@@ -47,12 +47,28 @@ def rgb(image: Image.Image, *, upright: bool = False) -> Image.Image:
       UnknownRangeError: its mode has no value in 8 bits.
       Exception: of any type, from Pillow's decoders of damaged images.
     """
-    image.load()
+    _decode(image)
     if image.mode not in _TO_RGB:
         raise UnknownRangeError(f"its pixels are of mode {image.mode}, which has no rule")
     pixels = _TO_RGB[image.mode](_of_known_range(image))
     turn = _TURNS.get(orientation(image.info.get("exif") or b"")) if upright else None
     return pixels if turn is None else pixels.transpose(turn)
+
+
+def _decode(image: Image.Image) -> None:
+    """Loads the pixels, without the mapping of a file that is known by name.
+
+    Pillow maps uncompressed TIFFs with the sides of the turned image, which shears those that their
+    orientation turns by 90 degrees.
+    """
+    name = getattr(image, "filename", None)
+    try:
+        if name is not None:
+            image.filename = ""  # type: ignore[attr-defined]
+        image.load()
+    finally:
+        if name is not None:
+            image.filename = name  # type: ignore[attr-defined]
 
 
 def orientation(exif: bytes) -> int:

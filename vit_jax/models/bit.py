@@ -9,7 +9,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.bit_spec import BiTSpec
-from vit_jax.models.family import Preprocess
+from vit_jax.models.family import Preprocess, check_layers
 from vit_jax.models.head import head
 from vit_jax.nn.resnet import ResNet, group_norm
 
@@ -83,6 +83,7 @@ class BiT(nnx.Module):
         """
         flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is not None:
+            check_layers(layers, self.spec.depth)
             self.spec.check_images(images, self.preprocess.image_size)
             return tuple(map(flat, self.resnet(images, layers)[1]))
         return flat(self.feature_map(images))

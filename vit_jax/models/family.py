@@ -1,7 +1,7 @@
 """The common parts of all model families: fields, how images are prepared, names."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax.core import errors
@@ -76,7 +76,7 @@ class ModelSpec(StackSpec):
 
         shape: Any = getattr(images, "shape", None)
         dtype: Any = getattr(images, "dtype", None)
-        fits = shape is not None and len(shape) == 4 and shape[3] == 3
+        fits = shape is not None and len(shape) == 4 and shape[0] != 0 and shape[3] == 3
         if fits and jnp.issubdtype(dtype, jnp.floating) and self.takes_size(shape[1:3], image_size):
             return
         height, width = image_size
@@ -86,6 +86,12 @@ class ModelSpec(StackSpec):
             f"model.preprocess says; got {given}. Files and uint8 arrays of any size are prepared "
             "by vit_jax.predict or vit_jax.models.images.load."
         )
+
+
+def check_layers(layers: Sequence[int], depth: int) -> None:
+    """Raises UserError for numbers that are not those of `depth` layers, from 0."""
+    if unknown := [layer for layer in layers if layer not in range(depth)]:
+        raise errors.UserError(f"No layer {unknown[0]}: the model has layers 0 to {depth - 1}.")
 
 
 @dataclasses.dataclass(frozen=True)

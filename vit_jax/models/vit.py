@@ -10,7 +10,7 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain, keep_order
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Preprocess
+from vit_jax.models.family import Preprocess, check_layers
 from vit_jax.models.head import head
 from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.nn import posemb
@@ -157,6 +157,7 @@ class ViT(nnx.Module):
         """
         if layers is None:
             return self._encode(images, None)
+        check_layers(layers, self.spec.depth)
         return self._run(images, None, layers)[1]
 
     def embed(self, images: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Names of classes where weights have none, but their number says what they are."""
 
 from vit_jax.core import synsets
+from vit_jax.core.class_names import printable
 from vit_jax.weights.loading import Loaded
 
 
@@ -12,10 +13,11 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
     21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
     """
     names, title = names_of_classes(loaded.class_names, loaded.model.num_classes)
+    loaded = loaded._replace(class_names=names)
     if not title:
         return loaded, ""
     assert names
-    return loaded._replace(class_names=names), (
+    return loaded, (
         f"The weights do not name their classes; {len(names):,} is the number of those of "
         f"{title}, so these names are taken, in their order."
     )
@@ -24,9 +26,12 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
 def names_of_classes(
     names: tuple[str, ...] | None, num_classes: int
 ) -> tuple[tuple[str, ...] | None, str]:
-    """(the names of a head's classes, whose they are if only their number says so, or "")."""
+    """(the names of a head's classes, whose they are if only their number says so, or "").
+
+    Those that weights have are others' words, and are made printable.
+    """
     if names:
-        return names, ""
+        return tuple(map(printable, names)), ""
     of_21k = synsets.names()
     in_2011 = [name for synset, name in of_21k.items() if synset not in synsets.NOT_IN_FALL_2011]
     for title, known in (

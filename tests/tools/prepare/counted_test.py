@@ -60,6 +60,15 @@ def a_folder(root: Path) -> tuple[Collection, Counter[str]]:
     )
 
 
+def folders_of_classes(root: Path) -> tuple[Collection, Counter[str]]:
+    """With a folder inside a class, which are not taken for a split with a class."""
+    for number, name in enumerate(["café/a.jpg", "dog/a.jpg", "dog/more/b.jpg"]):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(jpeg(number))
+    collection = image_folder.collection(CollectionRequest(str(root)))
+    return collection, Counter(kept=2, nested=1)
+
+
 def a_webdataset(root: Path) -> tuple[Collection, Counter[str]]:
     members = [(f"photo{i}.jpg", jpeg(i)) for i in range(3)]
     members += [(f"clip.{i:02}.jpg", jpeg(10 + i)) for i in range(6)]
@@ -142,8 +151,8 @@ def version_2(root: Path) -> tuple[Collection, Counter[str]]:
 
 
 READERS: list[Callable[[Path], tuple[Collection, Counter[str]]]] = [
-    a_folder, a_webdataset, a_list, a_parquet, a_table, synsets, folder_of_synsets, validation,
-    version_2,
+    a_folder, folders_of_classes, a_webdataset, a_list, a_parquet, a_table, synsets,
+    folder_of_synsets, validation, version_2,
 ]  # fmt: skip
 
 

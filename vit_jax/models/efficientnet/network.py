@@ -12,7 +12,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.efficientnet.spec import EfficientNetSpec
-from vit_jax.models.family import Preprocess
+from vit_jax.models.family import Preprocess, check_layers
 from vit_jax.models.head import head
 from vit_jax.nn.efficientnet.batch_norm import BatchNorm
 from vit_jax.nn.efficientnet.mbconv import MBConv, Root, pointwise
@@ -99,6 +99,7 @@ class EfficientNet(nnx.Module):
         """
         flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is not None:
+            check_layers(layers, self.spec.depth)
             return tuple(map(flat, self._run(images, None, False, layers)[1]))
         return flat(self.feature_map(images))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenParts
+from vit_jax.models.family import check_layers
 from vit_jax.models.observe.layers import End, Layer, Reducer, View, look
 from vit_jax.probes.attention import distance
 from vit_jax.probes.attention import rollout as rollouts
@@ -138,9 +139,7 @@ class Weights(_OfLayers):
 
     def check(self, view: View) -> None:
         """UserError for a layer that the model does not have."""
-        missing = [layer for layer in self.layers if layer not in range(view.depth)]
-        if missing:
-            raise UserError(f"No layer {missing[0]}: the model has layers 0 to {view.depth - 1}.")
+        check_layers(self.layers, view.depth)
 
     def start(self, view: View, batch: int) -> jax.Array:
         """Places for the weights."""

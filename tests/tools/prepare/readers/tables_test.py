@@ -59,6 +59,19 @@ def test_forms_of_tables(tmp_path: Path, folder: Path, content: str | bytes, nam
     assert contents(table(folder, content, name), tmp_path / "out") == EXPECTED
 
 
+def test_files_in_the_other_form_of_unicode(tmp_path: Path, folder: Path) -> None:
+    """As macOS packs them."""
+    (folder / "cafe\u0301").mkdir()
+    (folder / "0.jpg").rename(folder / "cafe\u0301" / "e\u0301.jpg")
+    collection = table(folder, "file,label\ncaf\xe9/\xe9.jpg,cat\n1.jpg,dog\n")
+    assert contents(collection, tmp_path / "out") == {jpeg(0): "cat", jpeg(1): "dog"}
+
+
+def test_classes_that_are_numbers_are_in_their_order(folder: Path) -> None:
+    collection = table(folder, "file,label\n0.jpg,10\n1.jpg,-1\n2.jpg,2\n")
+    assert collection.class_names == ["-1", "2", "10"]
+
+
 def test_ids_without_extensions_in_a_folder_beside_the_table(tmp_path: Path, folder: Path) -> None:
     collection = table(folder, "id,breed\na1,10\nb2,9\n", label_field="breed")
     assert collection.class_names == ["9", "10"]

@@ -58,7 +58,7 @@ def collection(request: CollectionRequest) -> Collection:
         raise UserError(f"--source={root} is not a folder.")
     folders = _folders(root)
     by_split = {name: _folders(root / name) for name in folders}
-    has_splits = any(by_split.values())
+    has_splits = _are_splits(root, by_split)
     if odd := [name for name in folders if has_splits and not re.fullmatch(r"[\w-]+", name)]:
         raise UserError(
             f"{root} has the folder {odd[0]!r} in the place of a split, whose name may have only "
@@ -69,10 +69,11 @@ def collection(request: CollectionRequest) -> Collection:
         for file in _names(root / name):
             if is_image_name(file) and os.path.isfile(root / name / file):
                 within = next(split for split, names in by_split.items() if names)
+                other = "" if within == name else f"{root / within} "
                 raise UserError(
-                    f"{root / name} holds images ({file!r}), as a class does, and {root / within} "
-                    f"folders ({by_split[within][0]!r}), as a split does. All must be <class>/*, "
-                    "or all <split>/<class>/*."
+                    f"{root / name} holds images ({file!r}), as a class does, and {other}folders "
+                    f"({by_split[within][0]!r}), as a split does. All must be <class>/*, or all "
+                    "<split>/<class>/*."
                 )
     of_classes = by_split if has_splits else {"": folders}
     for where, names in of_classes.items():
@@ -103,6 +104,21 @@ def collection(request: CollectionRequest) -> Collection:
         # Training ignores the orientation in data sets, but honours it in folders.
         policy={"rotated": CONVERT},
     )
+
+
+def _are_splits(root: Path, folders: Mapping[str, Sequence[str]]) -> bool:
+    """Whether these folders, with the folders in each, are splits and not classes.
+
+    Folders inside classes are passed over where it is plain that these are classes: some hold
+    images alone, and none holds folders alone.
+    """
+    if not any(folders.values()):
+        return False
+    holding = {
+        (bool(inside), any(is_image_name(name) for name in _names(root / folder)))
+        for folder, inside in folders.items()
+    }
+    return (False, True) not in holding or (True, False) in holding
 
 
 class PassedOver:

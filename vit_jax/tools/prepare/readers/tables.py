@@ -29,6 +29,7 @@ _OF_IMAGES = (
 )  # fmt: skip
 _OF_IDS = ("id", "image_id", "img_id", "uuid")
 _OF_LABELS = ("label", "labels", "class", "class_name", "category", "target")
+_WHOLE = re.compile(r"-?[0-9]+")
 _DELIMITERS = ",;\t|"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MAX_BYTES = 2**30
@@ -140,7 +141,7 @@ def inferred_classes(tables: Sequence[Table]) -> list[str]:
             raise UserError(f"{tables[0].file.path}: {name!r} is not a class's name, of one line.")
     if not names:
         raise UserError(f"{tables[0].file.path}: no row has a label.")
-    whole = all(name.isascii() and name.isdigit() for name in names)
+    whole = all(_WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=int) if whole else names
 
 
@@ -210,7 +211,8 @@ class _Files:
 
     def __init__(self, root: Path) -> None:
         self._root, self._real = root, os.path.realpath(root)
-        self._listed: dict[str, dict[str, list[str]]] = {}  # folder -> name, or stem -> names
+        # Folder -> name, or stem, as `normal` has it -> paths.
+        self._listed: dict[str, dict[str, list[str]]] = {}
         self._folders: list[str] | None = None
 
     def find(self, row: _Row, table: Path) -> tuple[str, str]:
@@ -232,8 +234,7 @@ class _Files:
             inside, name = os.path.split(path)
             for folder in ("", *self._beside()):
                 below = os.path.normpath(os.path.join(folder, inside))
-                names = self._names(below).get(name, [])
-                found |= dict.fromkeys(os.path.normpath(os.path.join(below, n)) for n in names)
+                found |= dict.fromkeys(self._named(below).get(normal(name), []))
         if len(found) > 1:
             raise UserError(
                 f"{table}, line {row.line}: {row.image} may be {' or '.join(list(found)[:3])}: give"
@@ -248,15 +249,27 @@ class _Files:
             self._folders = [name for name in names if not name.startswith(".")]
         return self._folders
 
-    def _names(self, folder: str) -> dict[str, list[str]]:
+    def _named(self, folder: str) -> dict[str, list[str]]:
         if folder not in self._listed:
-            names: dict[str, list[str]] = {}
-            try:
-                there = sorted(os.listdir(self._root / folder))
-            except OSError:
-                there = []
-            for name in filter(is_image_name, there):
-                for known in dict.fromkeys((name, os.path.splitext(name)[0])):
-                    names.setdefault(known, []).append(name)
-            self._listed[folder] = names
+            named: dict[str, list[str]] = {}
+            spelt = self._spelt(folder)
+            for name in filter(is_image_name, self._entries(spelt)):
+                for known in {normal(known): 0 for known in (name, os.path.splitext(name)[0])}:
+                    named.setdefault(known, []).append(os.path.normpath(os.path.join(spelt, name)))
+            self._listed[folder] = named
         return self._listed[folder]
+
+    def _spelt(self, folder: str) -> str:
+        """The folder as the file system has it, whose names may be in Unicode's other form."""
+        if os.path.isdir(self._root / folder):
+            return folder
+        above, name = os.path.split(folder)
+        above = self._spelt(above)
+        same = [entry for entry in self._entries(above) if normal(entry) == normal(name)]
+        return os.path.join(above, *same[:1] or [name])
+
+    def _entries(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root / folder))
+        except OSError:
+            return []

@@ -59,11 +59,11 @@ def images(part: Part) -> Iterator[RowAndBytes]:
         for info, fault in archive.files():
             path = PurePosixPath(info.name)
             row = ImageRow(f"{part.name}/{info.name}", *archive.location(info))
-            if any(map(is_hidden, path.parts)):
-                yield row._replace(faults=("hidden",)), None
-                continue
             if fault:
                 yield archive.refused(info, fault, prefix=f"{part.name}/"), None
+                continue
+            if any(map(is_hidden, path.parts)):
+                yield row._replace(faults=("hidden",)), None
                 continue
             stem, _, last = path.name.partition(".")
             key, last = str(path.with_name(stem)), last.lower()
