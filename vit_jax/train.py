@@ -178,6 +178,7 @@ def train(
                 if durations.save(step) or stopping or evaluations.ended:
                     stop_if_not_finite(scalars)
                     state = layout.together(state)
+                    log.flush()
                     with peers.together(f"saving step {step}"):
                         store.save(step, state, run.description, results)
             if stopping:

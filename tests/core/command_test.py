@@ -127,6 +127,13 @@ def test_a_file_of_flags_may_have_overrides(run_python, tmp_path):
     assert "Unknown command line flag 'config.optim.lr 2'" in done.stderr
 
 
+def test_a_file_of_flags_that_is_not_text(run_python, tmp_path):
+    (tmp_path / "flags.txt").write_text("--config=a.py\n", encoding="utf-16")
+    done = run_python("-c", PROGRAM.format(body="pass"), f"--flagfile={tmp_path / 'flags.txt'}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: A file of --flagfile is not text in UTF-8: ")
+
+
 def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
     body = """
     from vit_jax.core.screen import Screen

@@ -68,6 +68,11 @@ def test_not_writable(tmp_path):
             disk_space.check_writable(epath.Path(folder))
 
 
+def test_a_folder_whose_name_is_not_utf_8(tmp_path):
+    with pytest.raises(UserError, match=r"udcff' is not UTF-8"):
+        disk_space.check_writable(epath.Path(tmp_path / "\udcff"))
+
+
 def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):
     monkeypatch.setattr(disk_space, "has_google_storage", lambda: False)
     with pytest.raises(UserError, match=r"gs://bucket/run needs google-cloud-storage.*\.\[gcs\]"):

@@ -50,6 +50,22 @@ def test_rows_after_the_restored_step_are_written_once(tmp_path):
     assert [event.step for event in events.Tensors("train/loss")] == [1, 2, 3, 4]
 
 
+def test_rows_before_a_checkpoint_survive_a_kill(tmp_path):
+    """`flush` comes before each save."""
+    log = RunLog(
+        epath.Path(tmp_path),
+        writers=[TensorBoard(epath.Path(tmp_path), start_step=0)],
+        start_step=0,
+        profile=None,
+    )
+    for step in (1, 2):
+        log.write(step, {"train/loss": float(step)})
+    log.flush()
+    events = EventAccumulator(str(tmp_path)).Reload()  # as the file is now
+    assert [event.step for event in events.Tensors("train/loss")] == [1, 2]
+    log.__exit__(None, None, None)
+
+
 def test_a_tensorboard_that_is_open_drops_rows_after_the_restored_step(tmp_path):
     """It has read rows before the resumed run deletes them."""
     write_rows(tmp_path, start=0, end=5)

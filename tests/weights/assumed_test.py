@@ -44,13 +44,15 @@ def test_a_rectangle_is_not_read_as_a_square(tmp_path):
 
 
 @pytest.mark.parametrize("pool", ["cls", "avg"])
-def test_the_callers_rectangle_comes_before_a_square(tmp_path, pool):
+def test_the_callers_rectangle_comes_before_a_square(tmp_path, pool, capsys):
     """9 x 16 patches are as many as 12 x 12."""
     model = saved(tmp_path / "a", (36, 64), pool=pool)
     (tmp_path / "a" / "config.json").unlink()
     images = np.random.default_rng(0).normal(size=(1, 36, 64, 3)).astype(np.float32)
     given = weights.load(tmp_path / "a", image_size=(36, 64), num_heads=2)
     np.testing.assert_allclose(given.features(images), model.features(images), atol=ROUNDING)
+    said = "images of 36 x 64 pixels, so positions of 9 x 16 patches"
+    assert said in capsys.readouterr().err
     assert weights.load(tmp_path / "a").preprocess.image_size == (48, 48)
 
 

@@ -13,12 +13,23 @@ from vit_jax.core.screen import format_bytes
 from vit_jax.store import workdir
 
 
+def check_name(folder: epath.Path) -> None:
+    """UserError for a folder of checkpoints whose name orbax cannot have, which is UTF-8."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"The name of the folder {str(folder)!a} is not UTF-8. Give another."
+        ) from error
+
+
 def check_writable(folder: epath.Path) -> None:
     """Raises UserError if the work directory cannot be created or written; leaves no trace.
 
     It writes a file: permissions alone are not reliable, least of all for root. Nothing is tried
     on gs:// and the like; there it is what orbax imports that has to be installed.
     """
+    check_name(folder)
     if cloud.is_remote(folder) and not str(folder).startswith("gs://"):
         raise UserError(
             f"The work directory {folder} cannot be written: give a folder or gs://..., or mount "

@@ -115,6 +115,11 @@ class RunLog:
             if pictures:
                 writer.write_pictures(step, pictures)
 
+    def flush(self) -> None:
+        """Makes all rows survive a kill, as a run does that goes on from the next checkpoint."""
+        for writer in self._writers:
+            getattr(writer, "flush", lambda: None)()  # most send each row at once
+
     def row(self, step: int) -> dict[str, float]:
         """All numbers written for `step`; empty if there are none."""
         rows = self._file.rows() if self._file else []

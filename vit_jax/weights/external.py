@@ -88,8 +88,11 @@ class ExternalWeights:
             return ""
         about = self.preprocess
         height, width = about.image_size
+        rows, columns = self.spec.token_layout(about.image_size).grid
+        # As many positions may be those of a square, which are not resized then.
+        rectangle = "" if rows == columns else f", so positions of {rows} x {columns} patches"
         words = {
-            "image_size": f"images of {height} x {width} pixels",
+            "image_size": f"images of {height} x {width} pixels{rectangle}",
             "preprocess": f"images {'resized' if about.crop is None else 'resized and cropped'} to "
             f"{height} x {width} by {about.interpolation}, with mean {_numbers(about.mean)} and "
             f"standard deviation {_numbers(about.std)}",

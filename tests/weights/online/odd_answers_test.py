@@ -1,5 +1,6 @@
 """Servers that answer what no server should: one UserError each, in time."""
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -191,6 +192,19 @@ def test_a_rest_that_is_not_the_rest_is_fetched_anew(span):
             fetching.fetch(f"{url}/x.npz")
         if answers:
             assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
+
+
+def test_the_rest_of_another_file_is_not_joined():
+    """From a cache that ignores If-Range."""
+    head = b'HTTP/1.1 206 P\r\nETag: "v2"\r\nContent-Range: bytes 3-4/5\r\n'
+    whole = OK + b'ETag: "v%d"\r\nContent-Length: 5\r\n\r\n'
+    answers = [whole % 1 + b"hel", head + b"Content-Length: 2\r\n\r\nLD", whole % 2 + b"WORLD"]
+    with answering(lambda path: answers.pop(0)) as url:
+        with contextlib.suppress(UserError):
+            fetching.fetch(f"{url}/x.npz")
+        if answers:
+            assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"WORLD"
+    assert not answers
 
 
 def test_a_full_disk_is_named():

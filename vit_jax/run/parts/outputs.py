@@ -8,12 +8,13 @@ from jax.sharding import Mesh
 
 from vit_jax import config as configs
 from vit_jax.config import LogConfig, RunConfig
-from vit_jax.core import errors
+from vit_jax.core import class_names, errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
 from vit_jax.parallel.products import Products
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
+from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
@@ -38,13 +39,29 @@ def entry(
 ) -> WorkdirEntry:
     """The run's entry in the work directory; UserError if it may not start or resume there."""
     of_teacher = {} if teacher is None else {"teacher": teacher.found.about.fingerprint()}
-    return check_workdir(
+    found = check_workdir(
         workdir,
         config=configs.to_dict(config),
         fingerprint={"input": source.fingerprint, **of_teacher},
         may_differ=MAY_DIFFER,
         allow_config_change=allow_config_change,
     )
+    if moved := _classes_that_moved(workdir, source):
+        found.changes.append(f"classes: {moved}; the head keeps its rows, whatever they meant")
+    return found
+
+
+def _classes_that_moved(workdir: epath.Path, source: Source) -> str:
+    """The first class in which the data differ from those of the newest checkpoint, or ""."""
+    saved = checkpoint_dir.steps(workdir / "checkpoints")
+    if not saved or source.class_names is None:
+        return ""
+    try:
+        about = checkpoint_dir.read_description(workdir / "checkpoints" / str(max(saved)))
+        before = about.get("class_names") or ()
+        return class_names.difference(source.class_names, before) if before else ""
+    except (checkpoint_dir.DamagedError, AttributeError, TypeError):  # restoring tells of it
+        return ""
 
 
 def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:

@@ -106,6 +106,10 @@ class TensorBoard:
             self._records.flush()
             self._flushed = time.monotonic()
 
+    def flush(self) -> None:
+        """Waits until all rows are in the file."""
+        self._thread.submit(self._records.flush).result()
+
     def close(self, error: BaseException | None) -> None:
         """Writes the remaining rows."""
         self._thread.shutdown()

@@ -355,7 +355,8 @@ class _Part:
         get = answer.headers.get
         if answer.status == 206:
             match = _RANGE.fullmatch(get("Content-Range", ""))
-            if self._size and match and int(match[1]) == self._size:
+            same_file = get("ETag", self._etag) == self._etag  # some caches ignore If-Range
+            if self._size and same_file and match and int(match[1]) == self._size:
                 return self._size, int(match[2])
         if answer.status in (206, 416):  # elsewhere than asked, or behind the end: begin anew
             self._delete()
