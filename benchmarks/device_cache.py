@@ -47,7 +47,7 @@ def main(_: list[str]) -> None:
         for name, cache in CONTENDERS.items():
             own = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=cache))
             run = preflight.prepare(own, epath.Path(workdir))
-            feeds[name] = until_the_end.enter_context(run.feed(own, start_step=0))
+            feeds[name] = until_the_end.enter_context(run.feed(start_step=0))
         step = build.update(config, run.step)
         layout = run.step.layout.in_steps
         update = lower_update(step, layout, run.batch_layout).compile()

@@ -28,6 +28,7 @@ from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax import train
 from vit_jax.core import command
+from vit_jax.run import session
 from vit_jax.training.feed import BadImages
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
@@ -77,8 +78,8 @@ def main(_: list[str]) -> None:
     )
     with (
         tempfile.TemporaryDirectory() as workdir,
-        mock.patch.object(train, "lower_update", lower_nothing),
-        mock.patch.object(train.build, "train_feed", lambda *_, **__: ReadyFeed()),
+        mock.patch.object(session, "lower_update", lower_nothing),
+        mock.patch.object(session.build, "train_feed", lambda *_, **__: ReadyFeed()),
     ):
         train.train(config, Path(workdir))
     micros = [1e6 * (after - before) for before, after in pairwise(moments)]

@@ -431,7 +431,7 @@ def test_a_batch_and_the_step_at_toy_size(name, tmp_path):
     """The batch is read and the step traced; compiling it would take ten times as long."""
     c = toy(name)
     run = preflight.prepare(c, tmp_path)
-    with run.feed(c, start_step=0) as feed:
+    with run.feed(start_step=0) as feed:
         batch = next(feed)
     assert jax.tree.map(np.shape, batch) == jax.tree.map(np.shape, run.batch_layout)
     lowered = lower_update(build.update(c, run.step), run.step.layout.in_steps, run.batch_layout)

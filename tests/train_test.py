@@ -10,22 +10,25 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-import vit_jax.train
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core.errors import Preempted, UserError
+from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
-from vit_jax.train import UnderWay, train
+from vit_jax.train import train
 from vit_jax.training.clock import Clock
+from vit_jax.training.updates import Updates
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
+EVALUATED = "evals.test.preprocess=decode|resize(8)"
 
 # Everything random is on: anything but a function of (seed, step) would show.
 COMMAND = [
@@ -241,9 +244,7 @@ def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
 
 
 def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run):
-    config = tiny_run(
-        "evals.test.preprocess=decode|resize(8)", "total.steps=1", "optim.warmup_steps=none"
-    )
+    config = tiny_run(EVALUATED, "total.steps=1", "optim.warmup_steps=none")
     with pytest.raises(Preempted, match="Stopped by SIGTERM; step 1 is saved"):
         train(config, tmp_path, stop="SIGTERM")
     rows = (tmp_path / "metrics.jsonl").read_text()
@@ -262,18 +263,18 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
         "vit_jax.training.evals.Evals.run", lambda self, step, *_, **__: step and fail()
     )
     with pytest.raises(UserError, match=r"a.png is a bad image"):
-        train(tiny_run("checkpoint.every_steps=100"), tmp_path)
+        train(tiny_run("checkpoint.every_steps=100", EVALUATED), tmp_path)
     assert checkpoint_dir.steps(tmp_path / "checkpoints")
 
 
 @pytest.mark.parametrize(
     ("pause", "expected"),
     [
-        ("evals.test.every_steps=5", ["begun", "paused"] * 4 + ["begun", "fetched", "paused"] * 2),
+        ("evals.test.every_steps=5", ["begun"] * 4 + ["begun", "fetched", "paused"] * 2),
         (
             "log.histograms_every_steps=5",
-            ["begun", "paused"] * 4
-            + ["finished", "paused", "fetched", "begun", "paused"]
+            ["begun"] * 4
+            + ["finished", "paused", "fetched", "begun"]
             + ["finished", "paused", "fetched", "begun", "fetched", "paused"],
         ),
     ],
@@ -291,13 +292,13 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *a: events.append(event) or original(*a))
 
-    record(UnderWay, "add", "begun")
-    record(UnderWay, "finish", "finished")
-    record(vit_jax.train, "fetch", "fetched")
+    record(Updates, "__call__", "begun")
+    record(Updates, "finish", "finished")
+    record(session, "fetch", "fetched")
     record(Clock, "paused", "paused")
     overrides = ["total.steps=6", "log.every_steps=6", pause]
     if pause.startswith("evals"):
-        overrides.append("evals.test.preprocess=decode|resize(8)")
+        overrides.append(EVALUATED)
     train(tiny_run(*overrides), tmp_path)
     assert events == expected
 
@@ -305,12 +306,13 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 def test_the_loop_stays_few_steps_ahead_of_the_devices(monkeypatch):
     waited = []
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.append(str(x)))
-    under_way = UnderWay()
+    layout = types.SimpleNamespace(read_fixed=tuple, apart=lambda state: state)
+    updates = Updates(layout, lambda state, batch: (state, batch))
     for step in range(5):
-        under_way.add(step)
+        updates(step, None, step)
     assert waited == ["0", "1", "2"]
-    under_way.finish()
-    under_way.finish()
+    updates.finish()
+    updates.finish()
     assert waited[3:] == ["deque([3, 4])", "deque([])"]
 
 
@@ -331,7 +333,7 @@ def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes")
 
-    monkeypatch.setattr("vit_jax.train.lower_update", exhausted)
+    monkeypatch.setattr("vit_jax.run.session.lower_update", exhausted)
     with pytest.raises(UserError) as error:
         train(tiny_run(), tmp_path)
     for cure in ("input.batch_size", "optim.grad_accum_steps", "model.remat", "1024 bytes"):

@@ -12,7 +12,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
 from vit_jax.run import build
-from vit_jax.train import first_state
+from vit_jax.run.session import first_state
 from vit_jax.training.step import make_backward, make_update
 
 RANK, ALPHA, LR = 3, 5.0, 0.1

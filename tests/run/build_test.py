@@ -24,7 +24,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.builtin import Synthetic
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
-from vit_jax.run import announce, build, environment, processes
+from vit_jax.run import announce, build, environment, processes, session
 from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs
 from vit_jax.training.state import TrainState
 
@@ -286,7 +286,7 @@ def stand_ins(monkeypatch):
     for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases", "MLflow"):
         monkeypatch.setattr(outputs, name, make(name))
     monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
-    monkeypatch.setattr(train, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
+    monkeypatch.setattr(session, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
     monkeypatch.setattr(announce, "warm_start", lambda *a: None)
 
 
@@ -372,7 +372,7 @@ def evals(config):
 
 def first_state(config):
     layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
-    return train.first_state(config, layout, None, Screen(quiet=True))
+    return session.first_state(config, layout, None, Screen(quiet=True))
 
 
 def state(config):

@@ -11,6 +11,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax import weights
+from vit_jax.cluster.peers import Peers
 from vit_jax.config import InitConfig, InputConfig, RunConfig
 from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import MISSING, Problems, UserError
@@ -33,6 +34,7 @@ class RunParts(NamedTuple):
     """The parts of a run; shapes and shardings only.
 
     Attributes:
+      given, config: the config, and with weights by name pinned.
       eval_data: the data of each evaluation.
       splits: those of training and of the evaluations.
       cached_bytes: of the images that each device keeps.
@@ -41,6 +43,9 @@ class RunParts(NamedTuple):
       description: the description in the run's own checkpoints.
     """
 
+    given: RunConfig
+    config: RunConfig
+    workdir: epath.Path
     mesh: Mesh
     source: Source
     batch_layout: Batch
@@ -53,10 +58,10 @@ class RunParts(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     description: dict[str, Any]
 
-    def feed(self, config: RunConfig, *, start_step: int) -> Feed:
+    def feed(self, *, start_step: int) -> Feed:
         """The batches from a step on; what input.cache=device keeps is decoded before."""
-        build.decode(config, self.splits, self.source.num_classes)
-        return build.train_feed(config, self.source, self.batch_layout, start_step=start_step)
+        build.decode(self.config, self.splits, self.source.num_classes)
+        return build.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
 
 
 class DataCounts(NamedTuple):
@@ -66,20 +71,28 @@ class DataCounts(NamedTuple):
     classes: build.ModelClasses
 
 
-def prepare(config: RunConfig, workdir: epath.Path) -> RunParts:
+def prepare(config: RunConfig, workdir: epath.Path, peers: Peers | None = None) -> RunParts:
     """The parts of the run of `config` in `workdir`.
+
+    Weights by name mean the same at every start of a run, and to all of its processes.
 
     Raises:
       UserError: config, data, weights or disk are wrong; lists all errors.
     """
     problems = Problems()
-    parts = look(config, workdir, problems)
+    pinned = build.pinned(config, workdir, Peers.alone() if peers is None else peers)
+    parts = look(pinned, workdir, problems, given=config)
     problems.tell()
     return parts
 
 
-def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts:
-    """Like `prepare`, but adds errors to `problems`; the parts they prevent are MISSING."""
+def look(
+    config: RunConfig, workdir: epath.Path, problems: Problems, given: RunConfig | None = None
+) -> RunParts:
+    """Like `prepare`, but adds errors to `problems`; the parts they prevent are MISSING.
+
+    config: with weights by name pinned, in place of `given`, if there are any.
+    """
     look = problems.look
     # Devices and data.
     mesh = look("mesh", build.mesh, config.mesh)
@@ -129,6 +142,9 @@ def look(config: RunConfig, workdir: epath.Path, problems: Problems) -> RunParts
     look("workdir", disk_space.check_writable, workdir)
     look("workdir", _check_disk_space, config, workdir, layout, durations.total_steps)
     return RunParts(
+        config if given is None else given,
+        config,
+        workdir,
         mesh,
         source,
         batch_layout,

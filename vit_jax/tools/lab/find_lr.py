@@ -31,7 +31,6 @@ import numpy as np
 from etils import epath
 from PIL import Image
 
-from vit_jax import train
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig, TotalConfig
 from vit_jax.core import compilation_cache
@@ -42,6 +41,7 @@ from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
 from vit_jax.draw.scales import Axes, Scale
 from vit_jax.run import build, preflight
 from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.run.session import first_state
 from vit_jax.store import disk_space
 from vit_jax.tools.look.preview import save
 from vit_jax.training.step import lower_update
@@ -162,7 +162,7 @@ def rate_test(
     ):
         layout = parts.layout
         update = lower_update(build.update(config, parts), layout.in_steps, batches).compile()
-        state = train.first_state(config, layout, parts.model.info, screen)
+        state = first_state(config, layout, parts.model.info, screen)
         fixed = layout.read_fixed()
         for step in range(steps):
             state, scalars = update(layout.apart(state), next(feed), *fixed)

@@ -1,0 +1,310 @@
+"""What is open while a run runs: closed in reverse order, whatever ends the run.
+
+train.py says in what order things happen; here is what each of them does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from vit_jax.cluster.peers import Peers
+from vit_jax.cluster.preemption import AgreedStop
+from vit_jax.config import RunConfig
+from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+from vit_jax.core.screen import Screen
+from vit_jax.core.signals import StopRequest
+from vit_jax.models import ModelInfo
+from vit_jax.run import announce, build, environment
+from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.run.preflight import RunParts
+from vit_jax.store.workdir import record
+from vit_jax.store.workdir_lock import lock
+from vit_jax.training.histograms import make_distributions
+from vit_jax.training.objective import Batch
+from vit_jax.training.run_log import Logger, write_parameters
+from vit_jax.training.state import StateLayout, TrainState
+from vit_jax.training.step import Scalars, lower_update
+from vit_jax.training.updates import Updates
+from vit_jax.training.warm_start import warm_start
+
+
+class Due(enum.Flag):
+    """What follows a step."""
+
+    LOG = enum.auto()
+    EVAL = enum.auto()
+    SAVE = enum.auto()
+    STOP = enum.auto()
+
+
+class Session:
+    """A run that has its work directory to itself, from entering this context on.
+
+    Attributes, from `begin` on:
+      feed: gives the batch of each step.
+      clock: measures the speed, but for what happens while it is paused.
+      last_step: of the run, unless it has `ended` before.
+    """
+
+    def __init__(
+        self,
+        run: RunParts,
+        stop: StopRequest | AgreedStop,
+        peers: Peers,
+        loggers: Sequence[Logger],
+        allow_config_change: bool,
+    ) -> None:
+        self._run, self._stop, self._peers, self._loggers = run, stop, peers, loggers
+        self._allow_config_change = allow_config_change
+        self._early = build.early_stopping(run.config)
+        self._stopping = False
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Session:
+        run, layout = self._run, self._run.step.layout
+        with contextlib.ExitStack() as opened:
+            screen = Screen(quiet=jax.process_index() > 0)
+            self._screen = opened.enter_context(contextlib.closing(screen))
+            opened.enter_context(lock(run.workdir))
+            self._entry = build.entry(
+                run.given, run.workdir, run.source, layout.teacher, self._allow_config_change
+            )
+            announce.run(
+                screen, run.config, run.source, run.mesh, run.step, run.eval_data,
+                self._entry.changes,
+            )  # fmt: skip
+            announce.parameters(screen, run.step.objective, layout)
+            opened.enter_context(explain_out_of_memory(run.config))
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    # The start.
+
+    def restored(self) -> TrainState | None:
+        """The newest valid state of the work directory, if it has one."""
+        store = build.store(self._run.config, self._run.workdir)
+        self._checkpoints = self._open.enter_context(contextlib.closing(store))
+        return self._checkpoints.restore(self._run.step.layout.state)
+
+    def first_state(self) -> TrainState:
+        """The state of a run that has no checkpoint yet."""
+        step = self._run.step
+        return first_state(self._run.config, step.layout, step.model.info, self._screen)
+
+    def begin(self, state: TrainState) -> int:
+        """Opens the log and the feed at this state, and compiles the step; returns its number.
+
+        Before, evaluations are run that were missed when the run was stopped during the last ones.
+        """
+        run, config, start = self._run, self._run.config, int(state.step)
+        _, _, _, layout, objective, products = run.step
+        durations = run.step.durations
+        durations.check_start(start, run.workdir)
+        announce.resumed(self._screen, start)
+        if jax.process_index() == 0:
+            described = environment.describe(run.mesh) | build.pins(run.given, config)
+            record(self._entry, run=described | {"total_steps": durations.total_steps})
+        write_parameters(run.workdir, layout.state.params)
+        self._log = self._open.enter_context(
+            build.log(config, run.workdir, start_step=start, more=self._loggers)
+        )
+        self.feed = self._open.enter_context(run.feed(start_step=start))
+        self._catch_up(start, state.weights())
+        self.last_step = start if self.ended else durations.total_steps
+        if start < self.last_step:
+            with announce.compiling(self._screen):
+                compiled = lower_update(
+                    build.update(config, run.step), layout.in_steps, run.batch_layout
+                ).compile()
+            self._updates = Updates(layout, compiled, durations.skips)
+        self._distributions = make_distributions(layout, objective, config.seed)
+        self.clock = build.clock(config, products, durations, run.mesh, self.feed, start_step=start)
+        self._skipped = build.skipped_images(
+            config, run.source, self.feed, self._log, start_step=start
+        )
+        self._progress = announce.Progress(self._screen, durations, objective)
+        return start
+
+    # The steps.
+
+    def update(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        """Begins update number `step`, and returns what it will give."""
+        durations = self._run.step.durations
+        if durations.histograms(step):
+            state = self._write_distributions(step, state, batch)
+        if durations.skips(step):
+            self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
+        state, scalars = self._updates(step, state, batch)
+        self._skipped.add(scalars)
+        self._log.after_step(step)
+        return state, scalars
+
+    def _write_distributions(self, step: int, state: TrainState, batch: Batch) -> TrainState:
+        """Those of the update that follows; returns the state in another form."""
+        self._updates.finish()  # else the clock would take the devices' work for a pause
+        with self.clock.paused():
+            state = self._run.step.layout.together(state)
+            found = self._distributions(state, batch, *self._updates.fixed)
+            self._log.write_distributions(step, fetch(found))
+        return state
+
+    def due(self, step: int) -> Due:
+        """What is due after this step."""
+        durations, due = self._run.step.durations, Due(0)
+        for what, is_due in (
+            (Due.LOG, durations.log(step)),
+            (Due.EVAL, self._run.evals.due(step)),
+            (Due.SAVE, durations.save(step)),
+            (Due.STOP, bool(self._stop)),
+        ):
+            due |= what if is_due else Due(0)
+        return due
+
+    def read(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
+        """Waits for the step's numbers, and returns those for the log.
+
+        Only here, and for histograms, are the devices waited for.
+
+        Raises:
+          NonFiniteError: a loss or gradient was not finite.
+          UserError: there were too many bad images.
+        """
+        scalars, counts = fetch((scalars, self._skipped.pending))
+        stop_if_not_finite(scalars)
+        announce.bad_images(self._screen, self.feed.bad_images)
+        row = self._skipped.settle(counts)
+        if Due.LOG in due:
+            row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
+            row |= self.clock.tick(step) | self._skipped.row()
+            self._progress.show(step, row, self.clock.eta_secs)
+        return row
+
+    def whole(self, state: TrainState, due: Due) -> TrainState:
+        """The state in the form that is evaluated and saved, if it is to be."""
+        return state if due == Due.LOG else self._run.step.layout.together(state)
+
+    def evaluate(self, step: int, state: TrainState, due: Due) -> dict[str, float]:
+        """The results of the evaluations that are due.
+
+        UserError for bad data of an evaluation, which are no reason to lose the training: its state
+        is saved before, unless there are other processes, which would not come to save.
+        """
+        results: dict[str, float] = {}
+        try:
+            if Due.EVAL in due and Due.STOP not in due:
+                results = self._evaluate(step, state.weights())
+        except UserError:
+            if not self._peers.several:
+                self._checkpoints.save(step, state, self._run.description, {})
+            raise
+        if due != Due.LOG:
+            self._stopping = bool(self._stop)  # a signal may have come meanwhile
+        return results
+
+    def write(self, step: int, row: Mapping[str, float], results: Mapping[str, float]) -> None:
+        """Shows the results, and writes all numbers to the log."""
+        announce.results(self._screen, step, results)
+        if row or results:
+            self._log.write(step, {**row, **results}, self._run.evals.drawn())
+
+    def save(self, step: int, state: TrainState, results: dict[str, float], due: Due) -> None:
+        """Begins to save the state, if it is due or the run ends."""
+        if Due.SAVE in due or self.ended:
+            self._log.flush()
+            with self._peers.together(f"saving step {step}"):
+                self._checkpoints.save(step, state, self._run.description, results)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run ends here, before its last step."""
+        return self._stopping or self._early.stopped is not None
+
+    def finish(self, state: TrainState) -> TrainState:
+        """Waits for the last save, and says what the run has given. Preempted if it was stopped."""
+        run, step = self._run, int(state.step)
+        self._checkpoints.wait()
+        if self._stopping:
+            raise Preempted(
+                f"Stopped by {self._stop}; step {step:,} is saved in {run.workdir}. "
+                "Start the same command again to go on."
+            )
+        announce.stopped_early(self._screen, self._early, run.step.durations)
+        announce.finished(self._screen, step, run.step.model, self._log.row(step), run.workdir)
+        return run.step.layout.together(state)
+
+    # Evaluations.
+
+    def _evaluate(self, step: int, weights: Any, done: Collection[str] = ()) -> dict[str, float]:
+        """The results of those that are due, but for `done`; of all, if the run ends by them."""
+        run = functools.partial(
+            self._run.evals.run, step, weights, self._screen.bar, self._stop, self._peers.together
+        )
+        found = run(done)
+        self._early.add(step, found)
+        if self._early.stopped:
+            found |= run({*done, *found}, last=True)
+        parts = [part for data in self._run.eval_data.values() for part in data.parts]
+        announce.bad_images(self._screen, *(part.bad_images for part in parts))
+        return found
+
+    def _catch_up(self, step: int, weights: Any) -> None:
+        """Runs those that were missed; before it, takes from the log what had been measured."""
+        known = self._peers.from_first("what was measured", self._log.values(self._early.metric))
+        for at, value in known:
+            self._early.add(at, {str(self._early.metric): value})
+        done = self._peers.from_first(
+            "before the evaluations that were missed", self._log.row(step)
+        )
+        if missed := self._evaluate(step, weights, done):
+            self.write(step, {}, missed)
+
+
+def first_state(
+    config: RunConfig, layout: StateLayout, model: ModelInfo, screen: Screen
+) -> TrainState:
+    """The state after 0 steps: from scratch, or with the parameters that `init` names."""
+    state, init = layout.init(config.seed), config.init
+    if init.weights is None:
+        return state
+    trained = build.trained_weights(init)
+    state = warm_start(
+        state,
+        trained,
+        model,
+        head=init.head,
+        position_resize=init.position_resize,
+        ema=init.ema,
+    )
+    announce.warm_start(screen, trained, model)
+    return layout.with_params(state, state.params)
+
+
+def fetch(numbers: Any) -> Any:
+    """Waits for the devices."""
+    return jax.device_get(numbers)
+
+
+def stop_if_not_finite(scalars: Scalars) -> None:
+    """Raises NonFiniteError if this step or one before it had no finite loss and gradients."""
+    step = int(scalars["first_bad_step"])
+    if step:
+        loss, norm = (float(x) for x in scalars["first_bad_values"])
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        update = ", and an update that is not finite (optim.eps, perhaps)" if finite else ""
+        raise NonFiniteError(
+            f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved "
+            "from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
+            "optim.grad_clip_norm, model.dtype=float32. Started again, the run meets the same "
+            f"batch: look at its images (vit-jax preview --config FILE --step {step} "
+            f"--output step{step}.png), or leave it out by --config.input.skip_steps={step}."
+        )
