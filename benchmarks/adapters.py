@@ -132,4 +132,4 @@ INSTEAD = {"kernels": ("__call__", kernel_made_anew), "batched": ("_adapted", ba
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, positional=True)

@@ -53,9 +53,8 @@ Program = Callable[..., jax.Array]
 _SCHEDULES = "schedule-analysis_final_bundles.txt"
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     shapes = [parsed(text) for text in _SHAPES.value]
     dump = Path(tempfile.mkdtemp(prefix="attention_"))
     if TOPOLOGY.value and topology.check(TOPOLOGY.value) in TPUS:

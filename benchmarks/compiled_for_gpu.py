@@ -89,4 +89,4 @@ def _record(program: str, arguments: list[str], figures: dict[str, object]) -> N
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, positional=True)

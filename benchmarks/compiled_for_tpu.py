@@ -117,4 +117,4 @@ def measured(compiled: Any, mesh: Mesh, *, forward_flops: int) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, positional=True)

@@ -22,9 +22,8 @@ _WIDTH = flags.DEFINE_integer("width", 1024, "Dimensions of a feature.", lower_b
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Draws of shots.", lower_bound=1)
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     classes, shots = _CLASSES.value, _SHOTS.value
     labels = np.repeat(np.arange(classes), 2 * shots)
     numbers = np.random.default_rng(0)

@@ -29,9 +29,8 @@ _ROUNDS = flags.DEFINE_integer("rounds", 7, "Passes of each model that are measu
 _RECORD = flags.DEFINE_boolean("record", True, "Append rows.")
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     fields = dict(text.partition("=")[::2] for text in _FIELDS.value)
     passes = {name: _pass(name, fields) for name in _MODELS.value}
     secs: dict[str, list[float]] = {name: [] for name in passes}

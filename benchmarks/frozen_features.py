@@ -36,9 +36,8 @@ _SHOTS, _SEEDS, _NEIGHBOURS, _TEMPERATURE, _L2 = 10, 3, 20, 0.07, 1024.0
 _PROBE_L2 = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         ours = evaluate(Path(folder))

@@ -10,9 +10,8 @@ from benchmarks import pipelines
 from vit_jax.core import command
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     preprocess = f"decode|inception_crop({pipelines.SIZE_PX})|flip_lr"
     pipelines.compare("input_pipeline", preprocess, pipelines.plain_crop_and_flip)
 

@@ -32,9 +32,8 @@ _WHAT = flags.DEFINE_enum("what", "look", ["look", "relevance"], "A pass, or gra
 GIB = 2**30
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     size = _IMAGE_SIZE.value
     create = lambda: models.create(
         _MODEL.value, num_classes=1000, image_size=size, rngs=nnx.Rngs(0)

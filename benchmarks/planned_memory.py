@@ -73,4 +73,4 @@ def take_steps(done: CompiledStep, number: int) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, positional=True)

@@ -22,9 +22,8 @@ _FACTOR = 1.8 * _LEVEL + 0.1
 _GRAY = 128
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     crop_and_flip = f"decode|inception_crop({pipelines.SIZE_PX})|flip_lr"
     pipelines.compare(
         "randaugment_pipeline",

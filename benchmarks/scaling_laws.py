@@ -36,9 +36,8 @@ def read(file: Path) -> dict[tuple[str, str], np.ndarray]:
     return {name: np.array(each).T for name, each in points.items()}
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     curves = read(Path(_CURVES.value))
     errors: dict[str, list[float]] = {form: [] for form in scaling_law.PARAMETERS}
     fit_secs = interval_secs = 0.0

@@ -33,9 +33,8 @@ _ROUNDS = flags.DEFINE_integer("rounds", 5, "Steps of each variant that are meas
 Variant = tuple[bool, str]  # scan, remat
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     mesh = build.mesh(configs.MeshConfig())
     variants = {
         (scan, remat): compile_step(_config(scan, remat), mesh)

@@ -77,7 +77,7 @@ def measure(what: str, scratch: str) -> Iterator[tuple[str, Costs]]:
     workdir = tempfile.mkdtemp(dir=scratch)
     if what == "help":
         for command in COMMANDS:
-            yield f"{command} --help", to_end("-m", f"vit_jax.{command}", "--help")
+            yield f"{command} --help", to_end("-m", "vit_jax", command, "--help")
     elif what == "mistake":
         wrong = (f"--workdir={workdir}", "--config.optim.lrr=1")
         yield "a mistake in a config", to_end(*TRAIN, *wrong)

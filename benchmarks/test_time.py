@@ -92,4 +92,4 @@ def _children_secs() -> float:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, positional=True)

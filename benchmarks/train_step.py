@@ -33,9 +33,8 @@ PACKAGES = {"torch_vit": "torch transformers", "timm_vit": "torch timm"}
 _KNOWN = ("own", "linen", "torch_vit", "timm_vit")  # files in contenders/
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    command.no_more(arguments)
     shape = SHAPES[_SHAPE.value]
     shape = dataclasses.replace(shape, batch=_BATCH.value or shape.batch)
     for name in _CONTENDERS.value:

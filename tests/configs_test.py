@@ -15,7 +15,7 @@ import pytest
 from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_spec import PLACES, PLAIN
+from vit_jax.models.vit import PLACES, PLAIN
 from vit_jax.run import build, preflight
 from vit_jax.training.step import lower_update
 

@@ -20,15 +20,15 @@ from vit_jax.config import EvalConfig
 from vit_jax.core.schema.fields import field
 from vit_jax.data.ops.op import Op
 from vit_jax.data.sources.builtin import Synthetic
-from vit_jax.models import bit_spec, vit_spec
+from vit_jax.models import bit, vit
 from vit_jax.training.method import Learnt, Plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec(vit_spec.ViTSpec):
+class Spec(vit.ViTSpec):
     pass
 
 FAMILY = dataclasses.replace(
-    vit_spec.FAMILY, kind="A Their", spec=Spec,
+    vit.FAMILY, kind="A Their", spec=Spec,
     named=lambda name: dict(patch_size=4, width=16, depth=1, mlp_dim=32, num_heads=2)
     if name == "Their-4" else None,
 )

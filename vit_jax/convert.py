@@ -3,38 +3,12 @@
 The input is recognised by its contents; see docs/weights.md.
 """
 
-from absl import flags
-
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
-    flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
-    flags.DEFINE_enum(
-        "to",
-        None,
-        ("huggingface", "timm", "google_npz", "checkpoint"),
-        "Default: by the output, .npz or huggingface.",
-    )
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
-    flags.DEFINE_string(
-        "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
-    )
-    flags.DEFINE_integer("num_heads", None, "Heads of a ViT whose weights do not state them.")
-    flags.DEFINE_enum(
-        "position_resize", None, ("bilinear", "bicubic", "bicubic_antialias", "bicubic_torch"),
-        "Method of resizing positions; default: bilinear, but of Dinov2 as Hugging Face's does.",
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "approximate", False, "Also write what the format's readers compute only nearly the same."
-    )
-    flags.mark_flags_as_required(["input", "output"])
-    command.parse()
-
 import re
 
+from absl import flags
+
 from vit_jax import weights
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -101,4 +75,26 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("input", None, "Weights: a checkpoint, .npz, .safetensors, or a folder.")
+    flags.DEFINE_string("output", None, "A file that ends in .npz, or a folder; not there yet.")
+    flags.DEFINE_enum(
+        "to",
+        None,
+        ("huggingface", "timm", "google_npz", "checkpoint"),
+        "Default: by the output, .npz or huggingface.",
+    )
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_string(
+        "image_size", None, "Resizes learned positions for images of this size: 384, or 224x160."
+    )
+    flags.DEFINE_integer("num_heads", None, "Heads of a ViT whose weights do not state them.")
+    flags.DEFINE_enum(
+        "position_resize", None, ("bilinear", "bicubic", "bicubic_antialias", "bicubic_torch"),
+        "Method of resizing positions; default: bilinear, but of Dinov2 as Hugging Face's does.",
+    )  # fmt: skip
+    flags.DEFINE_bool(
+        "approximate", False, "Also write what the format's readers compute only nearly the same."
+    )
+    flags.mark_flags_as_required(["input", "output"])
     command.run(main)

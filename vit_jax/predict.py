@@ -3,23 +3,6 @@
 Needs only the checkpoint, which states its model and the preparation of images.
 """
 
-from absl import flags
-
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
-    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
-    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
-    flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
-    flags.DEFINE_string("output", None, "A .csv or .parquet to write instead: a row a class.")
-    flags.mark_flag_as_required("checkpoint")
-    command.parse(positional=True)
-
 import contextlib
 import json
 import sys
@@ -30,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
+from absl import flags
 from flax import nnx
 from pyarrow import csv, parquet
 
 from vit_jax import weights
+from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.image_files import PassedOver
@@ -247,4 +232,14 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
+    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
+    flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
+    flags.DEFINE_string("output", None, "A .csv or .parquet to write instead: a row a class.")
+    flags.mark_flag_as_required("checkpoint")
+    command.run(main, positional=True)

@@ -4,40 +4,22 @@ Any field of the config can be overridden: --config.optim.lr=3e-4. Run the same 
 on where it stopped, for whatever reason it stopped.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
 from vit_jax.run import heap
 
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    command.define_processes()
-    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
-    flags.DEFINE_bool(
-        "allow_config_change",
-        False,
-        "Go on although the config differs from the one it began with.",
-    )
-    flags.DEFINE_bool(
-        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
-    )
-    flags.DEFINE_bool(
-        "all_images", False, "With --check: read and decode every image, which takes its time."
-    )
-    flags.mark_flag_as_required("workdir")
-    command.parse(configs.load)
+if __name__ == "__main__":
     heap.keep()  # before any import starts a thread
 
 from collections.abc import Sequence
 
 import jax
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import AgreedStop, stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, at_once
@@ -133,4 +115,19 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    command.define_processes()
+    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
+    flags.DEFINE_bool(
+        "allow_config_change",
+        False,
+        "Go on although the config differs from the one it began with.",
+    )
+    flags.DEFINE_bool(
+        "check", False, "Only look whether config, data, weights and disk are right; train nothing."
+    )
+    flags.DEFINE_bool(
+        "all_images", False, "With --check: read and decode every image, which takes its time."
+    )
+    flags.mark_flag_as_required("workdir")
     command.run(main)

@@ -53,9 +53,8 @@ PARTS = (
 )
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Measures part by part."""
-    command.no_more(arguments)
     if _TAKE.value:
         print(f"{take(Path(_TAKE.value))} rows are new.")
         return

@@ -25,9 +25,8 @@ from vit_jax.run.parts.device_cache import SplitOfRun
 BATCH = 1000
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """Decodes the training split and those of the evaluations, if they are not there."""
-    command.no_more(arguments)
     flags = command.flags.FLAGS
     config = configs.load(flags.config, flags.config_override)
     for split in splits(config):

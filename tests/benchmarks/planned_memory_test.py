@@ -9,7 +9,7 @@ from vit_jax.core import command
 
 rows.append = lambda name, row: print(json.dumps(row))
 rows.print = lambda row: None
-command.run(planned_memory.main)
+command.run(planned_memory.main, positional=True)
 """
 
 

@@ -42,7 +42,7 @@ def command(storage, run_python):
     """`command("train", "--workdir=gs://bucket/run")`: a command of vit_jax, run to its end."""
 
     def run(name, *arguments, **env):
-        return run_python("-m", f"vit_jax.{name}", *arguments, **(storage.env | env))
+        return run_python("-m", "vit_jax", name, *arguments, **(storage.env | env))
 
     return run
 
@@ -60,7 +60,7 @@ def killed_at(storage, start_python, tmp_path):
         storage.faults.append(fault)
         output = tmp_path / f"output{len(storage.faults)}"
         env = storage.env | env | {"PYTHONUNBUFFERED": "1"}
-        process = start_python(output, "-m", f"vit_jax.{name}", *arguments, **env)
+        process = start_python(output, "-m", "vit_jax", name, *arguments, **env)
         while not fault.met:
             assert process.poll() is None, output.read_text()
             time.sleep(0.01)

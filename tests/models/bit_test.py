@@ -7,7 +7,7 @@ from flax import nnx
 from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit_spec import DEPTHS
+from vit_jax.models.bit import DEPTHS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

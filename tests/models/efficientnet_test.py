@@ -11,8 +11,7 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import observe
-from vit_jax.models.efficientnet.network import Stage
-from vit_jax.models.efficientnet.spec import SIZES, with_sizes
+from vit_jax.models.efficientnet import SIZES, Stage, with_sizes
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

@@ -14,7 +14,7 @@ from tests.models.by_hand import product_flops, vit_parameters
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_spec import PLACES, PLAIN
+from vit_jax.models.vit import PLACES, PLAIN
 from vit_jax.optim.decay import kernels_only
 from vit_jax.parallel.mesh import AXES
 from vit_jax.training.state import state_layout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vit_jax import config as configs
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.vit import ViTSpec
 
 SIZES = ("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/16")
 # Their file and argument: our config.

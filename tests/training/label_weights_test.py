@@ -10,9 +10,9 @@ import pytest
 
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.pipeline_test import prepared
-from vit_jax import preview
 from vit_jax.draw import contact_sheet
 from vit_jax.run import build
+from vit_jax.tools.look import preview
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.readers import records
 from vit_jax.train import train

@@ -24,7 +24,6 @@ PREFIX = "--config."
 _AT_HOME = re.compile(r"(-{0,2}(?:[\w.]+=)*)(~(?:/.*)?)", re.DOTALL)
 _fields: list[str] = []  # the config's fields, if the command takes a config
 _called: list[str] = []  # the program and command that `call_as` names
-_parsed: list[list[str]] = []  # what `parse` has left of the command line for `run`
 
 
 def define_config(fields: Sequence[str], required: bool = True) -> None:
@@ -66,47 +65,23 @@ def define_processes() -> None:
     )
 
 
-def parse(
-    load: Callable[[str, list[str]], object] | None = None,
-    *,
-    positional: bool = False,
-    hint: str = "",
-) -> None:
-    """Parses the flags, and ends the process for --help or a mistake; `run` does the rest.
-
-    A command calls it before it imports JAX and what else it runs on, which takes seconds.
-
-    Args:
-      load: reads --config FILE with its overrides, if it is given; UserError if it is wrong.
-      positional: whether the command takes arguments beside its flags.
-      hint: is added to the message about wrong flags.
-    """
-    _show_any_name()
-    _open_closed()
-    app.define_help_flags()
-    argv = _parse(sys.argv, hint)
-    _parsed[:] = [argv]
-    try:
-        if not positional:
-            no_more(argv[1:])
-        if load is not None and flags.FLAGS.config:
-            load(flags.FLAGS.config, list(flags.FLAGS[OVERRIDE].value or ()))
-    except (Exception, KeyboardInterrupt) as error:
-        _exit(report(error))
-
-
-def run(main: Callable[[list[str]], None]) -> None:
-    """Parses the flags, unless `parse` has; calls main(positional arguments), ends the process.
+def run(main: Callable[[list[str]], None], *, positional: bool = False, hint: str = "") -> None:
+    """Parses the flags, calls main(positional arguments), ends the process.
 
     The exit statuses are those of errors.py; a bug ends it with its traceback and 2.
+
+    Args:
+      main: the command.
+      positional: whether it takes arguments beside its flags.
+      hint: is added to the message about wrong flags.
     """
     _show_any_name()
     _open_closed()
     logging.set_verbosity(logging.WARNING)  # orbax logs a page per save; --verbosity=0 shows
     devices.expect_no_gpu()
     app.run(
-        lambda argv: _exit(_status(main, argv[1:])),
-        flags_parser=lambda argv: _parsed.pop() if _parsed else _parse(argv, ""),
+        lambda argv: _exit(_status(main, argv[1:], positional)),
+        flags_parser=lambda argv: _parse(argv, hint),
     )
 
 
@@ -120,12 +95,6 @@ def _open_closed() -> None:
 def call_as(program: str) -> None:
     """Says how the command was called, such as "vit-jax train", for the hint at --help."""
     _called.append(program)
-
-
-def no_more(arguments: Sequence[str]) -> None:
-    """Raises UserError if there are positional arguments."""
-    if arguments:
-        raise errors.UserError(f"Takes flags only, got {' '.join(arguments)!r}: is a -- missing?")
 
 
 def spell_overrides(argv: Sequence[str]) -> list[str]:
@@ -192,9 +161,12 @@ def _meant(error: flags.Error) -> str:
     return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
 
 
-def _status(main: Callable[[list[str]], None], arguments: list[str]) -> int:
+def _status(main: Callable[[list[str]], None], arguments: list[str], positional: bool) -> int:
     try:
         signals.is_over()
+        if arguments and not positional:
+            given = " ".join(arguments)
+            raise errors.UserError(f"Takes flags only, got {given!r}: is a -- missing?")
         main(arguments)
     except (Exception, KeyboardInterrupt) as error:
         return report(error)

@@ -5,50 +5,6 @@ that --kinds names. Several checkpoints, or weights of other projects, are compa
 --page FILE.html shows what each gets wrong.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields(), required=False)
-    command.define_processes()
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights. More may follow."
-    )
-    flags.DEFINE_multi_string(
-        "data", [], "Folder of images, or of a TFDS data set: no config needed. NAME=FOLDER names "
-        "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "
-        "scored as published. May be repeated.",
-    )  # fmt: skip
-    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
-    flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
-    flags.DEFINE_integer("batch_size", 64, "With --data: images computed at once on a device.")
-    flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
-    flags.DEFINE_enum(
-        "classes", None, ["imagenet_v2", "objectnet"],
-        "With --data: the set whose folders of ImageNet's classes these are.",
-    )  # fmt: skip
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
-    flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
-    flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
-    flags.DEFINE_string(
-        "pseudo_labels", None, "Instead: a file to write, FILE.npz, with what the model says of "
-        "images, which need no labels: those of --data and --split, or of config.evals.unlabelled.",
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "confidence", None, "Of pseudo-labels: leaves out images that are less sure; default 0.3."
-    )
-    flags.DEFINE_integer(
-        "per_class", None, "Of pseudo-labels: so many of each class, the most confident, or copies."
-    )
-    flags.DEFINE_integer(
-        "top_k", None, "Of pseudo-labels: so many classes of each image; 1: hard; default 10."
-    )
-    flags.mark_flag_as_required("checkpoint")
-    command.parse(configs.load, positional=True)
-
 import datetime
 import json
 import os
@@ -56,11 +12,13 @@ import sys
 from typing import TextIO
 
 import jax
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
@@ -294,4 +252,40 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.define_config(configs.fields(), required=False)
+    command.define_processes()
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights. More may follow."
+    )
+    flags.DEFINE_multi_string(
+        "data", [], "Folder of images, or of a TFDS data set: no config needed. NAME=FOLDER names "
+        "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "
+        "scored as published. May be repeated.",
+    )  # fmt: skip
+    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
+    flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
+    flags.DEFINE_integer("batch_size", 64, "With --data: images computed at once on a device.")
+    flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
+    flags.DEFINE_enum(
+        "classes", None, ["imagenet_v2", "objectnet"],
+        "With --data: the set whose folders of ImageNet's classes these are.",
+    )  # fmt: skip
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
+    flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
+    flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
+    flags.DEFINE_string(
+        "pseudo_labels", None, "Instead: a file to write, FILE.npz, with what the model says of "
+        "images, which need no labels: those of --data and --split, or of config.evals.unlabelled.",
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "confidence", None, "Of pseudo-labels: leaves out images that are less sure; default 0.3."
+    )
+    flags.DEFINE_integer(
+        "per_class", None, "Of pseudo-labels: so many of each class, the most confident, or copies."
+    )
+    flags.DEFINE_integer(
+        "top_k", None, "Of pseudo-labels: so many classes of each image; 1: hard; default 10."
+    )
+    flags.mark_flag_as_required("checkpoint")
+    command.run(main, positional=True)

@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ABOVE_0, COUNT, field
 from vit_jax.methods import masking, patch_pixels, vit_only
 from vit_jax.models.head import head
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.block import Block
 from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm

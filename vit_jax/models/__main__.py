@@ -24,13 +24,13 @@ are from table 1 of arXiv 2010.11929, table 2 of 2106.04560, and from 2012.12877
   first convolution, 64 x the width factor. Images may have any size.
 - **Hybrids** ([hybrid.py](../vit_jax/models/hybrid.py)), `R50+ViT-B/16`: a ViT on the feature map
   of a ResNet with norm and relu behind each convolution. They have the fields of both.
-- **Axial-ViT** ([axial/vit.py](../vit_jax/models/axial/vit.py)), `Axial-ViT-B/16`: a ViT without
+- **Axial-ViT** ([axial.py](../vit_jax/models/axial.py)), `Axial-ViT-B/16`: a ViT without
   class token, each of whose blocks is [two](vit_variants.md#axial-attention): attention along rows
   and an MLP, attention along columns and an MLP.
-- **AxialResNet** ([axial/resnet.py](../vit_jax/models/axial/resnet.py)), `AxialResNet-50`: a ResNet
+- **AxialResNet** ([axial.py](../vit_jax/models/axial.py)), `AxialResNet-50`: a ResNet
   as a hybrid's, with axial attention for its convolutions of 3 x 3. It has the fields of a BiT, and
   `model.num_heads`.
-- **EfficientNets** ([network.py](../vit_jax/models/efficientnet/network.py)), `EfficientNet-B0`:
+- **EfficientNets** ([efficientnet.py](../vit_jax/models/efficientnet.py)), `EfficientNet-B0`:
   inverted bottlenecks with squeeze-and-excitation, swish and batch norm, the students and teachers
   of [Noisy Student](https://arxiv.org/abs/1911.04252). All are B0 with other coefficients.
 

@@ -1,5 +1,7 @@
 """BiT: pre-activation ResNets with group norm and standardised weights (arXiv 1912.11370)."""
 
+import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -7,11 +9,94 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
+from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.bit_spec import BiTSpec
-from vit_jax.models.family import Preprocess, check_layers
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
 from vit_jax.models.head import head
 from vit_jax.nn.resnet import ResNet, group_norm
+from vit_jax.nn.resnet_spec import ResNetSpec
+
+# Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
+DEPTHS: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+ROOT_WIDTH = 64  # at width factor 1
+PUBLISHED = (
+    "R26x1", "R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3",
+)  # fmt: skip
+
+UNITS = r"\d{1,3}(?:-\d{1,3})*-?"  # layers, or the units of each stage
+_NAME = re.compile(rf"R({UNITS})x(\d+)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiTSpec(ModelSpec, ResNetSpec):
+    """The fields of a BiT ResNet; `units` and `root_width` come from its name."""
+
+    @property
+    def depth(self) -> int:
+        """Number of units."""
+        return sum(self.units)
+
+    @property
+    def features(self) -> int:
+        """Width of the head's input."""
+        return self.map_channels
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one token to the next."""
+        return self.map_stride
+
+    def check(self) -> None:
+        """Raises UserError for a model that cannot be built."""
+        if not self.units:
+            raise errors.UserError(
+                "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
+            )
+        super().check()
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens for images of this size in pixels."""
+        rows, columns = (-(-side // self.stride) for side in image_size)
+        return TokenLayout((rows, columns), class_token=False)
+
+    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
+        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
+        return self.resnet_flops(image_size) + 2 * self.map_channels * num_classes
+
+    activation_bytes = ResNetSpec.resnet_bytes
+    block_input_bytes = ResNetSpec.unit_input_bytes
+
+
+def named(name: str) -> dict[str, Any] | None:
+    """The fields for "R50x1", or "R1-2x1" by its units; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    units = match and units_of(match[1])
+    if not match or not units or int(match[2]) == 0:
+        return None
+    return {"units": units, "root_width": ROOT_WIDTH * int(match[2])}
+
+
+def units_of(name: str) -> tuple[int, ...] | None:
+    """Units of each stage, from "50", a published number of layers, or from "1-2"; else None."""
+    if name.isdigit():
+        return DEPTHS.get(int(name))
+    units = tuple(map(int, name.rstrip("-").split("-")))
+    return units if all(units) else None
+
+
+def name_of_units(units: tuple[int, ...]) -> str:
+    """The name that `units_of` reads, "50" or "1-2"; a single stage is "2-"."""
+    layers = {stages: number for number, stages in DEPTHS.items()}
+    if units in layers:
+        return str(layers[units])
+    return "-".join(map(str, units)) + ("-" if len(units) == 1 else "")
 
 
 class BiT(nnx.Module):
@@ -87,3 +172,13 @@ class BiT(nnx.Module):
             self.spec.check_images(images, self.preprocess.image_size)
             return tuple(map(flat, self.resnet(images, layers)[1]))
         return flat(self.feature_map(images))
+
+
+FAMILY = Family(
+    kind="A BiT ResNet",
+    form=f"R<{'|'.join(map(str, DEPTHS))}|units of stages, as 1-2>x<width factor>",
+    published=PUBLISHED,
+    spec=BiTSpec,
+    named=named,
+    module=BiT,
+)

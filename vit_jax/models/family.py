@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, field
 from vit_jax.nn.block_spec import StackSpec
@@ -72,8 +74,6 @@ class ModelSpec(StackSpec):
 
     def check_images(self, images: Any, image_size: tuple[int, int]) -> None:
         """Raises UserError unless a model for `image_size` takes these, by shape and dtype."""
-        import jax.numpy as jnp
-
         shape: Any = getattr(images, "shape", None)
         dtype: Any = getattr(images, "dtype", None)
         fits = shape is not None and len(shape) == 4 and shape[0] != 0 and shape[3] == 3
@@ -104,8 +104,7 @@ class Family:
       published: the published names.
       spec: dataclass of its fields, with the methods of ViTSpec on valid combinations and costs.
       named: a name -> its fields; None for a name of another form.
-      module: () -> (spec, num_classes=, image_size=, preprocess=, rngs=) -> module. The first call
-        imports JAX and Flax: a config, which needs only names and fields, is read without.
+      module: (spec, num_classes=, image_size=, preprocess=, rngs=) -> module.
     """
 
     kind: str
@@ -113,4 +112,4 @@ class Family:
     published: tuple[str, ...]
     spec: type
     named: Callable[[str], dict[str, Any] | None]
-    module: Callable[[], Callable[..., Any]]
+    module: Callable[..., Any]

@@ -1,34 +1,25 @@
-"""The table of models by name, and figures of a model without building it.
-
-Flax is imported with the first model, not by a command that only reads its config.
-"""
-
-from __future__ import annotations
+"""The table of models by name, and figures of a model without building it."""
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vit_jax.core import errors
+from flax import nnx
+
+from vit_jax.core import errors, pytrees
 from vit_jax.core.schema import elsewhere, entry_points
 from vit_jax.core.schema import fields as declared
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models import bit_spec, hybrid_spec, vit_spec
-from vit_jax.models.axial import resnet_spec as axial_resnet_spec
-from vit_jax.models.axial import vit_spec as axial_vit_spec
-from vit_jax.models.efficientnet import spec as efficientnet_spec
+from vit_jax.models import axial, bit, efficientnet, hybrid, vit
 from vit_jax.models.family import Family, Preprocess
 
-if TYPE_CHECKING:
-    from flax import nnx
-
 FAMILIES = (
-    vit_spec.FAMILY,
-    hybrid_spec.FAMILY,
-    bit_spec.FAMILY,
-    axial_vit_spec.FAMILY,
-    axial_resnet_spec.FAMILY,
-    efficientnet_spec.FAMILY,
+    vit.FAMILY,
+    hybrid.FAMILY,
+    bit.FAMILY,
+    axial.AXIAL_VIT,
+    axial.AXIAL_RESNET,
+    efficientnet.FAMILY,
 )
 
 
@@ -91,7 +82,7 @@ def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
     there = [*FAMILIES, *entry_points.in_use("models")]
     family = next(family for family in there if family.spec is type(spec))
-    return family.module()(spec, **arguments)
+    return family.module(spec, **arguments)
 
 
 def architecture(spec: Any) -> dict[str, Any]:
@@ -174,10 +165,6 @@ def info(
     name: str, *, num_classes: int = 1000, image_size: int | tuple[int, int] = 224, **fields: Any
 ) -> ModelInfo:
     """Computes the figures of a model without allocating it."""
-    from flax import nnx
-
-    from vit_jax.core import pytrees
-
     size = _pair(image_size)
     make = lambda: create(
         name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields

@@ -1,6 +1,12 @@
-"""The Vision Transformer (arXiv 2010.11929, section 3.1) and its later variants."""
+"""The Vision Transformer (arXiv 2010.11929, section 3.1) and its later variants.
 
+First its fields, their valid combinations and costs, and names that imply them; then the module.
+"""
+
+import dataclasses
 import functools
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,13 +14,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain, keep_order
-from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Preprocess, check_layers
+from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
 from vit_jax.models.head import head
-from vit_jax.models.vit_spec import ViTSpec
 from vit_jax.nn import posemb
 from vit_jax.nn.block import Block
+from vit_jax.nn.block_spec import BlockSpec
+from vit_jax.nn.kernels import choice
 from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm
 from vit_jax.nn.patches import PatchEmbedding
@@ -22,6 +31,353 @@ from vit_jax.nn.pooling import AttentionPooling
 from vit_jax.nn.posemb import Positions
 from vit_jax.nn.regularization import Dropout, dropout_key
 from vit_jax.nn.stack import Stack
+
+# Position embedding -> where it may act, its default first (see `position_at`).
+# "layers": in every block, with separate parameters; "shared": in every block with the same.
+PLACES: dict[str, tuple[str, ...]] = {
+    "none": ("input",),
+    "learned_1d": ("input", "layers", "shared"),
+    "learned_2d": ("input", "layers", "shared"),
+    "relative": ("layers", "shared"),
+    "sincos_1d": ("input", "shared"),
+    "sincos_2d": ("input", "shared"),
+    "rotary_2d": ("shared",),
+}
+# Number of equal parts of the width: sines and cosines, of one coordinate or of two.
+POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViTSpec(ModelSpec, BlockSpec):
+    """The fields of a ViT; those without a default come from its name."""
+
+    patch_size: int = field(bounds=COUNT)  # pixels
+    depth: int = field(doc="number of blocks", bounds=COUNT, trained=IN_SHAPES)
+    pool: str = field(
+        "cls",
+        "what the head sees: the class token, `cls` [this]; the mean over the tokens, `avg`; both "
+        "side by side, `cls_avg` (arXiv 2304.07193); or attention pooling by a learned probe and "
+        "an MLP, `map`",
+        choices=("cls", "avg", "cls_avg", "map"),
+        trained=IN_SHAPES,
+        elsewhere=("cls", "avg", "map"),
+    )
+    pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
+    position_embedding: str = field(
+        "learned_1d",
+        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `sincos_1d`, `sincos_2d` or "
+        "`rotary_2d`: see [variants](vit_variants.md#position-embeddings)",
+        choices=PLACES,
+        trained=HIDDEN,
+        elsewhere=("learned_1d", "sincos_1d", "sincos_2d"),  # as a table
+    )
+    position_at: str | None = field(
+        None,
+        "where it acts: at the `input` [this, where it can], in all `layers` with a table each, or "
+        "in all with one `shared` table",
+        choices=("input", "layers", "shared"),
+        trained=HIDDEN,
+    )
+    class_position: bool = field(
+        True,
+        "whether the class token has a place, and so a position, before the patches [true]; false "
+        "in DeiT III and big_vision, see [variants](vit_variants.md#position-embeddings)",
+        trained=HIDDEN,
+        elsewhere=ANY,
+    )
+    registers: int = field(
+        0,
+        "learned tokens that attention sees and the head does not [0]",
+        bounds=(0, COUNT[1]),
+        trained=IN_SHAPES,
+    )
+    distillation_token: bool = field(
+        False,
+        "a second learned token, behind the class token, with a head of its own, which learns what "
+        "a teacher says; in use both heads' logits are averaged (arXiv 2012.12877) [false]",
+        trained=IN_SHAPES,
+        elsewhere={"huggingface": (False, True), "timm": (False, True), "google_npz": (False,)},
+    )
+    stochastic_depth: float = field(
+        0.0, "rate at the last block, rising linearly from 0 at the first [0]", bounds=(0, 1)
+    )
+    stochastic_depth_constant: bool = field(
+        False, "that rate at every block, as in DeiT III [false]"
+    )
+    residual_dtype: str | None = field(
+        None,
+        "in what the tokens between blocks are kept, which each block adds to: `float32` [as "
+        "`dtype`]; `float32` beside a `dtype` of `bfloat16` is what float32 programs with a TPU's "
+        "default precision of products compute",
+        choices=("float32",),
+    )
+
+    crop_to_patches: bool = field(
+        False,
+        "takes images that patches do not divide, and leaves out the pixels at the bottom and "
+        "right that fill no patch, as timm and transformers do [false: such sizes are refused]",
+    )
+
+    @property
+    def stream_dtype(self) -> str:
+        """The dtype of the tokens between the blocks."""
+        return self.residual_dtype or self.dtype
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether the model has a class token."""
+        return self.pool in ("cls", "cls_avg")
+
+    @property
+    def features(self) -> int:
+        """Width of the features: of the head's input, or of both heads' side by side."""
+        return self.width * (2 if self.pool == "cls_avg" or self.distillation_token else 1)
+
+    @property
+    def distillation_position(self) -> bool:
+        """Whether the distillation token has a learned position, as the class token then has."""
+        learned = self.position_embedding == "learned_1d" and self.position_place == "input"
+        return self.distillation_token and learned and self.class_position
+
+    @property
+    def position_place(self) -> str:
+        """The place where the position embedding acts, one of PLACES."""
+        return self.position_at or PLACES[self.position_embedding][0]
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one token to the next."""
+        return self.patch_size
+
+    def check(self) -> None:
+        """Raises UserError for fields that cannot be combined."""
+        if self.width % self.num_heads:
+            raise errors.UserError(
+                f"model.width={self.width} does not divide into model.num_heads={self.num_heads}; "
+                f"nearest width: {_nearest_multiple(self.width, self.num_heads)}."
+            )
+        if self.pre_logits and self.pool == "cls_avg":
+            raise errors.UserError(
+                "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take "
+                "pool=cls."
+            )
+        if self.distillation_token and (self.pool != "cls" or self.pre_logits):
+            raise errors.UserError(
+                "model.distillation_token is a second class token: it goes with model.pool=cls and "
+                f"model.pre_logits=false, got pool={self.pool}, pre_logits={self.pre_logits}."
+            )
+        _check_positions(self)
+        relative = self.position_embedding == "relative"
+        head_size = self.width // self.num_heads
+        of_heads = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
+        choice.check(self.attention, of_heads)
+        if not self.norm_epsilon:
+            raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
+
+    def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
+        """Whether a model for `image_size` takes images of `size`: it has positions for them."""
+        if self.position_embedding == "none":
+            return self.crop_to_patches or not any(side % self.patch_size for side in size)
+        p = self.patch_size if self.crop_to_patches else 1
+        return [side // p for side in size] == [side // p for side in image_size]
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens for images of this size. UserError if patches do not tile them."""
+        p = self.patch_size
+        left = not self.crop_to_patches and any(side % p for side in image_size)
+        if left or min(image_size) < p:
+            near = tuple(_nearest_multiple(side, p) for side in image_size)
+            raise errors.UserError(
+                f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
+                f"{near}. Change the size in input.preprocess or the patch in model.name. A ViT "
+                "can also leave out the pixels that fill no patch: model.crop_to_patches=true."
+            )
+        grid = (image_size[0] // p, image_size[1] // p)
+        # A distillation token has its position apart: among the others it is a register.
+        registers = self.registers + self.distillation_token
+        return TokenLayout(grid, self.has_class_token, registers, self.class_position)
+
+    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
+        """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.
+
+        Of all tokens in every block, as papers count them, though with pool="cls" and without
+        `scan` the last block computes less: the class token alone.
+        """
+        layout, d = self.token_layout(image_size), self.width
+        n = layout.num_tokens
+        projections = n * 4 * d * d
+        offsets = (self.position_embedding == "relative") * n * (2 * n - 1) * d
+        mlp = n * (2 + (self.mlp != "mlp")) * d * self.mlp_dim
+        each = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
+        # The probe's query is the same for every image, so it is not counted.
+        seen = n - layout.registers
+        one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * self.mlp_dim
+        pooling = (self.pool == "map") * one_query
+        head = self.features * num_classes + self.pre_logits * d * d
+        blocks = self.depth * sum(each)
+        return self.patch_flops(layout.num_patches, image_size) + 2 * (blocks + pooling + head)
+
+    def attended(self, layout: TokenLayout) -> tuple[int, ...]:
+        """For each attention of a block: the number of tokens that each token takes from."""
+        return (layout.num_tokens,)
+
+    def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
+        """The part of `forward_flops` up to the tokens."""
+        del image_size
+        return 2 * num_patches * self.patch_size**2 * 3 * self.width
+
+    def activation_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
+
+        For each token: a block's input, its middle (unless `parallel`), query and key (before and
+        after their norms, if any), value, attention's mixed values, the hidden layer before its
+        GELU (if gated, both), and attention's weights, or where a program keeps none
+        (nn/kernels), a float32 for each head. If the tokens between blocks are float32 and
+        the rest is not, the first two count twice.
+        """
+        layout = self.token_layout(image_size)
+        of_width = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
+        of_mlp = 1 + (self.mlp != "mlp")
+        relative = self.position_embedding == "relative"
+        of_a_token = 0
+        for seen in self.attended(layout):
+            of_head = seen if choice.keeps_weights(self.attention, seen, biased=relative) else 2
+            of_a_token += of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * of_head
+        return 2 * self.depth * layout.num_tokens * of_a_token
+
+    def block_input_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that enter the blocks: the least that is kept."""
+        of_a_token = self._stream_size * self.width
+        return 2 * self.depth * self.token_layout(image_size).num_tokens * of_a_token
+
+    @property
+    def _stream_size(self) -> int:
+        """Ratio of the bytes of an element in tokens between blocks to those within blocks."""
+        return 1 if self.stream_dtype == self.dtype else 2
+
+
+def _check_positions(spec: ViTSpec) -> None:
+    kind = spec.position_embedding
+    if spec.position_at is not None and spec.position_at not in PLACES[kind]:
+        raise errors.UserError(
+            f"model.position_at={spec.position_at} does not go with "
+            f"model.position_embedding={kind}, which may be at: {', '.join(PLACES[kind])}."
+        )
+    parts = POSITION_PARTS.get(kind, 1)
+    if spec.width % parts:
+        nearest = _nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
+        raise errors.UserError(
+            f"model.width={spec.width} does not divide into the {parts} parts of "
+            f"model.position_embedding={kind}; nearest width: {nearest}."
+        )
+    if kind == "rotary_2d" and spec.width % (spec.num_heads * ROTARY_PARTS):
+        nearest = _nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
+        raise errors.UserError(
+            f"model.width={spec.width} gives each of {spec.num_heads} heads "
+            f"{spec.width // spec.num_heads}, which does not divide into the {ROTARY_PARTS} parts "
+            f"of model.position_embedding={kind}; nearest width: {nearest}."
+        )
+
+
+def _nearest_multiple(value: int, of: int) -> int:
+    return max(1, round(value / of)) * of
+
+
+# --- names: sizes, and backbones with further fields
+
+Fields = dict[str, Any]
+
+# Table 1 of the paper; Ti and S from arXiv 2012.12877 and 2106.10270, g and G from 2106.04560
+# (table 2), So400m from 2305.13035.
+SIZES: dict[str, dict[str, int]] = {
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "num_heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "num_heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "num_heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "num_heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "num_heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "num_heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "num_heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "num_heads": 16},
+}
+
+# arXiv 2304.07193 (table 17, appendix B.1). SwiGLU's hidden width is 2/3 of 4 times the width.
+_DINOV2: Fields = {"gelu": "exact", "layer_scale": 1e-5}
+_DINOV2_SIZES: dict[str, Fields] = {
+    **{size: SIZES[size] for size in ("S", "B", "L")},
+    "g": {"depth": 40, "width": 1536, "mlp_dim": 4096, "num_heads": 24, "mlp": "swiglu"},
+}
+# arXiv 2508.10104 and the authors' code (dinov3/hub/backbones.py).
+_DINOV3: Fields = {
+    "gelu": "exact", "layer_scale": 1e-5, "norm_epsilon": 1e-5, "registers": 4,
+    "position_embedding": "rotary_2d", "qkv_bias": "query_value",
+}  # fmt: skip
+_DINOV3_SIZES: dict[str, Fields] = {
+    **{size: SIZES[size] for size in ("S", "B", "L")},
+    "S+": {**SIZES["S"], "mlp": "swiglu"},
+    "H+": {**SIZES["H"], "num_heads": 20, "mlp": "swiglu"},
+    "7B": {
+        "depth": 40, "width": 4096, "mlp_dim": 8192, "num_heads": 32, "mlp": "swiglu",
+        "qkv_bias": "none",
+    },
+}  # fmt: skip
+# arXiv 2302.05442: section 2 and table 1.
+_VIT_22B: Fields = {
+    "depth": 48, "width": 6144, "mlp_dim": 24_576, "num_heads": 48, "pool": "map",
+    "parallel": True, "qk_norm": True, "qkv_bias": "none", "norm": "rms",
+}  # fmt: skip
+
+# Suffix after the patch size in a name -> its sizes.
+STYLES: dict[str, dict[str, Fields]] = {
+    "": {**SIZES, "22B": _VIT_22B},
+    "-dinov2": {size: {**_DINOV2, **own} for size, own in _DINOV2_SIZES.items()},
+    # With registers: arXiv 2309.16588.
+    "-dinov2-reg": {
+        size: {**_DINOV2, "registers": 4, **own} for size, own in _DINOV2_SIZES.items()
+    },
+    "-dinov3": {size: {**_DINOV3, **own} for size, own in _DINOV3_SIZES.items()},
+}
+PLAIN = (
+    "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32",
+    "ViT-So400m/14", "ViT-H/14", "ViT-g/14", "ViT-G/14",
+)  # fmt: skip
+PUBLISHED = (
+    *PLAIN,
+    "ViT-22B/14",
+    *(f"ViT-{size}/14-dinov2" for size in _DINOV2_SIZES),
+    *(f"ViT-{size}/14-dinov2-reg" for size in _DINOV2_SIZES),
+    *(f"ViT-{size}/16-dinov3" for size in _DINOV3_SIZES),
+)
+FORM = (
+    f"ViT-<{'|'.join(STYLES[''])}|DEPTHxWIDTH>/<patch size in pixels>, -dinov2, -dinov2-reg or "
+    "-dinov3 behind"
+)
+
+_NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
+# Unnamed sizes: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
+_SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
+_HEAD_SIZE = 64
+_OF_STYLE: dict[str, Fields] = {
+    "": {}, "-dinov2": _DINOV2, "-dinov2-reg": {**_DINOV2, "registers": 4}, "-dinov3": _DINOV3,
+}  # fmt: skip
+
+
+def named(name: str) -> Fields | None:
+    """The fields for "ViT-B/16"; None for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if not match or int(match[2]) == 0 or match[3] not in STYLES:
+        return None
+    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _OF_STYLE[match[3]])
+    return None if size is None else {"patch_size": int(match[2]), **size}
+
+
+def of_shape(size: str, style: Fields) -> Fields | None:
+    """The fields for "12x512", with a style's; None for a word of another form."""
+    match = _SHAPE.fullmatch(size)
+    if not match:
+        return None
+    depth, width = int(match[1]), int(match[2])
+    num_heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
+    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}
 
 
 class ViT(nnx.Module):
@@ -270,3 +626,6 @@ def positions(spec: ViTSpec, layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
         "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
     }
     return make[spec.position_embedding]()
+
+
+FAMILY = Family(kind="A ViT", form=FORM, published=PUBLISHED, spec=ViTSpec, named=named, module=ViT)

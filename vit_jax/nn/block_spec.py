@@ -1,19 +1,13 @@
-"""The fields of an encoder block and of a stack of them, and the dtypes that layers compute in.
-
-Configs are read without JAX, whose import takes longer: it is imported with what computes.
-"""
-
-from __future__ import annotations
+"""The fields of an encoder block and of a stack of them, and the dtypes that layers compute in."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
 
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.nn.initialization import MAKERS, Initialization
 from vit_jax.nn.kernels.choice import CHOICES
-
-if TYPE_CHECKING:
-    from vit_jax.nn.initialization import Initialization
-    from vit_jax.nn.linear import Precision
+from vit_jax.nn.linear import Precision
 
 DTYPES = ("float32", "bfloat16")
 EPSILON = 1e-6  # layer norms, as in the released weights
@@ -44,10 +38,6 @@ class Numerics:
     @property
     def precision(self) -> Precision:
         """The dtypes of layers; a softmax computes in float32."""
-        import jax.numpy as jnp
-
-        from vit_jax.nn.linear import Precision
-
         gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
         return Precision(jnp.dtype(self.dtype), jnp.dtype("float32"), gradient)
 
@@ -153,13 +143,9 @@ class BlockSpec(Numerics):
     @property
     def precision(self) -> Precision:
         """The dtypes of layers."""
-        import jax.numpy as jnp
-
         return dataclasses.replace(super().precision, softmax=jnp.dtype(self.softmax_dtype))
 
     @property
     def start(self) -> Initialization:
         """The initializers of the parameters."""
-        from vit_jax.nn.initialization import MAKERS
-
         return MAKERS[self.initialization](self.width)

@@ -9,8 +9,8 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit_spec import DEPTHS, ROOT_WIDTH, name_of_units
-from vit_jax.models.vit_spec import SIZES
+from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
+from vit_jax.models.vit import SIZES
 from vit_jax.weights.config_json import ClassNames, section
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensors

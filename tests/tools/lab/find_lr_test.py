@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax import find_lr
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
+from vit_jax.tools.lab import find_lr
 from vit_jax.tools.lab.find_lr import RateTest, averages, has_diverged, rate_test
 from vit_jax.train import train
 

@@ -3,10 +3,10 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from vit_jax import preview
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.run import build
+from vit_jax.tools.look import preview
 
 COMMAND = ("-m", "vit_jax", "preview", "--config", "configs/vit_digits.py")
 

@@ -1,22 +1,16 @@
-"""Which program computes attention: by the field `attention`, the devices, and what each serves.
-
-Configs are read without JAX: it is imported with what computes.
-"""
-
-from __future__ import annotations
+"""Which program computes attention: by the field `attention`, the devices, and what each serves."""
 
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
+from vit_jax.core import axes
+from vit_jax.core.axes import Target
 from vit_jax.core.errors import UserError
-
-if TYPE_CHECKING:
-    import jax
-    import numpy as np
-
-    from vit_jax.core.axes import Target
 
 AUTO = "auto"
 XLA, FUSED, SPLASH, CUDNN = "xla", "fused", "splash", "cudnn"
@@ -82,8 +76,6 @@ def _cudnn_refuses(a: Attention) -> str | None:
 
 def _is_nvidia(target: Target) -> bool:
     """Whether it is a GPU that cuDNN serves; absent ones are (plan/gpu.py)."""
-    import jax
-
     if target.platform not in ("gpu", "cuda"):
         return False
     if jax.default_backend() != "gpu":
@@ -128,8 +120,6 @@ def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: boo
 
     Raises UserError if another than AUTO was asked for and is not for these devices or this model.
     """
-    from vit_jax.core import axes
-
     attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, biased)
     target = axes.target()
     if _PORTABLE.get():
@@ -143,8 +133,6 @@ def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: boo
 
 def _best(attention: Attention, target: Target) -> str:
     """The choice of AUTO, from benchmarks/results/attention.csv."""
-    from vit_jax.core import axes
-
     kernel = CUDNN if target.platform in ("gpu", "cuda") else FUSED
     serves = KERNELS[kernel].runs_on(target) and KERNELS[kernel].refuses(attention) is None
     # XLA divides what cuDNN computes, but not a kernel of Pallas.
@@ -186,8 +174,6 @@ def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:
 
     Likewise if it is not for a `dtype` of the computation that the model was not trained in.
     """
-    from vit_jax.core import axes
-
     if not hasattr(spec, "attention"):
         return {}
     asked = spec.attention

@@ -5,32 +5,12 @@
 Ctrl-C ends it.
 """
 
-from absl import flags
-
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
-    flags.DEFINE_string(
-        "host", "127.0.0.1", "Address to answer at; 0.0.0.0 lets everybody in who reaches it."
-    )
-    flags.DEFINE_integer(
-        "port", 8080, "Port to answer at; 0: any.", lower_bound=0, upper_bound=65535
-    )
-    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.", lower_bound=1)
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_multi_string(
-        "examples", [], "Image, or folder of images, to try; default: some of the run's own data."
-    )
-    flags.mark_flag_as_required("checkpoint")
-    command.parse()
-
 import contextlib
 import sys
 
-from vit_jax.core import compilation_cache, signals
+from absl import flags
+
+from vit_jax.core import command, compilation_cache, signals
 from vit_jax.core.screen import Screen
 from vit_jax.tools.demo import examples
 from vit_jax.tools.demo.looker import Looker
@@ -41,9 +21,8 @@ FLAGS = flags.FLAGS
 ENDING_SECS = 10.0  # how long the end waits for the image that is being looked at
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     with Server(FLAGS.host, FLAGS.port) as server:
         if server.is_public:
             print(
@@ -66,4 +45,19 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
+    flags.DEFINE_string(
+        "host", "127.0.0.1", "Address to answer at; 0.0.0.0 lets everybody in who reaches it."
+    )
+    flags.DEFINE_integer(
+        "port", 8080, "Port to answer at; 0: any.", lower_bound=0, upper_bound=65535
+    )
+    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.", lower_bound=1)
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_multi_string(
+        "examples", [], "Image, or folder of images, to try; default: some of the run's own data."
+    )
+    flags.mark_flag_as_required("checkpoint")
     command.run(main)

@@ -7,30 +7,8 @@ without this package, on any of the platforms it was made for; --to=onnx a file 
 
 from absl import flags
 
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
-    flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
-    flags.DEFINE_enum(
-        "to",
-        "huggingface",
-        ("huggingface", "stablehlo", "onnx", "tflite"),
-        "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
-    )
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
-    flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
-    flags.DEFINE_enum(
-        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
-    )
-    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
-    flags.DEFINE_integer("batch_size", 1, "Of tflite: how many images a call takes.")
-    flags.mark_flags_as_required(["checkpoint", "output"])
-    command.parse()
-
 from vit_jax import weights
-from vit_jax.core import cloud
+from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.models.int8 import quantise
 from vit_jax.tools.export import tflite
@@ -80,4 +58,21 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
+    flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
+    flags.DEFINE_enum(
+        "to",
+        "huggingface",
+        ("huggingface", "stablehlo", "onnx", "tflite"),
+        "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
+    )
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
+    flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
+    flags.DEFINE_enum(
+        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
+    )
+    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
+    flags.DEFINE_integer("batch_size", 1, "Of tflite: how many images a call takes.")
+    flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

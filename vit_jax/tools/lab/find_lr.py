@@ -4,20 +4,6 @@ Trains for some steps while the rate rises by equal factors (arXiv 1506.01186, s
 the loss diverges, and suggests the rate at which it falls the fastest. Keeps only the picture.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
-    flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
-    flags.DEFINE_integer("steps", 100, "How many steps, each on a batch of the training data.")
-    flags.DEFINE_string("output", None, "The PNG file to draw.")
-    flags.DEFINE_bool("json", False, "All rates and losses as one JSON object.")
-    command.parse(configs.load)
-
 import dataclasses
 import json
 import math
@@ -28,12 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import flags
 from etils import epath
 from PIL import Image
 
+from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig, TotalConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import scales
@@ -250,4 +238,10 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
+    flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
+    flags.DEFINE_integer("steps", 100, "How many steps, each on a batch of the training data.")
+    flags.DEFINE_string("output", None, "The PNG file to draw.")
+    flags.DEFINE_bool("json", False, "All rates and losses as one JSON object.")
     command.run(main)

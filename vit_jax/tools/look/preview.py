@@ -4,27 +4,17 @@ A contact sheet of the images and labels that step N of this config learns from,
 preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
-    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
-    flags.DEFINE_string("output", None, "The PNG file to write.")
-    flags.mark_flag_as_required("output")
-    command.parse(configs.load)
-
 import io
 
 import jax
 import numpy as np
+from absl import flags
 from etils import epath
 from PIL import Image
 
+from vit_jax import config as configs
 from vit_jax.config import RunConfig
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
@@ -138,4 +128,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
+    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
+    flags.DEFINE_string("output", None, "The PNG file to write.")
+    flags.mark_flag_as_required("output")
     command.run(main)

@@ -8,41 +8,17 @@ estimate of time. Reads no data. --nocompile prints in seconds what follows from
 shardings alone.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "topology",
-        None,
-        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
-    )
-    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
-    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
-    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
-    flags.DEFINE_bool(
-        "largest_batch",
-        False,
-        "Only find the fewest microbatches with which the batch fits, and the largest batch.",
-    )
-    flags.DEFINE_float(
-        "memory_gib", None, "With --largest_batch: of a device, if not all it has.", lower_bound=0
-    )
-    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
-    command.parse(configs.load)
-
 import json
 import math
 import sys
 
 import jax
+from absl import flags
 from jax.sharding import Mesh
 
+from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.run import build
@@ -152,4 +128,22 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "topology",
+        None,
+        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
+    )
+    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
+    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
+    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
+    flags.DEFINE_bool(
+        "largest_batch",
+        False,
+        "Only find the fewest microbatches with which the batch fits, and the largest batch.",
+    )
+    flags.DEFINE_float(
+        "memory_gib", None, "With --largest_batch: of a device, if not all it has.", lower_bound=0
+    )
+    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
     command.run(main)

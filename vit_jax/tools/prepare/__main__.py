@@ -236,4 +236,4 @@ def define(values: flags.FlagValues = FLAGS) -> None:
 
 if __name__ == "__main__":
     define()
-    command.run(main)
+    command.run(main, positional=True)

@@ -159,9 +159,8 @@ def _shown(value: float | None) -> str:
 FLAGS = flags.FLAGS
 
 
-def main(arguments: list[str]) -> None:
+def main(_: list[str]) -> None:
     """The command."""
-    command.no_more(arguments)
     runs = [read_run(epath.Path(folder).expanduser()) for folder in FLAGS.workdir]
     if FLAGS.record:
         if not FLAGS.config or FLAGS.config_override:

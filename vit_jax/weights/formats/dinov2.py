@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames, Fits
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given

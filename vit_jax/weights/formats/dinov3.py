@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.vit_spec import STYLES, ViTSpec
+from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.nn.posemb import ROTARY_BASE
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames

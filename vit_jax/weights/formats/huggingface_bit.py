@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit_spec import BiTSpec
+from vit_jax.models.bit import BiTSpec
 from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames

@@ -6,7 +6,7 @@ distillation token, and is refused. A DeiT without that token is a ViT there too
 """
 
 from vit_jax import models
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.vit import ViTSpec
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened

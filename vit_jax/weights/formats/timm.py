@@ -12,9 +12,9 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.bit_spec import BiTSpec
-from vit_jax.models.hybrid_spec import HybridSpec
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.bit import BiTSpec
+from vit_jax.models.hybrid import HybridSpec
+from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given

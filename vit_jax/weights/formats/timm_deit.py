@@ -1,7 +1,7 @@
 """timm's ViTs with a distillation token (deit_*_distilled_*), in and out."""
 
 from vit_jax import models
-from vit_jax.models.vit_spec import ViTSpec
+from vit_jax.models.vit import ViTSpec
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened

@@ -10,7 +10,7 @@ from typing import Any
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import RUNNING_MEAN, RUNNING_VARIANCE
-from vit_jax.models.efficientnet.spec import SIZES, EfficientNetSpec, with_sizes
+from vit_jax.models.efficientnet import SIZES, EfficientNetSpec, with_sizes
 from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
 from vit_jax.weights import config_json
 from vit_jax.weights.config_json import ClassNames

@@ -9,40 +9,22 @@ whatever the config evaluates is set against exaFLOPs and against examples, with
 a budget and scaling laws. --dry_run tells what each training costs. The same command again goes on.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import cloud, command
-from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.options import define_flags, of_flags
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_string("workdir", None, "Folder of the study, with all of its trainings.")
-    flags.DEFINE_string(
-        "metric", None, "To compare by, such as test/accuracy; default: by what was evaluated."
-    )
-    flags.DEFINE_string(
-        "law", None, "The scaling law to fit: M1, M2, M3, M4 or saturating; default: M2."
-    )
-    flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
-    define_flags()
-    flags.DEFINE_bool("json", False, "The results as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Show costs and commands, and train nothing.")
-    flags.mark_flag_as_required("workdir")
-    command.parse(grid.check_config)
-
 import contextlib
 import os
 import sys
 
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
+from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.study import results
 from vit_jax.tools.lab.study import run as studies
 from vit_jax.tools.lab.study.run import Study
+from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
+from vit_jax.tools.lab.sweep.options import define_flags, of_flags
 from vit_jax.tools.lab.sweep.run import PointsFailed
 
 FLAGS = flags.FLAGS
@@ -90,4 +72,17 @@ def _budget(text: str) -> float:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string("workdir", None, "Folder of the study, with all of its trainings.")
+    flags.DEFINE_string(
+        "metric", None, "To compare by, such as test/accuracy; default: by what was evaluated."
+    )
+    flags.DEFINE_string(
+        "law", None, "The scaling law to fit: M1, M2, M3, M4 or saturating; default: M2."
+    )
+    flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
+    define_flags()
+    flags.DEFINE_bool("json", False, "The results as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Show costs and commands, and train nothing.")
+    flags.mark_flag_as_required("workdir")
     command.run(main)

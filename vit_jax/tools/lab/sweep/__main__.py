@@ -9,29 +9,15 @@ The same command again continues, and ends with the results: a table, results.cs
 --launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
 """
 
-from absl import flags
-
-from vit_jax.core import cloud, command
-from vit_jax.tools.lab.sweep.options import define_flags, of_flags
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
-    flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
-    define_flags()
-    flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
-    flags.DEFINE_string(
-        "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
-    )
-    flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
-    flags.mark_flag_as_required("workdir")
-    command.parse(positional=True, hint='Arguments of vit_jax.train follow " -- ".')
-
 import os
 
+from absl import flags
 from etils import epath
 
+from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import grid, run
+from vit_jax.tools.lab.sweep.options import define_flags, of_flags
 
 FLAGS = flags.FLAGS
 
@@ -58,4 +44,13 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
+    flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
+    define_flags()
+    flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
+    flags.DEFINE_string(
+        "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
+    )
+    flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
+    flags.mark_flag_as_required("workdir")
+    command.run(main, positional=True, hint='Arguments of vit_jax.train follow " -- ".')

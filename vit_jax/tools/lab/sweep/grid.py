@@ -126,15 +126,14 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
 
 
 def of_config(config: str, overrides: Sequence[str]) -> SweepGrid:
-    """The grid of a config file and "optim.lr=1e-3,3e-3". UserError if they are wrong."""
-    return parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
+    """The grid of a config file and "optim.lr=1e-3,3e-3".
 
-
-def check_config(config: str, overrides: Sequence[str]) -> None:
-    """UserError if the grid, or the config with its first values, is wrong; for command.parse."""
-    grid = of_config(config, overrides)
+    UserError if they are wrong; of the values, the first are looked at.
+    """
+    grid = parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
     first = Point(0, grid.points()[0], grid.common)
     configs.load(first.config, first.overrides)
+    return grid
 
 
 def _take_back(

@@ -9,46 +9,19 @@ data and scored on that; the best is trained on all of it, once for each seed, a
 test. --checkpoint=none does the same from scratch. The same command again goes on.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import cloud, command
-from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.options import define_flags, of_flags
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
-    )
-    flags.DEFINE_string("workdir", None, "Folder of the transfer, with all of its trainings.")
-    flags.DEFINE_float(
-        "held_out",
-        None,
-        "The part of the training split to choose by, a fraction or a number; default: 0.1.",
-    )
-    flags.DEFINE_string("choose_split", None, "Instead of --held_out: what to train on meanwhile.")
-    flags.DEFINE_string("held_out_split", None, "Instead of --held_out: what to choose by.")
-    flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")
-    flags.DEFINE_string("metric", "accuracy", "The number of that evaluation to choose by.")
-    flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
-    flags.DEFINE_integer("seeds", 3, "So many trainings for the test, whose mean is the result.")
-    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
-    define_flags()
-    flags.DEFINE_bool("json", False, "The result as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
-    flags.mark_flags_as_required(["checkpoint", "workdir"])
-    command.parse(grid.check_config)
-
 import contextlib
 import os
 import sys
 from typing import Any
 
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
+from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
-from vit_jax.tools.lab.sweep import run
+from vit_jax.tools.lab.sweep import grid, run
+from vit_jax.tools.lab.sweep.options import define_flags, of_flags
 from vit_jax.tools.lab.transfer import protocol, results
 from vit_jax.tools.lab.transfer.protocol import TrainingsFailed
 from vit_jax.tools.lab.transfer.task import TransferTask
@@ -90,4 +63,25 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
+    )
+    flags.DEFINE_string("workdir", None, "Folder of the transfer, with all of its trainings.")
+    flags.DEFINE_float(
+        "held_out",
+        None,
+        "The part of the training split to choose by, a fraction or a number; default: 0.1.",
+    )
+    flags.DEFINE_string("choose_split", None, "Instead of --held_out: what to train on meanwhile.")
+    flags.DEFINE_string("held_out_split", None, "Instead of --held_out: what to choose by.")
+    flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")
+    flags.DEFINE_string("metric", "accuracy", "The number of that evaluation to choose by.")
+    flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
+    flags.DEFINE_integer("seeds", 3, "So many trainings for the test, whose mean is the result.")
+    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
+    define_flags()
+    flags.DEFINE_bool("json", False, "The result as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
+    flags.mark_flags_as_required(["checkpoint", "workdir"])
     command.run(main)

@@ -8,37 +8,18 @@ separate the values to choose from, on 200 of the thousand examples. What data a
 before anything starts. The same command again goes on.
 """
 
-from absl import flags
-
-from vit_jax import config as configs
-from vit_jax.core import command
-from vit_jax.tools.lab.sweep.options import define_flags, of_flags
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
-    )
-    flags.DEFINE_string("data", None, "The folder of TFDS, with cifar100, clevr and so on in it.")
-    flags.DEFINE_string("workdir", None, "Folder of the run, with a transfer for each task.")
-    flags.DEFINE_list("tasks", [], "Only these, such as cifar100,clevr_count: without all means.")
-    flags.DEFINE_list("leave_out", [], "All tasks but these, whose data are not there.")
-    flags.DEFINE_integer("seeds", 3, "So many trainings for each test, whose mean is the result.")
-    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
-    define_flags()
-    flags.DEFINE_bool("json", False, "The result as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
-    flags.mark_flags_as_required(["checkpoint", "workdir", "data"])
-    command.parse()
-
 import contextlib
 import os
 import sys
 
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import run as sweeps
+from vit_jax.tools.lab.sweep.options import define_flags, of_flags
 from vit_jax.tools.lab.vtab import run
 from vit_jax.tools.lab.vtab.run import VtabRun
 
@@ -74,4 +55,18 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
+    )
+    flags.DEFINE_string("data", None, "The folder of TFDS, with cifar100, clevr and so on in it.")
+    flags.DEFINE_string("workdir", None, "Folder of the run, with a transfer for each task.")
+    flags.DEFINE_list("tasks", [], "Only these, such as cifar100,clevr_count: without all means.")
+    flags.DEFINE_list("leave_out", [], "All tasks but these, whose data are not there.")
+    flags.DEFINE_integer("seeds", 3, "So many trainings for each test, whose mean is the result.")
+    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
+    define_flags()
+    flags.DEFINE_bool("json", False, "The result as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
+    flags.mark_flags_as_required(["checkpoint", "workdir", "data"])
     command.run(main)

@@ -68,4 +68,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("output", None, f"Default: {NAME} in the run's folder, or beside several.")
-    command.run(main)
+    command.run(main, positional=True)

@@ -5,45 +5,15 @@
 The filters, positions, where it looks, its features, and what it gets wrong, of any weights.
 """
 
-from absl import flags
-
-from vit_jax.core import cloud, command
-
-if __name__ == "__main__":  # --help and a mistake do not wait for the imports below
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
-    flags.DEFINE_string("images", None, "Image, or folder of images. More may follow the flags.")
-    flags.DEFINE_string("output", None, "Folder to write to.")
-    flags.DEFINE_integer("max_images", 8, "Images to show where it looks in.", lower_bound=1)
-    flags.DEFINE_integer(
-        "max_features", 1000, "Images to compare features of, and to find errors in.", lower_bound=1
-    )
-    flags.DEFINE_integer("image_size", None, "Pixels; default: that of the weights.", lower_bound=1)
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_string(
-        "of_class", None, "Whose relevance is shown: a name or a number; default: the predicted."
-    )
-    flags.DEFINE_list("layers", None, "Whose heads are shown, from 1; default: three of them.")
-    flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
-    flags.DEFINE_string(
-        "steps", None, "Of a work directory, to show how it developed: all, or 1000,2000."
-    )
-    flags.DEFINE_multi_string(
-        "compare", [], "Other weights, whose layers are compared with these. May be repeated."
-    )
-    flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
-    flags.mark_flags_as_required(["checkpoint", "images", "output"])
-    command.parse(positional=True)
-
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import flags
 
 from vit_jax import weights
-from vit_jax.core import compilation_cache
+from vit_jax.core import cloud, command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw.picture import Findings, Picture, Section
@@ -174,4 +144,28 @@ def _from_1(flag: str) -> list[int] | None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
+    flags.DEFINE_string("images", None, "Image, or folder of images. More may follow the flags.")
+    flags.DEFINE_string("output", None, "Folder to write to.")
+    flags.DEFINE_integer("max_images", 8, "Images to show where it looks in.", lower_bound=1)
+    flags.DEFINE_integer(
+        "max_features", 1000, "Images to compare features of, and to find errors in.", lower_bound=1
+    )
+    flags.DEFINE_integer("image_size", None, "Pixels; default: that of the weights.", lower_bound=1)
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_string(
+        "of_class", None, "Whose relevance is shown: a name or a number; default: the predicted."
+    )
+    flags.DEFINE_list("layers", None, "Whose heads are shown, from 1; default: three of them.")
+    flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
+    flags.DEFINE_string(
+        "steps", None, "Of a work directory, to show how it developed: all, or 1000,2000."
+    )
+    flags.DEFINE_multi_string(
+        "compare", [], "Other weights, whose layers are compared with these. May be repeated."
+    )
+    flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
+    flags.mark_flags_as_required(["checkpoint", "images", "output"])
+    command.run(main, positional=True)

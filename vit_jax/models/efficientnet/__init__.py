@@ -1,1 +1,0 @@
-"""EfficientNets: their fields and names, and the network."""
