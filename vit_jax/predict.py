@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from absl import flags
@@ -21,7 +20,6 @@ from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.core.image_files import PassedOver
 from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
 from vit_jax.models.head import probabilities
@@ -107,12 +105,7 @@ def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
             f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
             f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
         )
-    if not jnp.any(loaded.model.head.kernel[...]):
-        raise UserError(
-            f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
-            "ImageNet-21k whose heads were left out: every class would be as likely. Fine-tune it: "
-            f"vit-jax train --config finetune --config.init.weights={checkpoint}"
-        )
+    weights.check_head(loaded, checkpoint)
     return loaded
 
 
@@ -149,10 +142,7 @@ def predict(
     """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
     if top_k < 1:
         raise UserError(f"--top_k={top_k}: give at least 1.")
-    passed_over = PassedOver()
-    files = find(paths, passed_over)
-    for note in passed_over.notes():
-        print(note, file=sys.stderr)
+    files = find(paths, sys.stderr)
     predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8)
     yield from predictor(files, top_k=top_k)
 

@@ -1,5 +1,6 @@
 """Prediction with Pillow sees the pixels that evaluation with TensorFlow sees."""
 
+import io
 import os
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from PIL import Image
 
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.core.image_files import PassedOver
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.models import Preprocess, images
@@ -162,9 +162,9 @@ def test_files_of_a_folder_that_are_not_images_are_counted_by_the_reason(tmp_pat
         (tmp_path / name).write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "link").symlink_to(sub)
-    passed_over = PassedOver()
-    assert images.find([str(tmp_path)], passed_over) == [tmp_path / "a/2.AVIF", sub / "1.jpg"]
-    assert {note.partition(", such as")[0] for note in passed_over.notes()} == {
+    notes = io.StringIO()
+    assert images.find([str(tmp_path)], notes) == [tmp_path / "a/2.AVIF", sub / "1.jpg"]
+    assert {note.partition(", such as")[0] for note in notes.getvalue().splitlines()} == {
         "passed over 2 files: in the format .heic, which is not read (convert to JPEG or PNG)",
         "passed over 1 file: without the extension of an image",
         "passed over 2 files: in hidden folders, or those of an operating system",

@@ -4,16 +4,22 @@ import json
 
 import numpy as np
 import pytest
+from etils import epath
 from flax import nnx
 
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.evaluate import prepared
 from vit_jax.weights.external import Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.files.tensors import Tensor
 from vit_jax.weights.formats.timm import _heads
 from vit_jax.weights.loading import understand
 
+EVALUATED = "evals.test.preprocess=decode|resize(8)"
 ROUNDING = 1e-5  # of float32 between one program and another
 
 
@@ -270,3 +276,8 @@ def test_a_head_of_zeros_names_no_class(tmp_path):
     weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "a.npz", "google_npz")
     with pytest.raises(UserError, match="its head is all zeros"):
         Predictor(str(tmp_path / "a.npz"))
+    file, screen = epath.Path(tmp_path / "a.npz"), Screen(quiet=True)
+    with pytest.raises(UserError, match="its head is all zeros"):
+        prepared.prepare(configs.resolve(TINY_RUN, [EVALUATED]), file, screen, ema=False)
+    frozen = configs.resolve(TINY_RUN, [EVALUATED, "evals.test.kind=frozen"])
+    assert prepared.prepare(frozen, file, screen, ema=False).classes.number == 5

@@ -49,6 +49,9 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     )
     if notice:
         screen.note(notice)
+    classifies = any(c.kind == build.CLASSIFICATION for c in config.evals.values())
+    if classifies and loaded.model.num_classes and weights.is_external(checkpoint):
+        weights.check_head(loaded, str(checkpoint))
     config, said = build.as_weights_say(config, loaded.model.preprocess)
     if getattr(loaded.model.spec, "probabilities", "") == "sigmoid" != config.loss.kind:
         of_loss = dataclasses.replace(config.loss, kind="sigmoid")

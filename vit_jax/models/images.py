@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -35,13 +35,15 @@ MAX_PIXELS = 100_000_000
 AnyImage = str | os.PathLike[str] | Image.Image | np.ndarray
 
 
-def find(paths: list[str], passed_over: PassedOver | None = None) -> list[Path]:
+def find(paths: list[str], notes: TextIO | None = None) -> list[Path]:
     """The image files among `paths`, folders searched, in the order given, sorted inside folders.
 
-    `passed_over` gets the files in folders that are not read. UserError for an address, a path that
-    does not exist, and if no image is found at all.
+    `notes` gets lines about files in folders that are not read.
+
+    UserError for an address, a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
+    passed_over = PassedOver()
     for address in filter(is_remote, paths):
         raise UserError(
             f"{address}: images are read from this machine, and not fetched from addresses. "
@@ -49,11 +51,13 @@ def find(paths: list[str], passed_over: PassedOver | None = None) -> list[Path]:
         )
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
-            images += _inside(path, PassedOver() if passed_over is None else passed_over)
+            images += _inside(path, passed_over)
         elif os.path.isfile(path):  # not a pipe, which may never end
             images.append(path)
         else:
             raise UserError(f"No image or folder {path}.")
+    for note in passed_over.notes() if notes else ():
+        print(note, file=notes)
     if not images:
         raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
     return images

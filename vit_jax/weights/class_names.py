@@ -1,8 +1,21 @@
 """Names of classes where weights have none, but their number says what they are."""
 
+import jax.numpy as jnp
+
 from vit_jax.core import synsets
 from vit_jax.core.class_names import printable
+from vit_jax.core.errors import UserError
 from vit_jax.weights.loading import Loaded
+
+
+def check_head(loaded: Loaded, checkpoint: str) -> None:
+    """UserError for a head that was left out of released weights: it names no class."""
+    if not jnp.any(loaded.model.head.kernel[...]):
+        raise UserError(
+            f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
+            "ImageNet-21k whose heads were left out: every class would be as likely. Fine-tune it: "
+            f"vit-jax train --config finetune --config.init.weights={checkpoint}"
+        )
 
 
 def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:

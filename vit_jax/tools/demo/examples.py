@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ def find(given: list[str], checkpoint: str) -> list[Sample]:
     there are then no examples.
     """
     if given:
-        return [_of_file(file) for file in _spread(images.find(given))]
+        return [_of_file(file) for file in _spread(images.find(given, sys.stderr))]
     try:
         return _of_run(checkpoint)
     except (UserError, OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def find(paths: Sequence[str], preprocess: Preprocess, class_names: Sequence[str
     The class is that of the folder, or a WordNet id at the beginning of the file's name, where the
     model has a class of that name. UserError if a path is not there or has no image.
     """
-    files = images.find(list(paths))
+    files = images.find(list(paths), sys.stderr)
     places = _places(class_names or ())
     return Photos(tuple(files), tuple(_label(file, places) for file in files), preprocess)
 
