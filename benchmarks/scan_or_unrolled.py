@@ -88,7 +88,7 @@ def _step_secs(variants: dict[Variant, CompiledStep]) -> dict[Variant, float]:
     jax.block_until_ready((state, batch))
     for turn in range(1 + _ROUNDS.value):
         for variant, done in variants.items():
-            state = done.layout.apart(layout.together(state))
+            state = done.layout.unstack_layers(layout.stack_layers(state))
             layout = done.layout
             started = time.perf_counter()
             state, _ = jax.block_until_ready(done.compiled(state, batch))

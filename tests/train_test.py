@@ -306,7 +306,7 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 def test_the_loop_stays_few_steps_ahead_of_the_devices(monkeypatch):
     waited = []
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.append(str(x)))
-    layout = types.SimpleNamespace(read_fixed=tuple, apart=lambda state: state)
+    layout = types.SimpleNamespace(read_fixed=tuple, unstack_layers=lambda state: state)
     updates = Updates(layout, lambda state, batch: (state, batch))
     for step in range(5):
         updates(step, None, step)
@@ -365,7 +365,7 @@ def test_tensorboard_and_profile_are_written(tmp_path, tiny_run):
 def test_steps_on_layers_apart_end_with_the_same_bits(trained, tmp_path, tiny_run, monkeypatch):
     fields = ("log.histograms_every_steps=4", "checkpoint.every_steps=3")
     with monkeypatch.context() as patch:
-        patch.setattr("vit_jax.run.parts.updates._steps_apart", lambda *_: True)
+        patch.setattr("vit_jax.run.parts.updates._unstacked_steps", lambda *_: True)
         state = train(tiny_run(*fields), tmp_path)
     jax.tree.map(np.testing.assert_array_equal, state, trained[1])
     assert checksums(tmp_path, 6) == checksums(trained[0], 6)

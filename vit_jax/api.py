@@ -25,7 +25,7 @@ from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import compilation_cache, devices
-from vit_jax.core.errors import Told, UserError
+from vit_jax.core.errors import UserError, UserFacingError
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import at_once
@@ -205,7 +205,7 @@ def _one_message() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = error if isinstance(error, Told) else devices.unusable(error)
+        told = error if isinstance(error, UserFacingError) else devices.unusable(error)
         if told is None:
             raise
         told.__context__ = None

@@ -58,7 +58,7 @@ def train(
     run = preflight.prepare(config, workdir, peers)
     with Session(run, stop, peers, loggers, allow_config_change) as session:
         # Start: resume, else warm start, else scratch, always in this order.
-        with peers.together("restoring"):
+        with peers.barriers_around("restoring"):
             state = session.restored() or session.first_state()
         start = session.begin(state)
 
@@ -100,7 +100,7 @@ def main(_: list[str]) -> None:
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     if FLAGS.all_images and not FLAGS.check:
         raise UserError("--all_images belongs to --check: give both, or neither.")
-    with processes.together(cluster) as peers:
+    with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with at_once(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)

@@ -27,7 +27,7 @@ from vit_jax.cluster.preemption import stop_request
 def main(arguments):
     port, number, i, steps, failing = map(int, arguments)
     with (
-        start.together(
+        start.connect_processes(
             Cluster(f"localhost:{port}", number, i),
             start_timeout_secs=60,
             peer_timeout_secs={SILENCE_SECS},
@@ -44,7 +44,7 @@ def main(arguments):
             if i == failing and step == 5:
                 raise errors.UserError("val/a.png is a bad image")
 
-command.run(main)
+command.run(main, positional=True)
 """.replace("{SILENCE_SECS}", str(SILENCE_SECS))
 
 
@@ -84,7 +84,7 @@ def run(start_python, tmp_path):
 def test_a_signal_before_the_rendezvous_ends_at_once(monkeypatch):
     meet = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     monkeypatch.setattr(start.rendezvous, "meet", meet)
-    alone = start.together(
+    alone = start.connect_processes(
         Cluster("localhost:1", 2, 1),
         start_timeout_secs=1,
         peer_timeout_secs=1,

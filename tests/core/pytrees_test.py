@@ -26,20 +26,20 @@ def test_a_tree_apart_and_together_again():
     stack = {"kernel": np.arange(12.0).reshape(2, 2, 3), "bias": np.zeros((2, 3))}
     moments = optax.adam(1e-3).init({"blocks": {"block": stack}, "head": np.ones((2, 3))})
     tree = ({"blocks": {"block": stack}, "cls": np.zeros((2, 2, 2))}, moments)
-    apart = pytrees.apart(tree, list)
+    apart = pytrees.unstack_layers(tree, list)
     names = {"blocks/block[0]/kernel", "blocks/block[1]/kernel", "blocks/block/bias", "cls"}
     assert set(pytrees.flatten(apart[0])) == names
     assert not any(pytrees.is_stacked(name) and "kernel" in name for name in names)
     np.testing.assert_array_equal(apart[0]["blocks"]["block[1]"]["kernel"], stack["kernel"][1])
-    assert jax.tree.structure(apart) == jax.tree.structure(pytrees.apart(apart, list))
-    back = pytrees.together(apart, np.stack)
+    assert jax.tree.structure(apart) == jax.tree.structure(pytrees.unstack_layers(apart, list))
+    back = pytrees.stack_layers(apart, np.stack)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
 
 def test_layers_stay_in_order_beyond_ten():
     tree = {"block": {"kernel": np.arange(12.0).reshape(12, 1, 1)}}
-    back = pytrees.together(pytrees.apart(tree, list), np.stack)
+    back = pytrees.stack_layers(pytrees.unstack_layers(tree, list), np.stack)
     np.testing.assert_array_equal(back["block"]["kernel"], tree["block"]["kernel"])
 
 

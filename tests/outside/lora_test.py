@@ -13,7 +13,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
 from vit_jax.run import build
 from vit_jax.run.session import first_state
-from vit_jax.training.step import make_backward, make_update
+from vit_jax.training.step import make_loss_and_grads, make_update
 
 RANK, ALPHA, LR = 3, 5.0, 0.1
 SAME_MATH = 1e-5  # of an array's largest number: float32 sums in another order
@@ -117,7 +117,7 @@ def test_logits_gradients_and_an_update_are_those_of_peft(kernels, scan, tmp_pat
     loss.backward()
 
     with jax.set_mesh(mesh):
-        found = jax.jit(make_backward(parts.layout, parts.objective, seed=0))(state, batch)
+        found = jax.jit(make_loss_and_grads(parts.layout, parts.objective, seed=0))(state, batch)
         update = make_update(parts.layout, parts.objective, lambda *_: {}, 0)
         after = pytrees.flatten(jax.jit(update)(state, batch)[0].params)
     close(found.logits, logits.detach().numpy())

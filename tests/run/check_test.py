@@ -268,7 +268,9 @@ def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
     monkeypatch.setattr(train_file.processes, "find", lambda: None)
-    monkeypatch.setattr(train_file.processes, "together", lambda _: nullcontext(Peers.alone()))
+    monkeypatch.setattr(
+        train_file.processes, "connect_processes", lambda _: nullcontext(Peers.alone())
+    )
     monkeypatch.setattr(train_file.compilation_cache, "use", lambda: None)
     stopped = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
     monkeypatch.setattr(train_file, "check", stopped)

@@ -13,7 +13,7 @@ from vit_jax.run import announce
 from vit_jax.training.state import random_stream, state_layout, total_bytes
 
 
-def layout(scan=False, mesh=None, shard_optimizer=False, width=16, steps_apart=False):
+def layout(scan=False, mesh=None, shard_optimizer=False, width=16, unstacked_steps=False):
     def make(rngs):
         return models.create(
             "ViT-Ti/4", num_classes=3, image_size=8, depth=2, width=width, mlp_dim=32, num_heads=2,
@@ -26,7 +26,7 @@ def layout(scan=False, mesh=None, shard_optimizer=False, width=16, steps_apart=F
         mesh or meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
         ema_decay=None,
         shard_optimizer=shard_optimizer,
-        steps_apart=steps_apart,
+        unstacked_steps=unstacked_steps,
     )
 
 
@@ -95,24 +95,24 @@ def test_total_bytes_are_those_of_the_unsharded_arrays():
 
 
 def test_a_state_apart_is_laid_out_as_said_and_takes_no_second_state():
-    made = layout(steps_apart=True)
+    made = layout(unstacked_steps=True)
     whole = made.init(0)
     kept = jax.device_get(whole)
-    apart = made.apart(whole)
-    assert made.apart(apart) is apart
+    apart = made.unstack_layers(whole)
+    assert made.unstack_layers(apart) is apart
     assert whole.params["blocks"]["block"]["mlp"]["fc1"]["kernel"].is_deleted()
     assert jax.tree.structure(made.in_steps.state) == jax.tree.structure(apart)
     for a, b in zip(jax.tree.leaves(made.in_steps.state), jax.tree.leaves(apart), strict=True):
         assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
-    back = made.together(apart)
+    back = made.stack_layers(apart)
     assert apart.params["blocks"]["block[1]"]["mlp"]["fc1"]["kernel"].is_deleted()
     jax.tree.map(np.testing.assert_array_equal, back, kept)
-    jax.tree.map(np.testing.assert_array_equal, made.together(made.in_steps.init(0)), kept)
+    jax.tree.map(np.testing.assert_array_equal, made.stack_layers(made.in_steps.init(0)), kept)
 
 
 def test_axes_of_a_state_apart_are_sharded_as_those_of_a_stack():
     abstract = AbstractMesh((1, 2, 4, 1), meshes.AXES)
-    made = layout(steps_apart=True, mesh=abstract, shard_optimizer=True).in_steps
+    made = layout(unstacked_steps=True, mesh=abstract, shard_optimizer=True).in_steps
     kernel = made.state.params["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
     assert (kernel.shape, tuple(kernel.sharding.spec)) == ((32, 16), ("tensor", "fsdp"))
     updates = made.update_shardings["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]

@@ -13,7 +13,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.run import build
 from vit_jax.train import train
 from vit_jax.training.objective import Objective
-from vit_jax.training.step import make_backward
+from vit_jax.training.step import make_loss_and_grads
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -67,9 +67,9 @@ def test_neither_clipping_nor_the_log_counts_their_gradients(trainer):
         loss="softmax", label_smoothing=0.0, mixup_alpha=0.0, cutmix_alpha=0.0, num_classes=4,
         grad_accum_steps=1, freeze=(), mean=(0.5,) * 3, std=(0.5,) * 3,
     )  # fmt: skip
-    backward = jax.jit(make_backward(trainer.layout, objective, 0))
+    loss_and_grads = jax.jit(make_loss_and_grads(trainer.layout, objective, 0))
     batch = trainer.batch(1)
-    grads = pytrees.flatten(backward(trainer.state, batch).grads)
+    grads = pytrees.flatten(loss_and_grads(trainer.state, batch).grads)
     squares = {name: float(np.square(x).sum()) for name, x in grads.items()}
     norm = sum(x for name, x in squares.items() if not pytrees.is_statistic(name)) ** 0.5
     assert norm**2 < sum(squares.values())

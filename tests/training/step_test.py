@@ -13,7 +13,13 @@ from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import batch_layout, leave_out, lower_update, make_update, understood
+from vit_jax.training.step import (
+    batch_layout,
+    lower_update,
+    make_update,
+    skip_update,
+    supported_compiler_options,
+)
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
@@ -29,7 +35,7 @@ EVERY_OPTIMIZER = [
 def compiled(
     batch_size=16, grad_accum_steps=1, mixup=0.0, cutmix=0.0, lr=1e-3, seed=0, optimizer="adam",
     freeze=(), ema_decay=None, model="ViT-Ti/4", toy=TINY, size=SIZE, mesh=None,
-    shard_optimizer=False, steps_apart=False, compiler_options=None, **fields,
+    shard_optimizer=False, unstacked_steps=False, compiler_options=None, **fields,
 ):  # fmt: skip
     """Layouts of state and batch, the compiled update, and the first state."""
     mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
@@ -48,7 +54,7 @@ def compiled(
             model, num_classes=CLASSES, image_size=size, rngs=rngs, **fields
         ),
         patterns.without_frozen(optimizer, freeze), mesh, ema_decay=ema_decay,
-        shard_optimizer=shard_optimizer, steps_apart=steps_apart,
+        shard_optimizer=shard_optimizer, unstacked_steps=unstacked_steps,
     ).in_steps  # fmt: skip
     objective = Objective(
         loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
@@ -126,7 +132,7 @@ def test_a_skipped_batch_changes_only_the_count():
     trainer.step(trainer.batch(0))
     before = jax.device_get(trainer.state)
     nan = trainer.batch(1, weight=np.full(16, np.nan, np.float32))
-    trainer.state, scalars = leave_out(trainer.state, nan)
+    trainer.state, scalars = skip_update(trainer.state, nan)
     after = jax.device_get(trainer.state)
     assert (before.step, after.step) == (1, 2)
     jax.tree.map(np.testing.assert_array_equal, before._replace(step=2), after)
@@ -279,7 +285,7 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
         agree = functools.partial(np.testing.assert_allclose, rtol=SAME_MATH, atol=1e-8)
     options = options | {"compiler_options": AS_USUAL}
     stacked = Trainer(optimizer=optimizer, **options)
-    apart = Trainer(optimizer=optimizer, steps_apart=True, **options)
+    apart = Trainer(optimizer=optimizer, unstacked_steps=True, **options)
     assert "block[1]" in apart.state.params["blocks"]
     assert set(apart.state.params["blocks"]["block"]["mlp"]["fc1"]) == {"bias"}
     own = jax.eval_shape(apart.layout.optimizer.init, apart.layout.state.params)
@@ -287,7 +293,7 @@ def test_one_array_per_layer_gives_the_same_bits(optimizer, options):
     for seed in range(3):
         one, other = stacked.step(stacked.batch(seed)), apart.step(apart.batch(seed))
         jax.tree.map(agree, one, other)
-    back = apart.layout.together(apart.state)
+    back = apart.layout.stack_layers(apart.state)
     jax.tree.map(agree, back, stacked.state)
 
 
@@ -298,18 +304,27 @@ def test_optimizers_that_may_see_layers_apart():
 def test_options_that_a_compiler_does_not_know_are_left_out():
     known = {"xla_cpu_enable_fast_math": "False"}
     device = jax.devices()[0]
-    assert understood(known, device) == known
-    assert understood({"xla_of_another_version": "1", **known, "xla_gone": "2"}, device) == known
-    assert understood({"xla_gone": "2"}, device) is None is understood(None, device)
+    assert supported_compiler_options(known, device) == known
+    assert (
+        supported_compiler_options(
+            {"xla_of_another_version": "1", **known, "xla_gone": "2"}, device
+        )
+        == known
+    )
+    assert (
+        supported_compiler_options({"xla_gone": "2"}, device)
+        is None
+        is supported_compiler_options(None, device)
+    )
 
 
 def test_options_are_asked_for_under_the_mesh_of_a_step(run_python):
     code = """
 import jax
-from vit_jax.training.step import understood
+from vit_jax.training.step import supported_compiler_options
 known = {"xla_cpu_enable_fast_math": "False"}
 with jax.set_mesh(jax.make_mesh((2,), ("data",))):
-    assert understood(known, jax.devices()[0]) == known
+    assert supported_compiler_options(known, jax.devices()[0]) == known
 """
     done = run_python("-c", code, devices=2)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,10 @@ import pytest
 from etils import epath
 
 from tests.weights.conftest import randomised, zip_bomb
-from vit_jax import train as training
 from vit_jax import weights
 from vit_jax.core.errors import UserError
+from vit_jax.run import session
+from vit_jax.train import train
 
 TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "num_classes": 4, "image_size": 8}
 UNNAMED = tuple(
@@ -62,13 +63,13 @@ def refused(tmp_path, tiny_run, monkeypatch):
     def compiled(*_, **__):
         raise AssertionError("the step was compiled")
 
-    monkeypatch.setattr(training, "lower_update", compiled)
+    monkeypatch.setattr(session, "lower_update", compiled)
     monkeypatch.chdir(tmp_path)
 
     def refused(path, *overrides):
         with pytest.raises(UserError) as error:
             config = tiny_run(f"init.weights={path}", *overrides)
-            training.train(config, epath.Path(tmp_path / "run"))
+            train(config, epath.Path(tmp_path / "run"))
         assert not {"run", "ran"} & set(os.listdir(tmp_path))
         assert str(error.value).startswith(f"init.weights={path}")
         return str(error.value)

@@ -100,7 +100,7 @@ class Peers:
         self.from_first(name, None)
 
     @contextlib.contextmanager
-    def together(self, what: str) -> Iterator[None]:
+    def barriers_around(self, what: str) -> Iterator[None]:
         """Context between two barriers, so that one names a process that hangs in `what`."""
         self.barrier(f"before {what}")
         yield

@@ -23,7 +23,7 @@ JAX_SLOWER = 3  # than our own time-out, so that ours reports first
 
 
 @contextlib.contextmanager
-def together(
+def connect_processes(
     cluster: Cluster | None,
     *,
     start_timeout_secs: float,

@@ -22,7 +22,7 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: start the same command again.
 EXIT_PEER_LOST = 76  # start it again on every host
 
 
-class Told(Exception):
+class UserFacingError(Exception):
     """An error whose message says all: a notebook shows that alone, as the commands do."""
 
     def _render_traceback_(self) -> list[str]:
@@ -30,19 +30,19 @@ class Told(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
-class UserError(Told, ValueError):
+class UserError(UserFacingError, ValueError):
     """The input is wrong (config, data, files, disk); the message says what to change."""
 
     exit_status = EXIT_USER_ERROR
 
 
-class NonFiniteError(Told, ArithmeticError):
+class NonFiniteError(UserFacingError, ArithmeticError):
     """A loss or a gradient is NaN or infinite; nothing was updated by that step."""
 
     exit_status = EXIT_INTERNAL
 
 
-class Preempted(Told):
+class Preempted(UserFacingError):
     """Training was asked to stop and has saved its state."""
 
     exit_status = EXIT_PREEMPTED

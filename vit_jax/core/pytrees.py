@@ -3,7 +3,7 @@
 A stack of blocks keeps each parameter of its L blocks in one array, under a part named "block":
 `blocks/block/mlp/fc1/kernel` is [L, D, M]. In layer 3 alone it is `blocks/3/mlp/fc1/kernel`.
 
-A tree that is `apart` has the kernels of a stack as one array per layer instead, [D, M] each, under
+An unstacked tree has the kernels of a stack as one array per layer instead, [D, M] each, under
 `blocks/block[3]/mlp/fc1/kernel`; vectors, [L, D], are too small for that and stay stacked.
 """
 
@@ -118,7 +118,7 @@ class Layers:
         self.each = tuple(each)
 
 
-def apart(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
+def unstack_layers(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
     """The tree with one array per layer for each stack of matrices: cut([L, D, M]) gives them.
 
     Tuples, as an optimizer's state has, may be around the dictionaries. A tree without stacks is
@@ -135,19 +135,19 @@ def apart(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
         return unflatten(done)
 
     def each(key: str, value: Any) -> dict[str, Any]:
-        return of_stack(value) if key == STACKED else {key: apart(value, cut)}
+        return of_stack(value) if key == STACKED else {key: unstack_layers(value, cut)}
 
     if isinstance(tree, dict):
         return {k: v for key, value in tree.items() for k, v in each(key, value).items()}
-    return _of_tuple(tree, lambda x: apart(x, cut))
+    return _of_tuple(tree, lambda x: unstack_layers(x, cut))
 
 
-def together(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
-    """The tree that `apart` had: join(arrays of L layers) gives a stacked one."""
+def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
+    """Undoes `unstack_layers`: join(arrays of L layers) gives a stacked one."""
     if not isinstance(tree, dict):
-        return _of_tuple(tree, lambda x: together(x, join))
+        return _of_tuple(tree, lambda x: stack_layers(x, join))
     numbers = {key: int(m[1]) for key in tree if (m := _OF_LAYER.fullmatch(key))}
-    done = {key: together(value, join) for key, value in tree.items() if key not in numbers}
+    done = {key: stack_layers(value, join) for key, value in tree.items() if key not in numbers}
     if numbers:
         layers = [flatten(tree[key]) for key in sorted(numbers, key=lambda key: numbers[key])]
         joined = {name: join([layer[name] for layer in layers]) for name in layers[0]}

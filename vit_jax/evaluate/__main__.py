@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> None:
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
         infos = map(weights.checkpoint_info, checkpoints.values())
         cores.as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
-    with processes.together(cluster):
+    with processes.connect_processes(cluster):
         page_file, csv_file = _file("page", ".html"), _file("csv")
         compilation_cache.use()
         first = jax.process_index() == 0

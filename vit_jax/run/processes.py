@@ -42,9 +42,9 @@ def find() -> Cluster | None:
     )
 
 
-def together(cluster: Cluster | None) -> AbstractContextManager[Peers]:
+def connect_processes(cluster: Cluster | None) -> AbstractContextManager[Peers]:
     """Connects the processes; see cluster/start.py."""
-    return start.together(
+    return start.connect_processes(
         cluster,
         start_timeout_secs=FLAGS.start_timeout_secs,
         peer_timeout_secs=FLAGS.peer_timeout_secs,

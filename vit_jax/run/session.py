@@ -153,7 +153,7 @@ class Session:
         """Those of the update that follows; returns the state in another form."""
         self._updates.finish()  # else the clock would take the devices' work for a pause
         with self.clock.paused():
-            state = self._run.step.layout.together(state)
+            state = self._run.step.layout.stack_layers(state)
             found = self._distributions(state, batch, *self._updates.fixed)
             self._log.write_distributions(step, fetch(found))
         return state
@@ -191,7 +191,7 @@ class Session:
 
     def whole(self, state: TrainState, due: Due) -> TrainState:
         """The state in the form that is evaluated and saved, if it is to be."""
-        return state if due == Due.LOG else self._run.step.layout.together(state)
+        return state if due == Due.LOG else self._run.step.layout.stack_layers(state)
 
     def evaluate(self, step: int, state: TrainState, due: Due) -> dict[str, float]:
         """The results of the evaluations that are due.
@@ -221,7 +221,7 @@ class Session:
         """Begins to save the state, if it is due or the run ends."""
         if Due.SAVE in due or self.ended:
             self._log.flush()
-            with self._peers.together(f"saving step {step}"):
+            with self._peers.barriers_around(f"saving step {step}"):
                 self._checkpoints.save(step, state, self._run.description, results)
 
     @property
@@ -240,15 +240,16 @@ class Session:
             )
         announce.stopped_early(self._screen, self._early, run.step.durations)
         announce.finished(self._screen, step, run.step.model, self._log.row(step), run.workdir)
-        return run.step.layout.together(state)
+        return run.step.layout.stack_layers(state)
 
     # Evaluations.
 
     def _evaluate(self, step: int, weights: Any, done: Collection[str] = ()) -> dict[str, float]:
         """The results of those that are due, but for `done`; of all, if the run ends by them."""
         run = functools.partial(
-            self._run.evals.run, step, weights, self._screen.bar, self._stop, self._peers.together
-        )
+            self._run.evals.run, step, weights, self._screen.bar, self._stop,
+            self._peers.barriers_around,
+        )  # fmt: skip
         found = run(done)
         self._early.add(step, found)
         if self._early.stopped:

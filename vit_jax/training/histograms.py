@@ -17,7 +17,7 @@ from vit_jax.core.pytrees import STACKED, is_stacked, layer_name
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.objective import Batch, Objective
 from vit_jax.training.state import StateLayout, TrainState
-from vit_jax.training.step import examples, make_backward
+from vit_jax.training.step import examples, make_loss_and_grads
 
 # Bins are the same for all arrays and steps: logarithmic in absolute value, on both sides of zero.
 # Larger values count in the outermost ones, smaller values in the one around zero.
@@ -64,10 +64,10 @@ def make_distributions(
     layers are stacked. The activations are the outputs of the blocks for the same images, without
     dropout, in the first of the `optim.grad_accum_steps` microbatches.
     """
-    backward = make_backward(layout, objective, seed)
+    loss_and_grads = make_loss_and_grads(layout, objective, seed)
 
     def distributions(state: TrainState, batch: Batch, *fixed: Any) -> Distributions:
-        grads = pytrees.trained(backward(state, batch, *fixed).grads)
+        grads = pytrees.trained(loss_and_grads(state, batch, *fixed).grads)
         grads = pytrees.flatten({"gradients": grads})
         images, _, _ = examples(batch, objective, seed=seed, step=state.step)
         model = nnx.merge(layout.graph, state.params)

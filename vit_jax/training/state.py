@@ -70,7 +70,7 @@ class StateLayout:
         holds all values of a microbatch's gradients, which are float32.
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
-      steps_apart: whether steps work on a state whose stacked kernels are one array per layer
+      unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
         (core/pytrees.py): gradients then need not be stacked. Nothing else sees that form.
       teacher: a model beside the state, which no step changes; None for most runs.
     """
@@ -84,7 +84,7 @@ class StateLayout:
     gradients: Any
     unsharded: dict[axes.UnshardedAxis, list[str]]
     unsharded_updates: dict[axes.UnshardedAxis, list[str]]
-    steps_apart: bool = False
+    unstacked_steps: bool = False
     teacher: Teacher | None = None
 
     @property
@@ -103,22 +103,24 @@ class StateLayout:
 
     @functools.cached_property
     def in_steps(self) -> "StateLayout":
-        """The layout that steps are compiled for: its state is `apart`, or it is this one."""
-        if not self.steps_apart:
+        """The layout that steps are compiled for: with unstacked layers, or this one."""
+        if not self.unstacked_steps:
             return self
-        state, gradients = (pytrees.apart(x, _layers) for x in (self.state, self.gradients))
+        state, gradients = (
+            pytrees.unstack_layers(x, _layers) for x in (self.state, self.gradients)
+        )
         return dataclasses.replace(self, state=state, gradients=gradients)
 
-    def apart(self, state: TrainState) -> TrainState:
-        """The state in the form of `in_steps`; its arrays are freed as they are cut."""
+    def unstack_layers(self, state: TrainState) -> TrainState:
+        """Brings the state into the form of `in_steps`; its arrays are freed as they are cut."""
         form: Any = jax.tree.structure(self.in_steps.state.params)
-        if not self.steps_apart or jax.tree.structure(state.params) == form:
+        if not self.unstacked_steps or jax.tree.structure(state.params) == form:
             return state
-        return pytrees.apart(state, _cut)
+        return pytrees.unstack_layers(state, _cut)
 
-    def together(self, state: TrainState) -> TrainState:
-        """The state that `apart` had: as checkpoints, evaluations and reports see it."""
-        return pytrees.together(state, _join) if self.steps_apart else state
+    def stack_layers(self, state: TrainState) -> TrainState:
+        """Undoes `unstack_layers`: checkpoints, evaluations and reports see this form."""
+        return pytrees.stack_layers(state, _join) if self.unstacked_steps else state
 
     def init(self, seed: int) -> TrainState:
         """A fresh state; every device computes only its shard."""
@@ -127,11 +129,11 @@ class StateLayout:
             params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
             return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
 
-        whole = pytrees.together(self.state, _stacked)  # if this is the layout in steps
+        whole = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
         shardings = jax.tree.map(lambda x: x.sharding, whole)
         with jax.set_mesh(self.mesh):
             state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
-        return self.apart(state) if whole != self.state else state
+        return self.unstack_layers(state) if whole != self.state else state
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
         """`state` with other parameters, at which its EMA starts too."""
@@ -146,15 +148,15 @@ def state_layout(
     *,
     ema_decay: float | None,
     shard_optimizer: bool,
-    steps_apart: bool = False,
+    unstacked_steps: bool = False,
     teacher: Teacher | None = None,
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
     The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
     a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
-    as the rows' and columns' means of a factored moment, are small and replicated. `steps_apart` is
-    for optimizers that treat every number of an array alike.
+    as the rows' and columns' means of a factored moment, are small and replicated.
+    `unstacked_steps` is for optimizers that treat every number of an array alike.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
@@ -199,7 +201,7 @@ def state_layout(
         _gradients(variables, update_shardings),
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
-        steps_apart,
+        unstacked_steps,
         teacher,
     )
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.core.pytrees import Layers, together, trained, with_statistics
+from vit_jax.core.pytrees import Layers, stack_layers, trained, with_statistics
 from vit_jax.optim.patterns import stop_gradients
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import compiler_options
@@ -42,7 +42,7 @@ def examples(
     )
 
 
-class Backward(NamedTuple):
+class LossAndGrads(NamedTuple):
     """The results of the forward and backward pass of a batch.
 
     Attributes:
@@ -56,16 +56,18 @@ class Backward(NamedTuple):
     numbers: dict[str, jax.Array]
 
 
-def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Callable[..., Backward]:
-    """Returns backward(state, batch, *layout.fixed) for the next update; see `Backward`."""
+def make_loss_and_grads(
+    layout: StateLayout, objective: Objective, seed: int
+) -> Callable[..., LossAndGrads]:
+    """Returns loss_and_grads(state, batch, *layout.fixed) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
 
-    def backward(state: TrainState, batch: Batch, *fixed: Any) -> Backward:
+    def loss_and_grads(state: TrainState, batch: Batch, *fixed: Any) -> LossAndGrads:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         pixels = {} if objective.method is None else batch  # that no one reads are not carried on
         inputs = Inputs(images, objective.asked(targets), pixels, objective.views(batch))
         others = Others(
-            nnx.merge(layout.graph, together(state.ema, Layers)) if state.ema else None,
+            nnx.merge(layout.graph, stack_layers(state.ema, Layers)) if state.ema else None,
             teacher=None if teacher is None else teacher.bind(*fixed),
             progress=objective.progress(state.step),
         )
@@ -74,7 +76,7 @@ def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Calla
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, weights = microbatch
             params = stop_gradients(params, objective.freeze, objective.adapters)
-            params = together(params, Layers)
+            params = stack_layers(params, Layers)
             model = nnx.merge(layout.graph, params)
             losses, numbers = objective.learn(model, inputs, key, others)
             return jnp.sum(losses * weights), numbers
@@ -87,9 +89,9 @@ def make_backward(layout: StateLayout, objective: Objective, seed: int) -> Calla
             objective.grad_accum_steps,
         )
         weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        return Backward(loss, grads, objective.numbers(numbers, targets, weights))
+        return LossAndGrads(loss, grads, objective.numbers(numbers, targets, weights))
 
-    return backward
+    return loss_and_grads
 
 
 def make_update(
@@ -108,14 +110,14 @@ def make_update(
     to wait for it. A step whose gradient is finite and whose update is not is recorded as well, and
     is the last that changes the state: to know it before would take another pass over all of it.
     """
-    backward = make_backward(layout, objective, seed)
-    in_one_go = objective.grad_accum_steps == 1
+    loss_and_grads = make_loss_and_grads(layout, objective, seed)
+    single_microbatch = objective.grad_accum_steps == 1
 
     def update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
-        loss, grads, numbers = backward(state, batch, *fixed)
+        loss, grads, numbers = loss_and_grads(state, batch, *fixed)
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
-        norm = global_norm(trained(grads), trained(layout.gradients), exact=in_one_go)
+        norm = global_norm(trained(grads), trained(layout.gradients), exact=single_microbatch)
         updates, opt_state = layout.optimizer.update(
             trained(grads), state.opt_state, trained(state.params), norm=norm
         )
@@ -149,7 +151,7 @@ def make_update(
     return update
 
 
-def leave_out(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
+def skip_update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
     """Replaces an update: the step is counted, its batch is ignored.
 
     Schedules and random numbers of later steps are as if the step had been trained on.
@@ -219,12 +221,16 @@ def lower_update(
             update,
             donate_argnums=0,
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
-            compiler_options=understood(compiler_options(device.device_kind), device),
+            compiler_options=supported_compiler_options(
+                compiler_options(device.device_kind), device
+            ),
         )
         return jitted.lower(layout.state, batch, *layout.fixed)
 
 
-def understood(options: dict[str, str] | None, device: jax.Device) -> dict[str, str] | None:
+def supported_compiler_options(
+    options: dict[str, str] | None, device: jax.Device
+) -> dict[str, str] | None:
     """Those of the options that the device's compiler knows: other versions of it lack some.
 
     Asked with a program that does nothing, since a compiler refuses what it does not know.

@@ -10,7 +10,7 @@ import jax
 
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, TrainState
-from vit_jax.training.step import Scalars, leave_out
+from vit_jax.training.step import Scalars, skip_update
 
 IN_FLIGHT = 2  # steps that the devices have yet to finish: one is computed, and one is ready
 
@@ -43,8 +43,8 @@ class Updates:
         It waits until at most IN_FLIGHT steps are unfinished: a loop that ran further ahead would
         hold a batch for each of them, and a request to stop would wait for them all.
         """
-        update = leave_out if self._left_out(step) else self._compiled
-        state, scalars = update(self._layout.apart(state), batch, *self.fixed)
+        update = skip_update if self._left_out(step) else self._compiled
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self.fixed)
         self._in_flight.append(scalars)
         if len(self._in_flight) > IN_FLIGHT:
             jax.block_until_ready(self._in_flight.popleft())

@@ -103,9 +103,7 @@ def test_images_whose_classes_stand_in_a_table_are_refused(tmp_path: Path, layou
     """They were one class, by the name of their folder."""
     fill(tmp_path / layout, [f"{i}.png" for i in range(9)])
     table_of(tmp_path / "labels.csv", [f"{i}.png" for i in range(9)])
-    with pytest.raises(
-        UserError, match=r"table .*labels\.csv tells.*vit_jax\.prepare records --so"
-    ):
+    with pytest.raises(UserError, match=r"table .*labels\.csv tells.*vit-jax prepare records --so"):
         create(tmp_path)
     fill(tmp_path / "test_images", ["x.png"])
     if layout != "my_shots":

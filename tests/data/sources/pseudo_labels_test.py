@@ -155,7 +155,7 @@ def test_numbers_that_cannot_be_are_refused(unlabelled, tmp_path, changed):
 
 def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
     file = tmp_path / "a.npz"
-    with pytest.raises(UserError, match=r"cannot be read \(No such file .*vit_jax\.evaluate"):
+    with pytest.raises(UserError, match=r"cannot be read \(No such file .*vit-jax evaluate"):
         opened(unlabelled, str(file))
     content = Path(written(file, unlabelled)).read_bytes()
     assert pseudo_labels.is_ours(file)

@@ -185,4 +185,4 @@ def test_steps_that_see_layers_apart(tiny_run, platform, fields, apart):
     shape = dict.fromkeys(meshes.AXES, 1) | ({"fsdp": 2} if platform == "sharded tpu" else {})
     device = SimpleNamespace(platform=platform.removeprefix("sharded "))
     mesh = SimpleNamespace(devices=np.array([device]), shape=shape)
-    assert updates._steps_apart(tiny_run(*fields), mesh) == apart
+    assert updates._unstacked_steps(tiny_run(*fields), mesh) == apart

@@ -113,7 +113,7 @@ def layout(
         mesh,
         ema_decay=ema_decay(config),
         shard_optimizer=config.mesh.shard_optimizer,
-        steps_apart=_steps_apart(config, mesh),
+        unstacked_steps=_unstacked_steps(config, mesh),
         teacher=teacher,
     )
     _check_accumulation(config, done)
@@ -151,7 +151,7 @@ def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
         )
 
 
-def _steps_apart(config: RunConfig, mesh: Mesh) -> bool:
+def _unstacked_steps(config: RunConfig, mesh: Mesh) -> bool:
     """Whether a step updates each layer's kernels on their own.
 
     Where blocks are unrolled on TPUs that have copies of all parameters, stacking their gradients

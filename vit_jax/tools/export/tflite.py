@@ -58,8 +58,8 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
 
     structure, state = nnx.split(model, nnx.Param)
     # Layer by layer: the converter takes long to cut stacks.
-    params = pytrees.apart(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
-    forward = lambda p, x: nnx.merge(structure, pytrees.together(p, pytrees.Layers))(x)
+    params = pytrees.unstack_layers(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
+    forward = lambda p, x: nnx.merge(structure, pytrees.stack_layers(p, pytrees.Layers))(x)
     program = jax2tf.convert(forward, native_serialization_platforms=("cpu",), with_gradient=False)
     variables = jax.tree.map(tf.Variable, params)
     module = tf.Module()

@@ -153,7 +153,7 @@ def rate_test(
         state = first_state(config, layout, parts.model.info, screen)
         fixed = layout.read_fixed()
         for step in range(steps):
-            state, scalars = update(layout.apart(state), next(feed), *fixed)
+            state, scalars = update(layout.unstack_layers(state), next(feed), *fixed)
             scalars = jax.device_get(scalars)
             losses.append(float(scalars["train/loss"]))
             rates.append(float(scalars["train/learning_rate"]))
