@@ -87,6 +87,21 @@ def test_an_unknown_flag(run):
     check_refused(processes, r"nosuchflag(.|\n)*Try: vit-jax \w+ --help\n$")
 
 
+@pytest.mark.parametrize("command", ["train", "evaluate", "preview", "plan", "study", "transfer"])
+def test_a_mistake_in_a_config_comes_first(run_python, command):
+    flags = {"train": ["--workdir=/nowhere"], "evaluate": ["--checkpoint=x"], "plan": []}
+    flags["study"] = flags["train"]
+    flags["transfer"] = [*flags["train"], *flags["evaluate"]]
+    given = [*flags.get(command, ["--output=a.png"]), "--config=configs/vit_digits.py"]
+    done = run_python("-m", "vit_jax", command, *given, "--config.optim.lrr=1")
+    assert done.stderr.startswith("error: config has no field optim.lrr. Did you mean 'lr'?")
+    assert done.returncode == 1
+    if command == "train":
+        done = run_python("-m", "vit_jax", "train", *given, "typo")
+        assert done.stderr == "error: Takes flags only, got 'typo': is a -- missing?\n"
+        assert done.returncode == 1
+
+
 def test_a_file_that_is_not_there(run, folder):
     check_refused(run(MISSING), re.escape(NOWHERE))
     assert not list(folder.iterdir())

@@ -306,8 +306,8 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 def test_the_loop_stays_few_steps_ahead_of_the_devices(monkeypatch):
     waited = []
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.append(str(x)))
-    layout = types.SimpleNamespace(read_fixed=tuple, unstack_layers=lambda state: state)
-    updates = Updates(layout, lambda state, batch: (state, batch))
+    layout = types.SimpleNamespace(unstack_layers=lambda state: state)
+    updates = Updates(layout, lambda state, batch: (state, batch), (), lambda step: False)
     for step in range(5):
         updates(step, None, step)
     assert waited == ["0", "1", "2"]

@@ -59,7 +59,7 @@ def train(
     with Session(run, stop, peers, loggers, allow_config_change) as session:
         # Start: resume, else warm start, else scratch, always in this order.
         with peers.barriers_around("restoring"):
-            state = session.restored() or session.first_state()
+            state = session.restore_checkpoint() or session.first_state()
         start = session.begin(state)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
@@ -70,7 +70,7 @@ def train(
                 continue
             row = session.read(step, scalars, due)  # waits for the devices
             with session.clock.paused():
-                state = session.whole(state, due)
+                state = session.checkpoint_form(state, due)
                 results = session.evaluate(step, state, due)
                 session.write(step, row, results)
                 session.save(step, state, results, due)

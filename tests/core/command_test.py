@@ -131,7 +131,7 @@ def test_a_file_of_flags_that_is_not_text(run_python, tmp_path):
     (tmp_path / "flags.txt").write_text("--config=a.py\n", encoding="utf-16")
     done = run_python("-c", PROGRAM.format(body="pass"), f"--flagfile={tmp_path / 'flags.txt'}")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: A file of --flagfile is not text in UTF-8: ")
+    assert done.stderr.startswith("error: A --flagfile is not text in UTF-8, save it so: ")
 
 
 def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():

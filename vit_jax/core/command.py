@@ -141,7 +141,7 @@ def _parse(argv: list[str], hint: str) -> list[str]:
         given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
         return flags.FLAGS([argv[0], *expand_home(spell_overrides(given))])
     except UnicodeDecodeError as error:
-        print(f"error: A file of --flagfile is not text in UTF-8: {error}.", file=sys.stderr)
+        print(f"error: A --flagfile is not text in UTF-8, save it so: {error}.", file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageFile
 
 _EXIF_ORIENTATION = 274
 _TIFF_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
@@ -61,14 +61,13 @@ def _decode(image: Image.Image) -> None:
     Pillow maps uncompressed TIFFs with the sides of the turned image, which shears those that their
     orientation turns by 90 degrees.
     """
-    name = getattr(image, "filename", None)
+    if not isinstance(image, ImageFile.ImageFile):  # made in memory
+        return
+    name, image.filename = image.filename, ""
     try:
-        if name is not None:
-            image.filename = ""  # type: ignore[attr-defined]
         image.load()
     finally:
-        if name is not None:
-            image.filename = name  # type: ignore[attr-defined]
+        image.filename = name
 
 
 def orientation(exif: bytes) -> int:

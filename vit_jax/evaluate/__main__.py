@@ -83,6 +83,8 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     """The command."""
     out = _output_of_json() if FLAGS.json else sys.stdout
+    if FLAGS.config:  # a mistake in it is told before weights are looked for
+        configs.load(FLAGS.config, FLAGS.config_override)
     cluster = processes.find()
     _check_flags()
     _check_pseudo_labels(arguments)

@@ -90,8 +90,9 @@ class Session:
 
     # The start.
 
-    def restored(self) -> TrainState | None:
-        """The newest valid state of the work directory, if it has one."""
+    def restore_checkpoint(self) -> TrainState | None:
+        """Reads a teacher's parameters, and the newest valid state, if there are any."""
+        self._fixed = self._run.step.layout.read_fixed()
         store = build.store(self._run.config, self._run.workdir)
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
@@ -107,8 +108,7 @@ class Session:
         Before, evaluations are run that were missed when the run was stopped during the last ones.
         """
         run, config, start = self._run, self._run.config, int(state.step)
-        _, _, _, layout, objective, products = run.step
-        durations = run.step.durations
+        layout, durations = run.step.layout, run.step.durations
         durations.check_start(start, run.workdir)
         announce.resumed(self._screen, start)
         if jax.process_index() == 0:
@@ -126,13 +126,15 @@ class Session:
                 compiled = lower_update(
                     build.update(config, run.step), layout.in_steps, run.batch_layout
                 ).compile()
-            self._updates = Updates(layout, compiled, durations.skips)
-        self._distributions = make_distributions(layout, objective, config.seed)
-        self.clock = build.clock(config, products, durations, run.mesh, self.feed, start_step=start)
+            self._updates = Updates(layout, compiled, self._fixed, durations.skips)
+        self._distributions = make_distributions(layout, run.step.objective, config.seed)
+        self.clock = build.clock(
+            config, run.step.products, durations, run.mesh, self.feed, start_step=start
+        )
         self._skipped = build.skipped_images(
             config, run.source, self.feed, self._log, start_step=start
         )
-        self._progress = announce.Progress(self._screen, durations, objective)
+        self._progress = announce.Progress(self._screen, durations, run.step.objective)
         return start
 
     # The steps.
@@ -150,11 +152,11 @@ class Session:
         return state, scalars
 
     def _write_distributions(self, step: int, state: TrainState, batch: Batch) -> TrainState:
-        """Those of the update that follows; returns the state in another form."""
+        """Logs the distributions of the next update; returns the state with stacked layers."""
         self._updates.finish()  # else the clock would take the devices' work for a pause
         with self.clock.paused():
             state = self._run.step.layout.stack_layers(state)
-            found = self._distributions(state, batch, *self._updates.fixed)
+            found = self._distributions(state, batch, *self._fixed)
             self._log.write_distributions(step, fetch(found))
         return state
 
@@ -173,7 +175,8 @@ class Session:
     def read(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
         """Waits for the step's numbers, and returns those for the log.
 
-        Only here, and for histograms, are the devices waited for.
+        Only here and for histograms are the devices waited for, apart from steps that are more than
+        two behind.
 
         Raises:
           NonFiniteError: a loss or gradient was not finite.
@@ -189,8 +192,8 @@ class Session:
             self._progress.show(step, row, self.clock.eta_secs)
         return row
 
-    def whole(self, state: TrainState, due: Due) -> TrainState:
-        """The state in the form that is evaluated and saved, if it is to be."""
+    def checkpoint_form(self, state: TrainState, due: Due) -> TrainState:
+        """Stacks the state's layers, as they are evaluated and saved, if that is due."""
         return state if due == Due.LOG else self._run.step.layout.stack_layers(state)
 
     def evaluate(self, step: int, state: TrainState, due: Due) -> dict[str, float]:

@@ -18,23 +18,22 @@ IN_FLIGHT = 2  # steps that the devices have yet to finish: one is computed, and
 class Updates:
     """What each step does to the state.
 
-    Attributes:
-      fixed: the update's arguments behind state and batch.
-
     Args:
       layout: that of the state.
       compiled: the update, compiled for `layout.in_steps`.
-      left_out: whether the batch of a step is left out, by its number.
+      fixed: its arguments behind state and batch.
+      is_skipped: whether the batch of a step is left out, by its number.
     """
 
     def __init__(
         self,
         layout: StateLayout,
         compiled: Callable[..., Any],
-        left_out: Callable[[int], bool] = lambda step: False,
+        fixed: tuple[Any, ...],
+        is_skipped: Callable[[int], bool],
     ) -> None:
-        self._layout, self._compiled, self._left_out = layout, compiled, left_out
-        self.fixed = layout.read_fixed()  # a teacher's parameters, if there is one
+        self._layout, self._compiled, self._fixed = layout, compiled, fixed
+        self._is_skipped = is_skipped
         self._in_flight: collections.deque[Scalars] = collections.deque()
 
     def __call__(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
@@ -43,8 +42,8 @@ class Updates:
         It waits until at most IN_FLIGHT steps are unfinished: a loop that ran further ahead would
         hold a batch for each of them, and a request to stop would wait for them all.
         """
-        update = skip_update if self._left_out(step) else self._compiled
-        state, scalars = update(self._layout.unstack_layers(state), batch, *self.fixed)
+        update = skip_update if self._is_skipped(step) else self._compiled
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self._fixed)
         self._in_flight.append(scalars)
         if len(self._in_flight) > IN_FLIGHT:
             jax.block_until_ready(self._in_flight.popleft())
