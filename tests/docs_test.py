@@ -26,7 +26,6 @@ import vit_jax.plugins
 from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
-from vit_jax.methods import table as methods
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -225,60 +224,56 @@ def test_public_names_are_in_the_reference():
 
 
 def sections():
-    """(heading in docs/config.md, dataclass) of every section; heading None for top-level."""
+    """(heading in docs/config.md, place in FREE_FIELDS, fields with a row) of every table."""
+    own = []
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
-        if dataclasses.is_dataclass(hint):
-            yield field, hint
-            yield from items(hint, f"{field}.")
-    yield "method", methods.Supervised  # docs/methods.md has the others' fields
-    yield from items(configs.RunConfig)
+        if typing.get_origin(hint) is dict:
+            yield from with_items(field, typing.get_args(hint)[1])
+        elif dataclasses.is_dataclass(hint):
+            yield from with_items(field, hint)
+        elif field != "method":  # docs/methods.md has its fields
+            own += [f for f in dataclasses.fields(configs.RunConfig) if f.name == field]
+    yield "The run itself", "", own
 
 
-def items(cls, prefix=""):
-    """(heading, dataclass) of the fields that map names to sections."""
+def with_items(name, cls):
+    """The table of a section, and those of the sections that it maps names to."""
+    heading = f"{name}.<name>" if name == "evals" else name
+    yield heading, name, dataclasses.fields(cls)
     for field, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is dict:
-            yield f"{prefix}{field}.<name>", typing.get_args(hint)[1]
-
-
-def rows_of(section_text):
-    """(field, default) for each row of a table."""
-    return re.findall(r"^\| `(\w+)`(?: \*)? \| `(.+?)` \|", section_text, re.MULTILINE)
-
-
-def test_every_field_is_documented_with_its_default():
-    page = (ROOT / "docs" / "config.md").read_text().split("## Every field")[1]
-    by_heading = {}
-    for part in page.split("\n### ")[1:]:
-        heading, _, text = part.partition("\n")
-        by_heading[heading.removesuffix(" *").strip("`")] = rows_of(text)
-    in_sections = {field.partition(".")[0] for field, _ in sections()}
-    own = [f for f in dataclasses.fields(configs.RunConfig) if f.name not in in_sections]
-    expected = {
-        **{heading: dataclasses.fields(section) for heading, section in sections()},
-        "The run itself": own,
-    }
-    assert by_heading == {
-        heading: [(f.name, repr(default(f)).replace("|", "\\|")) for f in fields]
-        for heading, fields in expected.items()
-    }
+            below = f"{name}.{field}"
+            yield f"{below}.<name>", f"{below}.*", dataclasses.fields(typing.get_args(hint)[1])
 
 
 def default(field):
     return field.default_factory() if field.default is dataclasses.MISSING else field.default
 
 
-def test_fields_marked_as_free_are_free():
-    page = (ROOT / "docs" / "config.md").read_text()
-    marked = set()
-    for part in page.split("\n### ")[1:]:
-        heading, _, text = part.partition("\n")
-        section = heading.removesuffix(" *").strip("`").replace("<name>", "*")
-        if heading.endswith(" *"):
-            marked.add(section.removesuffix(".*"))
-        marked |= {f"{section}.{f}" for f in re.findall(r"^\| `(\w+)` \* \|", text, re.MULTILINE)}
-    # Fields of methods are on a page of their own.
-    assert marked | {"method.teacher"} == set(configs.FREE_FIELDS)
+def test_every_field_has_its_row_in_the_page(request):
+    """--regenerate_goldens writes the rows; * marks what may change when a run resumes."""
+    page = ROOT / "docs" / "config.md"
+    expected, marked = page.read_text(), {"method.teacher"}  # whose row is in docs/methods.md
+    for heading, place, fields in sections():
+        free = place in configs.FREE_FIELDS
+        marked |= {place} if free else set()
+        rows = "| field | default | meaning |\n|---|---|---|\n"
+        for field in fields:
+            star = " *" if f"{place}.{field.name}" in configs.FREE_FIELDS else ""
+            marked |= {f"{place}.{field.name}"} if star else set()
+            doc = field.metadata["declared"].doc or ""
+            cells = [x.replace("|", "\\|") for x in (repr(default(field)), doc)]
+            rows += f"| `{field.name}`{star} | `{cells[0]}` | {cells[1]} |\n".replace("|  |", "| |")
+        title = heading if place == "" else f"`{heading}`"
+        head = f"### {title} *" if free else f"### {title}"
+        before, found, rest = expected.partition(f"{head}\n")
+        assert found, f"docs/config.md has no heading {head}"
+        intro, _, after = re.split(r"((?:^\|.*\n)+)", rest, maxsplit=1, flags=re.MULTILINE)
+        expected = f"{before}{found}{intro}{rows}{after}"
+    if request.config.getoption("regenerate_goldens"):
+        page.write_text(expected)
+    assert page.read_text() == expected, "pytest tests/docs_test.py --regenerate_goldens"
+    assert marked == set(configs.FREE_FIELDS)
 
 
 def test_free_fields_are_named_in_resuming():

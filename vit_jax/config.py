@@ -10,177 +10,335 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import ml_collections
 
 from vit_jax import models
 from vit_jax.core import errors
-from vit_jax.core.schema import bounds, config_file, entry_points, strict
+from vit_jax.core.schema import config_file, entry_points, strict
 from vit_jax.core.schema import fields as schema
+from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field
 from vit_jax.methods import table as methods
 from vit_jax.store.metrics_file import RESERVED
 
 EVAL_KINDS = ("classification", "frozen", "pictures")
 
-_MODEL_FIELDS = models.config_fields()
+_MODEL_NAME = (
+    "`ViT-<Ti, S, B, L, So400m, H, g, G or 22B>/<patch size in pixels>`, a backbone such "
+    "as `ViT-B/14-dinov2`, `ViT-12x512/16` by depth and width, a hybrid such as "
+    "`R50+ViT-B/16`, a ResNet such as `R50x1`, one with axial attention such as "
+    "`Axial-ViT-B/16`, or `EfficientNet-B0`: see [models](models.md), which refuse fields"
+    " that they do not have; `None`: name and architecture of `init.weights`"
+)
+_MODEL_FIELDS: list[Any] = [("name", str | None, field("ViT-B/16", _MODEL_NAME))] + [
+    (name, (Literal[about.choices] if about.choices else about.hint) | None, about.optional())
+    for name, about in models.config_fields().items()
+]
+_ModelFields: Any = dataclasses.make_dataclass("_ModelFields", _MODEL_FIELDS, frozen=True)
 
 
-def _with_model_fields(section: type) -> type:
-    """The class with a field for each field of a model, None by default."""
-    for name, declared in _MODEL_FIELDS.items():
-        hint = Literal[declared.choices] if declared.choices else declared.hint
-        section.__annotations__[name] = hint | None
-        setattr(section, name, None)
-    return section
-
-
-@dataclasses.dataclass(frozen=True)
-@_with_model_fields
-class ModelConfig:
+class ModelConfig(_ModelFields):
     """The model: its name, and the fields that the models declare. None: as `name` implies.
 
     models.info shows them. The image size is what `input.preprocess` gives, the number of
     classes what the data has.
     """
 
-    name: str | None = "ViT-B/16"  # None: name and architecture of init.weights
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-
 
 @dataclasses.dataclass(frozen=True)
 class ComponentConfig:
     """A data set of several to train on. None: the same as in `input`."""
 
-    weight: float = 1.0  # its share of the stream, relative to the others' weights
-    source: str | None = None
-    data_dir: str | None = None
-    split: str | None = None
-    num_examples: int | None = None  # declared
-    pseudo_labels: str | None = None  # None: none
+    weight: float = field(
+        1.0, "its share of the examples, relative to the other components' weights", bounds=(0, 1e9)
+    )
+    source: str | None = field(None)
+    data_dir: str | None = field(None)
+    split: str | None = field(None)
+    num_examples: int | None = field(None, "declared, as in `input`", bounds=(1, 2**53))
+    pseudo_labels: str | None = field(
+        None, "a file, as in `input`; `None`: this component has labels"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class InputConfig:
     """The training data and how an example becomes an array."""
 
-    source: str = "digits"
-    data_dir: str | None = None
-    split: str = "train"
-    preprocess: str = "decode|inception_crop(224)|flip_lr"
-    views: tuple[str, ...] = ()  # of the same image, beside that of `preprocess`: ops of each
-    batch_size: int = 4096  # global and effective
-    num_examples: int | None = None  # of the split or mixture, declared: checked against the data
-    num_classes: int | None = None
-    subset_fraction: float | None = None  # train on a part of the split; of the three at most one
-    subset_examples: int | None = None
-    subset_per_class: int | None = None
-    balance: Literal["class"] | None = None  # all classes equally often; None: as in the data
-    repeats: int = 1  # copies of an image in a batch, each augmented anew
-    mixture: dict[str, ComponentConfig] = dataclasses.field(default_factory=dict)
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of [0, 1] RGB; (0.5, 0.5) maps it to [-1, 1]
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    on_bad_image: Literal["fail", "skip"] = "fail"
-    max_bad_fraction: float = 0.1  # of an epoch; more that are skipped end the run
-    max_image_pixels: int = 100_000_000
-    label: str | None = None  # the feature that is the label, or how it is derived from others
-    label_weights: bool = True  # used where the data have them; False: every label weighs 1
-    pseudo_labels: str | None = None  # a file of labels that a model gave; others are not read
-    cache: str | None = None  # "ram", "device", or a folder that record files are copied to
-    cache_bytes: int | None = None  # its limit; None: 8 GiB of memory, or what is there
-    threads: int = 0  # of the host's input pipeline; 0: one a core
-    timeout_secs: int = 600  # without a batch until the run gives up
-    skip_steps: tuple[int, ...] = ()  # whose batches are left out; they count as steps all the same
+    source: str = field(
+        "digits", "`digits`, `tfds`, `image_folder` or `synthetic`; see [own images](own_images.md)"
+    )
+    data_dir: str | None = field(None, "where the data lies")
+    split: str = field(
+        "train",
+        "a split or a slice of one: `train[:98%]`, `train[51200:]`; several, one behind the "
+        "other: `train[:800]+validation[:200]`",
+    )
+    preprocess: str = field("decode|inception_crop(224)|flip_lr", "see above")
+    views: tuple[str, ...] = field(
+        (),
+        "ops of further views of each image, for a [method](methods.md#dino) that compares several",
+    )
+    batch_size: int = field(4096, "over all devices together", bounds=(1, 2**31))
+    num_examples: int | None = field(
+        None,
+        "of the split, before any subset, or of a mixture. Declared: checked against the "
+        "data; needed by `synthetic`",
+        bounds=(1, 2**53),
+    )
+    num_classes: int | None = field(None, "likewise", bounds=(1, MOST_CLASSES + 1))
+    subset_fraction: float | None = field(
+        None,
+        "train on this part of the split, in (0, 1]; see [subsets](data.md#subsets); of the "
+        "three at most one",
+        bounds=(0, UP_TO_1),
+    )
+    subset_examples: int | None = field(None, "or on this many of its examples", bounds=(1, 2**53))
+    subset_per_class: int | None = field(None, "or on this many of each class", bounds=(1, 2**53))
+    balance: Literal["class"] | None = field(
+        None,
+        "`class`: all classes [equally often](data.md#classes-of-equal-weight), whatever "
+        "their sizes",
+    )
+    repeats: int = field(
+        1,
+        "[repeated augmentation](data.md#repeated-augmentation): this many copies of an image"
+        " in a batch, each augmented anew",
+        bounds=(1, 2**10),
+    )
+    mixture: dict[str, ComponentConfig] = field(
+        {}, "several data sets, by names of your choice; see [mixtures](data.md#mixtures)"
+    )
+    mean: tuple[float, ...] = field(
+        (0.5, 0.5, 0.5), "of RGB in [0, 1], not [0, 255]; subtracted", bounds=(0, 1)
+    )
+    std: tuple[float, ...] = field((0.5, 0.5, 0.5), "divided by afterwards", bounds=(1e-6, 10))
+    on_bad_image: Literal["fail", "skip"] = field(
+        "fail", "`fail` names it and stops, `skip` gives it weight 0"
+    )
+    max_bad_fraction: float = field(
+        0.1,
+        "of the examples of an epoch: when more of them were skipped, the run ends and says "
+        "so. At 1 only a batch without a good image ends it",
+        bounds=(0, 2),
+    )
+    max_image_pixels: int = field(
+        100_000_000, "checked before an image is decoded", bounds=(1, 2**53)
+    )
+    label: str | None = field(
+        None,
+        "of `tfds`: the feature that is the label, such as `coarse_label`, or [how it is "
+        "derived](data_formats.md#other-labels); `None`: `label` or `labels`",
+    )
+    label_weights: bool = field(
+        True,
+        "whether [weights of labels](data.md#weights-of-labels) are used where the data have "
+        "them, in evaluations too; else every label weighs 1",
+    )
+    pseudo_labels: str | None = field(
+        None,
+        "a file of [pseudo-labels](noisy_student.md): the images that it chooses are trained "
+        "on with what a model said of them; labels of the data are not read",
+    )
+    cache: str | None = field(
+        None, "`ram`, `device`, or a folder on a local disk: see [caches](data.md#caches)"
+    )
+    cache_bytes: int | None = field(
+        None,
+        "its limit; `None`: 8 GiB of memory, or what the disk or each device has",
+        bounds=(1, 2**63),
+    )
+    threads: int = field(0, "of the input pipeline; 0: one a core", bounds=(0, 1024))
+    timeout_secs: int = field(
+        600,
+        "how long to wait for a batch; then the run ends, and the message names the files and"
+        " the host",
+        bounds=(1, 2**31),
+    )
+    skip_steps: tuple[int, ...] = field(
+        (),
+        "steps whose batches are left out, such as `1234,1235`: nothing is learnt from them, "
+        "and all else goes on as if; a run may be resumed with others that are [still to "
+        "come](resuming.md)",
+        bounds=(1, 2**31),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
     """The loss: the mean over the batch, without skipped examples."""
 
-    kind: Literal["softmax", "sigmoid"] = "softmax"
-    label_smoothing: float = 0.0
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
-    cutmix: float = 0.0  # likewise; with both, each step draws one
-    binarize_targets: bool = False  # sigmoid: both classes of a blend are asked for, in whole
+    kind: Literal["softmax", "sigmoid"] = field(
+        "softmax", "`softmax`, or `sigmoid` summed over classes; the mean over the batch"
+    )
+    label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
+    mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
+    cutmix: float = field(
+        0.0,
+        "likewise; where both are on, each step draws one of them, half of the time each",
+        bounds=(0, 1e6),
+    )
+    binarize_targets: bool = field(
+        False,
+        "with `sigmoid`: of a blend of two images both classes are asked for in whole, as in "
+        "DeiT III, not by their shares; weights of labels are not seen then",
+    )
     # A number for each class; "balanced": from the frequencies of the data's labels.
-    class_weights: tuple[float, ...] | Literal["balanced"] | None = None
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = field(
+        None,
+        "a number for each class, in their order, that its terms of the loss are multiplied "
+        "by, or `balanced`: [rare classes count more](data.md#weights-of-classes)",
+        bounds=(0, 1e6),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
     """The optimizer. Weight decay applies to kernels only."""
 
-    name: Literal["adam", "sgd", "rmsprop", "adafactor", "lion", "muon", "lamb"] = "adam"
-    lr: float = 1e-3  # at the peak
-    schedule: Literal["linear", "cosine", "constant", "rsqrt", "exponential"] = "linear"
-    rsqrt_timescale_steps: int = 10_000
-    exponential_factor: float = 0.97  # of the rate, after every `exponential_epochs`
-    exponential_epochs: float = 2.4
-    warmup_steps: int | None = None  # of the three at most one
-    warmup_epochs: float | None = None
-    warmup_examples: int | None = None
-    cooldown_steps: int | None = None  # of the three at most one; for schedules not to 0
-    cooldown_epochs: float | None = None
-    cooldown_examples: int | None = None
-    weight_decay: float = 0.0
-    weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = "lr_scaled"
-    grad_clip_norm: float | None = 1.0
-    freeze: tuple[str, ...] = ()  # patterns of parameters that stay as they are
-    lr_multipliers: tuple[str, ...] = ()  # "PATTERN=FACTOR"
-    layer_decay: float | None = None  # rate of a layer by that of the layer above it
-    ema_decay: float | None = None  # of the weights' EMA, for each step; None: no EMA
-    grad_accum_steps: int = 1  # microbatches of a batch: less memory, the same update
-    b1: float = 0.9  # these seven: see docs/optimizers.md for who reads which
-    b2: float = 0.999
-    eps: float = 1e-8
-    momentum: float = 0.9
-    nesterov: bool = False
-    joint_qkv: bool = False  # LAMB: one trust ratio for query, key and value together
-    mu_dtype: Literal["float32", "bfloat16"] = "float32"  # of the first moment or momentum
+    name: Literal["adam", "sgd", "rmsprop", "adafactor", "lion", "muon", "lamb"] = field(
+        "adam",
+        "`adam`, `sgd`, `rmsprop`, `adafactor`, `lion`, `muon` or `lamb`: see "
+        "[optimizers](optimizers.md), also for who reads the last seven",
+    )
+    lr: float = field(1e-3, "at the peak", bounds=(0, 1e6))
+    schedule: Literal["linear", "cosine", "constant", "rsqrt", "exponential"] = field(
+        "linear",
+        "after the warmup: `linear` or `cosine` to 0, `constant`, `rsqrt` or `exponential`; "
+        "see [schedules](optimizers.md#schedules)",
+    )
+    rsqrt_timescale_steps: int = field(
+        10_000, "after three of them `rsqrt` has halved the rate", bounds=(1, 2**31)
+    )
+    exponential_factor: float = field(
+        0.97, "what `exponential` multiplies the rate by", bounds=(1e-6, UP_TO_1)
+    )
+    exponential_epochs: float = field(
+        2.4, "how often: after every so many, those of the warmup included", bounds=(1e-6, 1e6)
+    )
+    warmup_steps: int | None = field(
+        None, "linear from 0; of these three at most one", bounds=(0, 2**31)
+    )
+    warmup_epochs: float | None = field(None, bounds=(0, 1e6))
+    warmup_examples: int | None = field(None, bounds=(0, 2**53))
+    cooldown_steps: int | None = field(
+        None,
+        "linear to 0, at the end of `constant`, `rsqrt` or `exponential`; of these three at "
+        "most one",
+        bounds=(0, 2**31),
+    )
+    cooldown_epochs: float | None = field(None, bounds=(0, 1e6))
+    cooldown_examples: int | None = field(None, bounds=(0, 2**53))
+    weight_decay: float = field(0.0, "of kernels", bounds=(0, 1e6))
+    weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = field(
+        "lr_scaled", "see above"
+    )
+    grad_clip_norm: float | None = field(
+        1.0, "largest norm over all gradients together; `None`: no clipping", bounds=(1e-30, 1e9)
+    )
+    freeze: tuple[str, ...] = field(
+        (),
+        "patterns of parameters that stay as they are; see "
+        "[patterns](optimizers.md#parameters-by-pattern)",
+    )
+    lr_multipliers: tuple[str, ...] = field((), "`PATTERN=FACTOR`, of the learning rate")
+    layer_decay: float | None = field(
+        None, "learning rate of a layer, as a share of that of the layer above it; in (0, 1]"
+    )
+    ema_decay: float | None = field(
+        None,
+        "what the exponential moving average (EMA) of the weights keeps of itself in a step, "
+        "such as 0.9999; in step s, from 1, at most s / (9 + s). It is evaluated beside the "
+        "raw weights, as `<name>_ema/...`, and saved",
+        bounds=(0, 1),
+    )
+    grad_accum_steps: int = field(
+        1,
+        "microbatches that a batch is computed in: less memory, the same update",
+        bounds=(1, 2**31),
+    )
+    b1: float = field(0.9, "memory of the first moment", bounds=(0, 1))
+    b2: float = field(0.999, "memory of the second moment; `lion`: of the momentum", bounds=(0, 1))
+    eps: float = field(
+        1e-8, "added to the second moment's root; `rmsprop`: under it", bounds=(0, 1e3)
+    )
+    momentum: float = field(0.9, "memory of the velocity", bounds=(0, 1))
+    nesterov: bool = field(False, "a step ahead along the momentum")
+    joint_qkv: bool = field(
+        False, "LAMB: query, key and value are one matrix, with one trust ratio, as in DeiT"
+    )
+    mu_dtype: Literal["float32", "bfloat16"] = field(
+        "float32", "of the first moment or momentum; or `bfloat16`"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class TotalConfig:
     """The length of the run: exactly one of the three."""
 
-    steps: int | None = None
-    epochs: float | None = None
-    examples: int | None = None
+    steps: int | None = field(None, bounds=(1, 2**31))
+    epochs: float | None = field(None, "need not be whole", bounds=(0, 1e6))
+    examples: int | None = field(None, bounds=(1, 2**53))
 
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStoppingConfig:
     """The end of a run whose metric gets no better; the learning rate's schedule stays as it is."""
 
-    metric: str | None = None  # such as "held_out/accuracy"; None: the run goes to its end
-    mode: Literal["max", "min"] = "max"
-    patience: int = 5  # evaluations in a row that are no better than the best before them
-    min_delta: float = 0.0  # what is no more than this is no better
+    metric: str | None = field(None, "such as `held_out/accuracy`; `None`: the run goes to its end")
+    mode: Literal["max", "min"] = field("max", "or `min`")
+    patience: int = field(
+        5,
+        "so many evaluations in a row that are no better than the best before them end the run",
+        bounds=(1, 2**31),
+    )
+    min_delta: float = field(
+        0.0, "what is better by no more than this is no better", bounds=(0, 1e9)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """The number of devices along each mesh axis; -1 on one axis: all the rest."""
 
-    replica: int = 1  # slices of a pod, joined by the data-centre network
-    data: int = -1
-    fsdp: int = 1  # parameters, optimizer and examples are divided
-    tensor: int = 1  # heads and MLP are divided, examples are not
-    shard_optimizer: bool = False  # its state over `data` as well (ZeRO-1)
+    replica: int = field(
+        1,
+        "slices of a pod, joined by the data-centre network: whole copies of the three below",
+        bounds=(-1, 2**31),
+    )
+    data: int = field(
+        -1,
+        "copies of the parameters, on different examples; -1, here as for the others: what "
+        "the other axes leave",
+        bounds=(-1, 2**31),
+    )
+    fsdp: int = field(
+        1, "parameters and optimizer are divided by width, and examples as well", bounds=(-1, 2**31)
+    )
+    tensor: int = field(
+        1,
+        "heads, the MLP and the channels inside a ResNet's units are divided, examples are not",
+        bounds=(-1, 2**31),
+    )
+    shard_optimizer: bool = field(
+        False, "the optimizer's state is divided over `data` as well (ZeRO-1)"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """Saving of checkpoints; the newest is always kept, and the last step always saved."""
 
-    every_steps: int = 1000
-    keep_last: int = 2
-    keep_every_steps: int | None = None
-    best_metric: str | None = None  # such as "held_out/accuracy"
-    best_mode: Literal["max", "min"] = "max"
+    every_steps: int = field(1000, "and after the last step", bounds=(1, 2**31))
+    keep_last: int = field(2, "how many of the newest stay", bounds=(1, 2**31))
+    keep_every_steps: int | None = field(None, "multiples of this stay for good", bounds=(1, 2**31))
+    best_metric: str | None = field(
+        None,
+        "such as `held_out/accuracy`: the best one stays as well; [not the split that is "
+        "reported](own_images.md#choosing)",
+    )
+    best_mode: Literal["max", "min"] = field("max", "or `min`")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,30 +346,75 @@ class EvalConfig:
     """An evaluation. None: the same as in `input`. It always runs after the last step."""
 
     # "classification"; "frozen": few-shot regression, nearest neighbours, rank; "pictures"
-    kind: str = "classification"
-    source: str | None = None
-    data_dir: str | None = None
-    split: str = "test"
-    preprocess: str = "decode|resize_small(256)|central_crop(224)"
-    batch_size: int | None = None
-    every_steps: int | None = None
-    label: str | None = None
-    label_threshold: float = 0.5  # a label that weighs at least this counts as right
-    classes: Literal["imagenet_v2", "objectnet"] | None = None  # whose folders are ImageNet classes
-    labels: str | None = None  # a file with several for each image: ReaL's real.json
-    calibration: bool = False  # of the probabilities, beside accuracies
-    pictures: int = 8  # of the kind "pictures": so many images of the split are looked at
+    kind: str = field(
+        "classification",
+        "accuracy, top-5 accuracy and loss, every example exactly once; `frozen`: [what the "
+        "features are worth](evaluate.md#features); `pictures`: [pictures of what it has "
+        "learnt](visualize.md#during-training)",
+    )
+    source: str | None = field(None)
+    data_dir: str | None = field(None)
+    split: str = field("test")
+    preprocess: str = field(
+        "decode|resize_small(256)|central_crop(224)",
+        "has to give the model's image size; `weights`, in `vit-jax evaluate` alone: [as the "
+        "weights say](weights.md#evaluate), also behind `crop_border(2)|`",
+    )
+    batch_size: int | None = field(None, bounds=(1, 2**31))
+    every_steps: int | None = field(None, "`None`: after the last step alone", bounds=(1, 2**31))
+    label: str | None = field(None)
+    label_threshold: float = field(
+        0.5,
+        "what a hit is: where labels have [weights](data.md), one that weighs at least this; "
+        "images without such a label are counted, not scored",
+        bounds=(1e-6, UP_TO_1),
+    )
+    classes: Literal["imagenet_v2", "objectnet"] | None = field(
+        None,
+        "`imagenet_v2` or `objectnet`: [which ImageNet "
+        "classes](evaluate.md#variants-of-imagenet) its folders are",
+    )
+    labels: str | None = field(
+        None, "a file of labels, several for each image: [ReaL's](evaluate.md#variants-of-imagenet)"
+    )
+    calibration: bool = field(
+        False,
+        "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
+    )
+    pictures: int = field(
+        8, "of the kind `pictures`: so many images of the split, the first ones, are looked at"
+    )
     # The rest is of the kind "frozen".
-    train_split: str = "train"  # that shots are drawn from, and neighbours
-    train_per_class: int | None = None  # only so many of its examples of each class; None: all
-    shots: tuple[int, ...] = (1, 5, 10)
-    seeds: int = 3  # draws of shots, whose accuracies are averaged
-    l2: float = 1024.0  # of few-shot regression
-    neighbours: tuple[int, ...] = (20,)
-    temperature: float = 0.07  # of the neighbours' votes
-    probe_l2: tuple[float, ...] = ()  # to choose from, for logistic regression; (): leave it out
-    probe_lr: tuple[float, ...] = ()  # likewise, for the same by SGD
-    probe_epochs: int = 10  # of SGD
+    train_split: str = field(
+        "train",
+        "of the kind `frozen`, as all that follow: what shots are drawn from, and neighbours",
+    )
+    train_per_class: int | None = field(
+        None,
+        "only so many of its examples of each class, the same in every run; `None`: all",
+        bounds=(1, 2**53),
+    )
+    shots: tuple[int, ...] = field(
+        (1, 5, 10),
+        "of [few-shot regression](evaluate.md#few-shot-regression); `()`: leave it out",
+        bounds=(1, 2**20),
+    )
+    seeds: int = field(3, "draws of shots, whose accuracies are averaged", bounds=(1, 2**10))
+    l2: float = field(1024.0, "of few-shot regression", bounds=(1e-30, 1e30))
+    neighbours: tuple[int, ...] = field(
+        (20,), "values of k; `()`: leave neighbours out", bounds=(1, 2**31)
+    )
+    temperature: float = field(0.07, "of the neighbours' votes", bounds=(1e-6, 1e6))
+    probe_l2: tuple[float, ...] = field(
+        (), "values that logistic regression chooses from; `()`: leave it out", bounds=(0, 1e6)
+    )
+    probe_lr: tuple[float, ...] = field(
+        (),
+        "learning rates that [a probe by SGD](evaluate.md#linear-probe) chooses from; `()`: "
+        "leave it out",
+        bounds=(1e-30, 1e6),
+    )
+    probe_epochs: int = field(10, "of SGD", bounds=(1, 2**20))
 
     @staticmethod
     def of_kind(kind: str) -> type:
@@ -223,35 +426,69 @@ class EvalConfig:
 class LogConfig:
     """The logging of a run, and its intervals."""
 
-    every_steps: int = 50
-    tensorboard: bool = True
-    loggers: tuple[str, ...] = ()  # names of plug-ins that get the numbers as well
-    wandb_project: str | None = None  # of Weights & Biases, which shows the run there as well
-    mlflow_experiment: str | None = None  # of MLflow, likewise
-    histograms_every_steps: int | None = None  # of gradients and activations; None: never
-    profile_at_step: int | None = None  # the first of `profile_steps` steps, for TensorBoard
-    profile_steps: int = 5
-    peak_tflops: float | None = None  # of one device, for MFU; None: its datasheet's, where known
+    every_steps: int = field(
+        50, "a row of `metrics.jsonl`, a line on the screen", bounds=(1, 2**31)
+    )
+    tensorboard: bool = field(True, "its files, in the work directory")
+    loggers: tuple[str, ...] = field(
+        (), "names of [plug-ins](plugins.md) that get the numbers as well"
+    )
+    wandb_project: str | None = field(
+        None, "shows the run in this project of Weights & Biases (`pip install wandb`)"
+    )
+    mlflow_experiment: str | None = field(
+        None, "and in this experiment of [MLflow](reading_logs.md#mlflow) (`pip install mlflow`)"
+    )
+    histograms_every_steps: int | None = field(
+        None,
+        "gradients and activations of these steps, and of the last; see [reading the "
+        "logs](reading_logs.md)",
+        bounds=(1, 2**31),
+    )
+    profile_at_step: int | None = field(
+        None,
+        "a trace from this step on, which has to be one of the run's, for TensorBoard's profiler",
+        bounds=(1, 2**31),
+    )
+    profile_steps: int = field(5, "how many steps of it", bounds=(1, 2**31))
+    peak_tflops: float | None = field(
+        None,
+        "of one device, for the MFU; `None`: its data sheet's, where known",
+        bounds=(1e-6, 1e6),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class InitConfig:
     """Start from these parameters instead of random ones."""
 
-    weights: str | None = None  # a work directory, checkpoint or file of weights
-    ema: bool = False  # the EMA of these weights instead of the weights themselves
-    head: Literal["keep", "reset"] = "keep"
-    position_resize: Literal["bilinear", "bicubic"] = "bilinear"  # for images of another size
+    weights: str | None = field(
+        None,
+        "a work directory or checkpoint of this project, or [other weights](weights.md), to "
+        "start from",
+    )
+    ema: bool = field(
+        False, "the EMA of these weights, where their run kept one (`optim.ema_decay`)"
+    )
+    head: Literal["keep", "reset"] = field(
+        "keep", "the same model, or `reset`: a fresh head, for other classes"
+    )
+    position_resize: Literal["bilinear", "bicubic"] = field(
+        "bilinear",
+        "or `bicubic`: how learned positions are interpolated for images of another size",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adapters of kernels, which are trained in their place."""
 
-    kernels: tuple[str, ...] = ()  # patterns of the kernels that have one; (): no adapters
-    rank: int = 8
-    alpha: float = 8.0  # an adapter's product is multiplied by alpha / rank
-    train: tuple[str, ...] = ("head/.*",)  # patterns of what else is trained
+    kernels: tuple[str, ...] = field((), "patterns of the kernels that have one; `()`: no adapters")
+    rank: int = field(8, "of every adapter", bounds=(1, 2**20))
+    alpha: float = field(
+        8.0, "an adapter's product is multiplied by `alpha / rank`", bounds=(1e-6, 1e6)
+    )
+    train: tuple[str, ...] = field(("head/.*",), "patterns of what else is trained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,16 +507,13 @@ class RunConfig:
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    evals: dict[str, EvalConfig] = dataclasses.field(default_factory=dict)
+    evals: dict[str, EvalConfig] = field({})
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
-    seed: int = 0
-    deterministic: bool = False  # on GPU: only kernels whose results repeat bit by bit (slower)
+    seed: int = field(0, "of everything random", bounds=(0, 2**31))
+    deterministic: bool = field(False, "on GPUs: only kernels whose results repeat bit by bit")
 
-
-# Of numbers: [smallest value, what it stays below).
-BOUNDS = bounds.BOUNDS | {f"model.{k}": f.bounds for k, f in _MODEL_FIELDS.items() if f.bounds}
 
 # Of each group at most one may be set; an override of one takes the others back.
 EXCLUSIVE = (
@@ -371,9 +605,7 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def _check(config: RunConfig) -> None:
-    for name, limits in BOUNDS.items():
-        for full_name, value in strict.values_at(config, name):
-            schema.check_bounds(f"config.{full_name}", value, limits)
+    schema.check_all_bounds(config, "config")
     schema.check(config.method, "config.method")
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():

@@ -1,7 +1,5 @@
 """The fields of models: their declarations hold in the config, its page and the formats."""
 
-from pathlib import Path
-
 import pytest
 
 from vit_jax import config as configs
@@ -10,23 +8,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import fields
 from vit_jax.weights.saving import DESTINATIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "config.md"
 OTHER_PROJECTS = [name for name in DESTINATIONS if name != "checkpoint"]
 ALL = models.config_fields()
-
-
-def test_the_page_has_the_rows_of_the_declarations(request):
-    """--regenerate_goldens writes them."""
-    rows = "".join(f"| `{name}` | `None` | {field.doc} |\n" for name, field in ALL.items())
-    page = PAGE.read_text()
-    before, _, rest = page.partition("### `model`")
-    section, end, after = rest.partition("### `input`")
-    head, name, table = section.partition("| `name` |")
-    first, _, _ = table.partition("\n")
-    expected = f"{before}### `model`{head}{name}{first}\n{rows}\n{end}{after}"
-    if request.config.getoption("regenerate_goldens"):
-        PAGE.write_text(expected)
-    assert page == expected, "pytest tests/models/fields_test.py --regenerate_goldens"
 
 
 def test_every_field_of_a_model_is_one_of_the_config_or_declared_not_to_be():

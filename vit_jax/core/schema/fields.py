@@ -26,6 +26,7 @@ ANY = None  # values in other formats: all
 MOST_CLASSES = 2**24
 COUNT = (1, 2**20)  # bounds of sizes: more would be a mistake
 ABOVE_0 = math.nextafter(0, 1)  # a lower bound that excludes 0
+UP_TO_1 = math.nextafter(1, 2)  # an upper bound that includes 1
 
 Values = tuple[Any, ...] | None
 
@@ -41,6 +42,10 @@ class Declared:
     elsewhere: Mapping[str, Values] | Values
     hint: Any = None  # its type, which `of` fills in
 
+    def optional(self) -> Any:
+        """The field of a config that overrides this one, or leaves it to the model by None."""
+        return dataclasses.field(default=None, metadata={"declared": self})
+
 
 def field(
     default: Any = dataclasses.MISSING,
@@ -54,7 +59,7 @@ def field(
     """Declares a field of a dataclass.
 
     Args:
-      default: without one, the field must be given.
+      default: without one, the field must be given; {}: an empty dictionary for each instance.
       doc: its meaning in docs/config.md; None: not a field of a config.
       bounds: inclusive lower and exclusive upper bound; for a tuple: of each of its numbers.
       choices: the words it takes. None is valid too if the type allows it.
@@ -67,7 +72,8 @@ def field(
     known = (own if trained and own else ANY) if isinstance(elsewhere, str) else elsewhere
     words = None if choices is None else tuple(choices)
     about = Declared(doc, bounds, words, trained, known)
-    return dataclasses.field(default=default, metadata={"declared": about})
+    made = {"default_factory": dict} if default == {} else {"default": default}
+    return dataclasses.field(**made, metadata={"declared": about})
 
 
 def of(spec: Any) -> dict[str, Declared]:
@@ -107,6 +113,19 @@ def check(spec: Any, section: str = "model") -> None:
             near = errors.nearest(errors.safe_str(value), about.choices)
             raise errors.UserError(f"{name}={errors.safe_repr(value)}. {near}")
         check_bounds(name, value, about.bounds)
+
+
+def check_all_bounds(section: Any, where: str) -> None:
+    """Raises UserError for a number out of bounds, in this dataclass and the sections in it."""
+    for f in dataclasses.fields(section):
+        name, value = f"{where}.{f.name}", getattr(section, f.name)
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                check_all_bounds(each, f"{name}.{key}")
+        elif dataclasses.is_dataclass(value):
+            check_all_bounds(value, name)
+        elif "declared" in f.metadata:
+            check_bounds(name, value, f.metadata["declared"].bounds)
 
 
 def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> None:
