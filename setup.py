@@ -25,7 +25,7 @@ HAS_NO_TENSORFLOW_CPU = (
 
 
 class BuildWithConfigs(build_py):
-    """Copies configs/ and cards/ into the wheel: vit_jax/core/schema/shipped.py finds them there.
+    """Copies configs/ and cards/ into the wheel, where core/schema/config_file.py finds them.
 
     An editable installation reads those of the clone.
     """

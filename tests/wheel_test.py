@@ -85,10 +85,10 @@ def test_a_config_is_found_by_its_name(wheel, tmp_path):
     program = """
 import vit_jax
 from vit_jax import config
-from vit_jax.core.schema import shipped
+from vit_jax.core.schema import config_file
 print(vit_jax.__file__)
 print(config.load("finetune:cifar10", ["init.weights=x"]).input.source)
-print(len(list(shipped.folder(shipped.CARDS).rglob("*.json"))))
+print(len(list(config_file.folder(config_file.CARDS).rglob("*.json"))))
 """
     done = run_installed(wheel, tmp_path, "-c", program)
     cards = len(list((ROOT / "cards").rglob("*.json")))

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from vit_jax.core import devices, errors, signals, waiting
-from vit_jax.core.schema import elsewhere
+from vit_jax.core import devices, errors, signals, synonyms, waiting
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
@@ -157,7 +156,7 @@ def _meant(error: flags.Error) -> str:
     """A hint at the field that an unknown flag may stand for, as --lr for --config.optim.lr."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
-    meant = [f"{PREFIX}{field}" for field in elsewhere.fields_meant(error.flagname, _fields)]
+    meant = [f"{PREFIX}{field}" for field in synonyms.fields_meant(error.flagname, _fields)]
     return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
 
 

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from vit_jax.core.schema.elsewhere import NOTES, WORDS
+from vit_jax.core.synonyms import NOTES, WORDS
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 
     Case is ignored. A word that other projects use for one of these names
-    (core/schema/elsewhere.py) is near to that name alone.
+    (core/synonyms.py) is near to that name alone.
 
     Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
     """

@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
-from vit_jax.core.schema import elsewhere, entry_points
+from vit_jax.core.schema import entry_points
 from vit_jax.core.schema import fields as declared
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import axial, bit, efficientnet, hybrid, vit
@@ -117,7 +118,7 @@ def _of_name(name: str) -> Family:
 
 def _meant(name: str) -> str:
     """A hint about an unknown name: a model with this name in another project, or the nearest."""
-    ours = elsewhere.model_meant(name)
+    ours = model_meant(name)
     if ours is None or all(family.named(ours) is None for family in FAMILIES):
         return errors.nearest(name, [*available(), *entry_points.names("models")])
     return (
@@ -188,3 +189,63 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     if len(sides) != 2 or not all(map(declared.is_whole, sides)):
         raise errors.UserError(f"image_size={size!r}: pixels, one number or (height, width).")
     return sides[0], sides[1]
+
+
+# Names of models in other projects: only for messages, none is accepted.
+_SIZES = {
+    "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g",
+    "gigantic": "G", "so400m": "So400m", "ti": "Ti", "t": "Ti", "s": "S", "b": "B", "l": "L",
+    "h": "H",
+}  # fmt: skip
+_WORD = "tiny|small|base|large|huge|gigantic|giant|so400m"
+_SIZE = rf"(?P<size>{_WORD}|ti|t|s|b|l|h|g)"
+_FORMS = (
+    re.compile(rf"vit_(?P<size>{_WORD})_r(?P<units>\d*)_s(?P<patch>\d+)(_.*)?", re.I),
+    re.compile(rf"r(?P<units>\d*)[-_+ ]+(vit)?[-_]?{_SIZE}[-_/](?P<patch>\d+)", re.I),
+    re.compile(r"(resnetv2_|bit[-_]?[sm]?[-_]r|r)(?P<resnet>\d+)x(?P<factor>\d+)([-_].*)?", re.I),
+    re.compile(r"bit[-_](?P<resnet>\d+)", re.I),
+    re.compile(r"(tf_)?efficientnet[-_]?(?P<efficient>b[0-7]|l2)([-_].*)?", re.I),
+    re.compile(
+        rf"dinov(?P<dino>2)(?P<reg>[-_]with[-_]registers)?[-_](vit)?{_SIZE}(?P<patch>14)?(_reg)?"
+        r"(_lc)?", re.I,
+    ),
+    re.compile(rf"dinov(?P<dino>3)[-_]vit{_SIZE}(?P<patch>16)([-_].*)?", re.I),
+    re.compile(
+        rf"(vit|deit3?)[-_](?P<size>{_WORD})[-_]patch[-_]?(?P<patch>\d+)"
+        r"(_(?P<reg>reg\d))?([-_]dinov(?P<dino>[23])|[-_]?.*)", re.I,
+    ),
+    re.compile(rf"(vit[-_ ]?)?{_SIZE}[-_/ ]?(?P<patch>\d+)", re.I),
+)  # fmt: skip
+
+
+def model_meant(name: str) -> str | None:
+    """The model here for a name in other projects; None for an unknown form.
+
+    Names of timm, DeiT, torchvision, Hugging Face, big_vision and Google's files, such as
+    "vit_tiny_patch16_224", "google/vit-base-patch16-224-in21k", "vit_b_16", "B/16", "ViT-B_16",
+    "BiT-M-R50x1".
+    """
+    last = name.rpartition("/")[2] if name.count("/") and "-patch" in name else name
+    last = last.removeprefix("facebook/").removeprefix("google/").partition(".")[0].strip()
+    for form in _FORMS:
+        match = form.fullmatch(last)
+        if match:
+            return _model_name(match.groupdict(), last)
+    return None
+
+
+def _model_name(part: dict[str, str | None], name: str) -> str:
+    """The name of the model for these parts of a name."""
+    if part.get("resnet"):
+        return f"R{part['resnet']}x{part.get('factor') or 1}"
+    if part.get("efficient"):
+        return f"EfficientNet-{(part['efficient'] or '').upper()}"
+    given = part["size"] or ""
+    size = given if given in "gG" else _SIZES[given.lower()]
+    patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it
+    style = ""
+    if "dino" in part and part["dino"] is not None:
+        style = f"-dinov{part['dino'] or 2}"
+        style += "-reg" if style == "-dinov2" and (part.get("reg") or "_reg" in name) else ""
+    hybrid = f"R{part['units']}+" if part.get("units") is not None else ""
+    return f"{hybrid}ViT-{size}/{patch}{style}"

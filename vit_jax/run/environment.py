@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import vit_jax
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import entry_points, shipped
+from vit_jax.core.schema import config_file, entry_points
 from vit_jax.parallel.chips import peak_flops
 
 if TYPE_CHECKING:  # prepare, which asks only for versions, runs without JAX
@@ -84,7 +84,7 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 def _commit() -> str | None:
     """The commit of the clone that this code runs from, "+" if changed; None without a clone."""
-    if shipped.in_wheel():  # a clone that it is installed into is another's
+    if config_file.in_wheel():  # a clone that it is installed into is another's
         return None
     where = Path(vit_jax.__file__).parent
     try:

@@ -1,4 +1,8 @@
-"""Config files: finding, executing and reading them."""
+"""Config files: finding, executing and reading them.
+
+The repository's configs/ and cards/ are found in a clone, and in an installation without one:
+setup.py copies the two folders from the top of the repository into the wheel, as _shipped/.
+"""
 
 import importlib.util
 import sys
@@ -8,8 +12,11 @@ from typing import Any
 
 import ml_collections
 
+import vit_jax
 from vit_jax.core import errors
-from vit_jax.core.schema import shipped
+
+CONFIGS, CARDS = "configs", "cards"
+_IN_WHEEL = "_shipped"
 
 
 def read(path: str) -> Mapping[str, Any]:
@@ -50,8 +57,8 @@ def _find(name: str) -> Path:
     file = Path(name)
     if file.is_file():
         return file
-    if name in shipped.config_names():
-        return shipped.folder(shipped.CONFIGS) / f"{name}.py"
+    if name in config_names():
+        return folder(CONFIGS) / f"{name}.py"
     raise errors.UserError(_missing(file))
 
 
@@ -60,7 +67,7 @@ def _missing(file: Path) -> str:
     if not str(file).strip("."):
         return "--config is empty: give a name, such as vit_digits, or a file."
     there = [str(p) for p in file.parent.glob("*.py")]
-    names = shipped.config_names()
+    names = config_names()
     if file.name == str(file) and file.suffix != ".py" and not file.is_dir():
         return (
             f"No config {file}: it is neither a file nor a config of this package. "
@@ -73,3 +80,19 @@ def _missing(file: Path) -> str:
         f"No config file {file}: {file.parent.absolute()} has none. Configs of this package are "
         f"found by name, without a folder. {errors.nearest(file.stem, names)}"
     )
+
+
+def in_wheel() -> bool:
+    """Whether this is a wheel's installation; otherwise it is a clone."""
+    return (Path(vit_jax.__file__).parent / _IN_WHEEL).is_dir()
+
+
+def folder(name: str) -> Path:
+    """The folder of CONFIGS or CARDS."""
+    package = Path(vit_jax.__file__).parent
+    return (package / _IN_WHEEL if in_wheel() else package.parent) / name
+
+
+def config_names() -> list[str]:
+    """What --config takes for the file of that name, without .py; sorted."""
+    return sorted(file.stem for file in folder(CONFIGS).glob("*.py"))

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_collections
 
-from vit_jax.core import errors
-from vit_jax.core.schema import elsewhere, renamed
+from vit_jax.core import errors, synonyms
+from vit_jax.core.schema import renamed
 
 
 class ByKind(NamedTuple):
@@ -131,8 +131,8 @@ def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
         return f"It was renamed: give {renamed.FIELDS[full]}."
     section, _, name = full.rpartition(".")
     near = errors.nearest(name, hints)
-    others = elsewhere.fields_meant(name, leaves(root))
-    ours = elsewhere.WORDS.get(name.lower(), [])
+    others = synonyms.fields_meant(name, leaves(root))
+    ours = synonyms.WORDS.get(name.lower(), [])
     is_others = any(name == field.rpartition(".")[2] for field in others) or (
         ours and not set(ours) & set(hints)
     )

@@ -15,7 +15,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import shipped
+from vit_jax.core.schema import config_file
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.tools.verify import published_curve, recipe_card
 from vit_jax.tools.verify.logged_run import LoggedRun, compared_fields, differences, read_run
@@ -173,7 +173,7 @@ def main(_: list[str]) -> None:
     if len(runs) > 1:
         raise UserError(f"Give one --workdir, not {len(runs)}; several are for --record.")
     (run,) = runs
-    cards = epath.Path(shipped.folder(shipped.CARDS))
+    cards = epath.Path(config_file.folder(config_file.CARDS))
     if not FLAGS.card and (curve := find_published(run, cards / "published")):
         show_published(run, curve)
         return

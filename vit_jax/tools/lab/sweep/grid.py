@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import shipped, strict
+from vit_jax.core.schema import config_file, strict
 
 CONFIG = "config"  # the axis of config files
 NOT_FOR_TRAININGS = (
@@ -192,7 +192,7 @@ def _bare(value: str) -> str:
 
 def _config_files(text: str) -> list[str]:
     """The config files between commas; "x.py:variant=L/16,aug=light1" is one file."""
-    names = "|".join(shipped.config_names())
+    names = "|".join(config_file.config_names())
     files: list[str] = []
     for piece in split(text):
         if files and not re.search(rf"\.py(:|$)|^({names})(:|$)", piece):

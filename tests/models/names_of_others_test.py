@@ -2,7 +2,7 @@ import pytest
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.elsewhere import model_meant
+from vit_jax.models.names import model_meant
 
 NAMES = {
     "vit_tiny_patch16_224": "ViT-Ti/16",

@@ -1,7 +1,6 @@
-"""Names in other projects and their equivalents here: only for messages, none is accepted."""
+"""Words of other projects for names here: only for messages, none is accepted."""
 
 import difflib
-import re
 from collections.abc import Iterable
 
 # Names here, and the words for each in other projects, in lower case. A word may stand for several
@@ -99,62 +98,3 @@ def fields_meant(word: str, fields: Iterable[str]) -> list[str]:
     parts = [field.rpartition(".")[2] for field in fields]
     near = difflib.get_close_matches(word.lower().rpartition(".")[2], set(parts), n=2, cutoff=0.8)
     return [field for field, part in zip(fields, parts, strict=True) if part in near]
-
-
-_SIZES = {
-    "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g",
-    "gigantic": "G", "so400m": "So400m", "ti": "Ti", "t": "Ti", "s": "S", "b": "B", "l": "L",
-    "h": "H",
-}  # fmt: skip
-_WORD = "tiny|small|base|large|huge|gigantic|giant|so400m"
-_SIZE = rf"(?P<size>{_WORD}|ti|t|s|b|l|h|g)"
-_FORMS = (
-    re.compile(rf"vit_(?P<size>{_WORD})_r(?P<units>\d*)_s(?P<patch>\d+)(_.*)?", re.I),
-    re.compile(rf"r(?P<units>\d*)[-_+ ]+(vit)?[-_]?{_SIZE}[-_/](?P<patch>\d+)", re.I),
-    re.compile(r"(resnetv2_|bit[-_]?[sm]?[-_]r|r)(?P<resnet>\d+)x(?P<factor>\d+)([-_].*)?", re.I),
-    re.compile(r"bit[-_](?P<resnet>\d+)", re.I),
-    re.compile(r"(tf_)?efficientnet[-_]?(?P<efficient>b[0-7]|l2)([-_].*)?", re.I),
-    re.compile(
-        rf"dinov(?P<dino>2)(?P<reg>[-_]with[-_]registers)?[-_](vit)?{_SIZE}(?P<patch>14)?(_reg)?"
-        r"(_lc)?", re.I,
-    ),
-    re.compile(rf"dinov(?P<dino>3)[-_]vit{_SIZE}(?P<patch>16)([-_].*)?", re.I),
-    re.compile(
-        rf"(vit|deit3?)[-_](?P<size>{_WORD})[-_]patch[-_]?(?P<patch>\d+)"
-        r"(_(?P<reg>reg\d))?([-_]dinov(?P<dino>[23])|[-_]?.*)", re.I,
-    ),
-    re.compile(rf"(vit[-_ ]?)?{_SIZE}[-_/ ]?(?P<patch>\d+)", re.I),
-)  # fmt: skip
-
-
-def model_meant(name: str) -> str | None:
-    """The model here for a name in other projects; None for an unknown form.
-
-    Names of timm, DeiT, torchvision, Hugging Face, big_vision and Google's files, such as
-    "vit_tiny_patch16_224", "google/vit-base-patch16-224-in21k", "vit_b_16", "B/16", "ViT-B_16",
-    "BiT-M-R50x1".
-    """
-    last = name.rpartition("/")[2] if name.count("/") and "-patch" in name else name
-    last = last.removeprefix("facebook/").removeprefix("google/").partition(".")[0].strip()
-    for form in _FORMS:
-        match = form.fullmatch(last)
-        if match:
-            return _model_name(match.groupdict(), last)
-    return None
-
-
-def _model_name(part: dict[str, str | None], name: str) -> str:
-    """The name of the model for these parts of a name."""
-    if part.get("resnet"):
-        return f"R{part['resnet']}x{part.get('factor') or 1}"
-    if part.get("efficient"):
-        return f"EfficientNet-{(part['efficient'] or '').upper()}"
-    given = part["size"] or ""
-    size = given if given in "gG" else _SIZES[given.lower()]
-    patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it
-    style = ""
-    if "dino" in part and part["dino"] is not None:
-        style = f"-dinov{part['dino'] or 2}"
-        style += "-reg" if style == "-dinov2" and (part.get("reg") or "_reg" in name) else ""
-    hybrid = f"R{part['units']}+" if part.get("units") is not None else ""
-    return f"{hybrid}ViT-{size}/{patch}{style}"
