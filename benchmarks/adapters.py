@@ -32,7 +32,7 @@ from benchmarks.compiled_step import TOPOLOGY, base
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.nn.linear import Linear, affine, times
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import compile_, lower, mega_cycles, peak_bytes, planned_step
 from vit_jax.tools.plan.hlo import sent_bytes
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
         values["model"] = {"name": "ViT-B/16", "dtype": "float32"}
         config = configs.resolve(values, [*arguments, *fields])
         absent = TOPOLOGY.value is not None
-        mesh = topology.mesh(TOPOLOGY.value, config.mesh) if absent else build.mesh(config.mesh)
+        mesh = topology.mesh(TOPOLOGY.value, config.mesh) if absent else inputs.mesh(config.mesh)
         with (
             mock.patch.object(Linear, *INSTEAD[name])
             if name in INSTEAD

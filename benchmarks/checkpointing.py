@@ -27,7 +27,7 @@ from benchmarks import rows
 from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, updates
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.state import TrainState
 
@@ -86,8 +86,8 @@ def _layout() -> TrainState:
         },
         [],
     )
-    mesh = build.mesh(config.mesh)
-    return build.step_parts(config, mesh, num_examples=1, num_classes=1000).layout.state
+    mesh = inputs.mesh(config.mesh)
+    return updates.step_parts(config, mesh, num_examples=1, num_classes=1000).layout.state
 
 
 def _filled(layout: TrainState) -> TrainState:

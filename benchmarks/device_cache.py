@@ -23,7 +23,8 @@ from etils import epath
 from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax.core import command, compilation_cache
-from vit_jax.run import build, preflight
+from vit_jax.run.build import Run
+from vit_jax.run.parts import updates
 from vit_jax.training.step import lower_update
 
 _CONFIG = flags.DEFINE_string("config", "configs/vit_digits.py", "Config file.")
@@ -46,9 +47,9 @@ def main(_: list[str]) -> None:
         feeds: dict[str, Any] = {}
         for name, cache in CONTENDERS.items():
             own = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=cache))
-            run = preflight.prepare(own, epath.Path(workdir))
+            run = Run.build(own, epath.Path(workdir))
             feeds[name] = until_the_end.enter_context(run.feed(start_step=0))
-        step = build.update(config, run.step)
+        step = updates.update(config, run.step)
         layout = run.step.layout.in_steps
         update = lower_update(step, layout, run.batch_layout).compile()
         state = layout.init(0)

@@ -18,7 +18,7 @@ from benchmarks.compiled_step import CompiledStep, compile_step
 from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 from vit_jax.tools.plan.compiled import peak_bytes
 
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Of all devices together.")
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     """Measures, prints and records; `arguments` are fields of the config."""
     size = f"input.batch_size={_BATCH_SIZE.value}"
     config = configs.resolve(BASE, [size, *arguments])
-    mesh = build.mesh(config.mesh)
+    mesh = inputs.mesh(config.mesh)
     done = compile_step(config, mesh)
     take_steps(done, 1)  # compiles the initialisation, and whatever is compiled once
     measured = take_steps(done, _STEPS.value)

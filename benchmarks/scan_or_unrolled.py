@@ -20,7 +20,7 @@ from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.nn.stack import REMAT_POLICIES
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 
 _MODEL = flags.DEFINE_string("model", "ViT-Ti/16", "Name of the model.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 8, "Global batch size.")
@@ -35,7 +35,7 @@ Variant = tuple[bool, str]  # scan, remat
 
 def main(_: list[str]) -> None:
     """Measures, prints and records."""
-    mesh = build.mesh(configs.MeshConfig())
+    mesh = inputs.mesh(configs.MeshConfig())
     variants = {
         (scan, remat): compile_step(_config(scan, remat), mesh)
         for remat in _REMATS.value

@@ -12,7 +12,7 @@ from tests.configs_test import load
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.optim import patterns
-from vit_jax.run import build
+from vit_jax.run.parts import networks, preprocessing, updates
 
 # Table 4: steps and learning rates tried (ResNets and hybrids left out).
 TABLE_4 = {
@@ -33,14 +33,17 @@ def test_fine_tuning_matches_the_paper(variant):
     assert c.optim.warmup_steps == (500 if steps > 500 else 100)
     assert (c.optim.name, c.optim.momentum, c.optim.schedule) == ("sgd", 0.9, "cosine")
     assert (c.optim.weight_decay, c.optim.grad_clip_norm) == (0, 1)
-    assert (c.input.batch_size, build.image_size(c.input.preprocess, "")) == (512, (384, 384))
+    assert (c.input.batch_size, preprocessing.image_size(c.input.preprocess, "")) == (
+        512,
+        (384, 384),
+    )
 
 
 @pytest.mark.parametrize("size", [512, 518])  # section 4.1: L/16 and H/14
 def test_the_best_of_imagenet_average_their_weights(size):
     c, plain = load(f"finetune.py:imagenet,size={size},polyak"), load("finetune.py:imagenet")
     assert (c.optim.ema_decay, plain.optim.ema_decay) == (0.9999, None)
-    assert build.image_size(c.input.preprocess, "") == (size, size)
+    assert preprocessing.image_size(c.input.preprocess, "") == (size, size)
     changed = ("input", "evals", "optim")
     assert dataclasses.replace(c, **{part: getattr(plain, part) for part in changed}) == plain
     assert dataclasses.replace(c.optim, ema_decay=None) == plain.optim
@@ -50,8 +53,8 @@ def trained(variant, *overrides):
     """Names of parameters that a variant trains, in some layer, and of the others."""
     fields = ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map", *overrides]
     c = load(f"finetune.py:{variant}", fields)
-    params = nnx.state(nnx.eval_shape(lambda: build.model(c, num_classes=6).make(nnx.Rngs(0))))
-    o = build.objective(c, num_classes=6)
+    params = nnx.state(nnx.eval_shape(lambda: networks.model(c, num_classes=6).make(nnx.Rngs(0))))
+    o = updates.objective(c, num_classes=6)
     frozen = patterns.frozen(nnx.to_pure_dict(params), o.freeze, o.adapters)
     by_name = pytrees.flatten(frozen)
     names = {name for name, mask in by_name.items() if not mask.all()}
@@ -102,8 +105,8 @@ def test_a_head_that_learns_ten_times_as_fast():
     params = {"head": {"kernel": jnp.ones(2)}, "norm": {"scale": jnp.ones(2)}}
     moved = []
     for c in (plain, faster):
-        tx = build.optimizer(c, lambda step: 1.0)
-        updates, _ = tx.update(params, tx.init(params), params)
-        moved.append(pytrees.flatten(updates))
+        tx = updates.optimizer(c, lambda step: 1.0)
+        change, _ = tx.update(params, tx.init(params), params)
+        moved.append(pytrees.flatten(change))
     np.testing.assert_allclose(moved[1]["head/kernel"], 10 * moved[0]["head/kernel"], rtol=1e-6)
     np.testing.assert_array_equal(moved[1]["norm/scale"], moved[0]["norm/scale"])

@@ -16,7 +16,9 @@ from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import PLACES, PLAIN
-from vit_jax.run import build, preflight
+from vit_jax.run.build import Run
+from vit_jax.run.parts import networks, preprocessing, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.training.step import lower_update
 
 ROOT = Path(__file__).parent.parent
@@ -176,8 +178,8 @@ def test_ablations_list_what_exists(name):
 def test_sizes_are_of_training_and_evaluation(file, size):
     c = load(f"{file}:size={size}", with_architecture(file))
     for preprocess in (c.input.preprocess, c.evals["val"].preprocess):
-        assert build.image_size(preprocess, "") == (size, size)
-    flops = build.model(c, num_classes=6).info.forward_flops
+        assert preprocessing.image_size(preprocess, "") == (size, size)
+    flops = networks.model(c, num_classes=6).info.forward_flops
     if file == "vit_image_folder.py":
         assert (flops < 2e8) == (size <= 96)  # a laptop's
         default = load(file)
@@ -264,7 +266,7 @@ DEIT3 = {"S/16": (224, 4e-3, 0.05), "B/16": (192, 3e-3, 0.2), "L/16": (192, 3e-3
 @pytest.mark.parametrize("variant", DEIT3)
 def test_deit3_matches_the_authors_commands(variant):
     c, (size, lr, drop_path) = load(f"vit_i1k_deit3.py:variant={variant}"), DEIT3[variant]
-    assert build.preprocess(c).image_size == (size, size)
+    assert networks.preprocess(c).image_size == (size, size)
     assert (c.optim.lr, c.model.stochastic_depth) == (lr, drop_path)
     assert (c.total.epochs, c.optim.warmup_epochs, c.optim.weight_decay) == (800, 5, 0.05)
     assert (c.input.batch_size, c.input.repeats) == (2048, 3)
@@ -293,7 +295,7 @@ def test_efficientnets_match_the_authors_code(variant):
     c, (size, dropout) = load(f"efficientnet_i1k.py:variant={variant}"), EFFICIENTNETS[variant]
     spec = models.spec(c.model.name)
     assert (spec.dropout, spec.stochastic_depth, spec.batch_norm_momentum) == (dropout, 0.2, 0.99)
-    assert build.preprocess(c).image_size == (size, size)
+    assert networks.preprocess(c).image_size == (size, size)
     assert f"resize_small({round(size / 0.875)}," in c.evals["validation"].preprocess
     o = c.optim
     assert (o.name, o.b2, o.momentum, o.eps) == ("rmsprop", 0.9, 0.9, 1e-3)
@@ -308,9 +310,9 @@ def test_efficientnets_match_the_authors_code(variant):
 def test_is_planned_without_data(name):
     """Figures of the model and the number of steps follow from the config alone."""
     c = load(name, with_architecture(name))
-    plan = build.durations(c, num_examples=c.input.num_examples or 1000)
+    plan = make_durations(c, num_examples=c.input.num_examples or 1000)
     assert plan.warmup_steps < plan.total_steps
-    assert build.model(c, num_classes=c.input.num_classes or 10).info.parameters > 0
+    assert networks.model(c, num_classes=c.input.num_classes or 10).info.parameters > 0
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
@@ -323,19 +325,19 @@ def test_docstring_has_the_command_the_result_and_the_planned_steps(file):
     stated = re.search(r"\nCost +([\d,]+) steps", text)
     if stated:
         c = load(file.name)
-        plan = build.durations(c, num_examples=c.input.num_examples)
+        plan = make_durations(c, num_examples=c.input.num_examples)
         assert plan.total_steps == int(stated[1].replace(",", ""))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_an_unknown_variant_is_refused(file):
     with pytest.raises(ValueError, match=r"no variants|has the variants|Unknown|No ViT"):
-        build.model(load(f"{file.name}:nothing"), num_classes=10)
+        networks.model(load(f"{file.name}:nothing"), num_classes=10)
 
 
 def test_fine_tuning_without_weights_says_what_is_missing():
     with pytest.raises(UserError, match=r"--config.init.weights=DIR"):
-        build.model(load("finetune.py"), num_classes=10)
+        networks.model(load("finetune.py"), num_classes=10)
 
 
 def shrunk(preprocess, size):
@@ -345,7 +347,7 @@ def shrunk(preprocess, size):
 
 def shrunk_views(c, size):
     """As large as the images, or half as large."""
-    sides = [build.image_size(each, "views")[0] for each in (c.preprocess, *c.views)]
+    sides = [preprocessing.image_size(each, "views")[0] for each in (c.preprocess, *c.views)]
     return [
         shrunk(view, size if side == sides[0] else size // 2)
         for view, side in zip(c.views, sides[1:], strict=True)
@@ -430,11 +432,11 @@ def test_those_that_are_trained_are_among_all():
 def test_a_batch_and_the_step_at_toy_size(name, tmp_path):
     """The batch is read and the step traced; compiling it would take ten times as long."""
     c = toy(name)
-    run = preflight.prepare(c, tmp_path)
+    run = Run.build(c, tmp_path)
     with run.feed(start_step=0) as feed:
         batch = next(feed)
     assert jax.tree.map(np.shape, batch) == jax.tree.map(np.shape, run.batch_layout)
-    lowered = lower_update(build.update(c, run.step), run.step.layout.in_steps, run.batch_layout)
+    lowered = lower_update(updates.update(c, run.step), run.step.layout.in_steps, run.batch_layout)
     _, scalars = lowered.out_info
     assert scalars["train/loss"].shape == ()
 

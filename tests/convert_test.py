@@ -15,7 +15,7 @@ from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.nn.posemb import METHODS
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, networks
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
 from vit_jax.weights import saving
@@ -135,14 +135,14 @@ def test_a_run_starts_from_them(npz, tiny_run):
                       "input.num_classes=7", "input.preprocess=decode|resize(16)",
                       "model.depth=none", "model.width=none", "model.mlp_dim=none",
                       "model.num_heads=none")  # fmt: skip
-    model = build.model(config, num_classes=7)
+    model = networks.model(config, num_classes=7)
     assert (model.info.spec["depth"], model.info.spec["width"]) == (2, 16)
-    mesh = build.mesh(config.mesh)
+    mesh = inputs.mesh(config.mesh)
     layout = state_layout(
         model.make, optax.identity(), mesh, ema_decay=None, shard_optimizer=False
     ).state
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), layout)
-    trained = build.trained_weights(config.init)
+    trained = networks.trained_weights(config.init)
     after = warm_start(
         state, trained, model.info, head="reset", position_resize="bilinear", ema=False
     )

@@ -13,7 +13,7 @@ from etils import epath
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
-from vit_jax.run import preflight
+from vit_jax.run.build import Run
 
 VALUES = (
     0, -1, 1e12, math.nan, math.inf, "", " ", "wrong", None, True, [], (1, "a"), {"x": {"y": 1}},
@@ -92,7 +92,7 @@ def look(config, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            preflight.prepare(config, workdir)
+            Run.build(config, workdir)
         except UserError as error:
             assert re.search(r"\w", str(error))
             return False

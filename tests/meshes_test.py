@@ -14,7 +14,7 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import MeshConfig
 from vit_jax.optim import optimizers
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs
 from vit_jax.store.checksums import checksums
 from vit_jax.train import train
 
@@ -78,9 +78,9 @@ class Outcome(NamedTuple):
 def outcome(workdir, overrides):
     """Trains with everything on that is random or carried along and could depend on the mesh."""
     config = configs.resolve(TINY_RUN, overrides)
-    source, mesh = build.source(config.input), build.mesh(config.mesh)
-    layout = build.batch_layout(config, source, mesh)
-    with build.train_feed(config, source, layout, start_step=7) as feed:
+    source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+    layout = inputs.batch_layout(config, source, mesh)
+    with inputs.train_feed(config, source, layout, start_step=7) as feed:
         batches = [checksums(next(feed)) for _ in range(2)]
     train(config, workdir)
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
@@ -166,7 +166,7 @@ def test_adapters_on_a_mesh_learn_what_they_do_on_one_device(outcomes, tmp_path)
         np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=name)
     # Merged on a mesh as on one device, whatever mesh wrote them.
     for name in meshes:
-        _, sharded = nnx.split(weights.load(tmp_path / name, mesh=build.mesh(MeshConfig())))
+        _, sharded = nnx.split(weights.load(tmp_path / name, mesh=inputs.mesh(MeshConfig())))
         _, whole = nnx.split(weights.load(tmp_path / name))
         jax.tree.map(np.testing.assert_array_equal, sharded, whole)
 

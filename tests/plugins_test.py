@@ -11,6 +11,7 @@ from vit_jax import config as configs
 from vit_jax import plugins
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
+from vit_jax.run.parts import evaluations
 from vit_jax.train import train
 
 CODE = """
@@ -159,9 +160,7 @@ def test_one_message_that_names_the_distribution(installed):
         entry_points.find("models", "word")
     with pytest.raises(UserError, match="Did you mean 'mean'"):
         values = {"evals": {"a": {"kind": "meen"}}}
-        from vit_jax.run import build
-
-        build.check_evals(configs.resolve(values))
+        evaluations.check_evals(configs.resolve(values))
     plugins.add("ops", "mine", abs)
     with pytest.raises(UserError, match="which does not know 'mine'"):
         entry_points.refuse_added({"input": "decode|mine"}, where="input.cache=device")

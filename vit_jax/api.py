@@ -32,7 +32,8 @@ from vit_jax.core.signals import at_once
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
-from vit_jax.run import environment, preflight
+from vit_jax.run import environment
+from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
@@ -110,7 +111,7 @@ class Run:
         """
         with _one_message(), at_once("before anything was begun."):
             self._prepare()
-            preflight.check_folders(self.config, self.workdir)
+            check_folders(self.config, self.workdir)
         self._predictor = None
         with _one_message(), stop_request(Peers.alone(), exits=False) as stop:
             options: dict[str, Any] = {"stop": stop, "loggers": loggers}

@@ -23,7 +23,8 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, at_once
-from vit_jax.run import environment, preflight, processes
+from vit_jax.run import environment, processes
+from vit_jax.run.build import Run, check_folders
 from vit_jax.run.check import check
 from vit_jax.run.session import Session
 from vit_jax.training.run_log import Logger
@@ -55,7 +56,7 @@ def train(
     peers = Peers.alone() if peers is None else peers
 
     # Where and what: nothing is allocated yet, and all errors are reported at once.
-    run = preflight.prepare(config, workdir, peers)
+    run = Run.build(config, workdir, peers)
     with Session(run, stop, peers, loggers, allow_config_change) as session:
         # Start: resume, else warm start, else scratch, always in this order.
         with peers.barriers_around("restoring"):
@@ -94,7 +95,7 @@ def main(_: list[str]) -> None:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
         if not cluster and not FLAGS.check:  # others would wait; a check reports all at once
-            preflight.check_folders(config, workdir)
+            check_folders(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}

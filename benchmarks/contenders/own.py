@@ -15,7 +15,8 @@ from benchmarks.contenders.jax_common import compiled, contender, images_and_lab
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import RunConfig
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.training.state import StateLayout
 from vit_jax.training.step import batch_layout, lower_update, make_update
 
@@ -66,18 +67,18 @@ def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
     def make_model(rngs: nnx.Rngs) -> nnx.Module:
         return _model(shape, dtype, config, rngs)
 
-    mesh = build.mesh(config.mesh)
-    plan = build.durations(config, num_examples=shape.batch)
-    schedule = build.schedule(config.optim, plan)
-    layout = build.layout(config, make_model, schedule, mesh).in_steps
-    objective = build.objective(config, num_classes=shape.classes)
+    mesh = inputs.mesh(config.mesh)
+    plan = make_durations(config, num_examples=shape.batch)
+    schedule = updates.schedule(config.optim, plan)
+    layout = updates.layout(config, make_model, schedule, mesh).in_steps
+    objective = updates.objective(config, num_classes=shape.classes)
     arrays = batch_layout(
         mesh,
         batch_size=shape.batch,
         image_size=(shape.image_px, shape.image_px),
         max_labels=1,
     )
-    update = make_update(layout, objective, build.rates(config.optim, schedule), seed=0)
+    update = make_update(layout, objective, updates.rates(config.optim, schedule), seed=0)
     return Parts(layout, arrays, update)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from vit_jax.core.errors import MISSING, Problems, UserError, nearest
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
 
 
 def test_nearest_names_come_first_and_all_are_listed():
@@ -29,34 +29,35 @@ def fail(message):
 
 
 def test_a_part_that_needs_a_missing_one_is_left_out_silently():
-    problems = Problems()
-    good = problems.look("a", lambda: 1)
-    bad = problems.look("b", lambda: fail("b is wrong"))
-    assert problems.look("c", lambda a, b: a + b, good, bad) is MISSING
-    assert problems.look("c", int, bad.some.attribute) is MISSING
-    assert problems.look("c", int, after=[bad]) is MISSING
-    assert problems.look("d", lambda a: a + 1, good) == 2
-    assert [problem.what for problem in problems.found] == ["b"]
+    errors = ErrorCollector()
+    good = errors.attempt("a", lambda: 1)
+    bad = errors.attempt("b", lambda: fail("b is wrong"))
+    assert errors.attempt("c", lambda a, b: a + b, good, bad) is NOT_MADE
+    with pytest.raises(AssertionError, match="reads some of"):
+        bad.some  # noqa: B018
+    assert errors.attempt("c", int, after=[bad]) is NOT_MADE
+    assert errors.attempt("d", lambda a: a + 1, good) == 2
+    assert [each.what for each in errors.errors] == ["b"]
 
 
 def test_a_single_problem_is_reported_unchanged():
-    problems = Problems()
-    problems.tell()
-    problems.look("b", lambda: fail("b is wrong"))
-    problems.look("c", lambda: fail("b is wrong"))  # another part trips over the same field
+    errors = ErrorCollector()
+    errors.raise_all()
+    errors.attempt("b", lambda: fail("b is wrong"))
+    errors.attempt("c", lambda: fail("b is wrong"))  # another part trips over the same field
     with pytest.raises(UserError, match=r"^b is wrong$"):
-        problems.tell()
+        errors.raise_all()
 
 
 def test_several_are_listed():
-    problems = Problems()
-    problems.look("b", lambda: fail("b is wrong:\nvery"))
-    problems.look("c", lambda: fail("c is wrong"))
+    errors = ErrorCollector()
+    errors.attempt("b", lambda: fail("b is wrong:\nvery"))
+    errors.attempt("c", lambda: fail("c is wrong"))
     with pytest.raises(UserError) as error:
-        problems.tell()
+        errors.raise_all()
     assert str(error.value) == "2 problems:\n  1. b is wrong:\n     very\n  2. c is wrong"
 
 
 def test_a_bug_is_not_the_users_problem():
     with pytest.raises(ZeroDivisionError):
-        Problems().look("a", lambda: 1 / 0)
+        ErrorCollector().attempt("a", lambda: 1 / 0)

@@ -8,7 +8,8 @@ from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.evaluate import data_sets
-from vit_jax.run import build
+from vit_jax.run.parts import eval_data, inputs
+from vit_jax.run.parts.eval_data import ModelClasses
 
 
 @pytest.fixture
@@ -52,12 +53,12 @@ def test_a_set_of_two_hundred_classes_is_complete(folder, name):
     data = folder(*ids)
     (evaluation,) = on_data(f"{name}={data}").values()
     assert evaluation.classes is None
-    classes = build.ModelClasses(1000, tuple(synsets.names_1k().values()))
+    classes = ModelClasses(1000, tuple(synsets.names_1k().values()))
     config = configs.resolve(
         {"evals": {name: {"source": "image_folder", "data_dir": data, "split": "all"}}},
         ("evals." + name + ".preprocess=decode|resize(8)", "input.batch_size=8"),
     )
-    read = build.eval_data(name, config, classes, build.mesh(config.mesh), (8, 8))
+    read = eval_data.eval_data(name, config, classes, inputs.mesh(config.mesh), (8, 8))
     known = list(synsets.names_1k())
     assert [known[column] for column in read.columns] == list(ids)
     with pytest.raises(UserError, match=rf"of imagenet_{'ra'[name > 'imagenet_b']}, by their"):

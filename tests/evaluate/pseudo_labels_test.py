@@ -18,7 +18,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.evaluate import pseudo_labels
 from vit_jax.evaluate.pseudo_labels import Wanted
 from vit_jax.models import images
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs, updates
 from vit_jax.train import train
 
 ROUNDING = 1e-5
@@ -154,16 +154,18 @@ def test_training_asks_for_the_teachers_probabilities(teacher, folder, tiny_run,
         "input.mixture.labelled.weight=1", f"{mixture}.weight=3", f"{mixture}.split=unlabelled",
         f"{mixture}.pseudo_labels={path}", "input.batch_size=8",
     )  # fmt: skip
-    source = build.source(run.input)
+    source = examples.source(run.input)
     found = files.read(path, where="input")
     assert source.num_examples == 8 + found.num_examples
-    assert build.declared_examples(run.input) is None  # of the other component nothing is declared
-    with build.train_batches(run, source, start_step=0) as batches:
+    assert (
+        examples.declared_examples(run.input) is None
+    )  # of the other component nothing is declared
+    with inputs.train_batches(run, source, start_step=0) as batches:
         batch = next(batches)
     is_pseudo = batch["index"] >= 8
     assert is_pseudo.sum() == 6
     np.testing.assert_allclose(batch["label_weights"].sum(axis=1), 1, atol=ROUNDING)
-    objective = build.objective(run, num_classes=4)
+    objective = updates.objective(run, num_classes=4)
     _, targets, _ = objective.inputs(batch)
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(8, 4)).astype(np.float32)
@@ -192,7 +194,9 @@ def test_training_resumes_with_the_file_at_another_place(teacher, folder, tiny_r
             "checkpoint.every_steps=4",
         )  # fmt: skip
 
-    assert build.declared_examples(run(path).input) == files.read(str(path), where="").num_examples
+    assert (
+        examples.declared_examples(run(path).input) == files.read(str(path), where="").num_examples
+    )
     first = jax.device_get(train(run(path), tmp_path / "run").params)
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "6")
     path.rename(moved)

@@ -10,7 +10,7 @@ from vit_jax import models
 from vit_jax.config import resolve
 from vit_jax.methods import cost
 from vit_jax.parallel.products import Products
-from vit_jax.run import build
+from vit_jax.run.parts import networks, updates
 from vit_jax.training.method import Learnt, Plain, Sizes
 
 # Of one image, for what a batch shares: a map's probe, positions of other sizes.
@@ -59,8 +59,8 @@ def products(*overrides, teacher=None, classes=10):
         },
         overrides,
     )
-    model = build.model(config, num_classes=classes)
-    return model.info, build.products(config, model, teacher)
+    model = networks.model(config, num_classes=classes)
+    return model.info, updates.products(config, model, teacher)
 
 
 def test_labels_count_as_they_always_did():

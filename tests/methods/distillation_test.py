@@ -17,8 +17,7 @@ from vit_jax.core import axes, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.methods.distillation import Distillation, divergence
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run import build
-from vit_jax.run.parts import teachers
+from vit_jax.run.parts import inputs, teachers, updates
 from vit_jax.store import checkpoint_dir
 from vit_jax.tools.plan import table
 from vit_jax.tools.plan.forecast import forecast
@@ -163,8 +162,8 @@ def test_the_teacher_sees_images_as_it_was_trained(saved, size):
     """In its normalisation, and at the size of its weights or at the one that was given."""
     path = saved()
     config = distilled(path, f"method.teacher_image_size={size}", "input.mean=0.1,0.2,0.3")
-    mesh = build.mesh(dataclasses.replace(config.mesh, data=1))
-    teacher = build.teacher(config, mesh, num_classes=4, class_names=())
+    mesh = inputs.mesh(dataclasses.replace(config.mesh, data=1))
+    teacher = teachers.teacher(config, mesh, num_classes=4, class_names=())
     pixels = np.random.default_rng(1).uniform(size=(2, 8, 8, 3)).astype(np.float32)
     with jax.set_mesh(mesh):
         look = teacher.bind(teacher.found.read())
@@ -245,13 +244,13 @@ def test_what_cannot_be_learnt_is_one_message(tmp_path, saved, overrides, messag
 def test_the_teachers_parameters_are_an_argument_of_the_step(saved):
     """Neither constants of the program nor in the state; a plan, and a check, see them."""
     config = distilled(saved())
-    mesh = build.mesh(config.mesh)
+    mesh = inputs.mesh(config.mesh)
     planned = forecast(config, mesh, topology=None, compiled=True)
     size = sum(x.size for x in jax.tree.leaves(nnx.state(weights.load(config.method.teacher))))
     assert planned.memory.teacher == 4 * size
     assert planned.saved_bytes < planned.memory.state - 4 * size + 100
     assert "  teacher" in dict(table.rows(planned, price=None))
-    parts = build.step_parts(config, mesh, num_examples=64, num_classes=4)
+    parts = updates.step_parts(config, mesh, num_examples=64, num_classes=4)
     batch = {
         "image": jax.ShapeDtypeStruct((16, 8, 8, 3), np.uint8),
         "labels": jax.ShapeDtypeStruct((16, 1), np.int32),
@@ -259,7 +258,7 @@ def test_the_teachers_parameters_are_an_argument_of_the_step(saved):
     }
     with jax.set_mesh(mesh), axes.use_rules(meshes.RULES):
         arguments = (parts.layout.state, batch, *parts.layout.fixed)
-        traced = jax.make_jaxpr(build.update(config, parts))(*arguments)
+        traced = jax.make_jaxpr(updates.update(config, parts))(*arguments)
     assert sum(np.size(x) for x in traced.consts) < 100
 
 

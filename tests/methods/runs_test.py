@@ -14,7 +14,7 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.methods.table import METHODS, SUPERVISED
 from vit_jax.predict import Predictor
-from vit_jax.run import build
+from vit_jax.run.parts import updates
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
 
@@ -182,4 +182,4 @@ def test_the_config_is_written_whole_and_read_again(tmp_path):
 
 def test_learning_from_labels_has_no_method():
     parts = configs.resolve(TINY_RUN)
-    assert build.objective(parts, num_classes=4).method is None
+    assert updates.objective(parts, num_classes=4).method is None

@@ -13,7 +13,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.models import Preprocess, images
-from vit_jax.run import build
+from vit_jax.run.parts import networks
 
 # In levels of 255. Both resize bilinearly with antialiasing but round at different places; JPEG
 # decoders may differ by two levels.
@@ -57,7 +57,7 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
             "evals": {"val": {"preprocess": preprocess, "split": "val"}},
         }
     )
-    prepared = build.preprocess(config)
+    prepared = networks.preprocess(config)
     source = ImageFolder(str(folder), "val", where="input")
     with eval_batches(
         source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1

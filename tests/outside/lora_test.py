@@ -11,7 +11,7 @@ from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, updates
 from vit_jax.run.session import first_state
 from vit_jax.training.step import make_loss_and_grads, make_update
 
@@ -62,10 +62,10 @@ def in_our_words(arrays):
     found = {}
     of = "base_model.model.vit.layers.{}.{}.lora_{}.default.weight"
     head = "base_model.model.classifier.modules_to_save.default.{}"
-    for ours, (theirs, inputs, outputs) in LAYERS_OF.items():
+    for ours, (theirs, ins, outs) in LAYERS_OF.items():
         several = [theirs.format(letter) for letter in "qkv"] if "{}" in theirs else [theirs]
         for letter in "AB":
-            shape = (*inputs, RANK) if letter == "A" else (RANK, *outputs)
+            shape = (*ins, RANK) if letter == "A" else (RANK, *outs)
             names = [[of.format(i, name, letter) for name in several] for i in range(LAYERS)]
             zeros = np.zeros((RANK, WIDTH) if letter == "A" else (WIDTH, RANK), np.float32)
             if not any(name in arrays for name in names[0]):
@@ -96,8 +96,8 @@ def test_logits_gradients_and_an_update_are_those_of_peft(kernels, scan, tmp_pat
             "optim.warmup_steps=0", "optim.momentum=0", "optim.grad_clip_norm=none",
         ],
     )  # fmt: skip
-    mesh = build.mesh(config.mesh)
-    parts = build.step_parts(config, mesh, num_examples=64, num_classes=4)
+    mesh = inputs.mesh(config.mesh)
+    parts = updates.step_parts(config, mesh, num_examples=64, num_classes=4)
     state = first_state(config, parts.layout, parts.model.info, Screen(quiet=True))
     named = {name: x.detach().numpy().copy() for name, x in model.named_parameters()}
     before = in_our_words(named)

@@ -8,7 +8,8 @@ import pytest
 
 from vit_jax import config as configs
 from vit_jax.core import pytrees
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, networks, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.training.step import batch_layout, examples, lower_update, make_update
 from vit_jax.weights.formats import google_npz
 from vit_jax.weights.layout import to_theirs
@@ -95,12 +96,12 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
 
 def prepared(config):
     """(layout, objective, rates) of a run, as made by the train command."""
-    plan = build.durations(config, num_examples=1000)
-    schedule = build.schedule(config.optim, plan)
-    model = build.model(config, num_classes=CLASSES)
-    layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))
-    objective = build.objective(config, num_classes=CLASSES)
-    return layout, objective, build.rates(config.optim, schedule)
+    plan = make_durations(config, num_examples=1000)
+    schedule = updates.schedule(config.optim, plan)
+    model = networks.model(config, num_classes=CLASSES)
+    layout = updates.layout(config, model.make, schedule, inputs.mesh(config.mesh))
+    objective = updates.objective(config, num_classes=CLASSES)
+    return layout, objective, updates.rates(config.optim, schedule)
 
 
 def drawn_start(layout):

@@ -21,7 +21,7 @@ from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.evaluate import data_sets
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import Preprocess, images
-from vit_jax.run import build
+from vit_jax.run.parts import preprocessing
 
 DATA = Path(__file__).parents[3] / "shared/data"
 WEIGHTS = DATA / "vit_ti16_augreg"
@@ -119,7 +119,7 @@ def test_the_evaluations_pixels_equal_timms(theirs, photos, folder):
     model = weights.load(WEIGHTS)
     source = ImageFolder(str(folder), "val", where="input")
     with eval_batches(
-        source, build.as_ops(model.preprocess), batch_size=17, on_bad_image="fail",
+        source, preprocessing.as_ops(model.preprocess), batch_size=17, on_bad_image="fail",
         max_image_pixels=10**7, threads=1,
     ) as batches:  # fmt: skip
         batch = next(iter(batches))

@@ -4,7 +4,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
-from vit_jax.run import build
+from vit_jax.run.parts import pins
 
 
 def test_a_resumed_run_takes_the_commit_it_began_with(tmp_path):
@@ -13,6 +13,6 @@ def test_a_resumed_run_takes_the_commit_it_began_with(tmp_path):
     runs = [{}, {"weights": {"hf:timm/toy@v1": pin}}]
     document = {"config": {}, "fingerprint": {}, "runs": runs}
     (tmp_path / "config.json").write_text(json.dumps(document))
-    pinned = build.pinned(config, epath.Path(tmp_path), Peers.alone())
+    pinned = pins.pinned(config, epath.Path(tmp_path), Peers.alone())
     assert pinned.init.weights == pin
-    assert build.pins(config, pinned) == {"weights": {"hf:timm/toy@v1": pin}}
+    assert pins.pins(config, pinned) == {"weights": {"hf:timm/toy@v1": pin}}

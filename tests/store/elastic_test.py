@@ -24,11 +24,12 @@ if task["processes"] > 1:
 import numpy as np
 import tensorstore
 from etils import epath
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, networks, updates
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store import array_files
 from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.run.parts.durations import make_durations
 
 array_files.CHUNK_BYTES = task["chunk_bytes"]
 directory = epath.Path(task["directory"])
@@ -42,10 +43,10 @@ def layout_on(data, fsdp, tensor, shard_optimizer):
          "input": {"preprocess": "decode|resize(8)"}, "optim": {"ema_decay": 0.9, "lr": 1e-3},
          "total": {"steps": 2}, "mesh": {"data": data, "fsdp": fsdp, "tensor": tensor,
                                          "shard_optimizer": shard_optimizer}}, [])
-    model = build.model(config, num_classes=4)
-    plan = build.durations(config, num_examples=64)
-    schedule = build.schedule(config.optim, plan)
-    return build.layout(config, model.make, schedule, build.mesh(config.mesh)).state
+    model = networks.model(config, num_classes=4)
+    plan = make_durations(config, num_examples=64)
+    schedule = updates.schedule(config.optim, plan)
+    return updates.layout(config, model.make, schedule, inputs.mesh(config.mesh)).state
 
 def content(name, x):  # as bits: not every pattern is a number
     bits = np.random.default_rng(zlib.crc32(name.encode())).bytes(x.size * x.dtype.itemsize)

@@ -9,8 +9,8 @@ import pytest
 from vit_jax.core.errors import UserError
 from vit_jax.data.order import label_index
 from vit_jax.data.sources.builtin import Synthetic
-from vit_jax.run import build, preflight
-from vit_jax.run.parts import examples
+from vit_jax.run.build import Run
+from vit_jax.run.parts import examples, updates
 from vit_jax.run.parts.updates import class_weights
 from vit_jax.train import train
 from vit_jax.training import objective
@@ -28,7 +28,7 @@ def loss(tiny_run, targets, *overrides):
     """The loss of a batch, as a step adds it up."""
     fields = ("loss.class_weights=0.5,2,1,4", *overrides)
     config = tiny_run(*fields)
-    of_step = build.objective(config, num_classes=4)
+    of_step = updates.objective(config, num_classes=4)
     of_step = objective.dataclasses.replace(
         of_step, class_weights=class_weights(config, None, num_classes=4)
     )
@@ -115,7 +115,7 @@ def test_balanced_follows_the_shares_of_a_mixture(tiny_run):
 def test_balanced_counts_the_labels_of_a_subset(tiny_run):
     """The mean weight of the labels that an epoch shows is 1."""
     config = tiny_run("loss.class_weights=balanced", "input.subset_examples=50")
-    source = build.source(config.input)
+    source = examples.source(config.input)
     weights = np.array(class_weights(config, source, num_classes=4))
     labels = label_index.find(source).labels
     assert len(labels) == 50
@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     tiny_run, tmp_path, overrides, message
 ):
     with pytest.raises(UserError) as error:
-        preflight.prepare(tiny_run(*overrides), tmp_path / "run")
+        Run.build(tiny_run(*overrides), tmp_path / "run")
     assert message in str(error.value)
     assert not (tmp_path / "run").exists()
 

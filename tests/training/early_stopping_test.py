@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.run import preflight
+from vit_jax.run.build import Run
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 from vit_jax.training.early_stopping import stopped
@@ -140,7 +140,7 @@ def test_more_patience_lets_an_ended_run_go_on(ended, tmp_path, tiny_run):
 def test_what_would_never_end_a_run_is_refused(tiny_run, tmp_path, overrides, message):
     base = (*EVAL, "total.steps=9", "early_stopping.metric=test/accuracy", "optim.warmup_steps=1",
             "early_stopping.patience=3")  # fmt: skip
-    preflight.prepare(tiny_run(*base), tmp_path / "run")
+    Run.build(tiny_run(*base), tmp_path / "run")
     with pytest.raises(UserError) as error:
-        preflight.prepare(tiny_run(*base, *overrides), tmp_path / "run")
+        Run.build(tiny_run(*base, *overrides), tmp_path / "run")
     assert message in str(error.value)

@@ -5,11 +5,13 @@ import pytest
 from flax import nnx
 
 from vit_jax import config as configs
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs, networks, updates
+from vit_jax.run.parts.durations import make_durations
+from vit_jax.training import step as steps
 from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
 from vit_jax.training.run_log import RunLog
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import examples, lower_update, make_update
+from vit_jax.training.step import lower_update, make_update
 
 SAME_MATH = 1e-4  # relative; float32 sums in another order
 CONFIG = {
@@ -51,14 +53,14 @@ def test_empty_ends_are_left_out():
 def step():
     """Layout, objective, state, batch, scalars and counts of a first step."""
     config = configs.resolve(CONFIG)
-    mesh, source = build.mesh(config.mesh), build.source(config.input)
-    plan = build.durations(config, num_examples=source.num_examples)
-    model = build.model(config, num_classes=source.num_classes)
-    optimizer = build.optimizer(config.optim, build.schedule(config.optim, plan))
+    mesh, source = inputs.mesh(config.mesh), examples.source(config.input)
+    plan = make_durations(config, num_examples=source.num_examples)
+    model = networks.model(config, num_classes=source.num_classes)
+    optimizer = updates.optimizer(config.optim, updates.schedule(config.optim, plan))
     layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False)
-    objective = build.objective(config, num_classes=source.num_classes)
-    batch_layout = build.batch_layout(config, source, mesh)
-    with build.train_feed(config, source, batch_layout, start_step=0) as feed:
+    objective = updates.objective(config, num_classes=source.num_classes)
+    batch_layout = inputs.batch_layout(config, source, mesh)
+    with inputs.train_feed(config, source, batch_layout, start_step=0) as feed:
         batch = next(feed)
     update = make_update(layout, objective, lambda step, _: {}, config.seed)
     state = layout.init(0)
@@ -85,7 +87,7 @@ def test_gradients_are_those_of_the_update(step):
 @pytest.mark.slow
 def test_activations_are_those_of_the_blocks(step):
     layout, objective, state, batch, _, distributions = step
-    images, _, _ = examples(batch, objective, seed=0, step=0)
+    images, _, _ = steps.examples(batch, objective, seed=0, step=0)
     model = nnx.merge(layout.graph, state.params)
     for i, x in enumerate(model.tokens(images[::2], layers=(0, 1))):
         assert (distributions.counts[f"activations/blocks/{i}"] == count(x)).mean() > 0.95

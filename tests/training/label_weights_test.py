@@ -11,7 +11,8 @@ import pytest
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.draw import contact_sheet
-from vit_jax.run import build
+from vit_jax.run.parts import eval_data, examples, inputs, updates
+from vit_jax.run.parts.eval_data import ModelClasses
 from vit_jax.tools.look import preview
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.readers import records
@@ -47,12 +48,12 @@ def run_on(tmp_path, tiny_run):
 
 def targets(config):
     """Targets of the first training batch and of the evaluation's, on the devices."""
-    source, mesh = build.source(config.input), build.mesh(config.mesh)
-    objective = build.objective(config, num_classes=source.num_classes)
-    classes = build.ModelClasses(source.num_classes, source.class_names)
-    layout = build.batch_layout(config, source, mesh)
-    evaluated, _ = build.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
-    with build.train_feed(config, source, layout, start_step=0) as trained, evaluated:
+    source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+    objective = updates.objective(config, num_classes=source.num_classes)
+    classes = ModelClasses(source.num_classes, source.class_names)
+    layout = inputs.batch_layout(config, source, mesh)
+    evaluated, _ = eval_data.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
+    with inputs.train_feed(config, source, layout, start_step=0) as trained, evaluated:
         for feed in (trained, evaluated):
             rows = np.asarray(objective.inputs(next(feed))[1])
             yield sorted(rows.tolist(), reverse=True)

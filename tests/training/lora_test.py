@@ -8,7 +8,7 @@ from flax import nnx
 from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.run import build
+from vit_jax.run.parts import networks
 from vit_jax.train import train
 
 MERGED = 1e-5  # of the largest logit: float32 sums in another order
@@ -72,7 +72,7 @@ def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_comp
     assert {n.partition("/mu/")[2] for n in kept} == names
 
     # Merged where they are read: the same function, of ordinary parameters.
-    model = build.model(config, num_classes=4)
+    model = networks.model(config, num_classes=4)
     graph = nnx.split(nnx.eval_shape(lambda: model.make(nnx.Rngs(0))))[0]
     for ema, params in ((False, state.params), (True, state.ema)):
         logits = logits_of(graph, params)
@@ -91,4 +91,4 @@ def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_comp
 
 def test_fields_about_adapters_of_no_kernel_are_refused(tiny_run):
     with pytest.raises(UserError, match=r"lora\.rank=3 is about adapters.*set lora\.kernels"):
-        build.model(tiny_run("lora.rank=3"), num_classes=4)
+        networks.model(tiny_run("lora.rank=3"), num_classes=4)

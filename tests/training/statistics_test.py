@@ -10,7 +10,7 @@ from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run import build
+from vit_jax.run.parts import networks, updates
 from vit_jax.train import train
 from vit_jax.training.objective import Objective
 from vit_jax.training.step import make_loss_and_grads
@@ -97,8 +97,8 @@ def test_frozen_ones_stay_to_the_bit():
 def test_microbatches_are_refused_unless_they_are_frozen(tiny_run):
     def layout(*overrides):
         config = tiny_run(*OVERRIDES, "optim.grad_accum_steps=2", *overrides)
-        make = build.model(config, num_classes=4).make
-        return build.layout(config, make, lambda step: 0.1, meshes.make_mesh(
+        make = networks.model(config, num_classes=4).make
+        return updates.layout(config, make, lambda step: 0.1, meshes.make_mesh(
             replica=1, data=1, fsdp=1, tensor=1
         ))  # fmt: skip
 

@@ -11,7 +11,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.nn.posemb import resize_positions
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, networks
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
@@ -23,8 +23,8 @@ NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead
 
 def fresh(config, num_classes=4, seed=0, ema_decay=None):
     """(model description, a state of it with random parameters and a zero head)."""
-    model = build.model(config, num_classes=num_classes)
-    mesh = build.mesh(config.mesh)
+    model = networks.model(config, num_classes=num_classes)
+    mesh = inputs.mesh(config.mesh)
     layout = state_layout(
         model.make, optax.identity(), mesh, ema_decay=ema_decay, shard_optimizer=False
     ).state
@@ -67,7 +67,7 @@ def start(tmp_path, tiny_run):
     def start(*overrides, num_classes=4):
         config = tiny_run(f"init.weights={tmp_path / 'pretrained'}", *overrides)
         model, state = fresh(config, num_classes, seed=1)
-        trained = build.trained_weights(config.init)
+        trained = networks.trained_weights(config.init)
         init = config.init
         after = warm_start(
             state,
@@ -280,16 +280,16 @@ def test_a_model_without_a_name_is_taken_from_the_weights(save, start, tiny_run)
     assert_same(kept, saved, list(saved))
 
     weights = f"init.weights={workdir}"
-    spec = build.model(tiny_run(weights, RESET, *NO_NAME), num_classes=7).info.spec
+    spec = networks.model(tiny_run(weights, RESET, *NO_NAME), num_classes=7).info.spec
     assert (spec["depth"], spec["gelu"], spec["dropout"]) == (2, "exact", 0.0)
     config = tiny_run(weights, RESET, *NO_NAME, "model.pool=avg", "model.dropout=0.1")
-    spec = build.model(config, num_classes=7).info.spec
+    spec = networks.model(config, num_classes=7).info.spec
     assert (spec["depth"], spec["pool"], spec["dropout"]) == (2, "avg", 0.1)
 
 
 def test_a_model_without_name_and_weights_is_refused(tiny_run):
     with pytest.raises(UserError, match=r"init.weights, which is not set.*model.name=ViT"):
-        build.model(tiny_run("model.name=none"), num_classes=4)
+        networks.model(tiny_run("model.name=none"), num_classes=4)
 
 
 ON_OTHER_MESHES = """
@@ -302,14 +302,15 @@ from vit_jax.core import pytrees
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.warm_start import warm_start
 from vit_jax.weights.loading import describe
+from vit_jax.run.parts.durations import make_durations
 
 folder = epath.Path(sys.argv[1])
 
 def fresh(*overrides, seed):
     config = configs.resolve(json.loads(sys.argv[2]), overrides)
-    model = build.model(config, num_classes=4)
-    schedule = build.schedule(config.optim, build.durations(config, num_examples=64))
-    layout = build.layout(config, model.make, schedule, build.mesh(config.mesh))
+    model = networks.model(config, num_classes=4)
+    schedule = updates.schedule(config.optim, make_durations(config, num_examples=64))
+    layout = updates.layout(config, model.make, schedule, inputs.mesh(config.mesh))
     return config.init, model, layout.init(seed)
 
 _, model, state = fresh(seed=0)
@@ -322,7 +323,7 @@ store.close()
 def started(*mesh):
     larger = "input.preprocess=decode|resize((16, 8))"
     init, model, state = fresh(f"init.weights={folder}", "init.head=reset", larger, *mesh, seed=1)
-    after = warm_start(state, build.trained_weights(init), model.info, head=init.head,
+    after = warm_start(state, networks.trained_weights(init), model.info, head=init.head,
                        position_resize=init.position_resize, ema=False)
     return pytrees.flatten(after.params)
 

@@ -15,7 +15,7 @@ from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, networks
 from vit_jax.training.state import state_layout
 from vit_jax.training.warm_start import warm_start
 
@@ -378,14 +378,18 @@ def test_a_run_starts_from_them(tmp_path, bit, tiny_run):
         "model.num_heads=none", f"init.weights={tmp_path / 'in'}", "init.head=reset",
         "input.num_classes=7",
     )  # fmt: skip
-    model = build.model(config, num_classes=7)
+    model = networks.model(config, num_classes=7)
     assert model.info.name == "R1-2x1"
     assert (model.info.spec["units"], model.info.spec["weight_epsilon"]) == ((1, 2), 1e-8)
     layout = state_layout(
-        model.make, optax.identity(), build.mesh(config.mesh), ema_decay=None, shard_optimizer=False
+        model.make,
+        optax.identity(),
+        inputs.mesh(config.mesh),
+        ema_decay=None,
+        shard_optimizer=False,
     ).state
     state = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), layout)
-    trained = build.trained_weights(config.init)
+    trained = networks.trained_weights(config.init)
     after = warm_start(
         state, trained, model.info, head="reset", position_resize="bilinear", ema=False
     )

@@ -102,36 +102,36 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     return f"{hint if meant else ''}Valid: {', '.join(shown)}."
 
 
-class _Missing:
-    """A placeholder for a part that could not be made, and for each of its attributes."""
+class _NotMade:
+    """Stands for a part that could not be made: it may be handed over, but not read."""
 
-    def __getattr__(self, name: str) -> _Missing:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self
+        raise AssertionError(f"reads {name} of a part that could not be made")
 
 
-MISSING: Any = _Missing()
+NOT_MADE: Any = _NotMade()
 
 
-class Problem(NamedTuple):
-    """A part that could not be made, and the reason."""
+class CollectedError(NamedTuple):
+    """What could not be made, and the reason."""
 
     what: str
     error: UserError
 
 
-class Problems:
+class ErrorCollector:
     """Makes the parts of something and collects the errors, to report all of them at once.
 
     Attributes:
-      found: the errors, in the order in which they were met.
+      found: in the order in which they were met.
     """
 
     def __init__(self) -> None:
-        self.found: list[Problem] = []
+        self.found: list[CollectedError] = []
 
-    def look(
+    def attempt(
         self,
         what: str,
         make: Callable[..., T],
@@ -139,27 +139,27 @@ class Problems:
         after: Sequence[Any] = (),
         **kwargs: Any,
     ) -> T:
-        """The result of make(*args, **kwargs), or MISSING if it raises a UserError.
+        """The result of make(*args, **kwargs), or NOT_MADE if it raises a UserError.
 
-        MISSING as well, and nothing is called, if an argument or one of `after` is missing.
+        NOT_MADE as well, and nothing is called, if an argument or one of `after` is.
         """
-        if any(part is MISSING for part in (*args, *kwargs.values(), *after)):
-            return MISSING
+        if any(part is NOT_MADE for part in (*args, *kwargs.values(), *after)):
+            return NOT_MADE
         try:
             return make(*args, **kwargs)
         except UserError as error:
             # Two parts may find the same wrong field.
-            if str(error) not in [str(problem.error) for problem in self.found]:
-                self.found.append(Problem(what, error))
-            return MISSING
+            if str(error) not in [str(each.error) for each in self.found]:
+                self.found.append(CollectedError(what, error))
+            return NOT_MADE
 
-    def tell(self) -> None:
-        """Raises the only problem as it is, several as one UserError that lists them."""
+    def raise_all(self) -> None:
+        """Raises the only error as it is, several as one UserError that lists them."""
         if len(self.found) == 1:
             raise self.found[0].error
         if self.found:
             lines = [
-                f"\n  {number}. " + str(problem.error).replace("\n", "\n     ")
-                for number, problem in enumerate(self.found, start=1)
+                f"\n  {number}. " + str(each.error).replace("\n", "\n     ")
+                for number, each in enumerate(self.found, start=1)
             ]
             raise UserError(f"{len(lines)} problems:{''.join(lines)}")

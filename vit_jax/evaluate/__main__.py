@@ -25,8 +25,9 @@ from vit_jax.core.screen import Screen
 from vit_jax.evaluate import data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
 from vit_jax.parallel import cores
-from vit_jax.run import announce, build, comparison, processes
+from vit_jax.run import announce, comparison, processes
 from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.run.parts import eval_data, evaluations, updates
 from vit_jax.store import checkpoint_dir, disk_space
 from vit_jax.store.workdir import read_document
 from vit_jax.training.evals.classification import Scores
@@ -54,17 +55,17 @@ def evaluate(
         raise UserError("The config has no evals: give one that has, by --config.")
     ready = prepared.prepare(config, checkpoint, screen, ema=ema)
     config, mesh, loaded, classes, graph, params = ready
-    build.check_evals(config)
+    evaluations.check_evals(config)
     size = ready.image_size
-    data = {name: build.eval_data(name, config, classes, mesh, size) for name in config.evals}
+    data = {name: eval_data.eval_data(name, config, classes, mesh, size) for name in config.evals}
     announce.evaluations(screen, config, data)
     scores: dict[str, Scores] | None = None if scored is None else {}
-    evals = build.evals(
+    evals = evaluations.evals(
         config,
         data,
         graph,
         mesh,
-        build.objective(config, num_classes=classes.number),
+        updates.objective(config, num_classes=classes.number),
         total_steps=loaded.step,
         keep_features=True,
         scores=scores,

@@ -13,11 +13,12 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources import image_folder, splits
 from vit_jax.data.sources import table as sources
-from vit_jax.run import build
+from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN
+from vit_jax.run.parts.preprocessing import OF_WEIGHTS
 
 SPLITS = ("test", "validation", splits.ALL, "val")  # the first that is there
 
-KINDS = (build.CLASSIFICATION, build.FROZEN)  # of evaluations of --data
+KINDS = (CLASSIFICATION, FROZEN)  # of evaluations of --data
 REAL = "imagenet_real"
 V2, OBJECTNET = "imagenet_v2", "objectnet"  # of evals.*.classes too
 # The fields of their evaluations.
@@ -29,7 +30,7 @@ SETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet_r": {},
     "imagenet_sketch": {},
     # Around its images is a frame of 2 red pixels.
-    OBJECTNET: {"classes": OBJECTNET, "preprocess": f"crop_border(2)|{build.OF_WEIGHTS}"},
+    OBJECTNET: {"classes": OBJECTNET, "preprocess": f"crop_border(2)|{OF_WEIGHTS}"},
 }
 
 
@@ -77,12 +78,12 @@ def on_data(
         kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
         chosen, source = _open(kind, folder, split, f"evals.{name}" if name else "--data")
         fields = {"source": kind, "data_dir": folder, "split": chosen}
-        fields |= {"preprocess": build.OF_WEIGHTS, **_fields(folder, name, source, labels, classes)}
+        fields |= {"preprocess": OF_WEIGHTS, **_fields(folder, name, source, labels, classes)}
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         for each in kinds:
             # Features are learnt from `train`, which `all` contains.
-            apart = each == build.FROZEN and chosen == splits.ALL and split is None
+            apart = each == FROZEN and chosen == splits.ALL and split is None
             scored = "val" if apart else chosen
             of_split = scored.partition("[")[0]
             # A name that the log's own numbers begin with.
@@ -91,7 +92,7 @@ def on_data(
             if label in evals:
                 raise UserError(f"--data {folder}: two are called {label}. Write NAME={folder}.")
             evals[label] = {"kind": each, **fields, "split": scored}
-            if each == build.CLASSIFICATION:
+            if each == CLASSIFICATION:
                 evals[label]["calibration"] = single
     first = next(iter(evals.values()))
     return {

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core.screen import Screen
-from vit_jax.run import build
+from vit_jax.run.parts import inputs, preprocessing
+from vit_jax.run.parts.eval_data import CLASSIFICATION, ModelClasses
 from vit_jax.weights.loading import Loaded
 
 
@@ -28,7 +29,7 @@ class Prepared(NamedTuple):
     config: RunConfig
     mesh: Mesh
     loaded: Loaded
-    classes: build.ModelClasses
+    classes: ModelClasses
     graph: nnx.GraphDef
     params: Any
 
@@ -43,22 +44,22 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
 
     UserError: no checkpoint, or no EMA.
     """
-    mesh = build.mesh(config.mesh)
+    mesh = inputs.mesh(config.mesh)
     loaded, notice = weights.with_class_names(
         weights.load_with_info(checkpoint, ema=ema, mesh=mesh)
     )
     if notice:
         screen.note(notice)
-    classifies = any(c.kind == build.CLASSIFICATION for c in config.evals.values())
+    classifies = any(c.kind == CLASSIFICATION for c in config.evals.values())
     if classifies and loaded.model.num_classes and weights.is_external(checkpoint):
         weights.check_head(loaded, str(checkpoint))
-    config, said = build.as_weights_say(config, loaded.model.preprocess)
+    config, said = preprocessing.as_weights_say(config, loaded.model.preprocess)
     if getattr(loaded.model.spec, "probabilities", "") == "sigmoid" != config.loss.kind:
         of_loss = dataclasses.replace(config.loss, kind="sigmoid")
         config = dataclasses.replace(config, loss=of_loss)
         said.append("loss     loss.kind=sigmoid, as the weights say")
     for line in said:
         screen.say(line)
-    classes = build.ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
+    classes = ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
     graph, variables = nnx.split(loaded.model, nnx.Param)
     return Prepared(config, mesh, loaded, classes, graph, nnx.to_pure_dict(variables))

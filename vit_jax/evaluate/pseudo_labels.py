@@ -30,8 +30,11 @@ from vit_jax.evaluate import prepared
 from vit_jax.evaluate.prepared import Prepared
 from vit_jax.evaluate.selection import choose
 from vit_jax.models import head
-from vit_jax.run import announce, build
+from vit_jax.run import announce
 from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.run.parts import eval_data, updates
+from vit_jax.run.parts.eval_data import EvalData, ModelClasses
+from vit_jax.run.parts.preprocessing import OF_WEIGHTS
 from vit_jax.training.evals.split_reader import INDEX, SplitReader
 
 UNLABELLED = "unlabelled"  # the evaluation whose images get labels
@@ -84,7 +87,7 @@ def on_data(folder: str, split: str, *, batch_size: int) -> dict[str, Any]:
     data = {"source": kind, "data_dir": folder}
     return {
         "input": {**data, "batch_size": batch_size},
-        "evals": {UNLABELLED: {**data, "split": split, "preprocess": build.OF_WEIGHTS}},
+        "evals": {UNLABELLED: {**data, "split": split, "preprocess": OF_WEIGHTS}},
         "total": {"steps": 1},
     }
 
@@ -134,7 +137,7 @@ def write(
             f"{checkpoint} has no head: it gives features, and pseudo-labels are of its classes. "
             "Fine-tune it first, on images with labels."
         )
-    data = build.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
+    data = eval_data.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
     progress = functools.partial(screen.bar, "labelling")
     with explain_out_of_memory(config):
         predicted = predict(ready, data, min(wanted.top_k, classes.number), progress)
@@ -153,7 +156,7 @@ def write(
         files.write(file, labels)
     numbers = _numbers(labels, predicted)
     _tell(screen, numbers, labels, classes, wanted)
-    known = build.known_labels(UNLABELLED, config, classes)
+    known = eval_data.known_labels(UNLABELLED, config, classes)
     if known is not None and known.num_examples == about.num_examples:
         numbers["accuracy"] = _accuracy(labels, known.take(labels.examples))
         screen.say(
@@ -165,10 +168,10 @@ def write(
 
 
 def predict(
-    ready: Prepared, data: build.EvalData, top_k: int, progress: Callable[[int, int], None]
+    ready: Prepared, data: EvalData, top_k: int, progress: Callable[[int, int], None]
 ) -> Predicted:
     """The most probable classes of each image. UserError if they are not finite."""
-    objective = build.objective(ready.config, num_classes=ready.classes.number)
+    objective = updates.objective(ready.config, num_classes=ready.classes.number)
 
     def of_batch(model: Any, batch: Any) -> dict[str, Any]:
         logits = model(objective.images(batch)).astype(jnp.float32)
@@ -220,7 +223,7 @@ def select(predicted: Predicted, wanted: Wanted, about: About) -> PseudoLabels:
 
 
 def _written_by(
-    ready: Prepared, checkpoint: epath.Path, data: build.EvalData, wanted: Wanted, ema: bool
+    ready: Prepared, checkpoint: epath.Path, data: EvalData, wanted: Wanted, ema: bool
 ) -> dict[str, Any]:
     """For people, and for the message about other data."""
     c = ready.config.evals[UNLABELLED]
@@ -281,7 +284,7 @@ def _tell(
     screen: Screen,
     numbers: dict[str, float],
     labels: PseudoLabels,
-    classes: build.ModelClasses,
+    classes: ModelClasses,
     wanted: Wanted,
 ) -> None:
     screen.say(

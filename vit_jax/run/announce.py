@@ -19,7 +19,11 @@ from vit_jax.models import ModelInfo
 from vit_jax.optim import patterns
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
-from vit_jax.run import build
+from vit_jax.run.parts import examples
+from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.eval_data import EvalData
+from vit_jax.run.parts.networks import Model
+from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.early_stopping import EarlyStopping
 from vit_jax.training.feed import BadImages
@@ -37,15 +41,15 @@ def run(
     config: RunConfig,
     source: Source,
     mesh: Mesh,
-    step: build.StepParts,
-    eval_data: Mapping[str, build.EvalData],
+    step: StepParts,
+    eval_data: Mapping[str, EvalData],
     changes: Sequence[str],
 ) -> None:
     """Announces the run: its data, devices, model, method and plan."""
     durations, info = step.durations, step.model.info
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
-    data(screen, build.title(config.input, source), source)
+    data(screen, examples.title(config.input, source), source)
     sizes = [f"{name} {n}" for name, n in mesh.shape.items() if n > 1]
     along = f": {' x '.join(sizes)}" if sizes else ""
     screen.say(f"devices  {mesh.size} x {devices[0].device_kind}{along}{meshes.unused(mesh)}")
@@ -89,14 +93,14 @@ def notes(screen: Screen, title: str, source: Source) -> None:
         )
 
 
-def evaluations(screen: Screen, config: RunConfig, eval_data: Mapping[str, build.EvalData]) -> None:
+def evaluations(screen: Screen, config: RunConfig, eval_data: Mapping[str, EvalData]) -> None:
     """Announces the data sets of evaluations, by their names."""
     for title, source in _eval_sources(config, eval_data):
         data(screen, title, source)
 
 
 def _eval_sources(
-    config: RunConfig, eval_data: Mapping[str, build.EvalData]
+    config: RunConfig, eval_data: Mapping[str, EvalData]
 ) -> Iterator[tuple[str, Source]]:
     for name, evaluation in eval_data.items():
         for part in evaluation.parts:
@@ -207,7 +211,7 @@ def compiling(screen: Screen) -> Iterator[None]:
 class Progress:
     """The line of progress, and what a method finds wrong, once until it is right again."""
 
-    def __init__(self, screen: Screen, durations: build.Durations, objective: Objective):
+    def __init__(self, screen: Screen, durations: Durations, objective: Objective):
         self._screen, self._durations, self._objective = screen, durations, objective
         self._is_wrong = False
 
@@ -253,7 +257,7 @@ def results(screen: Screen, step: int, numbers: Mapping[str, float]) -> None:
         screen.say(f"step {step:,} | {name}: {line}")
 
 
-def stopped_early(screen: Screen, early: EarlyStopping, durations: build.Durations) -> None:
+def stopped_early(screen: Screen, early: EarlyStopping, durations: Durations) -> None:
     """Says why the run ended before its last step, if it did."""
     if (stopped := early.stopped) is None:
         return
@@ -271,7 +275,7 @@ def stopped_early(screen: Screen, early: EarlyStopping, durations: build.Duratio
 def finished(
     screen: Screen,
     end: int,
-    model: build.Model,
+    model: Model,
     row: Mapping[str, float],
     workdir: epath.Path,
 ) -> None:

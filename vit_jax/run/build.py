@@ -1,83 +1,347 @@
-"""Config sections become objects; the functions are those of `parts/`.
+"""From a config to the objects of a run: `Run.build`.
 
-Every function takes one section, and what other objects it needs. `data/` and with it TensorFlow
-are imported where they are first used.
+Everything that can be known before the chips start is checked, and all errors are reported at once.
+Nothing is compiled, nothing allocated on the devices, nothing written. `train --check` (check.py)
+looks closer.
 """
 
-from vit_jax.run.parts.device_cache import (
-    SplitOfRun,
-    cached_bytes,
-    cached_size,
-    check_cached,
-    check_folder,
-    check_images,
-    decode,
-    is_cached,
-    total_cached,
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from etils import epath
+from jax.sharding import Mesh
+
+from vit_jax import weights
+from vit_jax.cluster.peers import Peers
+from vit_jax.config import InitConfig, InputConfig, RunConfig
+from vit_jax.core import class_names, synsets
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
+from vit_jax.data import files
+from vit_jax.data.source import Source
+from vit_jax.data.sources import table as sources
+from vit_jax.run import memory
+from vit_jax.run.parts import (
+    device_cache,
+    evaluations,
+    examples,
+    inputs,
+    networks,
+    outputs,
+    pins,
+    teachers,
 )
-from vit_jax.run.parts.durations import Durations, durations
-from vit_jax.run.parts.eval_data import (
-    CLASSIFICATION,
-    FROZEN,
-    EvalData,
-    ModelClasses,
-    eval_data,
-    known_labels,
-    unlabelled_data,
-)
-from vit_jax.run.parts.evaluations import (
-    KINDS,
-    check_early_stopping,
-    check_evals,
-    early_stopping,
-    evals,
-)
-from vit_jax.run.parts.examples import check_classes, check_views, declared_examples, source, title
-from vit_jax.run.parts.inputs import (
-    bad_images,
-    batch_layout,
-    check_batch,
-    mesh,
-    samples,
-    train_batches,
-    train_feed,
-)
-from vit_jax.run.parts.networks import (
-    Model,
-    architecture,
-    check_init,
-    description,
-    model,
-    preprocess,
-    trained_weights,
-)
-from vit_jax.run.parts.outputs import (
-    MAY_DIFFER,
-    check_log,
-    clock,
-    entry,
-    log,
-    skipped_images,
-    store,
-)
-from vit_jax.run.parts.pins import named, pinned, pins
-from vit_jax.run.parts.preprocessing import (
-    OF_WEIGHTS,
-    as_ops,
-    as_preprocess,
-    as_weights_say,
-    image_size,
-    view_sizes,
-)
-from vit_jax.run.parts.teachers import check_teacher, teacher
-from vit_jax.run.parts.updates import (
-    StepParts,
-    layout,
-    objective,
-    optimizer,
-    products,
-    rates,
-    schedule,
-    step_parts,
-    update,
-)
+from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.eval_data import EvalData, ModelClasses, eval_data
+from vit_jax.run.parts.examples import inherited_data_dir
+from vit_jax.run.parts.updates import StepParts, step_parts
+from vit_jax.store import checkpoint_dir, disk_space
+from vit_jax.training.evals import Evals
+from vit_jax.training.feed import Feed
+from vit_jax.training.objective import Batch
+from vit_jax.training.state import StateLayout, total_bytes
+from vit_jax.training.warm_start import shapes_to_take
+from vit_jax.weights import CheckpointInfo
+from vit_jax.weights.config_json import same_classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The objects of a run: shapes and shardings, and data that are not read yet.
+
+    Attributes:
+      requested, config: the config, and with weights by name pinned.
+      eval_data: the data of each evaluation.
+      splits: those of training and of the evaluations.
+      cached_bytes: of the images that each device keeps.
+      trained: the description of init.weights; None if the run does not start from them.
+      shapes: shapes of the arrays taken from there, by the parameters' names.
+      description: the description in the run's own checkpoints.
+    """
+
+    requested: RunConfig
+    config: RunConfig
+    workdir: epath.Path
+    mesh: Mesh
+    source: Source
+    batch_layout: Batch
+    step: StepParts
+    eval_data: dict[str, EvalData]
+    splits: list[SplitOfRun]
+    cached_bytes: int
+    evals: Evals
+    trained: CheckpointInfo | None
+    shapes: dict[str, tuple[int, ...]]
+    description: dict[str, Any]
+
+    @classmethod
+    def build(cls, config: RunConfig, workdir: epath.Path, peers: Peers | None = None) -> Run:
+        """The run of `config` in `workdir`.
+
+        Weights by name mean the same at every start of a run, and to all of its processes.
+
+        Raises:
+          UserError: config, data, weights or disk are wrong; lists all errors.
+        """
+        errors = ErrorCollector()
+        pinned = pins.pinned(config, workdir, Peers.alone() if peers is None else peers)
+        run = cls.attempt(pinned, workdir, errors, requested=config)
+        errors.raise_all()
+        return run
+
+    @classmethod
+    def attempt(
+        cls,
+        config: RunConfig,
+        workdir: epath.Path,
+        errors: ErrorCollector,
+        requested: RunConfig | None = None,
+    ) -> Run:
+        """As `build`, but adds the errors to `errors`; parts that they prevent are NOT_MADE.
+
+        config: with weights by name pinned, in place of `requested`, if there are any.
+        """
+        attempt = errors.attempt
+        # Devices and data.
+        mesh = attempt("mesh", inputs.mesh, config.mesh)
+        source = attempt("input", examples.source, config.input)
+        attempt("input", examples.check_classes, config, source)
+        views_read = attempt("input", examples.check_views, config.input)
+        attempt("input", inputs.check_batch, config, mesh)
+        batch_layout = attempt("input", inputs.batch_layout, config, source, mesh)
+        counts = _counts(config.input, source)
+
+        # Model and step.
+        step = step_parts(
+            config,
+            mesh,
+            num_examples=counts.num_examples,
+            num_classes=counts.num_classes,
+            class_names=() if source is NOT_MADE else source.class_names,
+            source=None if source is NOT_MADE else source,
+            attempt=attempt,
+        )
+        description = attempt("model", networks.description, step.model, source, config.init)
+
+        # Evaluations, and what the devices have to hold.
+        data = _eval_data(config, counts, mesh, step, attempt)
+        needed = [*data.values(), step.layout, step.objective, step.durations]
+        evals = attempt("evals", _evals, config, data, mesh, step, after=needed)
+        of_training = attempt("input", SplitOfRun, "input", source, config.input.preprocess)
+        splits = [of_training]
+        for each in data.values():
+            splits += [] if each is NOT_MADE else [part.split for part in each.parts]
+        cached = NOT_MADE
+        if views_read is not NOT_MADE:
+            cached = _cached_bytes(config.input, mesh, splits, attempt)
+        sizes = (step.layout, batch_layout, counts.num_classes, cached)
+        attempt("memory", memory.check_fits, *sizes)
+
+        # First parameters and outputs.
+        init = attempt("init", networks.check_init, config.init)
+        # With model.name=None the model was made from them: their errors are reported already.
+        needed = [init, step.model] if config.model.name is None else [init]
+        is_new = not checkpoint_dir.steps(workdir / "checkpoints")
+        trained = attempt("init", _trained, config.init, is_new, after=needed)
+        shapes = attempt("init", _shapes_to_take, config.init, trained, step.layout, step.model)
+        attempt("init", _check_head, config.init, trained, source, after=[shapes])
+        attempt("log", outputs.check_log, config.log)
+        attempt("workdir", disk_space.check_writable, workdir)
+        attempt("workdir", _check_disk_space, config, workdir, step.layout, step.durations)
+        return cls(
+            requested=config if requested is None else requested,
+            config=config,
+            workdir=workdir,
+            mesh=mesh,
+            source=source,
+            batch_layout=batch_layout,
+            step=step,
+            eval_data=data,
+            splits=splits,
+            cached_bytes=cached,
+            evals=evals,
+            trained=trained,
+            shapes=shapes,
+            description=description,
+        )
+
+    def feed(self, *, start_step: int) -> Feed:
+        """The batches from a step on; what input.cache=device keeps is decoded before."""
+        device_cache.decode(self.config, self.splits, self.source.num_classes)
+        return inputs.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
+
+
+class _Counts(NamedTuple):
+    """What the durations and the model depend on; each may be NOT_MADE."""
+
+    num_examples: int
+    num_classes: int
+    classes: ModelClasses
+
+
+def _counts(c: InputConfig, source: Source) -> _Counts:
+    """The counts of the data; if they cannot be read, those declared: enough to check the rest."""
+    unknown = _Counts(NOT_MADE, NOT_MADE, NOT_MADE)
+    if source is not NOT_MADE:
+        classes = ModelClasses(source.num_classes, source.class_names)
+        return _Counts(source.num_examples, source.num_classes, classes)
+    try:
+        num_examples = examples.declared_examples(c)
+    except UserError:  # reported where the data were checked
+        return unknown
+    if num_examples is None or c.num_classes is None:
+        return unknown
+    return _Counts(num_examples, c.num_classes, ModelClasses(c.num_classes, None))
+
+
+def _eval_data(
+    config: RunConfig, counts: _Counts, mesh: Mesh, step: StepParts, attempt: Callable[..., Any]
+) -> dict[str, EvalData]:
+    """The data of each evaluation."""
+
+    def make(name: str, classes: ModelClasses, model: networks.Model) -> EvalData:
+        classes = classes if model.num_classes else ModelClasses(0, None)
+        return eval_data(name, config, classes, mesh, model.preprocess.image_size)
+
+    kinds = attempt("evals", evaluations.check_evals, config)
+    stops = evaluations.check_early_stopping
+    attempt("early_stopping", stops, config, step.durations, after=[kinds])
+    return {
+        name: attempt(f"evals.{name}", make, name, counts.classes, step.model, after=[kinds, mesh])
+        for name in config.evals
+    }
+
+
+def _evals(config: RunConfig, data: dict[str, EvalData], mesh: Mesh, step: StepParts) -> Evals:
+    """The evaluations."""
+    graph, total_steps = step.layout.graph, step.durations.total_steps
+    return evaluations.evals(config, data, graph, mesh, step.objective, total_steps=total_steps)
+
+
+def _cached_bytes(
+    c: InputConfig, mesh: Mesh, splits: Sequence[SplitOfRun], attempt: Callable[..., Any]
+) -> int:
+    """Bytes of images on each device; 0 unless input.cache=device."""
+    if not device_cache.is_cached(c):
+        return 0
+    there = [split for split in splits if split is not NOT_MADE]
+    sizes = [attempt(split.where, device_cache.check_cached, c, split, mesh) for split in there]
+    attempt("input", device_cache.check_folder, c, there, after=sizes)
+    return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
+
+
+def _trained(c: InitConfig, is_new: bool) -> CheckpointInfo | None:
+    """The description of init.weights, if the run starts from them."""
+    return networks.trained_weights(c) if is_new and c.weights else None
+
+
+def _shapes_to_take(
+    c: InitConfig, trained: CheckpointInfo | None, layout: StateLayout, model: networks.Model
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters that init.weights gives."""
+    if trained is None:
+        return {}
+    return shapes_to_take(layout.state.params, trained, model.info, head=c.head, ema=c.ema)
+
+
+def _check_head(c: InitConfig, trained: CheckpointInfo | None, source: Source) -> None:
+    """UserError if a head is kept whose classes have other names than those of the data."""
+    names = source.class_names
+    if trained is None or c.head != "keep" or not names or not trained.class_names:
+        return
+    theirs, in_order = trained.class_names, tuple(range(len(names)))
+    if same_classes(names, theirs) or synsets.places(names, theirs) == in_order:
+        return
+    raise UserError(
+        f"init.head=keep takes a head over other classes from init.weights={c.weights}. Of the "
+        f"data's, {class_names.difference(names, theirs)}. Set init.head=reset for a fresh head, "
+        "or correct the data."
+    )
+
+
+def _check_disk_space(
+    config: RunConfig, workdir: epath.Path, layout: StateLayout, durations: Durations
+) -> None:
+    disk_space.check_disk_space(
+        workdir,
+        checkpoint_bytes=total_bytes(layout.state),
+        keep_last=config.checkpoint.keep_last,
+        every_steps=config.checkpoint.every_steps,
+        total_steps=durations.total_steps,
+    )
+
+
+def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
+    """UserError with all that is wrong with the folders of data and weights and the work directory.
+
+    To be called before TensorFlow is imported and the devices are found, which takes seconds: a
+    missing folder is the most common error. Remote folders are not checked: that takes longer.
+    workdir: None for a command that has none.
+    """
+    errors = ErrorCollector()
+    seen: list[tuple[str, str | None]] = []
+    for where, source, folder in _of_data(config):
+        if (source, folder) not in seen and not (folder and files.is_remote(folder)):
+            seen.append((source, folder))
+            errors.attempt(where, sources.check_folder, source, folder, where=where)
+    for name, evaluation in config.evals.items():
+        if evaluation.labels is not None:
+            where = f"evals.{name}.labels"
+            errors.attempt(f"evals.{name}", _check_labels, evaluation.labels, where, "real.json")
+    for where, part in _with_pseudo_labels(config.input):
+        field = f"{where}.pseudo_labels"
+        errors.attempt(where, _check_labels, part, field, "vit-jax evaluate writes")
+    errors.attempt("method", teachers.check_teacher, config)
+    if workdir is not None:
+        errors.attempt("init", _check_weights, config, workdir)
+        errors.attempt("workdir", disk_space.check_writable, workdir)
+    errors.raise_all()
+
+
+def _check_labels(path: str, field: str, such_as: str) -> None:
+    if not files.is_remote(path) and not epath.Path(path).expanduser().is_file():
+        raise UserError(f"{field}={path} does not exist. It is a file such as {such_as}.")
+
+
+def _with_pseudo_labels(c: InputConfig) -> Iterator[tuple[str, str]]:
+    """(section, file) of the training data that have pseudo-labels."""
+    sections = {"input": c} | {f"input.mixture.{name}": part for name, part in c.mixture.items()}
+    for where, section in sections.items():
+        if section.pseudo_labels is not None:
+            yield where, section.pseudo_labels
+
+
+def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
+    """(section, source, its folder) of the training and of each evaluation."""
+    c = config.input
+    if not c.mixture:
+        yield "input", c.source, c.data_dir
+    for name, part in c.mixture.items():
+        source = part.source or c.source
+        yield f"input.mixture.{name}", source, inherited_data_dir(c, source, part.data_dir)
+    for name, evaluation in config.evals.items():
+        source = evaluation.source or c.source
+        yield f"evals.{name}", source, inherited_data_dir(c, source, evaluation.data_dir)
+
+
+def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
+    """UserError if the path in init.weights does not exist; a run that has begun needs none."""
+    path = config.init.weights
+    if config.model.name is None and not path:
+        networks.architecture(config)
+    networks.check_init(config.init)
+    if path is None:
+        return
+    is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
+    if pins.named(config).get(("init", "weights")):
+        if is_new or config.model.name is None:
+            weights.check_name(path)
+    elif files.is_remote(path) or epath.Path(path).expanduser().exists():
+        return
+    elif config.model.name is None:
+        networks.architecture(config)
+    elif is_new:
+        networks.trained_weights(config.init)

@@ -1,6 +1,6 @@
 """train --check: a close look for everything that would stop a run, without training.
 
-Beyond the checks of every start (preflight.py), some examples of each data set are read and
+Beyond the checks of every start (build.py), some examples of each data set are read and
 decoded, the checksums of init.weights verified, the work directory's config compared, and the
 state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
 """
@@ -16,13 +16,16 @@ from etils import epath
 
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import MISSING, Problems, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count
 from vit_jax.data.source import Source
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run import announce, build, preflight
+from vit_jax.run import announce
+from vit_jax.run.build import Run
 from vit_jax.run.memory import device_memory
-from vit_jax.run.preflight import RunParts
+from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins
+from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes, total_bytes
@@ -46,23 +49,23 @@ def check(
     Raises:
       UserError: something is wrong; lists all errors.
     """
-    problems, given = Problems(), config
+    errors, given = ErrorCollector(), config
     with contextlib.suppress(UserError):  # which is met again below
-        config = build.pinned(config, folder, Peers.alone() if peers is None else peers)
-    parts = preflight.look(config, folder, problems)
-    table = {"mesh": "" if parts.mesh is MISSING else _mesh(parts)}
-    table |= dict(_data(config, parts, problems, screen, all_images))
-    table |= dict(_model(config, parts, problems, screen))
-    table["workdir"] = _workdir(given, folder, parts, problems, allow_config_change)
-    _show(screen, table, problems)
-    if parts.step.layout is not MISSING and parts.step.objective is not MISSING:
+        config = pins.pinned(config, folder, Peers.alone() if peers is None else peers)
+    parts = Run.attempt(config, folder, errors)
+    table = {"mesh": "" if parts.mesh is NOT_MADE else _mesh(parts)}
+    table |= dict(_data(config, parts, errors, screen, all_images))
+    table |= dict(_model(config, parts, errors, screen))
+    table["workdir"] = _workdir(given, folder, parts, errors, allow_config_change)
+    _show(screen, table, errors)
+    if parts.step.layout is not NOT_MADE and parts.step.objective is not NOT_MADE:
         announce.parameters(screen, parts.step.objective, parts.step.layout)
-    problems.tell()
+    errors.raise_all()
 
 
-def _show(screen: Screen, table: dict[str, str], problems: Problems) -> None:
+def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None:
     """Prints the table: each part of the run, what was found, and whether it is right."""
-    whats = [each.what for each in problems.found]
+    whats = [each.what for each in errors.found]
     rows = table | dict.fromkeys([what for what in whats if what not in table], "")
     widths = [max(map(len, column)) for column in (rows, rows.values())]
     for part, text in rows.items():
@@ -73,22 +76,22 @@ def _show(screen: Screen, table: dict[str, str], problems: Problems) -> None:
         screen.say(f"{part:{widths[0]}}  {shown:{widths[1]}}  {state}")
 
 
-def _mesh(parts: RunParts) -> str:
+def _mesh(parts: Run) -> str:
     devices = parts.mesh.devices.ravel()
     axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
     return f"{len(devices)} x {devices[0].device_kind}: {axes}{meshes.unused(parts.mesh)}"
 
 
 def _data(
-    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen, all_images: bool
+    config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen, all_images: bool
 ) -> Iterator[tuple[str, str]]:
     """What was found in the training data, and in each evaluation's."""
-    c, look = config.input, problems.look
-    title = "" if parts.source is MISSING else build.title(c, parts.source)
+    c, look = config.input, errors.attempt
+    title = "" if parts.source is NOT_MADE else examples.title(c, parts.source)
     splits: list[tuple[str, Any, str, str]] = [("input", parts.source, c.preprocess, title)]
     for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True):
-        if data is MISSING:
-            splits.append((f"evals.{name}", MISSING, each.preprocess, ""))
+        if data is NOT_MADE:
+            splits.append((f"evals.{name}", NOT_MADE, each.preprocess, ""))
             continue
         for part in data.parts:
             split = each.split if part is data else each.train_split
@@ -100,7 +103,7 @@ def _data(
             bad = look(where, _look_at_all, config, source, preprocess, where, screen)
         else:
             screen.bar("reading examples", number, len(splits))
-            read = str(SAMPLES if source is MISSING else min(SAMPLES, source.num_examples))
+            read = str(SAMPLES if source is NOT_MADE else min(SAMPLES, source.num_examples))
             after = [parts.batch_layout] if where == "input" else []
             bad = look(where, _samples, config, source, preprocess, where, after=after)
         if where == "input" and not all_images:
@@ -108,11 +111,11 @@ def _data(
             # A batch that is too large for a run is not read.
             needed = [parts.step.durations, bad]
             more = look(where, _first_batch, config, source, parts.batch_layout, after=needed)
-            bad = MISSING if more is MISSING else bad + more
-        result = "" if source is MISSING else f"{title}: {announce.size(source)}"
-        if source is not MISSING:
+            bad = NOT_MADE if more is NOT_MADE else bad + more
+        result = "" if source is NOT_MADE else f"{title}: {announce.size(source)}"
+        if source is not NOT_MADE:
             announce.notes(screen, title, source)
-        if bad is not MISSING:
+        if bad is not NOT_MADE:
             result += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
         yield where, result
 
@@ -123,11 +126,11 @@ def _look_at_all(
     """Counts the bad images, naming each on the screen; UserError if there may be none."""
     c, bad, unreadable, examples = config.input, 0, 0, source.num_examples
     bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
-    for fault in build.bad_images(c, source, preprocess, bar):
+    for fault in inputs.bad_images(c, source, preprocess, bar):
         screen.note(f"bad      {fault.text}")
         bad += 1
         unreadable += not fault.skippable
-    build.check_images(c, build.SplitOfRun(where, source, preprocess))
+    device_cache.check_images(c, SplitOfRun(where, source, preprocess))
     if unreadable:
         raise UserError(
             f"{where}: {unreadable:,} of {examples:,} examples cannot be used, named above: a run "
@@ -152,7 +155,7 @@ def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> 
     """Reads and decodes some of a split; returns the number of bad images, which are skipped."""
     indices = np.unique(np.linspace(0, source.num_examples - 1, SAMPLES).astype(np.int64))
     try:
-        with build.samples(config.input, source, preprocess, indices) as batches:
+        with inputs.samples(config.input, source, preprocess, indices) as batches:
             next(batches)
             return batches.num_bad
     except UserError as error:
@@ -165,25 +168,25 @@ def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
     On the host, with any input.cache: nothing is to be decoded for later, and it is the same.
     """
     config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=None))
-    with build.train_feed(config, source, layout, start_step=0) as feed:
+    with inputs.train_feed(config, source, layout, start_step=0) as feed:
         next(feed)
         return feed.skipped_images
 
 
 def _model(
-    config: RunConfig, parts: RunParts, problems: Problems, screen: Screen
+    config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen
 ) -> Iterator[tuple[str, str]]:
     durations, model, _, layout, *_ = parts.step
-    yield "plan", "" if durations is MISSING else f"{durations.total_steps:,} steps"
-    if model is MISSING:
+    yield "plan", "" if durations is NOT_MADE else f"{durations.total_steps:,} steps"
+    if model is NOT_MADE:
         yield "model", ""
     else:
         yield "model", f"{model.info.name}, {format_count(model.info.parameters)} parameters"
-    yield "memory", "" if layout is MISSING else _memory(layout, parts.cached_bytes)
+    yield "memory", "" if layout is NOT_MADE else _memory(layout, parts.cached_bytes)
     if config.init.weights is not None:
         needed = [parts.trained, parts.shapes]
-        verified = problems.look("init", _verify, config, parts, screen, after=needed)
-        yield "init", "" if verified is MISSING else verified
+        verified = errors.attempt("init", _verify, config, parts, screen, after=needed)
+        yield "init", "" if verified is NOT_MADE else verified
 
 
 def _memory(layout: StateLayout, cached_bytes: int) -> str:
@@ -195,12 +198,12 @@ def _memory(layout: StateLayout, cached_bytes: int) -> str:
     of = "" if there is None else f" of {format_bytes(there)}"
     if layout.teacher is not None:
         parts.append(f"the teacher beside it {format_bytes(device_bytes(layout.fixed))}")
-    if cached_bytes is not MISSING and cached_bytes:
+    if cached_bytes is not NOT_MADE and cached_bytes:
         parts.append(f"images beside it {format_bytes(cached_bytes)}")
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
 
 
-def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
+def _verify(config: RunConfig, parts: Run, screen: Screen) -> str:
     """Reads the arrays of a warm start on the host, one after the other."""
     trained = parts.trained
     if trained is None:
@@ -215,23 +218,27 @@ def _verify(config: RunConfig, parts: RunParts, screen: Screen) -> str:
 
 
 def _workdir(
-    config: RunConfig, folder: epath.Path, parts: RunParts, problems: Problems, allow_change: bool
+    config: RunConfig,
+    folder: epath.Path,
+    parts: Run,
+    errors: ErrorCollector,
+    allow_change: bool,
 ) -> str:
     there = checkpoint_dir.steps(folder / "checkpoints")
-    layout, durations, look = parts.step.layout, parts.step.durations, problems.look
+    layout, durations, look = parts.step.layout, parts.step.durations, errors.attempt
     if folder.exists():
-        teacher = None if layout is MISSING else layout.teacher
-        entry = look("workdir", build.entry, config, folder, parts.source, teacher, allow_change)
+        teacher = None if layout is NOT_MADE else layout.teacher
+        entry = look("workdir", outputs.entry, config, folder, parts.source, teacher, allow_change)
         if there:
             look("workdir", _check_checkpoint, folder, layout, durations, after=[entry])
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
-    if layout is not MISSING:
+    if layout is not NOT_MADE:
         size = f"; a checkpoint is {format_bytes(total_bytes(layout.state))}"
     return f"{folder}: {begins}{size}"
 
 
-def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: build.Durations) -> None:
+def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: Durations) -> None:
     """UserError unless the run can go on from the newest checkpoint."""
     newest = checkpoint_dir.find(folder)
     checkpoint_dir.check_layout(newest, layout.state)

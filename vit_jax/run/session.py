@@ -21,9 +21,10 @@ from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
 from vit_jax.models import ModelInfo
-from vit_jax.run import announce, build, environment
+from vit_jax.run import announce, environment
+from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.run.preflight import RunParts
+from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
 from vit_jax.store.workdir import record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
@@ -55,7 +56,7 @@ class Session:
 
     def __init__(
         self,
-        run: RunParts,
+        run: Run,
         stop: StopRequest | AgreedStop,
         peers: Peers,
         loggers: Sequence[Logger],
@@ -63,7 +64,7 @@ class Session:
     ) -> None:
         self._run, self._stop, self._peers, self._loggers = run, stop, peers, loggers
         self._allow_config_change = allow_config_change
-        self._early = build.early_stopping(run.config)
+        self._early = evaluations.early_stopping(run.config)
         self._stopping = False
         self._open = contextlib.ExitStack()
 
@@ -73,8 +74,8 @@ class Session:
             screen = Screen(quiet=jax.process_index() > 0)
             self._screen = opened.enter_context(contextlib.closing(screen))
             opened.enter_context(lock(run.workdir))
-            self._entry = build.entry(
-                run.given, run.workdir, run.source, layout.teacher, self._allow_config_change
+            self._entry = outputs.entry(
+                run.requested, run.workdir, run.source, layout.teacher, self._allow_config_change
             )
             announce.run(
                 screen, run.config, run.source, run.mesh, run.step, run.eval_data,
@@ -93,7 +94,7 @@ class Session:
     def restore_checkpoint(self) -> TrainState | None:
         """Reads a teacher's parameters, and the newest valid state, if there are any."""
         self._fixed = self._run.step.layout.read_fixed()
-        store = build.store(self._run.config, self._run.workdir)
+        store = outputs.store(self._run.config, self._run.workdir)
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
 
@@ -112,11 +113,11 @@ class Session:
         durations.check_start(start, run.workdir)
         announce.resumed(self._screen, start)
         if jax.process_index() == 0:
-            described = environment.describe(run.mesh) | build.pins(run.given, config)
+            described = environment.describe(run.mesh) | pins.pins(run.requested, config)
             record(self._entry, run=described | {"total_steps": durations.total_steps})
         write_parameters(run.workdir, layout.state.params)
         self._log = self._open.enter_context(
-            build.log(config, run.workdir, start_step=start, more=self._loggers)
+            outputs.log(config, run.workdir, start_step=start, more=self._loggers)
         )
         self.feed = self._open.enter_context(run.feed(start_step=start))
         self._catch_up(start, state.weights())
@@ -124,14 +125,14 @@ class Session:
         if start < self.last_step:
             with announce.compiling(self._screen):
                 compiled = lower_update(
-                    build.update(config, run.step), layout.in_steps, run.batch_layout
+                    updates.update(config, run.step), layout.in_steps, run.batch_layout
                 ).compile()
             self._updates = Updates(layout, compiled, self._fixed, durations.skips)
         self._distributions = make_distributions(layout, run.step.objective, config.seed)
-        self.clock = build.clock(
+        self.clock = outputs.clock(
             config, run.step.products, durations, run.mesh, self.feed, start_step=start
         )
-        self._skipped = build.skipped_images(
+        self._skipped = outputs.skipped_images(
             config, run.source, self.feed, self._log, start_step=start
         )
         self._progress = announce.Progress(self._screen, durations, run.step.objective)
@@ -280,7 +281,7 @@ def first_state(
     state, init = layout.init(config.seed), config.init
     if init.weights is None:
         return state
-    trained = build.trained_weights(init)
+    trained = networks.trained_weights(init)
     state = warm_start(
         state,
         trained,

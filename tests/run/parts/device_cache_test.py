@@ -14,8 +14,10 @@ from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data import decoded
-from vit_jax.run import build, memory, preflight
-from vit_jax.run.parts import device_cache
+from vit_jax.run import memory
+from vit_jax.run.build import Run
+from vit_jax.run.parts import device_cache, examples, inputs
+from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.store import disk_space
 from vit_jax.train import train
 
@@ -59,9 +61,7 @@ def refused(tmp_path, tiny_run):
 
     def said(*overrides):
         with pytest.raises(UserError) as error:
-            preflight.prepare(
-                tiny_run("input.cache=device", *overrides), epath.Path(tmp_path / "w")
-            )
+            Run.build(tiny_run("input.cache=device", *overrides), epath.Path(tmp_path / "w"))
         return str(error.value)
 
     return said
@@ -72,7 +72,7 @@ def refused(tmp_path, tiny_run):
 def test_trains_to_the_same_bits_without_tensorflow(run_python, tmp_path, is_decoded):
     if is_decoded:
         config = configs.resolve(TINY_RUN, [*RUN, "input.cache=device"])
-        run = preflight.prepare(config, epath.Path(tmp_path / "device"))
+        run = Run.build(config, epath.Path(tmp_path / "device"))
         device_cache.decode(config, run.splits, run.source.num_classes)
     job = json.dumps([TINY_RUN, [*RUN, "input.cache=device"], str(tmp_path / "device")])
     ended = run_python("-c", WITHOUT_TENSORFLOW, job, fresh=True)
@@ -141,9 +141,9 @@ def first_batch(folder, tiny_run):
             "input.num_examples=none", "input.num_classes=none", "input.preprocess=decode|flip_lr|"
             "pad_crop(8, 0)", *overrides,
         )  # fmt: skip
-        source, mesh = build.source(config.input), build.mesh(config.mesh)
-        layout = build.batch_layout(config, source, mesh)
-        with build.train_feed(config, source, layout, start_step=0) as feed:
+        source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+        layout = inputs.batch_layout(config, source, mesh)
+        with inputs.train_feed(config, source, layout, start_step=0) as feed:
             return jax.device_get(next(feed)), feed.bad_images.files
 
     return made
@@ -173,11 +173,9 @@ def test_a_split_that_is_read_twice_is_decoded_once(tiny_run, folder, tmp_path):
         "input.cache=device", "input.source=image_folder", f"input.data_dir={folder.parent}",
         "input.num_examples=none", "input.num_classes=none", "input.preprocess=decode|resize(8)",
     )  # fmt: skip
-    source = build.source(config.input)
-    splits = [
-        build.SplitOfRun(where, source, config.input.preprocess) for where in ("input", "evals.b")
-    ]
-    assert len(set(build.decode(config, splits, source.num_classes).values())) == 1
+    source = examples.source(config.input)
+    splits = [SplitOfRun(where, source, config.input.preprocess) for where in ("input", "evals.b")]
+    assert len(set(device_cache.decode(config, splits, source.num_classes).values())) == 1
     (kept,) = (tmp_path / "cache" / "vit_jax" / "decoded").glob("*/images.npy")
     assert len(np.load(kept)) == 20
 
@@ -208,7 +206,7 @@ def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_
 
 
 def test_sets_of_other_labels_are_other_sets(tiny_run):
-    source = build.source(tiny_run().input)
+    source = examples.source(tiny_run().input)
     folder = lambda: decoded.folder(source, "decode", max_image_pixels=100)
     before = folder()
     source.max_labels = 3
@@ -237,9 +235,9 @@ def test_an_image_of_another_size_is_found_by_a_check_of_all(folder, tiny_run):
     )  # fmt: skip
     for cache, refuses in (("device", True), ("none", False)):
         config = tiny_run(f"input.cache={cache}", *of_folder)
-        split = build.SplitOfRun("input", build.source(config.input), config.input.preprocess)
+        split = SplitOfRun("input", examples.source(config.input), config.input.preprocess)
         with pytest.raises(UserError, match=r"13\.png has 8 x 9") if refuses else nullcontext():
-            build.check_images(config.input, split)
+            device_cache.check_images(config.input, split)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_the_users_error(first_batch, tmp_path):
@@ -250,7 +248,7 @@ def test_a_cache_folder_that_cannot_be_written_is_the_users_error(first_batch, t
 
 def test_decoding_ends_when_nobody_reads(tiny_run, tmp_path):
     config = tiny_run("input.preprocess=decode|resize(8)")
-    split = device_cache.SplitOfRun("input", build.source(config.input), config.input.preprocess)
+    split = device_cache.SplitOfRun("input", examples.source(config.input), config.input.preprocess)
 
     def tell(done, total):
         raise BrokenPipeError

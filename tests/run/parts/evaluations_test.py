@@ -14,8 +14,9 @@ from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
 from vit_jax.data.source import DerivedSource
-from vit_jax.run import build, decode
-from vit_jax.run.parts import evaluations
+from vit_jax.run import decode
+from vit_jax.run.parts import eval_data, evaluations, inputs
+from vit_jax.run.parts.eval_data import ModelClasses
 
 DIGITS = tuple("0123456789")
 
@@ -31,8 +32,8 @@ DIGITS = tuple("0123456789")
 )
 def test_classes_are_the_same_as_far_as_they_have_names(names, same):
     config = configs.load("configs/vit_digits.py", [])
-    classes, mesh = build.ModelClasses(10, names), build.mesh(config.mesh)
-    look = lambda: build.eval_data("test", config, classes, mesh, (8, 8))
+    classes, mesh = ModelClasses(10, names), inputs.mesh(config.mesh)
+    look = lambda: eval_data.eval_data("test", config, classes, mesh, (8, 8))
     if same:
         assert look().source.class_names == DIGITS
     else:
@@ -42,22 +43,22 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
 
 def test_names_that_were_guessed_contradict_none():
     config = configs.load("configs/vit_digits.py", [])
-    classes = build.ModelClasses(10, DIGITS[::-1], assumed=True)
-    data = build.eval_data("test", config, classes, build.mesh(config.mesh), (8, 8))
+    classes = ModelClasses(10, DIGITS[::-1], assumed=True)
+    data = eval_data.eval_data("test", config, classes, inputs.mesh(config.mesh), (8, 8))
     assert data.columns is None
 
 
 def test_a_source_without_a_folder_inherits_none(tmp_path):
     overrides = ("input.source=image_folder", f"input.data_dir={tmp_path}")
     digits = ("evals.test.source=digits",)
-    classes = build.ModelClasses(10, None)
+    classes = ModelClasses(10, None)
     config = configs.load("configs/vit_digits.py", [*overrides, *digits])
-    mesh = build.mesh(config.mesh)
-    assert build.eval_data("test", config, classes, mesh, (8, 8)).source.name == "digits"
+    mesh = inputs.mesh(config.mesh)
+    assert eval_data.eval_data("test", config, classes, mesh, (8, 8)).source.name == "digits"
     own = f"evals.test.data_dir={tmp_path}"
     config = configs.load("configs/vit_digits.py", [*overrides, *digits, own])
     with pytest.raises(UserError, match=r"evals\.test\.data_dir=.*'digits' reads no folder"):
-        build.eval_data("test", config, classes, mesh, (8, 8))
+        eval_data.eval_data("test", config, classes, mesh, (8, 8))
 
 
 class FirstLabelled(DerivedSource):
@@ -70,8 +71,8 @@ class FirstLabelled(DerivedSource):
 
 def test_a_picture_without_a_label_is_of_no_class():
     config = configs.load("configs/vit_digits.py", [])
-    mesh, classes = build.mesh(config.mesh), build.ModelClasses(10, DIGITS)
-    data = build.eval_data("test", config, classes, mesh, (8, 8))
+    mesh, classes = inputs.mesh(config.mesh), ModelClasses(10, DIGITS)
+    data = eval_data.eval_data("test", config, classes, mesh, (8, 8))
     source = FirstLabelled(data.source)
     data = data._replace(split=data.split._replace(source=source))
     as_they_are = SimpleNamespace(images=lambda batch: batch["image"])
@@ -100,10 +101,10 @@ def of_imagenet(tmp_path):
 
 
 def test_classes_of_imagenet_are_found_among_the_models(of_imagenet):
-    mesh = build.mesh(of_imagenet.mesh)
+    mesh = inputs.mesh(of_imagenet.mesh)
     names = ("n03032252 cinema, movie theater", "n02018795 bustard", "n01440764 tench")
-    look = lambda *names: build.eval_data(
-        "val", of_imagenet, build.ModelClasses(len(names), names), mesh, (8, 8)
+    look = lambda *names: eval_data.eval_data(
+        "val", of_imagenet, ModelClasses(len(names), names), mesh, (8, 8)
     )
     assert look(*names).columns == (2, 0)
     assert look("n01440764", "n03032252 cinema").columns is None
@@ -119,8 +120,8 @@ def frozen(config, **fields):
 
 
 def test_features_of_any_classes_are_compared(of_imagenet):
-    mesh, classes = build.mesh(of_imagenet.mesh), build.ModelClasses(7, None)
-    look = lambda **fields: build.eval_data(
+    mesh, classes = inputs.mesh(of_imagenet.mesh), ModelClasses(7, None)
+    look = lambda **fields: eval_data.eval_data(
         "f", frozen(of_imagenet, **fields), classes, mesh, (8, 8)
     )
     data = look(shots=(1, 3), neighbours=(6,))
@@ -147,8 +148,8 @@ def test_features_of_any_classes_are_compared(of_imagenet):
 
 def test_both_splits_of_features_are_decoded_apart(of_imagenet, tmp_path):
     config = frozen(of_imagenet, shots=(1,), neighbours=(), split="val[:2]")
-    classes = build.ModelClasses(2, None)
-    data = build.eval_data("f", config, classes, build.mesh(config.mesh), (8, 8))
+    classes = ModelClasses(2, None)
+    data = eval_data.eval_data("f", config, classes, inputs.mesh(config.mesh), (8, 8))
     folders = {part.split.where: tmp_path / part.split.where for part in data.parts}
     written = configs.to_dict(config)
     job = {"config": written, "num_classes": 2, "folders": {w: str(f) for w, f in folders.items()}}
@@ -158,12 +159,12 @@ def test_both_splits_of_features_are_decoded_apart(of_imagenet, tmp_path):
 
 def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagenet, tmp_path):
     graph = nnx.graphdef(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
-    classes = build.ModelClasses(2, None)
+    classes = ModelClasses(2, None)
 
     def file(*overrides):
         config = frozen(of_imagenet, shots=(1,), neighbours=())
         config = configs.resolve(configs.to_dict(config), overrides)
-        data = build.eval_data("f", config, classes, build.mesh(config.mesh), (8, 8))
+        data = eval_data.eval_data("f", config, classes, inputs.mesh(config.mesh), (8, 8))
         return evaluations._cache(config, data, graph).path({"p": np.ones(2)}).name
 
     first = file()
@@ -185,9 +186,9 @@ def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
     def look(names, **fields):
         evaluation = {**shared, "preprocess": "decode|crop_border(2)|resize(4)", **fields}
         config = configs.resolve({"evals": {"o": evaluation}, "input": {"batch_size": 2}})
-        build.check_evals(config)
-        classes = build.ModelClasses(len(names), names)
-        return build.eval_data("o", config, classes, build.mesh(config.mesh), (4, 4))
+        evaluations.check_evals(config)
+        classes = ModelClasses(len(names), names)
+        return eval_data.eval_data("o", config, classes, inputs.mesh(config.mesh), (4, 4))
 
     thousand = tuple(synsets.names_1k().values())
     data = look(thousand, classes="objectnet")

@@ -3,12 +3,13 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.builtin import Synthetic
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs
+from vit_jax.run.parts.durations import make_durations
 
 
 def indices(config, steps):
-    source = build.source(config.input)
-    with build.train_batches(config, source, start_step=0) as batches:
+    source = examples.source(config.input)
+    with inputs.train_batches(config, source, start_step=0) as batches:
         return np.concatenate([next(batches)["index"] for _ in range(steps)])
 
 
@@ -16,15 +17,16 @@ def test_a_run_goes_over_its_subset(tiny_run):
     """An epoch has 16 of the 64 declared examples: one batch."""
     for override in ("input.subset_fraction=0.25", "input.subset_examples=16"):
         config = tiny_run(override)
-        assert build.declared_examples(config.input) == 16
-        assert build.source(config.input).num_examples == 16
+        assert examples.declared_examples(config.input) == 16
+        assert examples.source(config.input).num_examples == 16
         epochs = indices(config, 2).reshape(2, 16)
         np.testing.assert_array_equal(np.sort(epochs), [np.arange(16)] * 2)
 
 
 def test_the_subset_does_not_depend_on_the_seed(tiny_run):
     one, other = (
-        build.source(tiny_run("input.subset_examples=5", f"seed={seed}").input) for seed in (0, 1)
+        examples.source(tiny_run("input.subset_examples=5", f"seed={seed}").input)
+        for seed in (0, 1)
     )
     assert [one.describe(i) for i in range(5)] == [other.describe(i) for i in range(5)]
     assert one.fingerprint == other.fingerprint
@@ -32,19 +34,19 @@ def test_the_subset_does_not_depend_on_the_seed(tiny_run):
 
 def test_a_subset_by_class(tiny_run):
     config = tiny_run("input.subset_per_class=3")  # out of four classes
-    source = build.source(config.input)
+    source = examples.source(config.input)
     assert source.num_examples == 12
-    assert build.declared_examples(config.input) is None
-    with build.train_batches(config, source, start_step=0) as batches:
+    assert examples.declared_examples(config.input) is None
+    with inputs.train_batches(config, source, start_step=0) as batches:
         labels = next(batches)["labels"][:12, 0]
     np.testing.assert_array_equal(np.bincount(labels), [3] * 4)
 
 
 def test_the_declared_number_is_that_of_the_split(tiny_run):
     changed = ("input.source=digits", "input.num_classes=10", "input.subset_examples=100")
-    assert build.source(tiny_run("input.num_examples=1437", *changed).input).num_examples == 100
+    assert examples.source(tiny_run("input.num_examples=1437", *changed).input).num_examples == 100
     with pytest.raises(UserError, match=r"input\.num_examples=100, but the data have 1437"):
-        build.source(tiny_run("input.num_examples=100", *changed).input)
+        examples.source(tiny_run("input.num_examples=100", *changed).input)
 
 
 MIXTURE = (
@@ -58,12 +60,16 @@ MIXTURE = (
 def test_a_mixture_takes_its_shares(tiny_run):
     """Batches of 16 have 12 of the first component, with examples [0, 60), and 4 others."""
     config = tiny_run(*MIXTURE)
-    assert build.declared_examples(config.input) == build.source(config.input).num_examples == 68
+    assert (
+        examples.declared_examples(config.input) == examples.source(config.input).num_examples == 68
+    )
     batches = indices(config, 10).reshape(10, 16)
     np.testing.assert_array_equal((batches < 60).sum(axis=1), [12] * 10)
     small = batches[batches >= 60].reshape(-1, 8)
     np.testing.assert_array_equal(np.sort(small), [np.arange(60, 68)] * 5)
-    assert build.title(config.input, build.source(config.input)) == "large 75.0% + small 25.0%"
+    assert (
+        examples.title(config.input, examples.source(config.input)) == "large 75.0% + small 25.0%"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,14 +92,14 @@ def test_a_mixture_takes_its_shares(tiny_run):
 )
 def test_impossible_mixtures_are_refused(tiny_run, overrides, message):
     with pytest.raises(UserError, match=message):
-        build.source(tiny_run(*MIXTURE, *overrides).input)
+        examples.source(tiny_run(*MIXTURE, *overrides).input)
 
 
 def test_repeats(tiny_run):
     """An epoch of 64 examples in four batches of 16 has 22: 20 three times and two twice."""
     config = tiny_run("input.repeats=3")
-    assert build.declared_examples(config.input) == 64
-    assert build.durations(config, num_examples=64).steps_per_epoch == 4
+    assert examples.declared_examples(config.input) == 64
+    assert make_durations(config, num_examples=64).steps_per_epoch == 4
     counts = np.bincount(indices(config, 4), minlength=64)
     np.testing.assert_array_equal(np.bincount(counts), [42, 0, 2, 20])
     for batch in indices(config, 4).reshape(4, 16):
@@ -112,7 +118,7 @@ def test_repeats(tiny_run):
 )
 def test_impossible_repeats_are_refused(tiny_run, overrides, message):
     config = tiny_run(*overrides, "input.repeats=3")
-    for function in (build.source, build.declared_examples):
+    for function in (examples.source, examples.declared_examples):
         with pytest.raises(UserError, match=message):
             function(config.input)
 
@@ -123,7 +129,7 @@ def test_classes_of_equal_weight(tiny_run):
         "input.source=digits", "input.num_examples=none", "input.num_classes=10",
         "input.balance=class", "input.batch_size=20",
     )  # fmt: skip
-    with build.train_batches(config, build.source(config.input), start_step=5) as batches:
+    with inputs.train_batches(config, examples.source(config.input), start_step=5) as batches:
         labels = next(batches)["labels"].reshape(2, 10)
     np.testing.assert_array_equal(np.sort(labels), [np.arange(10)] * 2)
 
@@ -138,12 +144,12 @@ def test_examples_are_kept_in_memory(tiny_run, monkeypatch):
     np.testing.assert_array_equal(kept, indices(tiny_run(), 30))
     assert len(reads) >= 30 * 16
     with pytest.raises(UserError, match=r"limit of 1,000\. Set input\.cache_bytes"):
-        build.source(tiny_run("input.cache=ram", "input.cache_bytes=1000").input)
+        examples.source(tiny_run("input.cache=ram", "input.cache_bytes=1000").input)
 
 
 def test_only_record_files_are_copied(tiny_run, tmp_path):
     with pytest.raises(UserError, match=r"synthetic may be kept in memory by input\.cache=\"ram"):
-        build.source(tiny_run(f"input.cache={tmp_path}").input)
+        examples.source(tiny_run(f"input.cache={tmp_path}").input)
 
 
 MOST_BYTES_RATIO = 1.02  # of all bytes sent to the devices to those of the images
@@ -158,9 +164,9 @@ def test_labels_of_many_classes_add_little_to_what_is_sent(tiny_run, monkeypatch
         "input.num_classes=21843", "input.num_examples=2", "input.batch_size=2",
         "input.preprocess=decode|resize(224)",
     )  # fmt: skip
-    source = build.source(config.input)
-    layout = build.batch_layout(config, source, build.mesh(config.mesh))
-    with build.train_feed(config, source, layout, start_step=0) as feed:
+    source = examples.source(config.input)
+    layout = inputs.batch_layout(config, source, inputs.mesh(config.mesh))
+    with inputs.train_feed(config, source, layout, start_step=0) as feed:
         batch = next(feed)
     assert batch["labels"].shape == (2, 64)
     assert [x.shape for name, x in batch.items() if name == "label_weights"] == [(2, 64)] * weighted

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 
-from vit_jax.run import build
+from vit_jax.run.parts import outputs
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from vit_jax.run import build
 def test_classes_that_have_moved_are_named(tmp_path, tiny_run, there, here, said):
     """With --allow_config_change the head goes on with rows of other classes."""
     config, workdir = tiny_run(), epath.Path(tmp_path)
-    with contextlib.closing(build.store(config, workdir)) as store:
+    with contextlib.closing(outputs.store(config, workdir)) as store:
         store.save(1, {"step": jnp.zeros(1)}, {"class_names": there}, {})
     source = SimpleNamespace(fingerprint="another", class_names=here)
-    changes = build.entry(config, workdir, source, None, allow_config_change=True).changes
+    changes = outputs.entry(config, workdir, source, None, allow_config_change=True).changes
     expected = [f"classes: {each}; the head keeps its rows, whatever they meant" for each in said]
     assert [change for change in changes if change.startswith("classes: ")] == expected

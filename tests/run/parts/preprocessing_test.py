@@ -6,7 +6,7 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
-from vit_jax.run import build
+from vit_jax.run.parts import networks, preprocessing
 
 SQUARE, UPRIGHT = (224, 224), (224, 160)
 TIMM = (
@@ -33,18 +33,18 @@ OPS = {
 
 @pytest.mark.parametrize("ops", OPS)
 def test_there_and_back(ops):
-    assert build.as_preprocess(ops, "evals.val.preprocess") == OPS[ops]
-    assert build.as_ops(OPS[ops]) == ops
+    assert preprocessing.as_preprocess(ops, "evals.val.preprocess") == OPS[ops]
+    assert preprocessing.as_ops(OPS[ops]) == ops
 
 
 def test_prediction_is_of_ordinary_images():
     ops = "decode|white_level(1)|resize(224)"
-    assert build.as_preprocess(ops, "preprocess") == OPS["decode|resize(224)"]
+    assert preprocessing.as_preprocess(ops, "preprocess") == OPS["decode|resize(224)"]
 
 
 def test_arguments_by_place():
     ops = "decode|resize_small(9, 'area', False, 'down', 'down')|central_crop(8, 'nearest')"
-    assert build.as_preprocess(ops, "preprocess") == Preprocess(
+    assert preprocessing.as_preprocess(ops, "preprocess") == Preprocess(
         (8, 8), 9, (8, 8), interpolation="area", antialias=False, longer="down", middle="nearest"
     )
 
@@ -57,7 +57,7 @@ def test_the_first_evaluation_says_how_predictions_images_are_resized():
             "evals": {"val": {"preprocess": ops}},
         }
     )
-    assert build.preprocess(config) == Preprocess(
+    assert networks.preprocess(config) == Preprocess(
         (16, 16), 20, (16, 16), (0.1, 0.2, 0.3), interpolation="lanczos", longer="down"
     )
 
@@ -65,18 +65,18 @@ def test_the_first_evaluation_says_how_predictions_images_are_resized():
 def test_unsupported_preprocessing_is_refused():
     for ops in ("decode|resize(8)|flip_lr", "decode|central_crop(16)|resize(8)"):
         with pytest.raises(UserError, match=r"evals\.val.*prediction repeats; it can: decode"):
-            build.as_preprocess(ops, "evals.val.preprocess")
+            preprocessing.as_preprocess(ops, "evals.val.preprocess")
 
 
 def test_weights_is_for_evaluations_of_weights():
     config = {"evals": {"val": {"preprocess": "weights"}}}
     with pytest.raises(UserError, match=r"evals\.val\.preprocess='weights' is for .*evaluate"):
-        build.preprocess(configs.resolve(config))
+        networks.preprocess(configs.resolve(config))
     about = models.Preprocess(SQUARE, 256, SQUARE, mean=(0.1, 0.2, 0.3))
     config["evals"]["test"] = {"preprocess": "decode|resize(224)"}
-    resolved, notices = build.as_weights_say(configs.resolve(config), about)
+    resolved, notices = preprocessing.as_weights_say(configs.resolve(config), about)
     assert resolved.evals["val"].preprocess == "decode|resize_small(256)|central_crop(224)"
     assert resolved.evals["test"].preprocess == "decode|resize(224)"
     assert resolved.input.mean == (0.1, 0.2, 0.3)
     assert len(notices) == 2 and "0.1, 0.2, 0.3" in notices[1]
-    assert build.as_weights_say(resolved, about) == (resolved, [])
+    assert preprocessing.as_weights_say(resolved, about) == (resolved, [])

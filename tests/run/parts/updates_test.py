@@ -9,8 +9,8 @@ import pytest
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.optim import optimizers
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run import build
-from vit_jax.run.parts import updates
+from vit_jax.run.parts import inputs, networks, outputs, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.train import train
 from vit_jax.training.state import state_layout
 
@@ -18,7 +18,7 @@ from vit_jax.training.state import state_layout
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_every_optimizer_by_name(tiny_run, name):
     c = tiny_run(f"optim.name={name}").optim
-    assert build.optimizer(c, lambda step: c.lr)
+    assert updates.optimizer(c, lambda step: c.lr)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_every_optimizer_by_name(tiny_run, name):
 def test_a_field_that_goes_unread_is_refused(tiny_run, name, field, message):
     c = tiny_run(f"optim.name={name}", f"optim.{field}").optim
     with pytest.raises(UserError, match=message):
-        build.optimizer(c, lambda step: c.lr)
+        updates.optimizer(c, lambda step: c.lr)
 
 
 def test_offloading_needs_memory_to_go_to(tiny_run):
@@ -45,17 +45,17 @@ def test_offloading_needs_memory_to_go_to(tiny_run):
 
     mesh = SimpleNamespace(devices=np.array([Device()]))
     with pytest.raises(UserError, match=r"a chip has device: set model\.remat=full"):
-        build.layout(tiny_run("model.remat=offload"), None, None, mesh)
+        updates.layout(tiny_run("model.remat=offload"), None, None, mesh)
 
 
 def test_a_kernel_of_attention_for_other_devices_is_refused(tiny_run):
     config = tiny_run("model.attention=fused")
     with pytest.raises(UserError, match=r"fused runs on a TPU from v4 on, not on cpu: set model"):
-        build.layout(config, None, None, build.mesh(config.mesh))
+        updates.layout(config, None, None, inputs.mesh(config.mesh))
 
 
 def lr(config, *, num_examples=64):
-    return build.schedule(config.optim, build.durations(config, num_examples=num_examples))
+    return updates.schedule(config.optim, make_durations(config, num_examples=num_examples))
 
 
 def test_schedule_reads_its_fields(tiny_run):
@@ -67,14 +67,14 @@ def test_schedule_reads_its_fields(tiny_run):
 
 
 def test_a_trace_that_would_never_come_is_refused(tiny_run):
-    assert build.durations(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
+    assert make_durations(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
     with pytest.raises(UserError, match=r"profile_at_step=7 never comes: .* 6 steps"):
-        build.durations(tiny_run("log.profile_at_step=7"), num_examples=64)
+        make_durations(tiny_run("log.profile_at_step=7"), num_examples=64)
 
 
 @pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])
 def test_a_cadence_beyond_the_last_step_means_only_the_last(tiny_run, field):
-    plan = build.durations(tiny_run(f"{field}=1_000_000"), num_examples=64)
+    plan = make_durations(tiny_run(f"{field}=1_000_000"), num_examples=64)
     due = plan.log if field.startswith("log") else plan.save
     assert [step for step in range(plan.total_steps + 1) if due(step)] == [6]
 
@@ -82,7 +82,7 @@ def test_a_cadence_beyond_the_last_step_means_only_the_last(tiny_run, field):
 @pytest.mark.parametrize("length", ["steps=8", "epochs=2", "examples=128"])
 def test_cooldown_in_three_units(tiny_run, length):
     config = tiny_run("optim.schedule=constant", "total.steps=16", f"optim.cooldown_{length}")
-    assert build.durations(config, num_examples=64).cooldown_steps == 8
+    assert make_durations(config, num_examples=64).cooldown_steps == 8
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_an_impossible_schedule_is_explained(tiny_run, overrides, message):
 def test_parameters_by_pattern(tiny_run, override, moved):
     c = tiny_run("optim.name=sgd", "optim.grad_clip_norm=none", override).optim
     params = {name: {"kernel": jnp.ones((2, 2))} for name in moved}
-    tx = build.optimizer(c, lambda step: 1.0)
-    updates, _ = tx.update(params, tx.init(params), params)
+    tx = updates.optimizer(c, lambda step: 1.0)
+    change, _ = tx.update(params, tx.init(params), params)
     for name, by in moved.items():
-        np.testing.assert_allclose(updates[name]["kernel"], -by)
+        np.testing.assert_allclose(change[name]["kernel"], -by)
 
 
 @pytest.mark.parametrize("field", ["freeze=haed/.*", "lr_multipliers=haed/.*=2"])
@@ -126,16 +126,16 @@ def test_a_pattern_that_matches_nothing_stops_before_anything_is_written(tiny_ru
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_a_checkpoint_keeps_every_array_in_its_place(tiny_run, tmp_path, name):
     config = tiny_run(f"optim.name={name}", "optim.mu_dtype=bfloat16", "optim.freeze=patches/.*")
-    model = build.model(config, num_classes=4)
-    optimizer = build.optimizer(config.optim, lambda step: config.optim.lr)
-    mesh = build.mesh(config.mesh)
+    model = networks.model(config, num_classes=4)
+    optimizer = updates.optimizer(config.optim, lambda step: config.optim.lr)
+    mesh = inputs.mesh(config.mesh)
     layout = state_layout(model.make, optimizer, mesh, ema_decay=None, shard_optimizer=False).state
     leaves, structure = jax.tree.flatten(layout)
     numbers = (np.full(x.shape, i, x.dtype) for i, x in enumerate(leaves))
     state = structure.unflatten(
         jax.device_put(n, x.sharding) for n, x in zip(numbers, leaves, strict=True)
     )
-    with contextlib.closing(build.store(config, tmp_path)) as store:
+    with contextlib.closing(outputs.store(config, tmp_path)) as store:
         store.save(0, state, {}, {})
         store.wait()
         restored = store.restore(layout)
@@ -157,14 +157,14 @@ def test_resuming_gives_the_same_bits(tiny_run, tmp_path, name):
 def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     blended = jnp.array([[0.75, 0.25, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
     fields = ("loss.kind=sigmoid", "loss.mixup=0.8")
-    shares = build.objective(tiny_run(*fields), num_classes=4)
-    whole = build.objective(tiny_run(*fields, "loss.binarize_targets=true"), num_classes=4)
+    shares = updates.objective(tiny_run(*fields), num_classes=4)
+    whole = updates.objective(tiny_run(*fields, "loss.binarize_targets=true"), num_classes=4)
     np.testing.assert_array_equal(shares.asked(blended), blended)
     np.testing.assert_array_equal(whole.asked(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
     with pytest.raises(
         UserError, match=r"loss\.binarize_targets=True goes with loss\.kind=sigmoid"
     ):
-        build.objective(tiny_run("loss.binarize_targets=true"), num_classes=4)
+        updates.objective(tiny_run("loss.binarize_targets=true"), num_classes=4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs
 from vit_jax.tools.look import preview
 
 COMMAND = ("-m", "vit_jax", "preview", "--config", "configs/vit_digits.py")
@@ -21,8 +21,8 @@ def drawn(monkeypatch):
 
 
 def batch(config, step):
-    source = build.source(config.input)
-    with build.train_batches(config, source, start_step=step - 1) as batches:
+    source = examples.source(config.input)
+    with inputs.train_batches(config, source, start_step=step - 1) as batches:
         return next(batches)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.xla_flags import xla_flags
 from vit_jax import config as configs
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import compiled
 from vit_jax.tools.plan.compiled import DoesNotFit, Figures, lower, planned_step
 from vit_jax.tools.plan.hlo import KERNEL_FLOPS_A_CYCLE, mega_cycles
@@ -20,7 +20,7 @@ def lowered(config_file):
 
     def lowered(*overrides):
         config = configs.load(config_file, overrides)
-        return lower(planned_step(config, build.mesh(config.mesh)))
+        return lower(planned_step(config, inputs.mesh(config.mesh)))
 
     return lowered
 

@@ -24,10 +24,10 @@ with contextlib.suppress(SystemExit):
 
 from vit_jax import config as configs
 from vit_jax.tools.plan.compiled import key, lower, planned_step
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 
 config = configs.load(sys.argv[2], [])
-print(key(lower(planned_step(config, build.mesh(config.mesh))), "v5e:2x2"))
+print(key(lower(planned_step(config, inputs.mesh(config.mesh))), "v5e:2x2"))
 """
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.training.loggers.one_row import end_with
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
-from vit_jax.run import build
+from vit_jax.run.parts import outputs
 from vit_jax.train import train
 from vit_jax.training.loggers.mlflow_runs import RETRIES, MLflow, check_experiment
 
@@ -147,7 +147,7 @@ def test_a_real_store_in_a_file(tmp_path, tiny_run, monkeypatch):
     png = io.BytesIO()
     Image.new("RGB", (4, 4)).save(png, "PNG")
     config = tiny_run(EXPERIMENT, "log.every_steps=2")
-    with build.log(config, workdir, start_step=1) as log:
+    with outputs.log(config, workdir, start_step=1) as log:
         log.write(2, {"train/loss": 0.5, "test/accuracy": float("nan")}, {"own/a": png.getvalue()})
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("vit").experiment_id

@@ -32,7 +32,7 @@ class Durations:
             )
 
 
-def durations(config: RunConfig, *, num_examples: int) -> Durations:
+def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
     """Durations in steps, rounded to the nearest whole one."""
     batch_size, optim = config.input.batch_size, config.optim
 

@@ -18,7 +18,7 @@ from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel.products import Products
-from vit_jax.run.parts.durations import Durations, durations
+from vit_jax.run.parts.durations import Durations, make_durations
 from vit_jax.run.parts.examples import class_frequencies
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.preprocessing import view_sizes
@@ -345,25 +345,30 @@ def step_parts(
     class_names: Sequence[str] | None = (),
     source: Source | None = None,
     rising: schedules.Schedule | None = None,
-    look: Callable[..., Any] | None = None,
+    attempt: Callable[..., Any] | None = None,
 ) -> StepParts:
-    """The parts of a step on `mesh`, each made by `look` (Problems.look); nothing is allocated.
+    """The parts of a step on `mesh`; nothing is allocated.
 
     class_names: of the data; None: they have none; (): not known, since no data were read.
     source: the data, if there are; for what the loss takes from their labels.
     rising: a learning rate to be tried, instead of the config's schedule.
+    attempt: ErrorCollector.attempt, which makes each part; None: the first error is raised.
     """
-    look = look or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
-    steps = look("plan", durations, config, num_examples=num_examples)
-    network = look("model", model, config, num_classes=num_classes)
-    rate = rising or look("optim", schedule, config.optim, steps)
+    attempt = attempt or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
+    steps = attempt("plan", make_durations, config, num_examples=num_examples)
+    network = attempt("model", model, config, num_classes=num_classes)
+    rate = rising or attempt("optim", schedule, config.optim, steps)
     of_data = {"num_classes": num_classes, "class_names": class_names}
-    beside = look("method", teacher, config, mesh, **of_data)
-    state = look("optim", layout, config, network.make, rate, mesh, beside)
-    total_steps = 1 if steps is errors.MISSING else steps.total_steps
-    loss = look("loss", _loss, config, source, num_classes=num_classes, total_steps=total_steps)
-    computed = look("method", products, config, network, beside)
+    beside = attempt("method", teacher, config, mesh, **of_data)
+    state = attempt("optim", _layout, config, network, rate, mesh, beside)
+    total_steps = 1 if steps is errors.NOT_MADE else steps.total_steps
+    loss = attempt("loss", _loss, config, source, num_classes=num_classes, total_steps=total_steps)
+    computed = attempt("method", products, config, network, beside)
     return StepParts(steps, network, rate, state, loss, computed)
+
+
+def _layout(config: RunConfig, model: Model, *rest: Any) -> StateLayout:
+    return layout(config, model.make, *rest)
 
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:

@@ -27,8 +27,10 @@ from vit_jax.core.screen import Screen
 from vit_jax.draw import scales
 from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
 from vit_jax.draw.scales import Axes, Scale
-from vit_jax.run import build, preflight
+from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
+from vit_jax.run.parts import device_cache, examples, inputs, networks, pins, updates
+from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.session import first_state
 from vit_jax.store import disk_space
 from vit_jax.tools.look.preview import save
@@ -125,12 +127,12 @@ def rate_test(
         raise UserError(
             f"--min_lr={min_lr:g} --max_lr={max_lr:g}: give rates that rise from above 0."
         )
-    config = build.pinned(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
-    build.check_views(config.input)
-    source, mesh = build.source(config.input), build.mesh(config.mesh)
-    batches = build.batch_layout(config, source, mesh)
+    config = pins.pinned(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
+    examples.check_views(config.input)
+    source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+    batches = inputs.batch_layout(config, source, mesh)
     growth = math.log(max_lr / min_lr) / (steps - 1)
-    parts = build.step_parts(
+    parts = updates.step_parts(
         config,
         mesh,
         num_examples=source.num_examples,
@@ -139,17 +141,17 @@ def rate_test(
         source=source,
         rising=lambda step: min_lr * jnp.exp(growth * step),
     )
-    build.check_init(config.init)
-    split = build.SplitOfRun("input", source, config.input.preprocess)
-    build.decode(config, [split], source.num_classes)
+    networks.check_init(config.init)
+    split = SplitOfRun("input", source, config.input.preprocess)
+    device_cache.decode(config, [split], source.num_classes)
     rates: list[float] = []
     losses: list[float] = []
     with (
         explain_out_of_memory(config),
-        build.train_feed(config, source, batches, start_step=0) as feed,
+        inputs.train_feed(config, source, batches, start_step=0) as feed,
     ):
         layout = parts.layout
-        update = lower_update(build.update(config, parts), layout.in_steps, batches).compile()
+        update = lower_update(updates.update(config, parts), layout.in_steps, batches).compile()
         state = first_state(config, layout, parts.model.info, screen)
         fixed = layout.read_fixed()
         for step in range(steps):
@@ -224,7 +226,7 @@ def main(_: list[str]) -> None:
     if output is not None:
         disk_space.check_output(output)  # before a search of minutes
     config = configs.load(FLAGS.config, FLAGS.config_override)
-    preflight.check_folders(config)
+    check_folders(config)
     compilation_cache.use()
     limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
     found = rate_test(config, **limits, screen=Screen(sys.stderr))

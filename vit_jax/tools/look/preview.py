@@ -18,7 +18,9 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
-from vit_jax.run import build, preflight
+from vit_jax.run.build import check_folders
+from vit_jax.run.parts import examples, inputs, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.store import disk_space
 from vit_jax.training import step as steps
 from vit_jax.training.method import view_names
@@ -35,16 +37,16 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     """
     if max_images < 1:
         raise UserError(f"--max_images={max_images}: give at least 1.")
-    build.check_views(config.input)
-    source = build.source(config.input)
-    durations = build.durations(config, num_examples=source.num_examples)
+    examples.check_views(config.input)
+    source = examples.source(config.input)
+    durations = make_durations(config, num_examples=source.num_examples)
     if not 1 <= step <= durations.total_steps:
         raise UserError(
             f"--step={step}: this run has the steps 1 to {durations.total_steps:,}; nearest: "
             f"{min(max(step, 1), durations.total_steps):,}. total.* says how many."
         )
-    objective = build.objective(config, num_classes=source.num_classes)
-    with build.train_batches(config, source, start_step=step - 1) as batches:
+    objective = updates.objective(config, num_classes=source.num_classes)
+    with inputs.train_batches(config, source, start_step=step - 1) as batches:
         batch = next(batches)
 
     @jax.jit
@@ -121,7 +123,7 @@ def main(_: list[str]) -> None:
     if output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     config = configs.load(FLAGS.config, FLAGS.config_override)
-    preflight.check_folders(config)
+    check_folders(config)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     save(preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images), output)
     print(f"saved    {output}")

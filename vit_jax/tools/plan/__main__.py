@@ -21,7 +21,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.run import build
+from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import DoesNotFit
 from vit_jax.tools.plan.forecast import Forecast, forecast
@@ -46,7 +46,7 @@ def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> 
 
 def mesh(config: RunConfig, name: str | None) -> Mesh:
     """The devices of a topology, or those here."""
-    return topology.mesh(name, config.mesh) if name is not None else build.mesh(config.mesh)
+    return topology.mesh(name, config.mesh) if name is not None else inputs.mesh(config.mesh)
 
 
 def largest(config: RunConfig, name: str | None, screen: Screen) -> LargestBatch:

@@ -26,7 +26,7 @@ from vit_jax.core.files import cache_dir, write_text
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
-from vit_jax.run import build
+from vit_jax.run.parts import examples, preprocessing, updates
 from vit_jax.tools.plan import gpu
 from vit_jax.tools.plan import hlo as hlo_text
 from vit_jax.tools.plan import kernels as gpu_kernels
@@ -95,16 +95,16 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     """
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
-    num_examples = num_examples or build.declared_examples(config.input) or batch_size
-    parts = build.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
+    num_examples = num_examples or examples.declared_examples(config.input) or batch_size
+    parts = updates.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
     batch = step.batch_layout(
         mesh,
         batch_size=batch_size,
         image_size=parts.model.preprocess.image_size,
-        views=build.view_sizes(config.input),
+        views=preprocessing.view_sizes(config.input),
         max_labels=1,
     )
-    update = build.update(config, parts)
+    update = updates.update(config, parts)
     layout = parts.layout.in_steps
     total_steps = parts.durations.total_steps
     return PlannedStep(parts.model.info, parts.products, layout, batch, update, total_steps)

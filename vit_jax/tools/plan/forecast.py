@@ -17,7 +17,7 @@ from vit_jax.core.screen import format_bytes
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
-from vit_jax.run import build
+from vit_jax.run.parts import device_cache, examples, inputs
 from vit_jax.tools.plan import gpu
 from vit_jax.tools.plan.compiled import (
     DoesNotFit,
@@ -190,7 +190,7 @@ def forecast(
     """
     c = config.input
     num_examples = _declared_examples(c)
-    build.check_views(c)
+    examples.check_views(c)
     _check_batch(config, mesh, topology)
     step = planned_step(config, mesh, num_examples=num_examples)
     figures, from_cache = None, False
@@ -232,7 +232,7 @@ def forecast(
 
 def _declared_examples(c: InputConfig) -> int:
     """Examples of an epoch. UserError unless the config declares them and the classes."""
-    declared = build.declared_examples(c)
+    declared = examples.declared_examples(c)
     there = {
         "num_examples": declared or (c.subset_per_class and c.num_examples),
         "num_classes": c.num_classes,
@@ -255,7 +255,7 @@ def _declared_examples(c: InputConfig) -> int:
 def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
     """UserError unless a batch divides over the mesh; names topologies over which it does."""
     try:
-        build.check_batch(config, mesh)
+        inputs.check_batch(config, mesh)
     except UserError as error:
         if topology is None or -1 not in dataclasses.astuple(config.mesh):
             raise
@@ -297,10 +297,10 @@ def _with_images(memory: Memory, config: RunConfig, mesh: Mesh, num_examples: in
     that do not run on devices.
     """
     c = config.input
-    if not build.is_cached(c):
+    if not device_cache.is_cached(c):
         return memory
-    size = build.cached_size(c.preprocess, "input.preprocess")
-    images = build.cached_bytes(num_examples, size, mesh, memory.there).on_device
+    size = device_cache.cached_size(c.preprocess, "input.preprocess")
+    images = device_cache.cached_bytes(num_examples, size, mesh, memory.there).on_device
     return dataclasses.replace(memory, images=images)
 
 

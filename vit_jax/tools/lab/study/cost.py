@@ -6,10 +6,11 @@ from typing import NamedTuple
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import MISSING, Problems, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.models import ModelInfo
 from vit_jax.parallel.products import Products
-from vit_jax.run import build
+from vit_jax.run.parts import examples, inputs, networks, teachers, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.tools.lab.sweep.grid import CONFIG, Point
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
@@ -48,14 +49,14 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
 
     Examples and classes are those that the config declares, else those of the data.
     """
-    problems, known, made = Problems(), _Known(), {}
+    errors, known, made = ErrorCollector(), _Known(), {}
     for point in points:
         said = ", ".join(f"{field}={value}" for field, value in point.values.items())
-        cost = problems.look(said, _cost, point, known)
-        if cost is not MISSING:
+        cost = errors.attempt(said, _cost, point, known)
+        if cost is not NOT_MADE:
             made[point.name] = cost
-    if problems.found:
-        lines = "".join(f"\n  {what}: {error}" for what, error in problems.found)
+    if errors.found:
+        lines = "".join(f"\n  {what}: {error}" for what, error in errors.found)
         raise UserError(f"Nothing was started: the grid is not right.{lines}")
     return made
 
@@ -72,22 +73,27 @@ class _Known:
         c = config.input
         key = repr(c)
         if key not in self._sizes:
-            examples, classes = build.declared_examples(c), c.num_classes
-            if examples is None or classes is None:
-                source = build.source(c)
-                examples, classes = source.num_examples, source.num_classes
-            self._sizes[key] = examples, classes
+            num_examples, classes = examples.declared_examples(c), c.num_classes
+            if num_examples is None or classes is None:
+                source = examples.source(c)
+                num_examples, classes = source.num_examples, source.num_classes
+            self._sizes[key] = num_examples, classes
         return self._sizes[key]
 
     def model(self, config: RunConfig, classes: int) -> tuple[ModelInfo, Products]:
         """The model's figures, and what its method computes for an example."""
-        of_model = (build.architecture(config), build.preprocess(config), config.lora, classes)
+        of_model = (
+            networks.architecture(config),
+            networks.preprocess(config),
+            config.lora,
+            classes,
+        )
         key = repr((*of_model, config.method, config.input.views, config.input.batch_size))
         if key not in self._models:
-            model = build.model(config, num_classes=classes)
-            mesh = build.mesh(config.mesh)
-            teacher = build.teacher(config, mesh, num_classes=classes, class_names=())
-            self._models[key] = model.info, build.products(config, model, teacher)
+            model = networks.model(config, num_classes=classes)
+            mesh = inputs.mesh(config.mesh)
+            teacher = teachers.teacher(config, mesh, num_classes=classes, class_names=())
+            self._models[key] = model.info, updates.products(config, model, teacher)
         return self._models[key]
 
 
@@ -95,7 +101,7 @@ def _cost(point: Point, known: _Known) -> Cost:
     config = configs.load(point.config, point.overrides)
     examples, classes = known.sizes(config)
     model, products = known.model(config, classes)
-    steps = build.durations(config, num_examples=examples).total_steps
+    steps = make_durations(config, num_examples=examples).total_steps
     seen = steps * config.input.batch_size
     return Cost(model, products, family(model.name), examples, steps, seen, classes)
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax.core.errors import Problems, UserError, nearest
+from vit_jax.core.errors import ErrorCollector, UserError, nearest
 from vit_jax.probes import scaling_law
-from vit_jax.run import build
+from vit_jax.run.parts.evaluations import KINDS
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.study import page, points, results
 from vit_jax.tools.lab.study.cost import Cost, costs
@@ -138,8 +138,8 @@ def _check_metric(metric: str, every: Sequence[Point]) -> None:
         f"{name}/{number}"
         for evals in sections
         for name, section in evals.items()
-        if section.kind in build.KINDS  # the sweep tells what is wrong with others
-        for number in build.KINDS[section.kind](section)
+        if section.kind in KINDS  # the sweep tells what is wrong with others
+        for number in KINDS[section.kind](section)
     } | {progress.LOSS}
     if metric.replace(f"{EMA_ENDING}/", "/") not in known:
         raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
@@ -156,9 +156,9 @@ def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
 
 
 def _check_data(folder: epath.Path, grid: SweepGrid) -> None:
-    problems = Problems()
-    preflight.look(grid, folder / TRAININGS, problems)
-    problems.tell()
+    errors = ErrorCollector()
+    preflight.look(grid, folder / TRAININGS, errors)
+    errors.raise_all()
 
 
 def _tell_costs(

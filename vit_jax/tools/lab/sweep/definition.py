@@ -14,7 +14,7 @@ from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
-from vit_jax.run import build
+from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, Point, SweepGrid
@@ -165,7 +165,7 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
         return  # it has not begun, or will begin again
     before = workdir.read_document(folder)["config"]
     there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
-    _, changes = build.MAY_DIFFER.differences(there, here, saved_step=saved_step)
+    _, changes = MAY_DIFFER.differences(there, here, saved_step=saved_step)
     if changes:
         said = "; ".join(changes.values())
         raise UserError(f"begun with another config: {said}. Give another --workdir.")

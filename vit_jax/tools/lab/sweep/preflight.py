@@ -8,18 +8,18 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.config import MeshConfig, RunConfig
-from vit_jax.core.errors import Problems
-from vit_jax.run import preflight
+from vit_jax.core.errors import ErrorCollector
+from vit_jax.run.build import Run
 from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
 
 
-def look(grid: SweepGrid, folder: epath.Path, problems: Problems) -> None:
+def look(grid: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:
     """Adds what is wrong with any value of any axis; the others are then at their first.
 
     Mesh and devices are left to the trainings, which may be elsewhere.
     """
     for config in _each_value(grid):
-        preflight.look(anywhere(config), folder, problems)
+        Run.attempt(anywhere(config), folder, errors)
 
 
 def leave_devices_alone() -> None:

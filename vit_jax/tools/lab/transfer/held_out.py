@@ -11,13 +11,14 @@ import numpy as np
 from etils import epath
 
 from vit_jax.config import InputConfig, RunConfig
-from vit_jax.core.errors import MISSING, Problems, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
-from vit_jax.run import build, preflight
+from vit_jax.run.build import Run, check_folders
+from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import preflight as sweep_preflight
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.task import HELD_OUT, Splits, TransferTask
@@ -35,20 +36,20 @@ def look(task: TransferTask, weights: str | None, folder: epath.Path) -> tuple[S
         an example to train on, or shares examples with what is trained on; lists all errors.
     """
     sweep_preflight.leave_devices_alone()
-    problems = Problems()
+    errors = ErrorCollector()
     config = tasks.base_config(task)
-    preflight.check_folders(config)
-    parts = problems.look("input", find, task, config)
+    check_folders(config)
+    parts = errors.attempt("input", find, task, config)
     notes: list[str] = []
-    if parts is not MISSING and parts.choose:
-        notes = problems.look("input", _check_classes, task, config, parts)
+    if parts is not NOT_MADE and parts.choose:
+        notes = errors.attempt("input", _check_classes, task, config, parts)
         choose_grid = tasks.choose_grid(task, parts, weights)
-        sweep_preflight.look(choose_grid, folder / "choose", problems)
-    whole = Splits(config.input.split, "", "") if parts is MISSING else parts
+        sweep_preflight.look(choose_grid, folder / "choose", errors)
+    whole = Splits(config.input.split, "", "") if parts is NOT_MADE else parts
     first = task.grid.points()[0]
     final = sweep_preflight.configs_of(tasks.final_grid(task, whole, weights, first))[0]
-    preflight.look(sweep_preflight.anywhere(final), folder / "final", problems)
-    problems.tell()
+    Run.attempt(sweep_preflight.anywhere(final), folder / "final", errors)
+    errors.raise_all()
     return parts, notes
 
 
@@ -144,11 +145,11 @@ def _check_classes(task: TransferTask, config: RunConfig, parts: Splits) -> list
     """Notes on classes without examples. UserError if holding out takes all examples of one."""
     named = task.choose_split is not None
     c = dataclasses.replace(config.input, num_examples=None)
-    whole = build.source(dataclasses.replace(c, split=parts.final))
-    choose = build.source(dataclasses.replace(c, split=parts.choose))
+    whole = examples.source(dataclasses.replace(c, split=parts.final))
+    choose = examples.source(dataclasses.replace(c, split=parts.choose))
     rest = dataclasses.replace(c, split=parts.held_out)  # an evaluation reads no subset of it
     rest = dataclasses.replace(rest, subset_fraction=None, subset_examples=None)
-    held_out = build.source(dataclasses.replace(rest, subset_per_class=None))
+    held_out = examples.source(dataclasses.replace(rest, subset_per_class=None))
     there, left, scored = (_counts(source) for source in (whole, choose, held_out))
     emptied = np.flatnonzero((there > 0) & (left == 0))
     notes = []

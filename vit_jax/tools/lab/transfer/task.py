@@ -13,7 +13,7 @@ from vit_jax import config as configs
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import strict
-from vit_jax.run import build
+from vit_jax.run.parts.evaluations import KINDS
 from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, SweepGrid
 from vit_jax.tools.lab.sweep.results import SEED
 from vit_jax.training.state import EMA_ENDING
@@ -147,7 +147,7 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
     having = [
         name
         for name, c in config.evals.items()
-        if c.kind in build.KINDS and task.metric in build.KINDS[c.kind](c)
+        if c.kind in KINDS and task.metric in KINDS[c.kind](c)
     ]
     if task.evaluation is not None:
         if task.evaluation not in having:
@@ -158,10 +158,7 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
         return task.evaluation
     if not having and config.evals:
         numbers = {
-            number
-            for c in config.evals.values()
-            if c.kind in build.KINDS
-            for number in build.KINDS[c.kind](c)
+            number for c in config.evals.values() if c.kind in KINDS for number in KINDS[c.kind](c)
         }
         raise UserError(
             f"--metric={task.metric}: no evaluation of the config has this number. "

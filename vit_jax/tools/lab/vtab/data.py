@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import MISSING, Problems, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.data import files
 from vit_jax.data.order import label_index
 from vit_jax.data.source import Source
@@ -55,16 +55,16 @@ def look(names: Sequence[str], root: str) -> dict[str, TaskData]:
     """
     folders = {name: _folder(TASKS[name], root) for name in names}
     missing = [name for name, folder in folders.items() if folder is None]
-    problems = Problems()
+    errors = ErrorCollector()
     if missing:
-        problems.look("data", _tell_missing, missing, names, root)
+        errors.attempt("data", _tell_missing, missing, names, root)
     found = {
-        name: problems.look(name, _look_at, name, folder)
+        name: errors.attempt(name, _look_at, name, folder)
         for name, folder in folders.items()
         if folder is not None
     }
-    problems.tell()
-    return {name: data for name, data in found.items() if data is not MISSING}
+    errors.raise_all()
+    return {name: data for name, data in found.items() if data is not NOT_MADE}
 
 
 def _folder(task: VtabTask, root: str) -> str | None:

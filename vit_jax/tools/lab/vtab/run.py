@@ -10,7 +10,7 @@ from typing import NamedTuple
 from etils import epath
 
 from vit_jax import weights
-from vit_jax.core.errors import Problems, UserError
+from vit_jax.core.errors import ErrorCollector, UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
@@ -171,12 +171,12 @@ def _begin(folder: epath.Path, asked: VtabRun) -> str | None:
 
 def _check(folder: epath.Path, tasks: dict[str, TransferTask], pinned: str | None) -> None:
     """UserError with all that is wrong with the tasks that have not been begun."""
-    problems = Problems()
+    errors = ErrorCollector()
     for name, task in tasks.items():
         if not (folder / name / protocol.FILE).exists():
-            problems.look(name, transfers.check, task)
-            problems.look(name, held_out.look, task, pinned, folder / name)
-    problems.tell()
+            errors.attempt(name, transfers.check, task)
+            errors.attempt(name, held_out.look, task, pinned, folder / name)
+    errors.raise_all()
 
 
 def _result(

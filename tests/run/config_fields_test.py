@@ -1,0 +1,461 @@
+"""Each field of a config changes the run built from it; nothing is compiled or read."""
+
+import copy
+import functools
+import re
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from flax import nnx
+
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax import train, weights
+from vit_jax.core import axes
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
+from vit_jax.core.screen import Screen
+from vit_jax.data import pipeline
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.products import Products
+from vit_jax.run import announce, environment, processes, session
+from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs, updates
+from vit_jax.run.parts.durations import make_durations
+from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.training.state import TrainState
+
+EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
+FROZEN = (*EVAL, "evals.test.kind=frozen", "evals.test.source=tfds")
+FOLDER = ("input.source=tfds",)  # the stand-in below
+MIXTURE = (
+    "input.num_examples=none",
+    "input.mixture.a.num_examples=64",
+    "input.mixture.b.num_examples=64",
+)
+ADAPTERS = ("lora.kernels=.*/fc1/kernel",)
+WEIGHTS = ("init.weights=/weights",)
+HYBRID = (
+    "model.name=R50+ViT-B/16",
+    "model.units=1,1",
+    "model.root_width=32",
+    "input.preprocess=decode|resize(16)",
+)
+EFFICIENT = (
+    "model.name=EfficientNet-0.1x0.1",
+    *(f"model.{field}=none" for field in ("depth", "width", "mlp_dim", "num_heads")),
+)
+
+# Another value of each field, with the overrides that it needs. Unlisted fields: by type.
+CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
+    "model.name": ("ViT-Ti/2", ()),
+    "model.width": (32, ()),
+    "model.mlp_dim": (64, ()),
+    "model.num_heads": (1, ()),
+    "model.depth": (2, ()),
+    "model.units": ("1,2", HYBRID),
+    "model.root_width": (64, HYBRID),
+    "model.dtype": ("bfloat16", ()),
+    "model.gradient_dtype": ("float32", ("model.dtype=bfloat16",)),
+    "model.mlp": ("swiglu", ()),
+    "model.gelu": ("exact", ()),
+    "model.parallel": (True, ()),
+    "model.qk_norm": (True, ()),
+    "model.qkv_bias": ("none", ()),
+    "model.dense_bias": (False, ()),
+    "model.norm": ("rms", ()),
+    "model.norm_epsilon": (1e-3, ()),
+    "model.layer_scale": (0.1, ()),
+    "model.dropout": (0.1, ()),
+    "model.initialization": ("deit", ()),
+    "model.softmax_dtype": ("bfloat16", ()),
+    "model.attention": ("xla", ("model.dtype=bfloat16", "model.depth=2")),
+    "model.head_bias": (-10.0, ()),
+    "model.scan": (True, ()),
+    "model.remat": ("full", ()),
+    "model.pool": ("avg", ()),
+    "model.pre_logits": (True, ()),
+    "model.position_embedding": ("sincos_2d", ()),
+    "model.position_at": ("layers", ()),
+    "model.class_position": (False, ()),
+    "model.registers": (1, ()),
+    "model.distillation_token": (True, ()),
+    "model.stochastic_depth": (0.5, ("model.depth=2",)),
+    "model.stochastic_depth_constant": (True, ("model.depth=2", "model.stochastic_depth=0.5")),
+    "model.width_coefficient": (0.5, EFFICIENT),
+    "model.depth_coefficient": (0.6, EFFICIENT),
+    "model.padding": ("symmetric", EFFICIENT),
+    "model.batch_norm_epsilon": (1e-5, EFFICIENT),
+    "model.batch_norm_momentum": (0.9, EFFICIENT),
+    "model.frozen_statistics": (True, EFFICIENT),
+    "model.residual_dtype": ("float32", ("model.dtype=bfloat16",)),
+    "input.source": ("digits", ("input.num_examples=none", "input.num_classes=none", *FOLDER)),
+    "input.data_dir": ("/data", FOLDER),
+    "input.split": ("validation", FOLDER),
+    "input.preprocess": ("decode|resize(8)|flip_lr", ()),
+    "input.views": (
+        "['decode|resize(8)']",
+        ("method.kind=dino", "method.prototypes=8", "method.head_hidden=8",
+         "method.head_bottleneck=4"),
+    ),
+    "input.batch_size": (32, ()),
+    "input.num_examples": (48, ()),
+    "input.num_classes": (5, ()),
+    "input.subset_fraction": (0.5, ()),
+    "input.subset_examples": (10, ()),
+    "input.subset_per_class": (2, ()),
+    "input.balance": ("class", ()),
+    "input.repeats": (2, ()),
+    "input.mixture.<name>.weight": (3.0, MIXTURE),
+    "input.mixture.<name>.source": ("tfds", MIXTURE),
+    "input.mixture.<name>.data_dir": ("/data", (*MIXTURE, *FOLDER)),
+    "input.mixture.<name>.split": ("validation", (*MIXTURE, *FOLDER)),
+    "input.mixture.<name>.num_examples": (48, MIXTURE),
+    "input.mean": ("0.1,0.2,0.3", ()),
+    "input.std": ("0.1,0.2,0.3", ()),
+    "input.label": ("coarse_label", FOLDER),
+    "input.label_weights": (False, FOLDER),
+    "input.pseudo_labels": ("a.npz", ()),
+    "input.mixture.<name>.pseudo_labels": ("a.npz", MIXTURE),
+    "input.cache": ("ram", ()),
+    "input.cache_bytes": (2**20, ("input.cache=ram",)),
+    "input.skip_steps": ("3", ()),
+    "input.on_bad_image": ("skip", ()),
+    "method.kind": ("masked_patch", ()),
+    "loss.kind": ("sigmoid", ()),
+    "loss.binarize_targets": (True, ("loss.kind=sigmoid",)),
+    "loss.class_weights": ("1,2,3,4", ()),
+    "optim.name": ("lion", ()),
+    "optim.schedule": ("cosine", ()),
+    "optim.mu_dtype": ("bfloat16", ()),
+    "optim.rsqrt_timescale_steps": (10, ("optim.schedule=rsqrt",)),
+    "optim.exponential_factor": (0.5, ("optim.schedule=exponential",)),
+    "optim.exponential_epochs": (1.2, ("optim.schedule=exponential",)),
+    "optim.warmup_steps": (3, ()),
+    "optim.warmup_epochs": (0.25, ()),
+    "optim.warmup_examples": (64, ()),
+    "optim.cooldown_steps": (1, ("optim.schedule=constant",)),
+    "optim.cooldown_epochs": (0.25, ("optim.schedule=constant",)),
+    "optim.cooldown_examples": (16, ("optim.schedule=constant",)),
+    "optim.weight_decay_meaning": ("coupled", ("optim.weight_decay=0.1",)),
+    "optim.freeze": ("patches/.*", ()),
+    "optim.lr_multipliers": ("head/.*=2", ()),
+    "optim.layer_decay": (0.5, ()),
+    "optim.ema_decay": (0.9, ()),
+    "optim.momentum": (0.8, ("optim.name=sgd",)),
+    "optim.nesterov": (True, ("optim.name=sgd",)),
+    "optim.joint_qkv": (True, ("optim.name=lamb", "optim.weight_decay=0.1")),
+    "total.steps": (8, ()),
+    "total.epochs": (2.0, ()),
+    "total.examples": (160, ()),
+    "mesh.data": (1, ()),
+    "checkpoint.best_mode": ("min", ()),
+    "checkpoint.every_steps": (2, ()),
+    "checkpoint.keep_every_steps": (3, ()),
+    "checkpoint.best_metric": ("test/accuracy", EVAL),
+    "early_stopping.metric": ("test/accuracy", EVAL),
+    "early_stopping.mode": ("min", ()),
+    "evals.<name>.kind": ("frozen", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.source": ("tfds", EVAL),
+    "evals.<name>.data_dir": ("/data", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.split": ("train", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.preprocess": ("decode|resize_small(8)|central_crop(8)", EVAL),
+    "evals.<name>.batch_size": (8, EVAL),
+    "evals.<name>.every_steps": (2, EVAL),
+    "evals.<name>.label": ("coarse_label", (*EVAL, "evals.test.source=tfds")),
+    "evals.<name>.label_threshold": (0.25, EVAL),
+    "evals.<name>.calibration": (True, EVAL),
+    "evals.<name>.classes": ("objectnet", EVAL),
+    "evals.<name>.labels": ("real.json", EVAL),
+    "evals.<name>.pictures": (3, (*EVAL, "evals.test.kind=pictures")),
+    "evals.<name>.train_split": ("test", FROZEN),
+    "evals.<name>.train_per_class": (12, FROZEN),
+    "evals.<name>.shots": ("1,3", FROZEN),
+    "evals.<name>.neighbours": ("3,5", FROZEN),
+    "evals.<name>.probe_l2": ("0.1,1", FROZEN),
+    "evals.<name>.probe_lr": ("0.1,1", FROZEN),
+    "evals.<name>.probe_epochs": (3, FROZEN),
+    "evals.<name>.seeds": (4, FROZEN),
+    "evals.<name>.l2": (1.0, FROZEN),
+    "evals.<name>.temperature": (1.0, FROZEN),
+    "log.loggers": ("listed", ()),
+    "log.wandb_project": ("project", ()),
+    "log.mlflow_experiment": ("experiment", ()),
+    "log.histograms_every_steps": (2, ()),
+    "log.profile_at_step": (2, ()),
+    "log.profile_steps": (3, ("log.profile_at_step=2",)),
+    "log.peak_tflops": (1.0, ()),
+    "init.weights": ("/weights", ()),
+    "init.ema": (True, WEIGHTS),
+    "init.head": ("reset", WEIGHTS),
+    "init.position_resize": ("bicubic", WEIGHTS),
+    "lora.kernels": (".*/fc1/kernel", ()),
+    "lora.rank": (3, ADAPTERS),
+    "lora.alpha": (2.0, ADAPTERS),
+    "lora.train": ("norm/.*", ADAPTERS),
+}  # fmt: skip
+BASE = configs.resolve(TINY_RUN, ["model.depth=1"])
+
+
+def overrides(field):
+    """Overrides that the field needs, and the one that changes it."""
+    name = field.replace("mixture.<name>", "mixture.a").replace("evals.<name>", "evals.test")
+    if field in CHANGES:
+        value, needed = CHANGES[field]
+        return needed, f"{name}={value}"
+    value = functools.reduce(getattr, name.split("."), BASE)
+    other = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value / 2 + 0.1}
+    return (), f"{name}={other[type(value)]()}"
+
+
+@functools.cache
+def resolve(overrides):
+    return configs.resolve(TINY_RUN, ["model.depth=1", *overrides])
+
+
+def as_text(x):
+    """An object and its contents as text, without addresses and times."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if isinstance(x, np.ndarray | jax.Array):
+        return f"{x.dtype} {np.asarray(x).tolist()}"
+    if isinstance(x, dict):
+        return str({str(k): as_text(v) for k, v in x.items()})
+    if isinstance(x, tuple | list):
+        return str([as_text(v) for v in x])
+    if type(x).__module__.startswith(("vit_jax", "tests")) and hasattr(x, "__dict__"):
+        return type(x).__name__ + as_text({k: v for k, v in vars(x).items() if k != "_since"})
+    return re.sub(r" at 0x\w+", "", repr(x))
+
+
+class StandIn:
+    """A replacement for `name` that records its arguments."""
+
+    bad_images, wait_secs, num_examples = (), 0.0, 64
+
+    def __init__(self, name, *arguments, **named):
+        self.name, self.arguments, self.named = name, arguments, named
+
+    def last(self, name):
+        return None
+
+
+class FakeTfds(Synthetic):
+    """A data set without files."""
+
+    def __init__(self, request):
+        super().__init__(64, 4, request.image_size)
+        self.fingerprint = as_text(request._asdict())
+
+
+def relabelled(source, by, where):
+    """The source, with a note of what would relabel it."""
+    noted = copy.copy(source)
+    noted.by = by
+    return noted
+
+
+def pseudo_labelled(source, path, num_classes, **_):
+    """The source, with a note of its file."""
+    noted = copy.copy(source)
+    noted.by, noted.num_classes = path, num_classes
+    return noted
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """Records calls that would read or write files, or start threads."""
+    make = lambda name: functools.partial(StandIn, name)
+    monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
+    monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
+    monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
+    for name in ("Classification", "FeatureReader", "Frozen", "Pictures"):
+        monkeypatch.setattr(evaluations, name, make(name))
+    kinds = dict.fromkeys(evaluations.KINDS, lambda c: ("accuracy",))
+    monkeypatch.setattr(evaluations, "KINDS", kinds)
+    for name in ("train_batches", "eval_batches"):
+        monkeypatch.setattr(pipeline, name, make(name))
+    for name in ("by_class", "by_file"):
+        monkeypatch.setattr(eval_data.relabelled, name, relabelled)
+    monkeypatch.setattr(examples.pseudo_labels, "of_file", pseudo_labelled)
+    for module in (inputs, eval_data):
+        monkeypatch.setattr(module, "Feed", make("Feed"))
+    for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases", "MLflow"):
+        monkeypatch.setattr(outputs, name, make(name))
+    monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
+    monkeypatch.setattr(session, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
+    monkeypatch.setattr(announce, "warm_start", lambda *a: None)
+
+
+WORKDIR = epath.Path("/workdir")
+SOME_STEPS = range(1, 9)
+
+
+def mesh(config):
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meshes, "make_mesh", lambda **sizes: seen.update(sizes))
+        inputs.mesh(config.mesh)
+    return seen
+
+
+@functools.cache
+def one_device():
+    return inputs.mesh(BASE.mesh)
+
+
+def step_parts(config):
+    """Source and parts of the step; made once per config."""
+    if (key := str(config)) not in STEP_PARTS:
+        source = examples.source(config.input)
+        counts = {"num_examples": source.num_examples, "num_classes": source.num_classes}
+        STEP_PARTS[key] = source, updates.step_parts(config, one_device(), **counts)
+    return STEP_PARTS[key]
+
+
+STEP_PARTS = {}
+
+
+def data(config):
+    source = examples.source(config.input)
+    feed = inputs.train_feed(
+        config, source, inputs.batch_layout(config, source, one_device()), start_step=3
+    )
+    batches = feed.arguments[0]
+    stream = batches.named.pop("stream")(np.arange(100))
+    skipped = outputs.skipped_images(config, source, feed, feed, start_step=3)
+    return source, batches, feed.arguments[1], feed.named, stream, skipped
+
+
+def durations_of(config):
+    plan = make_durations(config, num_examples=examples.source(config.input).num_examples)
+    due = [
+        [bool(f(step)) for f in (plan.log, plan.save, plan.histograms, plan.skips)]
+        for step in SOME_STEPS
+    ]
+    rates = updates.schedule(config.optim, plan)
+    return plan.total_steps, due, [float(rates(step)) for step in SOME_STEPS]
+
+
+def writing(config):
+    store, log = outputs.store(config, WORKDIR), outputs.log(config, WORKDIR, start_step=3)
+    return store, log, evaluations.early_stopping(config)
+
+
+def speed(config):
+    products = Products(learnt=1)
+    steps = types.SimpleNamespace(total_steps=6)
+    return outputs.clock(config, products, steps, one_device(), StandIn("Feed"), start_step=3)
+
+
+def evals(config):
+    classes = ModelClasses(4, None)
+    read = {
+        name: eval_data.eval_data(name, config, classes, one_device(), (8, 8))
+        for name in config.evals
+    }
+    made = evaluations.evals(config, read, None, None, None, total_steps=6).by_name
+    shown = []
+    for name, (evaluator, cadence) in made.items():
+        shown += [name, evaluator, [cadence(step) for step in SOME_STEPS]]
+        if evaluator.named.pop("images", None) is not None:  # it reads them by itself
+            continue
+        learnt = [evaluator.named.get("train"), evaluator.named.get("test")]
+        readers = learnt if all(learnt) else [evaluator]
+        for part, reader in zip(read[name].parts, readers, strict=True):
+            feed, batches = reader.named.pop("open_feed")()
+            shown += [part.source, feed.arguments[0], feed.named, batches]
+    return shown
+
+
+def first_state(config):
+    layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
+    return session.first_state(config, layout, None, Screen(quiet=True))
+
+
+def state(config):
+    _, parts = step_parts(config)
+    shapes = jax.tree_util.tree_leaves_with_path(
+        (parts.layout.state, parts.layout.update_shardings)
+    )
+    return [str(leaf) for leaf in shapes]
+
+
+def program(function, *arguments):
+    """Traced as for a TPU, where there is a choice of attention."""
+    with (
+        jax.set_mesh(one_device()),
+        axes.use_rules(meshes.RULES),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(axes, "target", lambda: axes.Target("tpu", "TPU v5 lite"))
+        traced = jax.make_jaxpr(function)(*arguments)
+    return str(traced), traced.consts
+
+
+def update(config):
+    source, parts = step_parts(config)
+    batch = inputs.batch_layout(config, source, one_device())
+    return program(updates.update(config, parts), parts.layout.state, batch)
+
+
+def init(config):
+    make = step_parts(config)[1].layout.make_model
+    return program(
+        lambda key: nnx.to_pure_dict(nnx.state(make(nnx.Rngs(params=key)))), jax.random.key(0)
+    )
+
+
+# Quick ones first: the first that differs is enough.
+PARTS = (durations_of, data, mesh, writing, speed, evals, first_state, state, update, init)
+
+
+@functools.cache
+def fingerprint(part, overrides):
+    return as_text(part(resolve(overrides)))
+
+
+def test_a_run_is_built_twice_alike(stand_ins):
+    needed = {part: EVAL if part is evals else () for part in PARTS}
+    first = [fingerprint(part, needed[part]) for part in PARTS]
+    STEP_PARTS.clear()
+    assert [fingerprint.__wrapped__(part, needed[part]) for part in PARTS] == first
+
+
+@pytest.mark.parametrize(
+    "field",
+    [f for f in configs.fields() if f not in ("deterministic", "model.crop_to_patches")],
+)
+def test_changing_a_field_changes_the_run(field, stand_ins):
+    needed, change = overrides(field)
+    assert resolve(needed) != resolve((*needed, change))
+    for part in PARTS:
+        if fingerprint(part, needed) != fingerprint(part, (*needed, change)):
+            return
+    pytest.fail(f"config.{field} is not read")
+
+
+def test_crop_to_patches_decides_what_is_refused(stand_ins):
+    size = "input.preprocess=decode|resize(9)"
+    with pytest.raises(UserError, match=r"model\.crop_to_patches=true"):
+        fingerprint(state, (size,))
+    assert fingerprint(state, (size, "model.crop_to_patches=true"))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_is_set_before_anything_is_built(deterministic, monkeypatch):
+    file = Path(configs.__file__).parents[1] / "configs" / "vit_digits.py"
+    override = [f"deterministic={deterministic}"]
+    flags = types.SimpleNamespace(config=str(file), config_override=override, workdir="")
+    seen = []
+    monkeypatch.setattr(train, "FLAGS", flags)
+    monkeypatch.setattr(environment, "deterministic", lambda: seen.append(True))
+    monkeypatch.setattr(processes, "find", lambda: None)
+    with pytest.raises(UserError, match="--workdir is empty"):
+        train.main([])
+    assert seen == [True] * deterministic
