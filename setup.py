@@ -53,11 +53,7 @@ setup(
     package_data={
         "vit_jax.core": ["*.gz"],
         "vit_jax.data.sources": ["digits*"],
-        "vit_jax.tools.demo": ["page.*"],
-        "vit_jax.draw": ["*.css"],
-        "vit_jax.evaluate": ["*.css"],
-        "vit_jax.tools.prepare.report": ["*.css"],
-        "vit_jax.tools.look.report": ["*.js"],
+        "": ["*.html", "*.css", "*.js"],  # of pages, beside their code
     },
     # Each lower bound is the oldest version that the tests have passed with; the newest are in
     # constraints.txt.
@@ -71,6 +67,8 @@ setup(
         "fsspec>=2024.12",  # etils needs it too
         "google-crc32c>=1.9",
         "jax>=0.10.2",
+        "jinja2>=3.1.6",
+        "markupsafe>=3.0.4",  # Jinja2 needs it too
         "matplotlib>=3.10.7",
         "ml_collections>=1.1",
         "ml_dtypes>=0.6",  # bfloat16 for NumPy; JAX needs it too

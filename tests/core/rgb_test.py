@@ -17,7 +17,7 @@ from vit_jax.data.ops.decode import decode_image
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.reader import orientation as orientation_of_file
 from vit_jax.data.source import Example
-from vit_jax.draw import thumbnails
+from vit_jax.draw import html_page
 from vit_jax.models import Preprocess, images
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.catalogue import ImageRow
@@ -270,7 +270,7 @@ def test_all_that_decode_agree_with_the_table(name: str, tmp_path: Path) -> None
     near(trained_on(stored, folder=False))
     near(rgb(opened(stored)))
     assert row.look == perceptual_hashes(rgb(opened(data)).convert("L"))[0]
-    assert thumbnails.data_url(data, 32, upright=True)
+    assert html_page.thumbnail_url(data, 32, upright=True)
 
 
 def test_a_gif_with_a_small_first_frame_is_one_image() -> None:
@@ -288,7 +288,7 @@ def test_unknown_ranges_are_refused(name: str) -> None:
     with pytest.raises(UnknownRangeError, match=RANGE):
         rgb(opened(REFUSED[name]))
     assert prepared(name, REFUSED[name])[0].faults == ("unknown_range",)
-    assert thumbnails.data_url(REFUSED[name], 32) is None
+    assert html_page.thumbnail_url(REFUSED[name], 32) is None
 
 
 @pytest.mark.parametrize("mode", IMAGES)

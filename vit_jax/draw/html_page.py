@@ -1,32 +1,94 @@
-"""A page of HTML that needs nothing else, neither a network nor other files."""
+"""Pages of HTML that need nothing else, neither a network nor other files.
+
+page.html is the frame of all of them, page.css their one style sheet, parts.html what they share. A
+page has a template beside the code that fills it, which extends "draw/page.html".
+"""
 
 import base64
-from collections.abc import Iterable, Sequence
+import functools
+import io
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
+from markupsafe import Markup
+from PIL import Image, ImageFile
+
+from vit_jax.core.image_files import OPENED
+from vit_jax.core.rgb import rgb
+
+TEMPLATES = Path(__file__).parents[1]  # names of templates are paths in the package
+QUALITY = 78  # of a thumbnail's JPEG
+
+bold, code = Markup("<b>{}</b>").format, Markup("<code>{}</code>").format
 
 
-def document(
-    title: str, body: Sequence[str], *, program: str, subtitle: str, css: str, policy: str
-) -> str:
-    """The text of a file, of texts that are escaped; empty parts of `body` are left out.
+class Picture(NamedTuple):
+    """A picture on a page.
 
-    `program` is the command that writes it, `css` rules after those of page.css, and `policy` what
-    the page may use besides its styles; the browser itself refuses the rest.
+    Attributes:
+      name: of its file, without the ending.
+      title: what it shows, in a few words.
+      note: how to read it, in a sentence or two.
+      data: the file's bytes.
+      ending: of the file: png, gif or webp.
+      wide: whether it takes the page's whole width.
     """
-    shared = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; {policy}"
-    head = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{title} – vit_jax {program}</title>",
-        f"<style>\n{shared}{css}</style></head>",
-        f"<body><header><h1>{title}</h1>",
-        f"<p>{subtitle}</p></header>",
-    ]
-    return lines([*head, *body]) + "</body></html>\n"
+
+    name: str
+    title: str
+    note: str
+    data: bytes
+    ending: str = "png"
+    wide: bool = False
+
+    @property
+    def url(self) -> str:
+        """The picture as a data: URL."""
+        return image_url(self.data, self.ending)
+
+
+class Section(NamedTuple):
+    """Pictures about one thing; `said` is what there is to say beside them, or instead."""
+
+    title: str
+    pictures: Sequence[Picture]
+    said: str = ""
+
+
+class Findings(NamedTuple):
+    """A section, and the numbers behind it by what they are."""
+
+    section: Section
+    numbers: Mapping[str, float]
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["thousands"] = "{:,}".format
+    return environment
+
+
+def render(template: str, *, title: str, subtitle: str, **content: object) -> str:
+    """The text of a file; whatever is not Markup is escaped.
+
+    Args:
+      template: such as "evaluate/page.html".
+      title, subtitle: at the top.
+      content: what else the template uses.
+    """
+    text = _environment().get_template(template).render(title=title, subtitle=subtitle, **content)
+    # Bytes of a file's name that are not text become \xXX.
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def image_url(data: bytes, ending: str) -> str:
@@ -34,6 +96,24 @@ def image_url(data: bytes, ending: str) -> str:
     return f"data:image/{ending};base64,{base64.b64encode(data).decode()}"
 
 
-def lines(parts: Iterable[str]) -> str:
-    """The parts that are not empty, one a line."""
-    return "\n".join(part for part in parts if part)
+def thumbnail_url(data: bytes, side: int, *, upright: bool = False) -> str | None:
+    """An encoded image, at most `side` pixels high and wide, as a data: URL.
+
+    upright: turn it by its EXIF orientation. None if it cannot be decoded, not even in part.
+    """
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    try:
+        ImageFile.LOAD_TRUNCATED_IMAGES = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=OPENED)
+            image.draft("RGB", (side, side))
+            small = rgb(image, upright=upright)
+    except Exception:  # damaged images are shown where possible; decoders raise anything
+        return None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+    small.thumbnail((side, side))
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=QUALITY)
+    return image_url(out.getvalue(), "jpeg")

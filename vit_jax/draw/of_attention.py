@@ -13,7 +13,7 @@ from vit_jax.draw.figures.heat import attention as draw_attention
 from vit_jax.draw.figures.heat import overlays as draw_overlays
 from vit_jax.draw.figures.norms import norms as draw_norms
 from vit_jax.draw.figures.norms import norms_by_layer as draw_norms_by_layer
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.style import look
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms

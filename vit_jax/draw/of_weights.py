@@ -12,7 +12,7 @@ from flax import nnx
 from vit_jax.core import pytrees
 from vit_jax.draw.figures.filters import filters as draw_filters
 from vit_jax.draw.figures.positions import positions as draw_positions
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.style import look
 from vit_jax.probes import filters, positions
 

@@ -8,16 +8,15 @@ are most confused, with their pictures.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vit_jax.core import synsets
 from vit_jax.data.source import Source
-from vit_jax.draw import html_page, scales, svg, thumbnails
+from vit_jax.draw import html_page, scales, svg
+from vit_jax.draw.html_page import bold, code
 from vit_jax.draw.scales import Axes, Scale
 from vit_jax.evaluate import confusions
 from vit_jax.evaluate.confusions import Pair
@@ -55,44 +54,38 @@ AllScored = Mapping[str, Mapping[str, Scored]]
 def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str:
     """The text of the file."""
     models = list(results)
-    title = models[0] if len(models) == 1 else f"{len(models)} models"
-    body = [f"<main>{_comparison(results)}"]
-    for name, by_model in scored.items():
-        body += [
-            f"<h2>{escape(name)}: how sure, how often right</h2>",
-            '<div class="panels">',
-            *(_reliability(model, each.scores) for model, each in by_model.items()),
-            "</div>",
-            f"<h2>{escape(name)}: accuracy by class</h2>",
-            _classes(by_model),
-        ]
-        for model, each in by_model.items():
-            of = f" by {escape(model)}" if len(by_model) > 1 else ""
-            body.append(_pairs(f"{escape(name)}: most confused{of}", each))
-    body.append("</main>")
-    return html_page.document(
-        escape(title),
-        body,
-        program="evaluate",
+    return html_page.render(
+        "evaluate/page.html",
+        title=models[0] if len(models) == 1 else f"{len(models)} models",
         subtitle=f"{made_at:%Y-%m-%d %H:%M %Z}",
-        css=Path(__file__).with_name("page.css").read_text(encoding="utf-8"),
-        policy="img-src data:",
+        models=models,
+        comparison=_comparison(results),
+        evaluations=[
+            {
+                "name": name,
+                "reliability": [_reliability(model, one.scores) for model, one in each.items()],
+                "classes": _classes(each),
+                "confused": [_confused(model, one) for model, one in each.items()],
+            }
+            for name, each in scored.items()
+        ],
+        open_classes=OPEN_CLASSES,
     )
 
 
-def _comparison(results: Results) -> str:
+def _comparison(results: Results) -> list[list[str]]:
     """A row for each number, a column for each model; the best one is bold."""
     rows = []
     for name in comparison.numbers(results):
         values = [row.get(name) for row in results.values()]
         best = comparison.best(name, values)
-        cells = (_cell(comparison.shown(name, v), bold=v is not None and v == best) for v in values)
-        rows.append(f'<tr><th scope="row"><code>{escape(name)}</code></th>{"".join(cells)}</tr>')
-    return _table(["", *results], rows)
+        shown = [(comparison.shown(name, v), v is not None and v == best) for v in values]
+        rows.append([code(name), *(bold(text) if is_best else text for text, is_best in shown)])
+    return rows
 
 
-def _reliability(model: str, scores: Scores) -> str:
-    """Bars of accuracy by confidence, and the diagonal on which the two agree."""
+def _reliability(model: str, scores: Scores) -> tuple[str, str, str]:
+    """The model, its ECE, and bars of accuracy by confidence; on the diagonal the two agree."""
     bins = reliability(scores.confidence.astype(np.float64), scores.correct)
     bars = []
     for i, (confidence, correct, number) in enumerate(zip(*bins, strict=True)):
@@ -121,71 +114,51 @@ def _reliability(model: str, scores: Scores) -> str:
         f'x2="{AXES.right}" y2="{AXES.top}"/>'
     )
     picture = svg.picture(f"{model}: reliability", SIZE, AXES, behind, [*bars, diagonal])
-    return (
-        f'<figure><figcaption><b title="{escape(model)}">{escape(model)}</b>'
-        f"<code>ECE {bins.ece:.2%}</code></figcaption>\n{picture}\n</figure>"
-    )
+    return model, f"{bins.ece:.2%}", picture
 
 
-def _classes(by_model: Mapping[str, Scored]) -> str:
+def _classes(by_model: Mapping[str, Scored]) -> list[list[str]]:
     """Accuracy by class, the worst of the first model first; classes without images left out."""
     first = next(iter(by_model.values()))
     number = first.source.num_classes
-    of = [confusions.of_classes(each.scores, number) for each in by_model.values()]
-    there = np.flatnonzero(of[0].images)
-    share = of[0].correct[there] / of[0].images[there]
-    rows = []
-    for label in there[np.lexsort((there, -of[0].images[there], share))]:
-        cells = [
-            _cell(f"{each.correct[label] / each.images[label]:.1%}" if each.images[label] else "-")
-            for each in of
+    counts = [confusions.of_classes(each.scores, number) for each in by_model.values()]
+    images, correct = counts[0]
+    seen = np.flatnonzero(images)
+    return [
+        [
+            first.name(int(label)),
+            f"{images[label]:,}",
+            *(
+                f"{each.correct[label] / each.images[label]:.1%}" if each.images[label] else "-"
+                for each in counts
+            ),
         ]
-        rows.append(
-            f'<tr><th scope="row">{escape(first.name(int(label)))}</th>'
-            f"{_cell(f'{of[0].images[label]:,}')}{''.join(cells)}</tr>"
-        )
-    head = ["class", "images", *by_model]
-    more = (
-        f"<details><summary>{len(rows) - OPEN_CLASSES:,} more classes</summary>"
-        f"{_table(head, rows[OPEN_CLASSES:])}</details>"
-    )
-    return _table(head, rows[:OPEN_CLASSES]) + (more if len(rows) > OPEN_CLASSES else "")
+        for label in seen[np.lexsort((seen, -images[seen], correct[seen] / images[seen]))]
+    ]
 
 
-def _pairs(title: str, scored: Scored) -> str:
-    """The pairs of classes with most wrong images, and some of these, the surest first."""
-    pairs = confusions.most_confused(scored.scores, PAIRS)
+def _confused(model: str, scored: Scored) -> tuple[str, int, list[dict[str, Any]]]:
+    """The model, how many images are wrong, and the pairs of classes with most of them."""
     wrong = int((~scored.scores.correct).sum())
-    if not pairs:
-        return f'<h2>{title}</h2><p class="aside">Every image is right.</p>'
-    shown = sum(len(pair.places) for pair in pairs)
-    note = f'<span class="note">{shown:,} of {wrong:,} wrong images</span>'
-    cells = [_pair(pair, scored) for pair in pairs]
-    return f'<h2>{title} {note}</h2>\n<div class="confused">\n{html_page.lines(cells)}\n</div>'
+    pairs = confusions.most_confused(scored.scores, PAIRS)
+    return model, wrong, [_pair(pair, scored) for pair in pairs]
 
 
-def _pair(pair: Pair, scored: Scored) -> str:
+def _pair(pair: Pair, scored: Scored) -> dict[str, Any]:
+    """Two classes, and some of the images that were taken for the wrong one, the surest first."""
     scores, source = scored.scores, scored.source
     places = pair.places[:PICTURES]
-    pictures = []
-    for place, example in zip(places, source.read(scores.places[places]), strict=True):
-        url = thumbnails.data_url(example.image, SIDE, upright=example.orientation != 1)
-        where = escape(source.describe(int(scores.places[place])), quote=True)
-        image = f'<img src="{url}" alt="" title="{where}">' if url else '<i title="damaged"></i>'
-        pictures.append(f"<span>{image}<code>{scores.confidence[place]:.0%}</code></span>")
-    images = "image" if len(pair.places) == 1 else "images"
-    return (
-        f"<section><p><b>{escape(scored.name(pair.label))}</b> taken for "
-        f"<b>{escape(scored.name(pair.prediction))}</b>: {len(pair.places):,} {images}</p>"
-        f"<div>{''.join(pictures)}</div></section>"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    titles = "".join(f"<th>{escape(text)}</th>" for text in head)
-    body = f"<thead><tr>{titles}</tr></thead>\n<tbody>\n{html_page.lines(rows)}\n</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>'
-
-
-def _cell(text: str, *, bold: bool = False) -> str:
-    return f"<td><b>{escape(text)}</b></td>" if bold else f"<td>{escape(text)}</td>"
+    images = [
+        (
+            html_page.thumbnail_url(example.image, SIDE, upright=example.orientation != 1),
+            source.describe(int(scores.places[place])),
+            f"{scores.confidence[place]:.0%}",
+        )
+        for place, example in zip(places, source.read(scores.places[places]), strict=True)
+    ]
+    return {
+        "label": scored.name(pair.label),
+        "prediction": scored.name(pair.prediction),
+        "number": len(pair.places),
+        "images": images,
+    }

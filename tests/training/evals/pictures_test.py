@@ -11,7 +11,7 @@ from PIL import Image
 
 from vit_jax import models
 from vit_jax.draw import of_attention
-from vit_jax.draw.picture import Findings, Section
+from vit_jax.draw.html_page import Findings, Section
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.clock import Cadence
 from vit_jax.training.evals import Evals

@@ -1,7 +1,7 @@
 "use strict";
 // An image goes to the server as it is, and its answer is shown.
 const one = selector => document.querySelector(selector);
-const main = one("main"), said = one(".said"), wrong = one(".wrong[role=alert]"), answer = one(".answer");
+const main = one("[data-max-bytes]"), said = one(".said"), wrong = one(".wrong[role=alert]"), answer = one(".answer");
 const maxBytes = Number(main.dataset.maxBytes);
 let current = null;  // what aborts the request under way
 

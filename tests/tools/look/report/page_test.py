@@ -1,3 +1,4 @@
+import base64
 import datetime
 import html.parser
 import json
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from PIL import Image
 
 from vit_jax.store import runs
 from vit_jax.tools.look.report import chart, page
@@ -129,6 +131,21 @@ def test_losses_of_all_sizes_have_a_logarithmic_axis(make_workdir):
     assert "log scale" not in text_of(
         make_workdir("b", {1: {"train/loss": 0.0}, 2: {"train/loss": 40}})
     )
+
+
+def test_pictures_of_some_steps_are_on_the_page(make_workdir):
+    folder = make_workdir("a", {10: {"train/loss": 2.0}})
+    place = folder / "pictures" / "look" / "<filters>"
+    place.mkdir(parents=True)
+    for step in (10, 20, 30, 40, 100):
+        Image.new("RGB", (2, 2), (step, 0, 0)).save(place / f"{step}.png")
+    (place / "x.png").write_text("not a step")
+    text = text_of(folder)
+    assert Outline(text).open == []
+    assert "look/&lt;filters&gt;" in text and "5 steps" in text
+    shown = re.findall(r'<img src="data:image/png;base64,(.*?)" alt="(.*?)">', text)
+    assert [step for _, step in shown] == ["step 10", "step 30", "step 100"]
+    assert base64.b64decode(shown[-1][0]) == (place / "100.png").read_bytes()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.tools.look.visualize import page
 
 

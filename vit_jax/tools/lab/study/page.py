@@ -1,7 +1,6 @@
 """results.html: a study on one page, with pictures as in arXiv 2010.11929, figures 4 and 5."""
 
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from etils import epath
@@ -9,6 +8,7 @@ from etils import epath
 from vit_jax.core.files import write_text
 from vit_jax.draw import html_page
 from vit_jax.draw.figures import scaling
+from vit_jax.draw.html_page import Picture
 from vit_jax.draw.style import look
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir
@@ -18,10 +18,11 @@ from vit_jax.tools.lab.study.results import StudyResult
 
 FILE = "results.html"
 COMPUTE_PNG, EXAMPLES_PNG = "compute.png", "examples.png"
-CSS = """
-figure { max-width: 900px; margin: 16px 0; }
-figure img { width: 100%; height: auto; background: white; }
-"""
+NOTES = {
+    COMPUTE_PNG: "Each model's line joins the trainings that no cheaper one of it is as good as, "
+    "the steps those of all models. ExaFLOPs are 3 x forward matrix FLOPs x examples seen.",
+    EXAMPLES_PNG: "The best of each model's durations on each number of different examples.",
+}
 
 
 def write(folder: epath.Path, made: StudyResult) -> None:
@@ -124,104 +125,32 @@ def _as_metric(made: StudyResult, losses: np.ndarray) -> list[float]:
 
 def page(name: str, made: StudyResult, pictures: dict[str, bytes]) -> str:
     """The text of the file."""
-    finished = sum(each.state == "finished" for each in made.points)
+    losses, best = dict(made.scored), set(made.best)
+    rows = [
+        [
+            each.title,
+            each.cost.family,
+            *results.sizes(each),
+            made.shown(losses[i]) if i in losses else "-",
+            each.state,
+            str(each.seeds),
+            "yes" if i in best else "",
+        ]
+        for i, each in enumerate(made.points)
+    ]
     total = sum(each.cost.exaflops * max(each.seeds, 1) for each in made.points)
-    body = [
-        f'<main><p class="aside">{finished} of {len(made.points)} points have finished; all '
-        f"take {total:.3g} exaFLOPs.</p>",
-        _failures(made),
-        _figure(
-            pictures[COMPUTE_PNG],
-            "Each model's line joins the trainings that no cheaper one of it is as good as, the "
-            "steps those of all models. ExaFLOPs are 3 x forward matrix FLOPs x examples seen.",
-        ),
-        _figure(
-            pictures[EXAMPLES_PNG],
-            "The best of each model's durations on each number of different examples.",
-        ),
-        *_best(made),
-        *_laws(made),
-        "<h2>All points</h2>",
-        _points(made),
-        "<h2>How to read it</h2>",
-        _notes(),
-        "</main>",
-    ]
-    return html_page.document(
-        escape(name),
-        body,
-        program="study",
-        subtitle=escape(f"{made.metric} · {made.config}"),
-        css=CSS,
-        policy="img-src data:",
+    return html_page.render(
+        "tools/lab/study/page.html",
+        title=name,
+        subtitle=f"{made.metric} · {made.config}",
+        made=made,
+        finished=sum(each.state == "finished" for each in made.points),
+        total=f"{total:.3g}",
+        shown=[Picture("", "", note, pictures[file], wide=True) for file, note in NOTES.items()],
+        stretches=[[f"{s.low:.3g}", f"{s.high:.3g}", s.model] for s in made.stretches],
+        optima=[results.optimum_line(made, each) for each in made.optima],
+        laws=[results.law_line(made, law) for law in made.laws],
+        head=["model", "family", *results.SIZES, made.metric, "state", "seeds", "frontier"],
+        points=rows,
+        level=f"{scaling_law.LEVEL:.0%}",
     )
-
-
-def _figure(png: bytes, caption: str) -> str:
-    url = html_page.image_url(png, "png")
-    return (
-        f'<figure><img alt="{escape(caption)}" src="{url}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
-def _failures(made: StudyResult) -> str:
-    items = "".join(f"<li>{escape(failure)}</li>" for failure in made.failures)
-    return f"<h2>Did not finish</h2><ul>{items}</ul>" if items else ""
-
-
-def _best(made: StudyResult) -> list[str]:
-    rows = [[f"{s.low:.3g}", f"{s.high:.3g}", escape(s.model)] for s in made.stretches]
-    asked = "".join(f"<li>{escape(results.optimum_line(made, each))}</li>" for each in made.optima)
-    return [
-        "<h2>The best model for a budget</h2>",
-        _table(["from exaFLOPs", "to", "model"], rows),
-        f"<ul>{asked}</ul>" if asked else "",
-    ]
-
-
-def _laws(made: StudyResult) -> list[str]:
-    items = "".join(f"<li>{escape(results.law_line(made, law))}</li>" for law in made.laws)
-    return ["<h2>Scaling laws</h2>", f"<ul>{items}</ul>"]
-
-
-def _points(made: StudyResult) -> str:
-    losses = dict(made.scored)
-    best = set(made.best)
-    rows = []
-    for i, each in enumerate(made.points):
-        score = made.shown(losses[i]) if i in losses else "-"
-        rows.append(
-            [
-                escape(each.title),
-                each.cost.family,
-                *results.sizes(each),
-                score,
-                each.state,
-                str(each.seeds),
-                "yes" if i in best else "",
-            ]
-        )
-    head = ["model", "family", *results.SIZES, escape(made.metric), "state", "seeds", "frontier"]
-    return _table(head, rows)
-
-
-def _notes() -> str:
-    return (
-        "<p>A law is fitted to the frontier of all models over compute, and to each model over its "
-        "examples. Dashed, it is extrapolated: nothing was trained there. Its interval "
-        f"({scaling_law.LEVEL:.0%}) is that of the fit, if the form of the law is right, which "
-        "only trainings there could tell. The best of many points on a test flatters it a little; "
-        "points of one seed scatter as trainings do.</p>"
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are escaped; the first of a row is its head."""
-    tops = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = [
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in others)}</tr>'
-        for first, *others in rows
-    ]
-    body = f"<thead><tr>{tops}</tr></thead>\n<tbody>\n{html_page.lines(lines)}\n</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>'

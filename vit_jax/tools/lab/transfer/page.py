@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from etils import epath
+from markupsafe import Markup
 
 from vit_jax.core.files import write_text
 from vit_jax.draw import html_page, scales, svg
@@ -19,14 +20,6 @@ from vit_jax.tools.lab.transfer.results import TransferResult
 FILE = "results.html"
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 260, 56, 16, 36, 16  # in CSS pixels
 MOST_LABELS = 12  # below the chart
-CSS = """
-.result { font-size: 30px; font-weight: 650; margin: 16px 0 0; }
-figure { max-width: 800px; margin-bottom: 16px; overflow-x: auto; }
-figure svg { min-width: 520px; }
-.sentences td { white-space: normal; }
-.dot { fill: var(--colour0); } .chosen { fill: var(--colour1); }
-tr.chosen th, tr.chosen td { font-weight: 700; }
-"""
 
 
 def write(
@@ -41,29 +34,53 @@ def write(
 
 def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:
     """The text of the file."""
-    score = result.score
-    shown = results.spell(result.key, score) if score else "no training has finished"
-    body = [
-        f'<main><p class="result">{escape(shown)}</p>',
-        f'<p class="aside">{escape(result.key)}, on {escape(_tested(result))}</p>',
-        _failures(result),
-        "<h2>How it was measured</h2>",
-        _table(["", ""], [[what, escape(text)] for what, text in _protocol(result)]),
-        *_choice(result.choice),
-        "<h2>The test</h2>",
-        _test(result),
-        "<h2>All trainings</h2>",
-        _trainings(result, rows),
-        "</main>",
-    ]
-    return html_page.document(
-        escape(name),
-        body,
-        program="transfer",
-        subtitle=escape(f"{result.checkpoint} · {result.config}"),
-        css=CSS,
-        policy="",
+    choice, score = result.choice, result.score
+    seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
+    fields = [*choice.chosen, SEED]
+    return html_page.render(
+        "tools/lab/transfer/page.html",
+        title=name,
+        subtitle=f"{result.checkpoint} · {result.config}",
+        result=result,
+        score=results.spell(result.key, score) if score else "no training has finished",
+        tested=_tested(result),
+        protocol=_protocol(result),
+        choice=choice,
+        chart=_chart(choice) if choice.chosen else "",
+        candidates_head=[*choice.chosen, choice.key, ""],
+        candidates=[
+            [
+                *(each.values[field] for field in choice.chosen),
+                progress.shown_number(choice.key, each.score),
+                "; ".join(each.failures),
+            ]
+            for each in choice.candidates
+        ],
+        chosen=[
+            Markup('class="chosen"') if each.values == choice.chosen else ""
+            for each in choice.candidates
+        ],
+        test_head=["", *(f"seed {seed}" for seed in seeds), "mean ± std"],
+        test=[
+            [
+                name,
+                *(progress.shown_number(name, numbers.values.get(seed)) for seed in seeds),
+                results.spell(name, numbers),
+            ]
+            for name, numbers in result.scores.items()
+        ],
+        trainings_head=["", *fields, "state", "steps"],
+        trainings=[
+            _training(f"{sweep}/{row.point.name}", row, fields)
+            for sweep, each in rows.items()
+            for row in each
+        ],
     )
+
+
+def _training(place: str, row: PointProgress, fields: Sequence[str]) -> list[str]:
+    values = row.point.common | row.point.values
+    return [place, *(values[field] for field in fields), row.state, f"{row.step:,}"]
 
 
 def _tested(result: TransferResult) -> str:
@@ -96,27 +113,6 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
     ]
 
 
-def _failures(result: TransferResult) -> str:
-    items = "".join(f"<li>{escape(failure)}</li>" for failure in result.failures)
-    return f"<h2>Did not finish</h2><ul>{items}</ul>" if items else ""
-
-
-def _choice(choice: Choice) -> list[str]:
-    """The candidates as a chart and a table."""
-    if not choice.chosen:
-        return []
-    fields = list(choice.chosen)
-    rows, classes = [], []
-    for each in choice.candidates:
-        score = progress.shown_number(choice.key, each.score)
-        why = "; ".join(each.failures)
-        rows.append([*(escape(each.values[field]) for field in fields), score, escape(why)])
-        classes.append("chosen" if each.values == choice.chosen else "")
-    notes = "".join(f'<p class="aside notes">{escape(text)}</p>' for text in choice.at_edge)
-    head = [*map(escape, fields), escape(choice.key), ""]
-    return ["<h2>The choice</h2>", _chart(choice), _table(head, rows, classes), notes]
-
-
 def _chart(choice: Choice) -> str:
     """A dot for each seed of each candidate, in the lists' order."""
     every = [score for each in choice.candidates for score in each.scores.values()]
@@ -137,45 +133,8 @@ def _chart(choice: Choice) -> str:
                 f'<circle class="{which}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
                 f"<title>{escape(what)}</title></circle>"
             )
-    picture = svg.picture(f"{choice.key} of the candidates", (WIDTH, HEIGHT), axes, parts, dots)
-    caption = f"<figcaption><b>{escape(choice.key)}</b></figcaption>"
-    return f"<figure>{caption}{picture}</figure>"
+    return svg.picture(f"{choice.key} of the candidates", (WIDTH, HEIGHT), axes, parts, dots)
 
 
 def _short(candidate: Candidate) -> str:
     return ", ".join(candidate.values.values())
-
-
-def _test(result: TransferResult) -> str:
-    seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
-    rows = []
-    for name, numbers in result.scores.items():
-        shown = [progress.shown_number(name, numbers.values.get(seed)) for seed in seeds]
-        rows.append([escape(name), *shown, escape(results.spell(name, numbers))])
-    return _table(["", *(f"seed {escape(seed)}" for seed in seeds), "mean ± std"], rows)
-
-
-def _trainings(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:
-    fields = [*result.choice.chosen, SEED]
-    cells = []
-    for sweep, each in rows.items():
-        for row in each:
-            values = row.point.common | row.point.values
-            shown = [escape(values[field]) for field in fields]
-            place = escape(f"{sweep}/{row.point.name}")
-            cells.append([place, *shown, row.state, f"{row.step:,}"])
-    return _table(["", *map(escape, fields), "state", "steps"], cells)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], classes: Sequence[str] = ()) -> str:
-    """A table of cells that are escaped; the first of a row is its head."""
-    tops = "".join(f"<th>{cell}</th>" for cell in head)
-    lines = []
-    for number, (first, *others) in enumerate(rows):
-        kind = f' class="{classes[number]}"' if classes and classes[number] else ""
-        cells = "".join(f"<td>{cell}</td>" for cell in others)
-        lines.append(f'<tr{kind}><th scope="row">{first}</th>{cells}</tr>')
-    titles = f"<thead><tr>{tops}</tr></thead>\n" if any(head) else ""
-    body = f"{titles}<tbody>\n{html_page.lines(lines)}\n</tbody>"
-    kind = "" if any(head) else ' class="sentences"'
-    return f'<div class="wide"><table{kind}>{body}</table></div>'

@@ -2,70 +2,69 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from html import escape
-from pathlib import Path
+
+from etils import epath
 
 from vit_jax.draw import html_page
+from vit_jax.draw.html_page import Picture
 from vit_jax.store.runs import Run
-from vit_jax.tools.look.report import chart, panels, pictures, tables
+from vit_jax.store.workdir import PICTURES
+from vit_jax.tools.look.report import chart, panels, tables
 from vit_jax.tools.look.report.panels import Panel
 
 COLOURS = 8  # in page.css; further runs reuse them, dashed
 DASHES = ("none", "5 3", "1.5 3", "8 3 1.5 3")
+MOST_STEPS = 3  # of a picture: the first, the last, and between them
 
 
 def page(runs: Sequence[Run], made_at: datetime) -> str:
     """The text of the file; `runs` have at least one row among them."""
     last_step = max(run.last_step for run in runs)
     arranged = panels.arrange(runs)
-    title = escape(runs[0].name if len(runs) == 1 else f"{len(runs)} runs")
-    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    sections = [
-        f'<h2>{name}</h2>\n<div class="panels">\n'
-        f"{html_page.lines([chart.draw(panel, last_step) for panel in shown])}\n</div>"
-        for name, shown in arranged.items()
-    ]
-    where = f"{escape(str(runs[0].folder))} · " if len(runs) == 1 else ""
-    body = [
-        _legend(runs) if len(runs) > 1 else "",
-        f"<main>\n{tables.summary(runs)}",
-        *sections,
-        *pictures.sections(runs),
-        _notes(arranged, panels.left_out(runs)),
-        _configs(runs),
-        f'</main><div id="tip"></div>\n<script>\n{script}</script>',
-    ]
-    return html_page.document(
-        title,
-        body,
-        program="report",
+    where = f"{runs[0].folder} · " if len(runs) == 1 else ""
+    return html_page.render(
+        "tools/look/report/page.html",
+        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
-        css=_colours(len(runs)) + pictures.CSS,
-        policy="script-src 'unsafe-inline'; img-src data:",
+        runs=runs,
+        looks=[(i % COLOURS, DASHES[i // COLOURS % len(DASHES)]) for i in range(len(runs))],
+        swatch=tables.swatch,
+        summary=tables.summary(runs),
+        sections={
+            name: [chart.draw(panel, last_step) for panel in shown]
+            for name, shown in arranged.items()
+        },
+        drawn=_drawn(runs),
+        notes=_notes(arranged, panels.left_out(runs)),
+        differences=tables.differences(runs),
+        same=tables.same_fields(runs),
     )
 
 
-def _colours(num_runs: int) -> str:
-    return "".join(
-        f".run{i} {{ --run: var(--colour{i % COLOURS}); "
-        f"--dash: {DASHES[i // COLOURS % len(DASHES)]}; }}\n"
-        for i in range(num_runs)
-    )
+def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
+    """Titles of what the runs' evaluations drew, folders, numbers of steps, and some of these."""
+    drawn = []
+    for run in runs:
+        files: dict[epath.Path, dict[int, epath.Path]] = {}
+        for file in (run.folder / PICTURES).glob("*/*/*.png"):
+            if file.stem.isdecimal():
+                files.setdefault(file.parent, {})[int(file.stem)] = file
+        for folder in sorted(files):
+            name, steps = "/".join(folder.parts[-2:]), sorted(files[folder])
+            places = sorted(
+                {round(i * (len(steps) - 1) / (MOST_STEPS - 1)) for i in range(MOST_STEPS)}
+            )
+            shown = [
+                Picture("", f"step {steps[k]:,}", "", files[folder][steps[k]].read_bytes())
+                for k in places
+            ]
+            title = f"{name} of {run.name}" if len(runs) > 1 else name
+            drawn.append((title, f"{PICTURES}/{name}", len(steps), shown))
+    return drawn
 
 
-def _legend(runs: Sequence[Run]) -> str:
-    """The legend, which shows and hides runs."""
-    entries = [
-        f'<label data-run="{i}" title="{escape(str(run.folder))}">'
-        f'<input type="checkbox" checked data-run="{i}">{tables.swatch(i)}'
-        f"<span>{escape(run.name)}</span></label>"
-        for i, run in enumerate(runs)
-    ]
-    return f"<nav>\n{html_page.lines(entries)}\n</nav>"
-
-
-def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:
-    """Notes on the pictures."""
+def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> list[str]:
+    """Notes on the charts."""
     notes = []
     if any(chart.shows_means(panel) for shown in arranged.values() for panel in shown):
         notes.append(
@@ -76,18 +75,4 @@ def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> str:
         notes.append(
             f"{left_out} curves of layers and blocks are not drawn: TensorBoard shows them."
         )
-    return f'<p class="aside notes">{" ".join(notes)}</p>' if notes else ""
-
-
-def _configs(runs: Sequence[Run]) -> str:
-    """The differing fields, and, folded, those in which the runs agree."""
-    parts = []
-    if len(runs) > 1:
-        differences = tables.differences(runs)
-        parts.append("<h2>Differences of the configs</h2>")
-        parts.append(differences or '<p class="aside">None.</p>')
-    same = tables.same_fields(runs)
-    if same:
-        what = "The fields that are the same" if len(runs) > 1 else "The config"
-        parts.append(f"<details><summary>{what}</summary>\n{same}</details>")
-    return html_page.lines(parts)
+    return notes

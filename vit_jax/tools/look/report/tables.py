@@ -4,10 +4,11 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import NamedTuple
 
-from vit_jax.draw import html_page
+from markupsafe import Markup
+
+from vit_jax.draw.html_page import bold, code
 from vit_jax.store.runs import Run, Series
 from vit_jax.tools.look.report import panels
 
@@ -30,7 +31,16 @@ class Column(NamedTuple):
     better: Callable[[Sequence[float]], float] | None = None
 
 
-def summary(runs: Sequence[Run]) -> str:
+class Table(NamedTuple):
+    """The arguments of the macro of parts.html."""
+
+    head: list[str]
+    rows: Sequence[Sequence[str]]
+    kind: str = ""
+    attributes: Sequence[str] = ()
+
+
+def summary(runs: Sequence[Run]) -> Table:
     """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
     columns = [
         Column("step", _steps),
@@ -52,19 +62,13 @@ def summary(runs: Sequence[Run]) -> str:
         Column("commit", _commit),
         Column("started", _started),
     ]
-    head = "".join(f"<th>{escape(column.title)}</th>" for column in columns)
     cells = [[column.cell(run) for run in runs] for column in columns]
-    best = [_best(column, row) for column, row in zip(columns, cells, strict=True)]
+    best = [_best(column, each) for column, each in zip(columns, cells, strict=True)]
     rows = [
-        f'<tr data-run="{i}">{_run_header(i, run)}'
-        + "".join(
-            _td(row[i], emphasised=row[i].number is not None and row[i].number == most)
-            for row, most in zip(cells, best, strict=True)
-        )
-        + "</tr>"
+        [_name(i, run)] + [_cell(each[i], most) for each, most in zip(cells, best, strict=True)]
         for i, run in enumerate(runs)
     ]
-    return _table(f"<th>run</th>{head}", rows)
+    return Table(["run", *(column.title for column in columns)], rows, "", _attributes(runs))
 
 
 def differing_fields(runs: Sequence[Run]) -> list[str]:
@@ -74,73 +78,51 @@ def differing_fields(runs: Sequence[Run]) -> list[str]:
     return [field for field in fields if len({one.get(field) for one in known}) > 1]
 
 
-def differences(runs: Sequence[Run]) -> str:
+def differences(runs: Sequence[Run]) -> Table | None:
     """The fields that differ; with more runs than such fields a row is a run, else a field."""
     fields = differing_fields(runs)
     if not fields:
-        return ""
-    headers = [_run_header(i, run) for i, run in enumerate(runs)]
+        return None
+    names = [_name(i, run) for i, run in enumerate(runs)]
+    values = [[code(run.fields.get(field, NOTHING)) for field in fields] for run in runs]
+    heads = [code(field) for field in fields]
     if len(runs) > len(fields):
-        head = "<th>run</th>" + "".join(f"<th><code>{escape(f)}</code></th>" for f in fields)
-        rows = [
-            f'<tr data-run="{i}">{headers[i]}'
-            + "".join(_value(run, field) for field in fields)
-            + "</tr>"
-            for i, run in enumerate(runs)
-        ]
-    else:
-        head = "<th>field</th>" + "".join(headers)
-        rows = [
-            f'<tr><th scope="row"><code>{escape(field)}</code></th>'
-            + "".join(_value(run, field) for run in runs)
-            + "</tr>"
-            for field in fields
-        ]
-    return _table(head, rows)
+        rows = [[name, *each] for name, each in zip(names, values, strict=True)]
+        return Table(["run", *heads], rows, "", _attributes(runs))
+    rows = [[field, *each] for field, *each in zip(heads, *values, strict=True)]
+    return Table(["field", *names], rows)
 
 
-def same_fields(runs: Sequence[Run]) -> str:
-    """The fields in which the runs agree, with their values; "" if no run has a config."""
+def same_fields(runs: Sequence[Run]) -> list[list[str]]:
+    """The fields in which the runs agree, with their values; none if no run has a config."""
     differing = set(differing_fields(runs))
     fields = next((run.fields for run in runs if run.fields), {})
-    rows = [
-        f'<tr><th scope="row"><code>{escape(field)}</code></th>'
-        f"<td><code>{escape(value)}</code></td></tr>"
-        for field, value in fields.items()
-        if field not in differing
-    ]
-    return _table("<th>field</th><th>value</th>", rows) if rows else ""
+    return [[code(field), code(value)] for field, value in fields.items() if field not in differing]
 
 
-def swatch(i: int) -> str:
+def swatch(i: int) -> Markup:
     """A piece of the line of run number `i`."""
-    return f'<svg class="swatch run{i}" viewBox="0 0 24 8"><path d="M1 4h22"/></svg>'
+    return Markup(f'<svg class="swatch run{i}" viewBox="0 0 24 8"><path d="M1 4h22"/></svg>')
 
 
-def _run_header(i: int, run: Run) -> str:
+def _name(i: int, run: Run) -> Markup:
     """The name of run number `i` beside a piece of its line."""
-    return f'<th scope="row" title="{escape(str(run.folder))}">{swatch(i)}{escape(run.name)}</th>'
+    return Markup('<span title="{}">{}{}</span>').format(run.folder, swatch(i), run.name)
 
 
-def _table(head: str, rows: Sequence[str]) -> str:
-    body = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{html_page.lines(rows)}\n</tbody>"
-    return f'<div class="wide"><table>{body}</table></div>'
+def _attributes(runs: Sequence[Run]) -> list[Markup]:
+    return [Markup(f'data-run="{i}"') for i in range(len(runs))]
 
 
-def _td(cell: TableCell, *, emphasised: bool) -> str:
-    hint = f' title="{escape(cell.hint)}"' if cell.hint else ""
-    text = f"<b>{escape(cell.text)}</b>" if emphasised else escape(cell.text)
-    return f"<td{hint}>{text}</td>"
+def _cell(cell: TableCell, most: float | None) -> str:
+    text = bold(cell.text) if cell.number is not None and cell.number == most else cell.text
+    return Markup('<span title="{}">{}</span>').format(cell.hint, text) if cell.hint else text
 
 
 def _best(column: Column, cells: Sequence[TableCell]) -> float | None:
     """The number to emphasise; None where there is nothing to choose from."""
     numbers = [cell.number for cell in cells if cell.number is not None]
     return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
-
-
-def _value(run: Run, field: str) -> str:
-    return f"<td><code>{escape(run.fields.get(field, NOTHING))}</code></td>"
 
 
 def _final(key: str, form: str, run: Run) -> TableCell:

@@ -16,7 +16,7 @@ from vit_jax import weights
 from vit_jax.core import cloud, command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
 from vit_jax.tools.look.visualize import of_features, over_steps, page, photos
 from vit_jax.tools.look.visualize.photos import Photos

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.special
 
 from vit_jax.draw.figures.mistakes import mistakes as draw_mistakes
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.style import look
 from vit_jax.models import observe
 from vit_jax.tools.look.visualize.passes import Seen

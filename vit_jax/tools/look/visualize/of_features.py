@@ -13,7 +13,7 @@ from vit_jax.draw.figures.cka import cka as draw_cka
 from vit_jax.draw.figures.features import features as draw_features
 from vit_jax.draw.figures.image_map import image_map as draw_map
 from vit_jax.draw.figures.neighbours import neighbours as draw_neighbours
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.style import look
 from vit_jax.models.observe import chunks
 from vit_jax.probes import cka, feature_colours, map_2d, neighbours

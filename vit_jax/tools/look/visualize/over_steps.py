@@ -14,7 +14,7 @@ from vit_jax.draw.figures import development
 from vit_jax.draw.figures.development import Quantity
 from vit_jax.draw.figures.heat import overlays as draw_overlays
 from vit_jax.draw.figures.positions import positions as draw_positions
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.style import look
 from vit_jax.models import observe
 from vit_jax.probes import positions

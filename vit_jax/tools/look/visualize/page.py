@@ -3,29 +3,17 @@
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.draw import html_page
-from vit_jax.draw.picture import Findings, Picture, Section
+from vit_jax.draw.html_page import Findings, Section
 from vit_jax.store import disk_space
 
 FILE = "index.html"
 PROGRAM = "visualize"
 _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
-CSS = """
-.pictures { display: grid; gap: 16px; }
-.pictures { grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); }
-.pictures figure { min-width: 0; } .pictures figure.wide { grid-column: 1 / -1; }
-.pictures img { display: block; max-width: 100%; height: auto; margin: 0 auto; }
-.pictures img { background: #fff; border-radius: 6px; }
-.pictures .scroll { overflow-x: auto; }
-@media (max-width: 700px) { .pictures .wide img { max-width: none; width: 760px; } }
-.pictures p { margin: 8px 4px; color: var(--quiet); }
-table.numbers td { text-align: right; font-variant-numeric: tabular-nums; }
-"""
 
 
 def check_folder(folder: Path) -> None:
@@ -91,43 +79,10 @@ def page(
     made_at: datetime.datetime,
 ) -> str:
     """The text of the file."""
-    body = ["<main>", *(_section(section) for section in sections), _numbers(numbers), "</main>"]
-    return html_page.document(
-        escape(title),
-        body,
-        program=PROGRAM,
-        subtitle=f"{escape(subtitle)} · {made_at:%Y-%m-%d %H:%M %Z}",
-        css=CSS,
-        policy="img-src data:",
-    )
-
-
-def _section(section: Section) -> str:
-    said = f'<p class="aside">{escape(section.said)}</p>' if section.said else ""
-    pictures = html_page.lines(map(_figure, section.pictures))
-    shown = f'<div class="pictures">\n{pictures}\n</div>' if section.pictures else ""
-    return f"<h2>{escape(section.title)}</h2>\n{said}\n{shown}"
-
-
-def _figure(picture: Picture) -> str:
-    url = html_page.image_url(picture.data, picture.ending)
-    title = escape(picture.title, quote=True)
-    return (
-        f'<figure class="{"wide" if picture.wide else ""}"><figcaption><b>{title}</b>'
-        f"<code>{escape(picture.name)}.{picture.ending}</code></figcaption>\n"
-        f'<div class="scroll"><img src="{url}" alt="{title}"></div>\n'
-        f"<p>{escape(picture.note)}</p></figure>"
-    )
-
-
-def _numbers(numbers: Mapping[str, float]) -> str:
-    if not numbers:
-        return ""
-    rows = [
-        f'<tr><th scope="row">{escape(name)}</th><td>{value:.4g}</td></tr>'
-        for name, value in numbers.items()
-    ]
-    return (
-        "<h2>Numbers</h2>\n"
-        f'<div class="wide"><table class="numbers">{html_page.lines(rows)}</table></div>'
+    return html_page.render(
+        "tools/look/visualize/page.html",
+        title=title,
+        subtitle=f"{subtitle} · {made_at:%Y-%m-%d %H:%M %Z}",
+        sections=sections,
+        numbers=[[name, f"{value:.4g}"] for name, value in numbers.items()],
     )

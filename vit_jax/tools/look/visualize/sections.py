@@ -10,8 +10,8 @@ import numpy as np
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.draw import of_attention, of_weights
+from vit_jax.draw.html_page import Findings
 from vit_jax.draw.of_attention import Question
-from vit_jax.draw.picture import Findings
 from vit_jax.probes import map_2d
 from vit_jax.tools.look.visualize import of_errors, of_features, passes
 from vit_jax.tools.look.visualize.passes import Progress

@@ -14,7 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.draw import thumbnails
+from vit_jax.draw import html_page
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import Collection
 from vit_jax.tools.prepare.prepared_set import PreparedSet
@@ -187,7 +187,7 @@ def thumbnail(table: pa.Table, row: int, max_pixels: int) -> str | None:
     try:
         with open(one["path"], "rb") as file:
             file.seek(one["offset"])
-            return thumbnails.data_url(file.read(one["nbytes"]), SIDE)
+            return html_page.thumbnail_url(file.read(one["nbytes"]), SIDE)
     except OSError:
         return None
 
