@@ -12,7 +12,7 @@ from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.training.step import batch_layout, examples, lower_update, make_update
 from vit_jax.weights.formats import google_npz
-from vit_jax.weights.layout import to_theirs
+from vit_jax.weights.tables import to_theirs
 
 STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4
 WARMUP_STEPS = 8

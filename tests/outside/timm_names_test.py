@@ -8,8 +8,8 @@ import pytest
 
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax.core.errors import UserError
+from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.files.tensors import Tensor
 from vit_jax.weights.formats.timm import _epsilon, _heads
 from vit_jax.weights.loading import understand
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.weights.files import safetensors
-from vit_jax.weights.files.tensors import of_array
+from vit_jax.weights.files import of_array, safetensors
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is missing, see docs/install.md")
 

@@ -14,8 +14,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import prepared
 from vit_jax.weights.external import Given
+from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.files.tensors import Tensor
 from vit_jax.weights.formats.timm import _heads
 from vit_jax.weights.loading import understand
 

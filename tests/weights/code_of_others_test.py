@@ -9,7 +9,7 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.weights.files.tensors import of_array
+from vit_jax.weights.files import of_array
 from vit_jax.weights.loading import describe
 
 EVIL = "evil.Class"

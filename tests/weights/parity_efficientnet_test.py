@@ -8,8 +8,8 @@ from tests.weights.agreement import assert_same_function, save_timm, torch
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.weights.formats.timm_efficientnet import FORMAT
-from vit_jax.weights.layout import to_theirs
+from vit_jax.weights.formats.timm import FORMAT
+from vit_jax.weights.tables import to_theirs
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 NAMES = [name for name in models.available() if name.startswith("EfficientNet")]

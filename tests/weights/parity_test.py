@@ -17,9 +17,8 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 from vit_jax.models.head import probabilities
-from vit_jax.weights.files import safetensors
-from vit_jax.weights.files.tensors import of_array
-from vit_jax.weights.formats import dinov2, dinov3, huggingface, huggingface_bit
+from vit_jax.weights.files import of_array, safetensors
+from vit_jax.weights.formats import dino, huggingface
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
 
@@ -125,10 +124,10 @@ def test_what_a_config_does_not_state(hf, tmp_path, lost):
         ("ViTConfig", huggingface.VIT_CONFIG),
         ("DeiTConfig", huggingface.VIT_CONFIG),
         ("IJepaConfig", huggingface.VIT_CONFIG),
-        ("Dinov2Config", dinov2.CONFIGS["dinov2"]),
-        ("Dinov2WithRegistersConfig", dinov2.CONFIGS[dinov2.REGISTERS]),
-        ("DINOv3ViTConfig", dinov3.CONFIG),
-        ("BitConfig", huggingface_bit.SIZES),
+        ("Dinov2Config", dino.CONFIGS["dinov2"]),
+        ("Dinov2WithRegistersConfig", dino.CONFIGS[dino.REGISTERS]),
+        ("DINOv3ViTConfig", dino.V3_CONFIG),
+        ("BitConfig", huggingface.BIT_SIZES),
     ],
 )
 def test_defaults_of_configs(hf, name, ours):

@@ -12,10 +12,10 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
 from vit_jax.models.vit import SIZES
 from vit_jax.weights.config_json import ClassNames, section
+from vit_jax.weights.files import Tensors
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.files.tensors import Tensors
-from vit_jax.weights.layout import Layout
 from vit_jax.weights.match import Match
+from vit_jax.weights.tables import Layout
 
 Documents = dict[str, dict[str, Any]]
 # Default for files that do not state it: ResNets, and ViTs without positions, which take any size.
@@ -138,9 +138,9 @@ class Format:
       holds: whether it is for models of this spec and number of classes.
       layout_for: the layout that a model is written in.
       documents: the JSON files beside the arrays, by name.
-      hint: the end of the message about a model that it cannot hold.
       model_types: the `model_type` of config.json that it reads.
       needs_type: whether it reads no others, such as those without a config.json.
+      hint: the end of the message about a model that it cannot hold.
       packed: arrays to write, as the format's files have them.
       is_plain: whether fields of `core.schema.fields` without a place elsewhere are refused.
     """
@@ -150,9 +150,9 @@ class Format:
     holds: Callable[[Any, int], bool]
     layout_for: Callable[[Any], Layout]
     documents: Callable[[Any, int, ClassNames, models.Preprocess], Documents]
-    hint: str
     model_types: tuple[str, ...] = ()
     needs_type: bool = False
+    hint: str = "Write --to=google_npz or checkpoint."
     packed: Callable[[Tensors, Any, int], Tensors] = lambda tensors, *_: tensors
     is_plain: bool = True
 

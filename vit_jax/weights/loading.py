@@ -25,39 +25,17 @@ from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
-from vit_jax.weights import config_json, prefixes
+from vit_jax.weights import config_json
 from vit_jax.weights.checkpoint_info import CheckpointInfo
-from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Format, Given
+from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Given
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import (
-    dinov2,
-    dinov3,
-    google_npz,
-    huggingface,
-    huggingface_bit,
-    huggingface_deit,
-    timm,
-    timm_deit,
-    timm_efficientnet,
-)  # fmt: skip
-from vit_jax.weights.match import Match, MisfitError
+from vit_jax.weights.formats import FORMATS
+from vit_jax.weights.match import Match, MisfitError, read_without
 from vit_jax.weights.online.fetching import Fetched, fetch
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
-# The order in which formats are tried, for a file or for a model.
-FORMATS: tuple[Format, ...] = (
-    dinov2.FORMAT,
-    dinov3.FORMAT,
-    huggingface.FORMAT,
-    huggingface_bit.FORMAT,
-    huggingface_deit.FORMAT,
-    timm_efficientnet.FORMAT,
-    timm.FORMAT,
-    timm_deit.FORMAT,
-    google_npz.FORMAT,
-)
 
 
 class Loaded(NamedTuple):
@@ -347,7 +325,7 @@ def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
         there = _read(opened, given)
     except MisfitError as misfit:
         read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors), given)
-        there, note = prefixes.read_without(opened.path, opened.tensors, misfit.args[0], read)
+        there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
     return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
 
 

@@ -1,20 +1,25 @@
-"""A file seen as a layout: sizes, what does not fit, and parameters in this project's order."""
+"""A file seen as a layout: sizes, what does not fit, and parameters in this project's order.
+
+Prefixes that trainers put before all names, as "module." and "backbone.", are found by the model's
+first array rather than by a list of them: they are what precedes its name.
+"""
 
 import dataclasses
 import difflib
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.nn.efficientnet.spec import STAGES
 from vit_jax.nn.resnet_spec import ResNetSpec
-from vit_jax.weights.files.tensors import Tensors, is_floating
-from vit_jax.weights.layout import (
+from vit_jax.weights.files import Tensors, is_floating
+from vit_jax.weights.tables import (
     BLOCK,
     MAX_STAGES,
     QKV_BIAS,
@@ -27,9 +32,11 @@ from vit_jax.weights.layout import (
     shape,
 )  # fmt: skip
 
+T = TypeVar("T")
 MAX_NEAREST = 20  # names whose nearest one is searched
 MAX_SEARCHED = 2000  # names among which the nearest one is searched
 MAX_PROBLEMS_SHOWN = 40
+MAX_LISTED = 5
 _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
@@ -287,3 +294,87 @@ def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
     searched = itertools.islice(names, MAX_SEARCHED)
     near = difflib.get_close_matches(name, searched, n=1) if number < MAX_NEAREST else ()
     return f" (nearest {where}: {near[0]})" if near else ""
+
+
+# --- prefixes
+
+
+def read_without(
+    path: Path, tensors: Tensors, matches: Sequence[Match], read: Callable[[Tensors], T]
+) -> tuple[T, str]:
+    """(what `read` makes of the arrays without their prefix, a sentence that says so)
+
+    Args:
+      matches: those of the arrays as they are, none of which fits.
+      read: raises MisfitError for arrays that fit no layout.
+
+    Raises:
+      UserError: `refusal` where no prefix is found; several models, or other arrays beside one.
+    """
+    of_all, prefixes = matches, _prefixes([m.layout for m in matches], tensors)
+    if not prefixes:
+        raise refusal(path, matches)
+    if len(prefixes) > 1:
+        raise UserError(
+            f"{path} has the arrays of several models, under the prefixes {_listed(prefixes)}. "
+            + _save_alone(prefixes[-1])
+        )
+    (prefix,) = prefixes
+    for start in _starts(prefix):
+        inside = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+        others = {n: x for n, x in tensors.items() if not n.startswith(start)}
+        counters = [n for n, x in others.items() if not x.shape]  # as of a moving average
+        if not others.keys() - set(counters):
+            counted = f"; {_listed(counters)} is left out" if counters else ""
+        elif others.keys() & inside.keys() or len(others) > len(inside):
+            continue
+        else:  # a classifier beside a backbone, perhaps
+            inside, counted = inside | others, ""
+        try:
+            return read(inside), f"the prefix {start!r} of its names is taken off{counted}."
+        except MisfitError as misfit:
+            matches = misfit.args[0]
+    alone = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
+    if 2 * len(alone) <= len(tensors):  # a stray name rather than a prefix
+        raise refusal(path, of_all)
+    try:
+        read(alone)
+    except MisfitError:
+        pass
+    else:
+        names = [name for name in tensors if not name.startswith(prefix)]
+        raise UserError(
+            f"{path} has a model's arrays under the prefix {prefix!r}, and {len(names)} others, "
+            f"{_listed(names)}. {_save_alone(prefix)}"
+        )
+    raise UserError(f"{refusal(path, matches)}\n(without the prefix {prefix!r} of its names)")
+
+
+def _prefixes(layouts: Iterable[Layout], tensors: Tensors) -> list[str]:
+    """What precedes the first array of a layout; of the layout with the fewest, if several do."""
+    found = []
+    for layout in layouts:
+        first = "." + next(pieces(layout.rules[0], {})).name
+        there = [n.removesuffix(first) + "." for n in tensors if n.endswith(first)]
+        found.append([prefix for prefix in there if prefix not in layout.prefixes])
+    return min(filter(None, found), key=len, default=[])
+
+
+def _starts(prefix: str) -> Iterator[str]:
+    """ "module.backbone." -> "module.", "module.backbone." """
+    parts = prefix.split(".")[:-1]
+    return (".".join(parts[: n + 1]) + "." for n in range(len(parts)))
+
+
+def _save_alone(prefix: str) -> str:
+    return (
+        "Save those of one model alone, without the prefix, as in: "
+        f"{{n.removeprefix({prefix!r}): x for n, x in arrays.items() if n.startswith({prefix!r})}}."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MAX_LISTED
+    return ", ".join(name[:60] for name in names[:MAX_LISTED]) + (
+        f" and {more} more" if more > 0 else ""
+    )

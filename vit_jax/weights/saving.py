@@ -22,10 +22,10 @@ from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.nn.posemb import sincos
 from vit_jax.weights.external import Format
-from vit_jax.weights.files import npz, safetensors
-from vit_jax.weights.files.tensors import Tensors
-from vit_jax.weights.layout import Layout, is_standardized, to_theirs
-from vit_jax.weights.loading import FORMATS, Loaded, describe
+from vit_jax.weights.files import Tensors, npz, safetensors
+from vit_jax.weights.formats import FORMATS
+from vit_jax.weights.loading import Loaded, describe
+from vit_jax.weights.tables import Layout, is_standardized, to_theirs
 
 DESTINATIONS = (*dict.fromkeys(f.destination for f in FORMATS), "checkpoint")
 POSITIONS = "positions/embedding"

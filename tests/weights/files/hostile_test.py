@@ -12,9 +12,8 @@ import pytest
 from tests.weights.conftest import zip_bomb
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import detect_format, npz
+from vit_jax.weights.files import detect_format, npz, of_array
 from vit_jax.weights.files import safetensors as safetensors_file
-from vit_jax.weights.files.tensors import of_array
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float32)}
 

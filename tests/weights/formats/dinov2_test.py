@@ -7,8 +7,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import detect_format, safetensors
-from vit_jax.weights.files.tensors import of_array
+from vit_jax.weights.files import detect_format, of_array, safetensors
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 DINOV2 = {"layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "mlp_dim": 32}

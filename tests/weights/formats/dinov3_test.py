@@ -13,10 +13,9 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
 from vit_jax.weights import loading
-from vit_jax.weights.files import detect_format, safetensors
-from vit_jax.weights.files.tensors import Tensor, of_array
-from vit_jax.weights.formats import dinov3
-from vit_jax.weights.layout import to_theirs
+from vit_jax.weights.files import Tensor, detect_format, of_array, safetensors
+from vit_jax.weights.formats import dino
+from vit_jax.weights.tables import to_theirs
 
 DINOV3 = {
     "layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "registers": 4, "norm_epsilon": 1e-5,
@@ -65,9 +64,9 @@ def test_released_sizes_get_their_names(name):
     model = nnx.eval_shape(make)
     shapes = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     params = {n: np.broadcast_to(np.float32(0), x.shape) for n, x in shapes.items()}
-    layout = dinov3.FORMAT.layout_for(model.spec)
+    layout = dino.DINOV3.layout_for(model.spec)
     arrays = to_theirs(layout, params)
-    config = dinov3.FORMAT.documents(model.spec, 0, None, model.preprocess)["config.json"]
+    config = dino.DINOV3.documents(model.spec, 0, None, model.preprocess)["config.json"]
     read = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
     assert (read.name, read.spec) == (name, models.spec(name))
 

@@ -10,10 +10,9 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import safetensors
-from vit_jax.weights.files.tensors import of_array
-from vit_jax.weights.formats.timm_efficientnet import FORMAT
-from vit_jax.weights.layout import to_theirs
+from vit_jax.weights.files import of_array, safetensors
+from vit_jax.weights.formats.timm import FORMAT
+from vit_jax.weights.tables import to_theirs
 
 SIZE = {"num_classes": 3, "image_size": 32}
 

@@ -16,8 +16,7 @@ from vit_jax.core.files import atomic_folder
 from vit_jax.nn.kernels import choice
 from vit_jax.tools.export.about import about
 from vit_jax.weights import Loaded
-from vit_jax.weights.files import npz
-from vit_jax.weights.files.tensors import of_array
+from vit_jax.weights.files import npz, of_array
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
 PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"

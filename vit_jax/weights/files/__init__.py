@@ -1,1 +1,39 @@
-"""Files of arrays: safetensors, .npz and PyTorch's."""
+"""Arrays in files, whose shapes and types are known before they are read."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS_OF_8_BITS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)))
+# Limits on shapes that a file states, since a header costs its writer nothing.
+MAX_DIMENSIONS = 32  # NumPy has 64; arrays of models have six at most
+MAX_EMPTY = 2**40  # elements of an empty array, not counting its axes of size 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An array of a file.
+
+    Attributes:
+      read: gives the array. UserError if its bytes are not as the file says.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+
+
+Tensors = Mapping[str, Tensor]
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether a dtype is floating-point; NumPy has neither bfloat16 nor floats of 8 bits."""
+    return dtype.kind == "f" or dtype == BFLOAT16 or dtype in FLOATS_OF_8_BITS
+
+
+def of_array(array: np.ndarray) -> Tensor:
+    """A tensor of an array in memory."""
+    return Tensor(array.shape, array.dtype, lambda: array)

@@ -8,8 +8,7 @@ from typing import Any
 from vit_jax.core import errors
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import is_name
-from vit_jax.weights.files import npz, pytorch, safetensors
-from vit_jax.weights.files.tensors import Tensor, Tensors
+from vit_jax.weights.files import Tensor, Tensors, npz, pytorch, safetensors
 
 # The start of a file that Git LFS has put in place of a large one.
 _LFS_POINTER = b"version https://git-lfs"

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.weights.files.tensors import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
+from vit_jax.weights.files import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 64 * 2**10  # for each array
 MAX_ARRAYS = 100_000

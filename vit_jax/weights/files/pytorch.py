@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import npz
-from vit_jax.weights.files.tensors import Tensor, of_array
+from vit_jax.weights.files import Tensor, npz, of_array
 
 MAX_DEPTH = 4  # of dictionaries around a state dict
 MAX_SHOWN = 8

@@ -17,7 +17,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.weights.files.tensors import FLOATS_OF_8_BITS, MAX_DIMENSIONS, MAX_EMPTY, Tensor
+from vit_jax.weights.files import FLOATS_OF_8_BITS, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB
 LENGTH_BYTES = 8

@@ -1,29 +1,39 @@
-"""Hugging Face's ViT and I-JEPA, in and out, and the JSON that its models share.
+"""Hugging Face's ViT, I-JEPA, DeiT and BiT, in and out, and the JSON that its models share.
 
 ViT is ViTForImageClassification, ViTModel and ViTForMaskedImageModeling. ViTModel's pooler is a
 dense layer with tanh on the class token, which is called pre-logits here. GELU is exact and the
 epsilon of layer norms 1e-12 by default. I-JEPA (IJepaForImageClassification, IJepaModel) is the
 same without a class token: its classifier sees the mean of the patches, as a plain ViT with average
 pooling does here.
+
+DeiTs are ViTs with a distillation token: DeiTForImageClassificationWithTeacher, which averages the
+logits of both heads, and DeiTModel without its pooler. DeiTForImageClassification has a head over
+the class token alone, beside a distillation token, and is refused. A DeiT without that token is a
+ViT there too.
+
+BiT is BitForImageClassification and BitModel with `layer_type` "preactivation" and the padding of
+the released models; the other kind is the ResNet of hybrids with a head. Weights are divided by
+sqrt(variance + 1e-8).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.models.bit import BiTSpec
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.vit import ViTSpec
+from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
+from vit_jax.weights.files import Tensors
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.files.tensors import Tensors
 from vit_jax.weights.formats import huggingface_processors
-from vit_jax.weights.layout import Layout, rule, torch_linear, torch_norm
 from vit_jax.weights.match import Match, best, part
+from vit_jax.weights.tables import Layout, rules
 
-HINT = "Write --to=google_npz or checkpoint."
 # How names of classifiers start.
 OF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
 # Defaults of transformers' ViTConfig, DeiTConfig and IJepaConfig.
@@ -47,68 +57,71 @@ _KINDS, _OTHER = {"single": "softmax", "multi": "sigmoid"}, "regression"
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
 
 
-def _layout(title: str, layer: str, attention: str, fc1: str, fc2: str, *, ijepa: bool) -> Layout:
-    """The table for names in which files differ: `attention` is query, key, value and output."""
-    inside = lambda names: " ".join(f"{layer}.{{}}.{name}" for name in names)
-    *qkv, out = attention.split()
-    # The pooler of I-JEPA takes the first patch: no model here computes that.
-    of_vit = (
-        rule("cls", "embeddings.cls_token", "1 1 D"),
-        *torch_linear("pre_logits", "pooler.dense", "E D", "E"),
-    )
-    rules = (
-        *torch_linear("patches", "embeddings.patch_embeddings.projection", "D 3 P p", "D"),
-        rule("positions/embedding", "embeddings.position_embeddings", "1 N D"),
-        *torch_norm("norm1", inside(["layernorm_before"])),
-        *torch_linear("attention/qkv", inside(qkv), "(H K) D", "(H K)"),
-        *torch_linear("attention/out", inside([out]), "D (H K)", "D"),
-        *torch_norm("norm2", inside(["layernorm_after"])),
-        *torch_linear("mlp/fc1", inside([fc1]), "M D", "M"),
-        *torch_linear("mlp/fc2", inside([fc2]), "D M", "D"),
-        *torch_norm("norm", "layernorm"),
-        *torch_linear("head", "classifier", "C D", "C"),
-    )
-    return Layout(
-        title,
-        rules if ijepa else (*rules, *of_vit),
-        prefixes=("", "ijepa." if ijepa else "vit."),
-        # Further parts of masked image modelling.
-        ignored=(r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)"),
-        needed=() if ijepa else ("cls",),
-    )
-
-
-_FILES = (
-    "encoder.layer",
-    "attention.attention.query attention.attention.key attention.attention.value "
-    "attention.output.dense",
-    "intermediate.dense",
-    "output.dense",
-)
+_TABLE = """
+patches             : embeddings.patch_embeddings.projection
+positions/embedding : embeddings.position_embeddings : 1 *
+norm1               : encoder.layer.{}.layernorm_before
+attention/qkv       : encoder.layer.{}.attention.attention.[query key value]
+attention/out       : encoder.layer.{}.attention.output.dense
+norm2               : encoder.layer.{}.layernorm_after
+mlp/fc1             : encoder.layer.{}.intermediate.dense
+mlp/fc2             : encoder.layer.{}.output.dense
+norm                : layernorm
+"""
+_HEAD = "head : classifier"
+_CLS = "cls : embeddings.cls_token : 1 1 *"
+# That of I-JEPA takes the first patch: no model here computes that.
+_POOLER = "pre_logits : pooler.dense"
+_DEIT = """
+distillation_token : embeddings.distillation_token : 1 1 *
+head               : cls_classifier
+distillation_head  : distillation_classifier
+"""
 # transformers 5 still writes the names above into files, but has renamed its modules.
-_MODULES = (
-    "layers",
-    "attention.q_proj attention.k_proj attention.v_proj attention.o_proj",
-    "mlp.fc1",
-    "mlp.fc2",
-)
-STATE_DICT = "the state_dict() of Hugging Face's {} since transformers 5"
-_VIT = _layout("Hugging Face's ViT", *_FILES, ijepa=False)
-_IJEPA = _layout("Hugging Face's I-JEPA", *_FILES, ijepa=True)
+_RENAMED = {
+    "encoder.layer": "layers",
+    "attention.attention.[query key value]": "attention.[q_proj k_proj v_proj]",
+    "attention.output.dense": "attention.o_proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+}
+
+
+def _layouts(
+    title: str, prefix: str, *tables: str, needed: tuple[str, ...] = ()
+) -> tuple[Layout, Layout]:
+    """Layouts by the names in files and by those of the modules."""
+    renamed = _TABLE
+    for old, new in _RENAMED.items():
+        renamed = renamed.replace(old, new)
+    titles = (
+        f"Hugging Face's {title}",
+        f"the state_dict() of Hugging Face's {title} since transformers 5",
+    )
+    of_files, of_modules = (
+        Layout(
+            its,
+            rules(names, *tables),
+            prefixes=("", prefix),
+            # Further parts of masked image modelling.
+            ignored=(r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)"),
+            needed=needed,
+        )
+        for its, names in zip(titles, (_TABLE, renamed), strict=True)
+    )
+    return of_files, of_modules
+
+
 LAYOUTS = {
-    "vit": (_VIT, _layout(STATE_DICT.format("ViT"), *_MODULES, ijepa=False)),
-    "ijepa": (_IJEPA, _layout(STATE_DICT.format("I-JEPA"), *_MODULES, ijepa=True)),
+    "vit": _layouts("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",)),
+    "ijepa": _layouts("I-JEPA", "ijepa.", _HEAD),
+    "deit": _layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
 }
 
 
 def _read(opened: Opened, given: Given) -> ExternalWeights:
     kind = (opened.config or {}).get("model_type")
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
-    return read_vit(opened, given, layouts)
-
-
-def read_vit(opened: Opened, given: Given, layouts: Iterable[Layout]) -> ExternalWeights:
-    """`Format.reads` for ViTs and DeiTs of one of these layouts."""
     read, left_out = _without_pooler(opened.tensors)
     match = best(layouts, read)
     config = with_defaults(opened, VIT_CONFIG)
@@ -147,8 +160,9 @@ def assumed(opened: Opened) -> tuple[str, ...]:
     return of_images if opened.config else external.BARE[:2] + of_images
 
 
-def _layout_for(spec: ViTSpec) -> Layout:
-    return _IJEPA if spec.pool == "avg" else _VIT
+def _type(spec: ViTSpec) -> str:
+    """The model_type of config.json."""
+    return "deit" if spec.distillation_token else "ijepa" if spec.pool == "avg" else "vit"
 
 
 def _documents(
@@ -170,41 +184,37 @@ def _documents(
             "model has pre-logits: leave the head out (--head=drop), or write it by vit-jax "
             "convert --to=google_npz."
         )
-    kind, model_type = ("IJepa", "ijepa") if spec.pool == "avg" else ("ViT", "vit")
-    suffix = "ForImageClassification" if num_classes else "Model"
-    config = vit_config(
-        spec, f"{kind}{suffix}", model_type, about.image_size, num_classes, names
-    ) | {
+    kind = _type(spec)
+    architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]
+    architecture += "ForImageClassification" if num_classes else "Model"
+    if kind == "deit" and num_classes:
+        architecture += "WithTeacher"
+    config = vit_config(spec, architecture, kind, about.image_size, num_classes, names) | {
         "intermediate_size": spec.mlp_dim,
         "qkv_bias": spec.qkv_bias == "all",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "pooler_act": "tanh",
-        "pooler_output_size": spec.width,
     }
+    if kind != "deit":
+        config |= {"pooler_act": "tanh", "pooler_output_size": spec.width}
     return documents(config, about)
 
 
-def with_prefix(prefix: str, tensors: Tensors, _: Any, num_classes: int) -> Tensors:
+def with_prefix(prefix: str, tensors: Tensors, num_classes: int) -> Tensors:
     """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
     return {n if n.startswith(OF_HEADS) else prefix + n: x for n, x in tensors.items()}
 
 
-def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
-    return with_prefix(_layout_for(spec).prefixes[-1], tensors, spec, num_classes)
-
-
 FORMAT = Format(
     destination="huggingface",
     model_types=tuple(LAYOUTS),
     reads=_read,
-    holds=lambda spec, _: type(spec) is ViTSpec and not spec.distillation_token,
-    layout_for=_layout_for,
+    holds=lambda spec, _: type(spec) is ViTSpec,
+    layout_for=lambda spec: LAYOUTS[_type(spec)][0],
     documents=_documents,
-    packed=_packed,
-    hint=HINT,
+    packed=lambda tensors, spec, num_classes: with_prefix(f"{_type(spec)}.", tensors, num_classes),
 )
 
 # --- JSON that Hugging Face's models share
@@ -323,3 +333,108 @@ def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, An
 def documents(config: dict[str, Any], about: models.Preprocess) -> Documents:
     """config.json and preprocessor_config.json."""
     return {"config.json": config, huggingface_processors.FILE: huggingface_processors.write(about)}
+
+
+# --- BiT
+
+_BIT = Layout(
+    title="Hugging Face's BiT",
+    rules=rules("""
+resnet/root/conv     : embedder.convolution
+resnet/%/conv[1 2 3] : encoder.stages.%.layers.{}.conv[1 2 3]
+resnet/%/projection  : encoder.stages.%.layers.{}.downsample.conv
+resnet/%/norm[1 2 3] : encoder.stages.%.layers.{}.norm[1 2 3]
+norm                 : norm
+head                 : classifier.1
+"""),
+    prefixes=("", "bit."),
+    computes={"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5},
+)
+# Entries of config.json that make the arrays a BiT; they are the defaults.
+_BIT_CONFIG: dict[str, Any] = {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "embedding_dynamic_padding": False,
+    "num_groups": GROUPS,
+    "hidden_act": "relu",
+    "width_factor": 1,
+    "num_channels": 3,
+}
+# Further defaults of transformers' BitConfig.
+BIT_SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]}
+
+
+def _check_bit(opened: Opened) -> None:
+    """UserError for another kind of ResNet."""
+    config = opened.config or {}
+    other = [
+        f"{key}={config[key]!r} (here: {value!r})"
+        for key, value in _BIT_CONFIG.items()
+        if config.get(key, value) != value
+    ]
+    depths, stride = config.get("depths", (3, 4, 6, 3)), config.get("output_stride", 32)
+    if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
+        other.append(f"output_stride={stride!r}")
+    if other:
+        raise UserError(f"config.json: this model cannot be computed here: {', '.join(other)}.")
+
+
+def _widths(units: tuple[int, ...], root_width: int) -> list[int]:
+    return [EXPANSION * root_width * 2**stage for stage in range(len(units))]
+
+
+def _read_bit(opened: Opened, given: Given) -> ExternalWeights:
+    if "model_type" in (opened.config or {}):
+        _check_bit(opened)  # arrays of the other kind differ in ways that mislead
+    match = best([_BIT], opened.tensors)
+    shape = match.resnet
+    assert shape
+    sizes = {
+        "embedding_size": shape.root_width,
+        "depths": list(shape.units),
+        "hidden_sizes": _widths(shape.units, shape.root_width),
+    }
+    config_json.check_sizes(opened, sizes | config_json.num_labels(match), BIT_SIZES)
+    check_head(opened, match)
+    _check_bit(opened)
+    _, _, image_size = external.with_image_size(opened, match, given)
+    preprocess = huggingface_processors.read(opened, image_size, any_size=True)
+    names = class_names(opened.config or {}, match)
+    assumed = () if opened.preprocessor else ("preprocess",)
+    return external.external_weights(
+        match,
+        preprocess,
+        fields={"probabilities": probabilities(opened.config or {}, match)},
+        class_names=names,
+        assumed=assumed,
+    )
+
+
+def _bit_documents(
+    spec: BiTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
+    config = {
+        "architectures": ["BitForImageClassification" if num_classes else "BitModel"],
+        "model_type": "bit",
+        **_BIT_CONFIG,
+        "embedding_size": spec.root_width,
+        "hidden_sizes": _widths(spec.units, spec.root_width),
+        "depths": list(spec.units),
+        "output_stride": max(32, spec.map_stride),
+        "torch_dtype": "float32",
+        **labels(spec, num_classes, names),
+    }
+    both = documents(config, about)
+    both[huggingface_processors.FILE]["image_processor_type"] = "BitImageProcessor"
+    return both
+
+
+BIT = Format(
+    destination="huggingface",
+    model_types=("bit",),
+    reads=_read_bit,
+    holds=lambda spec, _: type(spec) is BiTSpec,
+    layout_for=lambda _: _BIT,
+    documents=_bit_documents,
+    packed=lambda tensors, _, num_classes: with_prefix("bit.", tensors, num_classes),
+)

@@ -1,9 +1,12 @@
-"""timm's ViTs (vit_*), hybrids (vit_*_r50_* and the like) and BiT ResNets (resnetv2_*_bit).
+"""timm's ViTs, distilled DeiTs, hybrids (vit_*_r50_*), BiTs and EfficientNets, in and out.
 
 GELU is exact, except in the architectures of _TANH, and the epsilon of layer norms is 1e-6, except
-in those of _epsilon. Hybrids and BiTs divide weights by sqrt(variance + 1e-8) and have 1e-5 in
-group norms, unlike the released code, so their models have these values here. Apart from the ViT of
-a hybrid, their sizes are fixed by the architecture's name.
+in those of _epsilon. Hybrids and BiTs (resnetv2_*_bit) divide weights by sqrt(variance + 1e-8) and
+have 1e-5 in group norms, unlike the released code, so their models have these values here. Apart
+from the ViT of a hybrid, their sizes are fixed by the architecture's name.
+
+EfficientNets are tf_efficientnet_b0 and so on, and efficientnet_b0, which PyTorch trained. They
+have the same arrays: the architecture's name says which padding and epsilon they are for.
 """
 
 import re
@@ -12,48 +15,150 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.core.pytrees import RUNNING_MEAN, RUNNING_VARIANCE
+from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
+from vit_jax.models.efficientnet import EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
+from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
 from vit_jax.weights import config_json, external
 from vit_jax.weights.config_json import ClassNames
 from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.layout import (
-    Layout,
-    ResNetNames,
-    resnet_rules,
-    rule,
-    torch_linear,
-    torch_norm,
-)  # fmt: skip
 from vit_jax.weights.match import Match, best
+from vit_jax.weights.tables import Layout, rules
 
-VIT = Layout(
-    title="timm's ViT",
-    rules=(
-        *torch_linear("patches", "patch_embed.proj", "D 3 P p", "D"),
-        rule("cls", "cls_token", "1 1 D"),
-        rule("positions/embedding", "pos_embed", "1 N D"),
-        *torch_norm("norm1", "blocks.{}.norm1"),
-        *torch_linear("attention/qkv", "blocks.{}.attn.qkv", "(3 H K) D", "(3 H K)"),
-        *torch_linear("attention/out", "blocks.{}.attn.proj", "D (H K)", "D"),
-        rule("scale1/scale", "blocks.{}.ls1.gamma", "D"),
-        *torch_norm("norm2", "blocks.{}.norm2"),
-        *torch_linear("mlp/fc1", "blocks.{}.mlp.fc1", "M D", "M"),
-        *torch_linear("mlp/fc2", "blocks.{}.mlp.fc2", "D M", "D"),
-        rule("scale2/scale", "blocks.{}.ls2.gamma", "D"),
-        *torch_norm("norm", "norm"),
-        rule("pooling/probe", "attn_pool.latent", "1 1 D"),
-        *torch_linear("pooling/query", "attn_pool.q", "(H K) D", "(H K)"),
-        *torch_linear("pooling/key_value", "attn_pool.kv", "(2 H K) D", "(2 H K)"),
-        *torch_linear("pooling/out", "attn_pool.proj", "D (H K)", "D"),
-        *torch_norm("pooling/norm", "attn_pool.norm"),
-        *torch_linear("pooling/mlp/fc1", "attn_pool.mlp.fc1", "M D", "M"),
-        *torch_linear("pooling/mlp/fc2", "attn_pool.mlp.fc2", "D M", "D"),
-        *torch_linear("head", "head", "C D", "C"),
-    ),
+# --- tables
+
+_PATCHES = "patches : patch_embed.proj"
+_VIT_TABLE = """
+cls                 : cls_token : 1 1 *
+positions/embedding : pos_embed : 1 *
+norm1               : blocks.{}.norm1
+attention/qkv       : blocks.{}.attn.qkv
+attention/out       : blocks.{}.attn.proj
+scale1/scale        : blocks.{}.ls1.gamma
+norm2               : blocks.{}.norm2
+mlp/fc[1 2]         : blocks.{}.mlp.fc[1 2]
+scale2/scale        : blocks.{}.ls2.gamma
+norm                : norm
+pooling/probe       : attn_pool.latent : 1 1 *
+pooling/query       : attn_pool.q
+pooling/key_value   : attn_pool.kv
+pooling/out         : attn_pool.proj
+pooling/norm        : attn_pool.norm
+pooling/mlp/fc[1 2] : attn_pool.mlp.fc[1 2]
+head                : head
+"""
+_DISTILLED_TABLE = """
+distillation_token : dist_token : 1 1 *
+distillation_head  : head_dist
+"""
+_HYBRID_TABLE = """
+patches/resnet/root/[conv norm]  : patch_embed.backbone.stem.[conv norm]
+patches/resnet/%/conv[1 2 3]     : patch_embed.backbone.stages.%.blocks.{}.conv[1 2 3]
+patches/resnet/%/projection      : patch_embed.backbone.stages.%.blocks.{}.downsample.conv
+patches/resnet/%/norm[1 2 3]     : patch_embed.backbone.stages.%.blocks.{}.norm[1 2 3]
+patches/resnet/%/projection_norm : patch_embed.backbone.stages.%.blocks.{}.downsample.norm
+patches/projection               : patch_embed.proj
+"""
+_BIT_TABLE = """
+resnet/root/conv     : stem.conv
+resnet/%/conv[1 2 3] : stages.%.blocks.{}.conv[1 2 3]
+resnet/%/projection  : stages.%.blocks.{}.downsample.conv
+resnet/%/norm[1 2 3] : stages.%.blocks.{}.norm[1 2 3]
+norm                 : norm
+head                 : head.fc : * 1 1
+"""
+_EFFICIENTNET_UNITS = """
+%/expand    : blocks.%.{}.conv_pw : * 1 1
+%/norm1     : blocks.%.{}.bn1
+%/depthwise : blocks.%.{}.conv_dw
+%/norm2     : blocks.%.{}.bn2
+%/squeeze   : blocks.%.{}.se.conv_reduce : * 1 1
+%/excite    : blocks.%.{}.se.conv_expand : * 1 1
+%/project   : blocks.%.{}.conv_pwl : * 1 1
+%/norm3     : blocks.%.{}.bn3
+"""
+# Without an expansion: a convolution and a norm less, and others have their names.
+_NARROW_UNITS = """
+%/depthwise : blocks.%.{}.conv_dw
+%/norm2     : blocks.%.{}.bn1
+%/squeeze   : blocks.%.{}.se.conv_reduce : * 1 1
+%/excite    : blocks.%.{}.se.conv_expand : * 1 1
+%/project   : blocks.%.{}.conv_pw : * 1 1
+%/norm3     : blocks.%.{}.bn2
+"""
+
+
+def _efficientnet_axes() -> dict[str, str]:
+    """Axes of our parameters by name.
+
+    Letters: C0 and C1 to C7 channels behind root and stages, U1 to U7 units of the rests, Q1 to Q7
+    and R1 to R7 what first units and rests squeeze to.
+    """
+    named = {"root/conv/kernel": "3 3' 3'' C0", "top/conv/kernel": "C7 D"}
+    channels = {"root/norm": "C0", "top/norm": "D"}  # of norms
+    for number, stage in enumerate(STAGES, 1):
+        for part in ("first", "rest"):
+            is_first = part == "first"
+            before, after = f"C{number - 1 if is_first else number}", f"C{number}"
+            squeezed, layers = (
+                f"{'Q' if is_first else 'R'}{number}",
+                "1" if is_first else f"U{number}",
+            )
+            wide = stage.expansion > 1
+            hidden = f"{stage.expansion}{before}" if wide else before
+            here, k = f"stage{number}/{part}/block", stage.kernel_size
+            dense = {"squeeze": (hidden, squeezed), "excite": (squeezed, hidden)}
+            dense |= {"project": (hidden, f"{after}'" if hidden == after else after)}
+            if wide:
+                dense["expand"] = (before, hidden)
+                channels[f"{here}/norm1"] = f"{layers} {hidden}"
+            for name, (inputs, outputs) in dense.items():
+                named[f"{here}/{name}/kernel"] = f"{layers} {inputs} {outputs}"
+                if name in ("squeeze", "excite"):
+                    named[f"{here}/{name}/bias"] = f"{layers} {outputs}"
+            named[f"{here}/depthwise/kernel"] = f"{layers} {k} {k}' {hidden}"
+            channels[f"{here}/norm2"] = f"{layers} {hidden}"
+            channels[f"{here}/norm3"] = f"{layers} {after}"
+    for name, axes in channels.items():
+        for leaf in ("scale", "bias", RUNNING_MEAN, RUNNING_VARIANCE):
+            named[f"{name}/{leaf}"] = axes
+    return named
+
+
+_COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+VIT = Layout("timm's ViT", rules(_PATCHES, _VIT_TABLE))
+_DISTILLED = Layout(
+    "timm's distilled DeiT",
+    VIT.rules + rules(_DISTILLED_TABLE),
+    needed=("cls", "distillation_token"),
 )
+_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, _VIT_TABLE), computes=_COMPUTES)
+_HYBRID_OF_ROOT = Layout(
+    "timm's hybrid without stages",
+    rules(_HYBRID_TABLE.replace("stem.", ""), _VIT_TABLE),
+    computes=_COMPUTES,
+)
+_BIT = Layout("timm's BiT", rules(_BIT_TABLE), computes=_COMPUTES)
+_EFFICIENTNET_AXES = _efficientnet_axes()
+_EFFICIENTNET = Layout(
+    title="timm's EfficientNet",
+    rules=(
+        *rules("root/conv : conv_stem\nroot/norm : bn1", own=_EFFICIENTNET_AXES),
+        *rules(_NARROW_UNITS, own=_EFFICIENTNET_AXES, stages=[1]),
+        *rules(_EFFICIENTNET_UNITS, own=_EFFICIENTNET_AXES, stages=range(2, len(STAGES) + 1)),
+        *rules("top/conv : conv_head : * 1 1\ntop/norm : bn2", own=_EFFICIENTNET_AXES),
+        *rules("head : classifier"),
+    ),
+    ignored=(r".*\.num_batches_tracked",),
+    needed=tuple(f"stage{i}/first" for i in range(1, len(STAGES) + 1)),
+)
+
+# --- architectures
+
 # Architectures whose GELU is the tanh form, or another function, by name alone.
 _TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
@@ -88,47 +193,6 @@ _CROP_MODES = tuple(_CROP_MODE_OF.values())
 _GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 _POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
-# --- hybrids and BiT
-
-_COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
-
-_UNIT = {
-    **{part: part for i in (1, 2, 3) for part in (f"conv{i}", f"norm{i}")},
-    "projection": "downsample.conv",
-    "projection_norm": "downsample.norm",
-}
-
-
-def _resnet_names(under: str, root: str) -> ResNetNames:
-    return ResNetNames(
-        root={"root/conv": f"{root}conv", "root/norm": f"{root}norm"},
-        unit=_UNIT,
-        folder=f"{under}stages.%d.blocks.{{}}.",
-    )
-
-
-def _hybrid_layout(title: str, root: str) -> Layout:
-    under = "patch_embed.backbone."
-    resnet = resnet_rules(
-        "patches/resnet", _resnet_names(under, under + root), pre_activation=False
-    )
-    patches = torch_linear("patches/projection", "patch_embed.proj", "D F P p", "D")
-    vit = tuple(r for r in VIT.rules if not r.ours.startswith("patches/"))
-    return Layout(title, (*resnet, *patches, *vit), computes=_COMPUTES)
-
-
-_HYBRID = _hybrid_layout("timm's hybrid", "stem.")
-_HYBRID_OF_ROOT = _hybrid_layout("timm's hybrid without stages", "")
-_BIT = Layout(
-    title="timm's BiT",
-    rules=(
-        *resnet_rules("resnet", _resnet_names("", "stem."), pre_activation=True),
-        *torch_norm("norm", "norm"),
-        *torch_linear("head", "head.fc", "C D 1 1", "C"),
-    ),
-    computes=_COMPUTES,
-)
-
 # timm's architectures by (units, patch size in places of the feature map).
 _HYBRIDS = {
     ((), 8): "vit_tiny_r_s16_p8_224",
@@ -140,16 +204,17 @@ _HYBRID_ROOT_WIDTH = 64
 _BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 _UNREAD_OF_BIT = ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type")
 _UNREAD_OF_HYBRID = ("padding_same",)
+_EFFICIENTNETS = re.compile(r"(?P<tf>tf_)?efficientnet_(b[0-8]|l2)(_(ap|ns|ns_475))?")
+_PADDINGS = {"same": "same", "": "symmetric"}
+_EPSILONS = {"same": 1e-3, "symmetric": 1e-5}  # the default of an architecture with this padding
+_UNREAD_OF_EFFICIENTNET = (
+    "act_layer", "norm_layer", "se_layer", "aa_layer", "group_size", "round_chs_fn",
+)  # fmt: skip
 
 # --- reading
 
 
-def read(
-    opened: Opened,
-    given: Given,
-    layouts: tuple[Layout, ...] = (VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT),
-) -> ExternalWeights:
-    """`Format.reads` for files of one of these layouts."""
+def _read(opened: Opened, given: Given) -> ExternalWeights:
     config = opened.config or {}
     name = str(config.get("architecture", ""))
     if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
@@ -157,12 +222,15 @@ def read(
             f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
             "the same model as Hugging Face's DINOv3ViTModel."
         )
+    layouts = (_EFFICIENTNET, VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
     config_json.check_sizes(opened, _sizes(match, config, given))
+    if match.layout is _EFFICIENTNET:
+        return _read_efficientnet(opened, match, given)
     if not match.is_bit:
         match = external.with_heads(opened, match, given, _heads(name))
     match, pads, image_size = external.with_image_size(
-        opened, match, given, stated_image_size(config), class_position=_class_position(config)
+        opened, match, given, _stated_image_size(config), class_position=_class_position(config)
     )
     _check_arguments(config, match)
     return external.external_weights(
@@ -186,13 +254,13 @@ def _class_position(config: Mapping[str, Any]) -> bool | None:
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What neither the architecture nor another entry of config.json states."""
     if _heads(str(config.get("architecture", ""))):
-        return assumed_of_images(config)
+        return _assumed_of_images(config)
     arguments = config_json.section(config, "model_args")
     gelu = () if arguments.get("act_layer") else ("gelu",)
-    return (*gelu, "norm_epsilon", *assumed_of_images(config))
+    return (*gelu, "norm_epsilon", *_assumed_of_images(config))
 
 
-def assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
     """ "preprocess" without a section about it, whose absent entries have timm's defaults."""
     return () if config_json.section(config, "pretrained_cfg") else ("preprocess",)
 
@@ -216,7 +284,7 @@ def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, A
         "model_args.num_classes": sizes.get("C", 0),
         "model_args.in_chans": config_json.RGB,
     }
-    if match.is_bit:
+    if "P" not in sizes:  # no ViT
         return stated
     of_model = config_json.section(config, "model_args").get("img_size")
     key = "model_args.img_size" if of_model else "pretrained_cfg.input_size"
@@ -243,7 +311,7 @@ def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
 
 
-def stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """(height, width) of images in pixels, if config.json says it."""
     of_model = config_json.section(config, "model_args").get("img_size")
     if of_model:
@@ -313,24 +381,98 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
     )
 
 
+def _read_efficientnet(opened: Opened, match: Match, given: Given) -> ExternalWeights:
+    config, num_classes = opened.config or {}, match.sizes.get("C", 0)
+    name = _efficientnet_name(opened, match)
+    fields = _efficientnet_fields(config)
+    published = efficientnet.SIZES.get(name.removeprefix("EfficientNet-"), efficientnet.SIZES["B0"])
+    usual = published.image_size_px
+    arguments = config_json.section(config, "model_args")
+    of_name = {"padding": "pad_type", "batch_norm_epsilon": "bn_eps"}
+    unstated = [field for field, its in of_name.items() if arguments.get(its) is None]
+    known_size = _stated_image_size(config) or given.image_size
+    return ExternalWeights(
+        name=name,
+        spec=models.spec(name, **fields),
+        num_classes=num_classes,
+        class_names=class_names(config, num_classes),
+        preprocess=preprocess(config, known_size or (usual, usual)),
+        match=match,
+        pads_class_position=False,
+        assumed=(
+            *(() if "architecture" in config else unstated),
+            *(() if known_size else ("image_size",)),
+            *_assumed_of_images(config),
+        ),
+    )
+
+
+def _efficientnet_name(opened: Opened, match: Match) -> str:
+    """The name of a model with these sizes. UserError if none has them."""
+    sizes, stages = match.sizes, range(1, len(STAGES) + 1)
+    units = [1 + (sizes[f"U{i}"] if match.has(f"stage{i}/rest") else 0) for i in stages]
+    channels = [sizes[f"C{i}"] for i in (0, *stages)]
+    squeezed = [sizes[f"Q{i}"] for i in stages]
+    squeezed += [sizes[f"R{i}"] for i in stages if match.has(f"stage{i}/rest")]
+    from_inputs = channels[:-1] + [channels[i] for i in stages if match.has(f"stage{i}/rest")]
+    name = efficientnet.with_sizes(units, channels, sizes["D"])
+    if name is None or squeezed != [max(1, inputs // SQUEEZE) for inputs in from_inputs]:
+        raise UserError(
+            f"{opened.path} has stages of {', '.join(map(str, units))} units and "
+            f"{', '.join(map(str, channels[1:]))} channels, squeezed to "
+            f"{', '.join(map(str, squeezed))}: not those of EfficientNet-B0 times coefficients of "
+            "width and depth, which are all that can be read here."
+        )
+    return name
+
+
+def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Padding and epsilon. UserError for arguments that make another model of the same arrays."""
+    architecture = str(config.get("architecture", "tf_efficientnet_b0"))
+    arguments = config_json.section(config, "model_args")
+    known = _EFFICIENTNETS.fullmatch(architecture.partition(".")[0])
+    unknown = [
+        f"{name}={arguments[name]!r}"
+        for name in _UNREAD_OF_EFFICIENTNET
+        if arguments.get(name) is not None
+    ]
+    pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
+    if not known:
+        unknown.append(f"architecture={architecture!r}")
+    if pool != "avg":
+        unknown.append(f"global_pool={pool!r}")
+    if not known or unknown:
+        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+    default = "same" if known["tf"] else ""
+    stated = arguments.get("pad_type")  # "" has a meaning
+    word = stated if stated == "" else config_json.word(arguments, "pad_type", default, _PADDINGS)
+    usual = _EPSILONS[_PADDINGS[default]]
+    return {
+        "padding": _PADDINGS[word],
+        "batch_norm_epsilon": config_json.positive(arguments, "bn_eps", usual),
+    }
+
+
 # --- writing
 
 
 def _documents(
     spec: Any, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
-    if isinstance(spec, BiTSpec):
+    if isinstance(spec, EfficientNetSpec):
+        config = _efficientnet_config(spec, num_classes, about)
+    elif isinstance(spec, BiTSpec):
         config = _bit_config(spec, num_classes, about)
     elif isinstance(spec, HybridSpec):
         config = _hybrid_config(spec, num_classes, about)
     else:
-        config = vit_config(spec, num_classes, about)
+        config = _vit_config(spec, num_classes, about)
     if names:
         config["label_names"] = list(names)
     return {"config.json": config}
 
 
-def vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """config.json of a ViT. UserError for what its architecture here does not state."""
     if spec.pre_logits:
         raise UserError("timm's ViT has no pre-logits, this model has: write --to=google_npz.")
@@ -354,17 +496,21 @@ def vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dic
         "init_values": spec.layer_scale or None,
         "act_layer": "gelu" if spec.gelu == "exact" else "gelu_tanh",
     }
+    distilled = spec.distillation_token
+    about_images = _pretrained_cfg(num_classes, about)
     return {
-        "architecture": "vit_base_patch16_224",  # which all fields of model_args override
+        # All fields of an architecture are overridden by model_args.
+        "architecture": "deit_base_distilled_patch16_224" if distilled else "vit_base_patch16_224",
         "num_classes": num_classes,
         "num_features": spec.width,
         "global_pool": _POOLS[spec.pool],
         "model_args": arguments,
-        "pretrained_cfg": pretrained_cfg(num_classes, about),
+        "pretrained_cfg": about_images
+        | ({"classifier": ["head", "head_dist"]} if distilled else {}),
     }
 
 
-def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def _pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """The section of config.json about images."""
     return {
         "num_classes": num_classes,
@@ -412,7 +558,7 @@ def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> di
         "num_classes": num_classes,
         "num_features": spec.map_channels,
         "global_pool": "avg",
-        "pretrained_cfg": pretrained_cfg(num_classes, about)
+        "pretrained_cfg": _pretrained_cfg(num_classes, about)
         | {"fixed_input_size": False, "first_conv": "stem.conv", "classifier": "head.fc"},
     }
 
@@ -425,7 +571,7 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
             f"of {spec.patch_size} pixels, but those of R+ViT-<size>/16, R26+ViT-<size>/32, "
             "R50+ViT-<size>/16 and R50+ViT-<size>/32."
         )
-    config = vit_config(spec, num_classes, about)
+    config = _vit_config(spec, num_classes, about)
     config["architecture"] = name
     config["model_args"]["patch_size"] = spec.map_patch_size
     first = "stem.conv" if spec.units else "conv"
@@ -433,22 +579,48 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
     return config
 
 
+def _efficientnet_config(
+    spec: EfficientNetSpec, num_classes: int, about: models.Preprocess
+) -> dict[str, Any]:
+    name = efficientnet.with_sizes(spec.units, spec.channels, spec.map_channels) or ""
+    size = name.removeprefix("EfficientNet-")
+    if size not in efficientnet.SIZES:
+        raise UserError(
+            f"timm has no EfficientNet with model.width_coefficient={spec.width_coefficient:g} and "
+            f"model.depth_coefficient={spec.depth_coefficient:g}, but "
+            f"{', '.join(efficientnet.SIZES)}: write --to=checkpoint."
+        )
+    prefix = "tf_" if spec.padding == "same" else ""
+    config: dict[str, Any] = {
+        "architecture": f"{prefix}efficientnet_{size.lower()}",
+        "num_classes": num_classes,
+        "num_features": spec.map_channels,
+        "global_pool": "avg",
+        "pretrained_cfg": _pretrained_cfg(num_classes, about)
+        | {"fixed_input_size": False, "first_conv": "conv_stem", "classifier": "classifier"},
+    }
+    if spec.batch_norm_epsilon != _EPSILONS[spec.padding]:
+        config["model_args"] = {"bn_eps": spec.batch_norm_epsilon}
+    return config
+
+
 def _layout_for(spec: Any) -> Layout:
+    if isinstance(spec, EfficientNetSpec):
+        return _EFFICIENTNET
     if isinstance(spec, BiTSpec):
         return _BIT
     if isinstance(spec, HybridSpec):
         return _HYBRID if spec.units else _HYBRID_OF_ROOT
-    return VIT
+    return _DISTILLED if spec.distillation_token else VIT
 
 
 FORMAT = Format(
     destination="timm",
-    reads=read,
+    reads=_read,
     holds=lambda spec, _: (
-        type(spec) in (ViTSpec, HybridSpec, BiTSpec)
-        and not getattr(spec, "distillation_token", False)
+        type(spec) in (ViTSpec, BiTSpec, EfficientNetSpec)
+        or (type(spec) is HybridSpec and not spec.distillation_token)
     ),
     layout_for=_layout_for,
     documents=_documents,
-    hint="Write --to=google_npz or checkpoint.",
 )

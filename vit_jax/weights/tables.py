@@ -1,24 +1,35 @@
-"""Tables of parameters in other formats, and writing parameters by them.
+"""Tables of parameters in other formats: their language, and writing parameters by them.
 
-A rule gives the name of one of this project's parameters in another format and the order of its
-axes there: "(H K) D" of one format is "D H K" of another. A word is an axis, a group in brackets
-several that share one, and 1 an axis of that size, which may come and go. "3" is an axis of that
-size, "2W" one twice as long as W, and "W'" another one that is as long as W, "W''" a third.
+A line of a table has the name here, the name there and, where they differ, the axes there:
 
-In the names "{}" is the number of the layer; without it the layers are an axis. Several names are
-the parts of one parameter, along the axis that is called by their number.
+    norm1          : blocks.{}.norm1                 a layer: its kernel or scale, and its bias
+    cls            : cls_token : 1 1 *               one parameter; * stands for its axes here
+    mlp/fc[1 2]    : mlp.Dense_[0 1]                 two lines in one
+    attention/qkv  : attention.[query key value]     three arrays there are one parameter here
+    resnet/%/conv1 : stages.%.blocks.{}.conv1        every unit of a ResNet
+
+Names here may omit "blocks/block/". In names there "{}" is the number of the layer, without which
+the layers are an axis, and "%" that of the stage. Several names are the parts of one parameter,
+along the axis that is called by their number. How a layer's parameters end there is the same in all
+of a project's files: TORCH or FLAX.
+
+In axes a word is an axis, a group in brackets several that share one, and 1 an axis of that size,
+which may come and go. "3" is an axis of that size, "2W" one twice as long as W, and "W'" another
+one that is as long as W, "W''" a third.
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.weights.files.tensors import Tensor
+from vit_jax.core.pytrees import RUNNING_MEAN, RUNNING_VARIANCE
+from vit_jax.weights.files import Tensor
 
 Sizes = Mapping[str, int]
 BLOCK = "blocks/block/"
@@ -161,24 +172,31 @@ OURS = {
 }
 
 
+# How the parameters of a layer end there. PyTorch's kernels are transposed: of dense layers
+# [outputs, inputs], of convolutions [outputs, inputs, rows, columns].
+TORCH = {
+    "kernel": ".weight",
+    "scale": ".weight",
+    "bias": ".bias",
+    RUNNING_MEAN: ".running_mean",
+    RUNNING_VARIANCE: ".running_var",
+}
+FLAX = {leaf: f"/{leaf}" for leaf in ("kernel", "scale", "bias")}
+
+
 class Rule(NamedTuple):
     """Names and axes of the parameter `ours` in another format."""
 
     ours: str
     names: tuple[str, ...]
     axes: str  # axes of each of the arrays
+    own_axes: str  # axes of our parameter
     start: int = 0  # the number of the first layer
-    own: str = ""  # our axes, where they differ from OURS
 
     @property
     def layers(self) -> str | None:
         """The letter of the layers that the names count; None: they count none."""
         return self.own_axes.split()[0] if "{" in self.names[0] else None
-
-    @property
-    def own_axes(self) -> str:
-        """Axes of our parameter."""
-        return self.own or OURS[self.ours]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,74 +225,110 @@ class Layout:
         return frozenset(r.ours for r in self.rules)
 
 
-def rule(ours: str, names: str, axes: str) -> Rule:
-    """A rule; `ours` may omit "blocks/block/", `names` are separated by blanks."""
-    full = ours if ours in OURS else BLOCK + ours
-    assert full in OURS, ours
-    return Rule(full, tuple(names.split()), axes)
+def rules(
+    *tables: str,
+    leaves: Mapping[str, str] = TORCH,
+    own: Mapping[str, str] = OURS,
+    stages: Iterable[int] = range(1, MAX_STAGES + 1),
+    first: int = 0,
+) -> tuple[Rule, ...]:
+    """The rules of tables.
 
-
-def torch_linear(ours: str, names: str, weight: str, bias: str | None) -> tuple[Rule, ...]:
-    """Rules of PyTorch's dense layer, or of several that are one here; `bias` None: no bias."""
-    of_all = lambda leaf: " ".join(f"{name}.{leaf}" for name in names.split())
-    kernel = rule(f"{ours}/kernel", of_all("weight"), weight)
-    return (kernel,) if bias is None else (kernel, rule(f"{ours}/bias", of_all("bias"), bias))
-
-
-def torch_norm(ours: str, name: str) -> tuple[Rule, ...]:
-    """Rules of PyTorch's layer norm."""
-    return (rule(f"{ours}/scale", f"{name}.weight", "D"), rule(f"{ours}/bias", f"{name}.bias", "D"))
-
-
-_TORCH_LEAVES = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
-
-
-@dataclasses.dataclass(frozen=True)
-class ResNetNames:
-    """Names of a ResNet's parts in another format.
-
-    Attributes:
-      root, unit: their names by the names here, such as "conv1" or "projection_norm".
-      folder: how a unit's names start; "%d" is the stage, "{}" the unit.
-      first: the number of the first stage, and of a stage's first unit.
-      leaves: names by "kernel", "scale" and "bias"; None: PyTorch's, and kernels are [O, I, k, k].
+    Args:
+      leaves: TORCH, FLAX, or one like them.
+      own: axes of our parameters, by name.
+      stages: those that "%" stands for.
+      first: the number there of the first stage, and of a stage's first unit.
     """
-
-    root: Mapping[str, str]
-    unit: Mapping[str, str]
-    folder: str
-    first: int = 0
-    leaves: Mapping[str, str] | None = None
-
-
-def resnet_rules(under: str, names: ResNetNames, *, pre_activation: bool) -> tuple[Rule, ...]:
-    """Rules of the ResNet whose names here start with `under`."""
-    return tuple(
-        _resnet_rule(name, name.removeprefix(f"{under}/"), axes, names)
-        for name, axes in resnet_axes(under, pre_activation=pre_activation).items()
-    )
-
-
-def _resnet_rule(ours: str, inside: str, axes: str, names: ResNetNames) -> Rule:
-    folders, leaf = inside.rsplit("/", 1)
-    suffix = (names.leaves or _TORCH_LEAVES)[leaf]
-    if folders in names.root:
-        return Rule(ours, (names.root[folders] + suffix,), _resnet_axes_there(axes, names))
-    stage, place, _, part = folders.split("/")
-    folder = names.folder % (int(stage.removeprefix("stage")) - 1 + names.first)
-    if place == "first":
-        folder = folder.format(names.first)
-    theirs = folder + names.unit[part] + suffix
-    _, of_a_unit = axes.split(maxsplit=1)
-    return Rule(ours, (theirs,), _resnet_axes_there(of_a_unit, names), start=names.first + 1)
+    lines = [line.split(" : ") for line in "\n".join(tables).splitlines() if line]
+    made: list[Rule] = []
+    for has_stages, group in itertools.groupby(lines, lambda line: "%" in line[0]):
+        block = [each for line in group for each in _lines(*map(str.strip, line))]
+        units = itertools.product(stages, ("first", "rest")) if has_stages else [(0, "")]
+        for (stage, unit), (name, theirs, axes) in itertools.product(units, block):
+            ours = name.replace("%", f"stage{stage}/{unit}/block")
+            names = tuple(x.replace("%", str(stage - 1 + first)) for x in theirs)
+            if unit == "first":
+                names = tuple(x.format(first) for x in names)
+            start = first + 1 if unit == "rest" else 0
+            several = _rules(ours, names, axes, start, leaves, own)
+            assert several or has_stages, ours
+            made += several
+    return tuple(made)
 
 
-def _resnet_axes_there(axes: str, names: ResNetNames) -> str:
-    words = axes.split()
-    if len(words) == 1 or names.leaves:
-        return axes
-    rows, columns, inputs, outputs = words
-    return f"{outputs} {inputs} {rows} {columns}"
+def _lines(ours: str, theirs: str, axes: str = "*") -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """(the name here, the names there, axes) of each line that brackets make of one."""
+    here, there = (re.search(r"\[(.*)\]", name) for name in (ours, theirs))
+    names = [theirs.replace(there[0], word) for word in there[1].split()] if there else [theirs]
+    if not here:
+        yield ours, tuple(names), axes
+        return
+    for word, name in zip(here[1].split(), names, strict=True):
+        yield ours.replace(here[0], word), (name,), axes
+
+
+def _rules(
+    ours: str,
+    names: tuple[str, ...],
+    axes: str,
+    start: int,
+    leaves: Mapping[str, str],
+    own: Mapping[str, str],
+) -> list[Rule]:
+    """The rules of a parameter, or of each of a layer; none for a layer that does not exist."""
+    for full in (ours, BLOCK + ours):
+        there = {f"{full}/{leaf}": end for leaf, end in leaves.items() if f"{full}/{leaf}" in own}
+        if full in own:
+            there = {full: ""}
+        if there:
+            break
+    return [
+        Rule(
+            name,
+            tuple(theirs + end for theirs in names),
+            # Axes of a line are those of a layer's kernel.
+            (axes if name == full or name.endswith("/kernel") else "*").replace(
+                "*", _axes_there(name, names, own, transposed=leaves is TORCH)
+            ),
+            own[name],
+            start,
+        )
+        for name, end in there.items()
+    ]
+
+
+def _axes_there(
+    name: str, names: tuple[str, ...], own: Mapping[str, str], *, transposed: bool
+) -> str:
+    """Axes of each array of a parameter, in our order or in PyTorch's."""
+
+    def of_an_array(axes: str) -> list[str]:
+        words = axes.split()
+        if "{" in names[0] or "/first/" in name:
+            del words[0]  # the layers
+        if len(names) > 1:
+            words.remove(str(len(names)))
+        return words
+
+    words, leaf = of_an_array(own[name]), name.rpartition("/")[2]
+    if transposed and leaf.endswith("bias"):
+        return _grouped(words)
+    if not transposed or leaf != "kernel":
+        return " ".join(words)
+    bias = own.get(name.removesuffix(leaf) + "bias")
+    last = len(of_an_array(bias)) if bias else 1
+    inputs, outputs = words[:-last], _grouped(words[-last:])
+    if len(inputs) == 3:  # of a convolution
+        rows, columns, channels = inputs
+        return f"{outputs} {channels} {rows} {columns}"
+    if len(inputs) == 2 and inputs[0].isdigit():  # of a depthwise one
+        return f"{outputs} 1 {' '.join(inputs)}"
+    return f"{outputs} {_grouped(inputs)}"
+
+
+def _grouped(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"({' '.join(words)})"
 
 
 class Piece(NamedTuple):

@@ -1,0 +1,462 @@
+"""Hugging Face's Dinov2, Dinov2WithRegisters and DINOv3ViTModel, in and out.
+
+Dinov2's classifier sees the class token and the mean of the patches side by side; DINOv3 has none.
+Dinov2's SwiGLU has both dense layers of the gate in one array, which is split here: the first half
+goes through the SiLU.
+
+Parts of DINOv3 that only act in training are ignored: dropout of attention, stochastic depth, and
+the random shifts, stretches and scales of patches' coordinates, which do not exist here
+(nn/posemb.py).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vit_jax import models
+from vit_jax.core.errors import UserError
+from vit_jax.models.vit import STYLES, ViTSpec
+from vit_jax.nn.posemb import ROTARY_BASE
+from vit_jax.weights import config_json, external
+from vit_jax.weights.config_json import ClassNames, Fits
+from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
+from vit_jax.weights.files import Tensor, Tensors, of_array
+from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import huggingface, huggingface_processors
+from vit_jax.weights.match import best
+from vit_jax.weights.tables import OURS, Layout, rules
+
+_NEEDED = ("cls", "scale1", "scale2")  # of the optional parts
+# A parameter of masked pre-training, not of the model.
+MASK_TOKEN, _MASK_TOKEN_PATTERN = "embeddings.mask_token", r"embeddings\.mask_token"
+_TOKENS_TABLE = """
+cls       : embeddings.cls_token : 1 1 *
+registers : embeddings.register_tokens : 1 *
+"""
+_NORMS_TABLE = """
+norm[1 2]        : LAYERS.{}.norm[1 2]
+scale[1 2]/scale : LAYERS.{}.layer_scale[1 2].lambda1
+"""
+
+# --- Dinov2
+
+REGISTERS = "dinov2_with_registers"  # a model_type of config.json
+TYPES = ("dinov2", REGISTERS)
+# Defaults of transformers' configs, by type.
+_CONFIG = {
+    key: x
+    for key, x in huggingface.VIT_CONFIG.items()
+    if key not in ("intermediate_size", "pooler_act")
+} | {
+    "layer_norm_eps": 1e-6,
+    "patch_size": 14,
+    "mlp_ratio": 4,
+    "layerscale_value": 1.0,
+    "use_swiglu_ffn": False,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "dinov2": _CONFIG | {"num_register_tokens": 0},
+    REGISTERS: _CONFIG | {"patch_size": 16, "num_register_tokens": 4},
+}
+PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
+_TABLE = """
+attention/qkv : encoder.layer.{}.attention.attention.[query key value]
+attention/out : encoder.layer.{}.attention.output.dense
+"""
+_MLP = "mlp/fc[1 2] : encoder.layer.{}.mlp.fc[1 2]"
+_SWIGLU = """
+mlp/gate : encoder.layer.{}.mlp.gate
+mlp/fc1  : encoder.layer.{}.mlp.up
+mlp/fc2  : encoder.layer.{}.mlp.weights_out
+"""
+
+
+def _layout(title: str, mlp: str) -> Layout:
+    tables = (
+        "patches : embeddings.patch_embeddings.projection",
+        _TOKENS_TABLE,
+        "positions/embedding : embeddings.position_embeddings : 1 *",
+        _NORMS_TABLE.replace("LAYERS", "encoder.layer"),
+        _TABLE,
+        mlp,
+        "norm : layernorm\nhead : classifier",
+    )
+    # Its head takes twice the width.
+    own = OURS | {"head/kernel": "2D C"}
+    return Layout(
+        title,
+        tuple(rule for table in tables for rule in rules(table, own=own)),
+        prefixes=("", "dinov2.", f"{REGISTERS}."),
+        ignored=(_MASK_TOKEN_PATTERN,),
+        needed=_NEEDED,
+    )
+
+
+_PLAIN = _layout("Hugging Face's Dinov2", _MLP)
+_GATED = _layout("Hugging Face's Dinov2 with SwiGLU", _SWIGLU)
+
+
+def _behind_gate(hidden: int) -> int:
+    """Width after a gate: 2/3 of the hidden width, rounded up to a multiple of 8."""
+    return (int(hidden * 2 / 3) + 7) // 8 * 8
+
+
+def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
+    """Arrays with each packed one split into two halves with their own names."""
+    halves = {}
+    for name, whole in tensors.items():
+        if PACKED not in name or not whole.shape or whole.shape[0] % 2:
+            halves[name] = whole
+            continue
+        rows = whole.shape[0] // 2
+        shape = (rows, *whole.shape[1:])
+        first = lambda whole=whole, rows=rows: whole.read()[:rows]
+        second = lambda whole=whole, rows=rows: whole.read()[rows:]
+        halves[name.replace(PACKED, GATE)] = Tensor(shape, whole.dtype, first)
+        halves[name.replace(PACKED, UP)] = Tensor(shape, whole.dtype, second)
+    return halves
+
+
+def _read(opened: Opened, given: Given) -> ExternalWeights:
+    kind = (opened.config or {})["model_type"]
+    config = huggingface.with_defaults(opened, CONFIGS[kind])
+    gated = any(PACKED in name for name in opened.tensors)
+    match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
+    sizes = match.sizes
+    stated = {
+        "use_swiglu_ffn": config_json.flag_of(gated),
+        "mlp_ratio": config_json.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
+        # A last row of pixels that does not fill a patch is left out.
+        "image_size": Fits(
+            f"{sizes['N']} positions of patches of {sizes['P']} pixels",
+            lambda x: (config_json.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
+        ),
+        "num_register_tokens": sizes.get("R", 0),
+    }
+    huggingface.check_sizes(opened, match, CONFIGS[kind], stated)
+    side = config["image_size"] // sizes["P"] * sizes["P"]
+    preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
+    grid = (x // sizes["P"] for x in preprocess.image_size)
+    return external.external_weights(
+        external.with_heads(opened, match, given, config["num_attention_heads"]),
+        preprocess,
+        fields={
+            **huggingface.fields(config, match),
+            "pool": "cls_avg" if match.has("head") else "cls",
+            "mlp": "swiglu" if gated else "mlp",
+            "registers": sizes.get("R", 0),
+            "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
+        },
+        class_names=huggingface.class_names(config, match),
+        assumed=huggingface.assumed(opened),
+        positions_for=None if set(grid) == {side // sizes["P"]} else (side, side),
+        position_resize="bicubic_antialias" if kind == REGISTERS else "bicubic_torch",
+    )
+
+
+def _holds(spec: Any, num_classes: int) -> bool:
+    """Whether a model is a Dinov2, and not a plain ViT."""
+    plain = ("position_at", "parallel", "qk_norm", "dense_bias", "norm", "pre_logits")
+    defaults = {name: getattr(ViTSpec, name) for name in plain}
+    return (
+        type(spec) is ViTSpec
+        and spec.pool == ("cls_avg" if num_classes else "cls")
+        and spec.position_embedding == "learned_1d"
+        and spec.layer_scale > 0
+        and spec.mlp in ("mlp", "swiglu")
+        and spec.qkv_bias in ("all", "none")
+        and _mlp_ratio(spec) is not None
+        and all(getattr(spec, name) == default for name, default in defaults.items())
+    )
+
+
+def _mlp_ratio(spec: ViTSpec) -> int | None:
+    """mlp_ratio of config.json, a whole number; None if no such number gives this MLP."""
+    for ratio in range(1, 2 * spec.mlp_dim // spec.width + 2):
+        hidden = ratio * spec.width
+        if spec.mlp_dim == (_behind_gate(hidden) if spec.mlp == "swiglu" else hidden):
+            return ratio
+    return None
+
+
+def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
+    """The opposite of `_unpacked`; in a classifier all but the head gets a prefix.
+
+    A model with registers has to have a mask token.
+    """
+    arrays: dict[str, Tensor] = {}
+    if spec.registers:
+        arrays[MASK_TOKEN] = of_array(np.zeros((1, spec.width), np.float32))
+    for name, one in tensors.items():
+        if GATE in name:
+            other = tensors[name.replace(GATE, UP)]
+            both = lambda one=one, other=other: np.concatenate([one.read(), other.read()])
+            shape = (2 * one.shape[0], *one.shape[1:])
+            arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
+        elif UP not in name:
+            arrays[name] = one
+    if not num_classes:
+        return arrays
+    prefix = lambda name: "" if name.startswith("classifier.") else f"{_type(spec)}."
+    return {prefix(name) + name: x for name, x in arrays.items()}
+
+
+def _type(spec: ViTSpec) -> str:
+    return REGISTERS if spec.registers else "dinov2"
+
+
+def _documents(
+    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
+    height, width = about.image_size
+    if height != width:
+        raise UserError(
+            f"Hugging Face's Dinov2 is for squares, this model for {height} x {width} pixels: give "
+            "--image_size."
+        )
+    kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
+    suffix = "ForImageClassification" if num_classes else "Model"
+    config = huggingface.vit_config(
+        spec, f"{kind}{suffix}", _type(spec), about.image_size, num_classes, names
+    ) | {
+        "mlp_ratio": _mlp_ratio(spec),
+        "use_swiglu_ffn": spec.mlp == "swiglu",
+        "layerscale_value": spec.layer_scale,
+        "qkv_bias": spec.qkv_bias == "all",
+        "use_mask_token": False,
+    }
+    if spec.registers:
+        config["num_register_tokens"] = spec.registers
+    return huggingface.documents(config, about)
+
+
+DINOV2 = Format(
+    destination="huggingface",
+    model_types=TYPES,
+    needs_type=True,
+    reads=_read,
+    holds=_holds,
+    layout_for=lambda spec: _GATED if spec.mlp == "swiglu" else _PLAIN,
+    documents=_documents,
+    packed=_packed,
+    is_plain=False,
+)
+
+# --- DINOv3
+
+V3_TYPE = "dinov3_vit"  # model_type of config.json
+# transformers 5 still writes the first into files, but calls its modules by the second.
+LAYERS = ("layer", "model.layer")
+V3_REGISTERS = "embeddings.register_tokens"
+# Values of qkv_bias, by whether query, key and value have biases.
+QKV_BIASES = {
+    (True, True, True): "all",
+    (True, False, True): "query_value",
+    (False, False, False): "none",
+}
+# Defaults of transformers' DINOv3ViTConfig.
+V3_CONFIG: dict[str, Any] = {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "rope_theta": ROTARY_BASE,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "proj_bias": True,
+    "mlp_bias": True,
+    "layerscale_value": 1.0,
+    "use_gated_mlp": False,
+    "num_register_tokens": 0,
+}
+
+
+_V3_TABLE = """
+attention/qkv/kernel : LAYERS.{}.attention.[q_proj k_proj v_proj].weight
+attention/out/kernel : LAYERS.{}.attention.o_proj.weight
+mlp/gate/kernel      : LAYERS.{}.mlp.gate_proj.weight
+mlp/fc1/kernel       : LAYERS.{}.mlp.up_proj.weight
+mlp/fc2/kernel       : LAYERS.{}.mlp.down_proj.weight
+"""
+_V3_DENSE_BIASES = """
+attention/out/bias : LAYERS.{}.attention.o_proj.bias
+mlp/gate/bias      : LAYERS.{}.mlp.gate_proj.bias
+mlp/fc1/bias       : LAYERS.{}.mlp.up_proj.bias
+mlp/fc2/bias       : LAYERS.{}.mlp.down_proj.bias
+"""
+_V3_BIASES = {
+    "all": "attention/qkv/bias : LAYERS.{}.attention.[q_proj k_proj v_proj].bias",
+    "query_value": "attention/[query value]_bias : LAYERS.{}.attention.[q_proj v_proj].bias",
+    "none": "",
+}
+
+
+@functools.cache
+def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
+    """The table for one of LAYERS and three fields of the model."""
+    dense = _V3_TABLE + (_V3_DENSE_BIASES if dense_bias else "")
+    if not gated:
+        dense = "\n".join(line for line in dense.splitlines() if "gate_proj" not in line)
+    tables = (
+        "patches : embeddings.patch_embeddings",
+        *(_TOKENS_TABLE, _NORMS_TABLE, dense, _V3_BIASES[qkv_bias]),
+        "norm : norm",
+    )
+    return Layout(
+        "Hugging Face's DINOv3",
+        tuple(r for table in tables for r in rules(table.replace("LAYERS", layers))),
+        ignored=(_MASK_TOKEN_PATTERN,),
+        needed=(*_NEEDED, *(["qkv_bias"] if qkv_bias == "all" else [])),
+    )
+
+
+def _read_v3(opened: Opened, given: Given) -> ExternalWeights:
+    """The model, which takes images of any size."""
+    config = huggingface.with_defaults(opened, V3_CONFIG)
+    fields = _v3_fields(config)
+    layers = LAYERS[any(name.startswith(f"{LAYERS[1]}.") for name in opened.tensors)]
+    layout = v3_layout(layers, fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
+    # A model without registers has an empty array of them.
+    match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
+    sizes, registers = match.sizes, match.sizes.get("R", 0)
+    stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
+    config_json.check_sizes(opened, config_json.token_sizes(sizes) | stated, V3_CONFIG)
+    match = external.with_heads(opened, match, given, config["num_attention_heads"])
+    fields |= external.vit_sizes(match) | {"registers": registers}
+    return external.external_weights(
+        match,
+        _preprocess(opened, config, sizes["P"]),
+        fields=fields,
+        name=f"ViT-{_v3_size_name(fields)}/{sizes['P']}-dinov3",
+        assumed=huggingface.assumed(opened),
+    )
+
+
+def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's fields in a complete config.json. UserError for those not computed here."""
+    has_bias = tuple(
+        config_json.flag(config, f"{name}_bias", False) for name in ("query", "key", "value")
+    )
+    if has_bias not in QKV_BIASES:
+        query, key, value = has_bias
+        raise UserError(
+            f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
+            "all, none, and all but the key's."
+        )
+    dense_bias = config_json.flag(config, "proj_bias", False)
+    if config_json.flag(config, "mlp_bias", False) != dense_bias:
+        raise UserError(
+            f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
+            "or none."
+        )
+    theta = config_json.positive(config, "rope_theta", ROTARY_BASE)
+    if theta != ROTARY_BASE:
+        raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
+    gated = config_json.flag(config, "use_gated_mlp", False)
+    gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
+    activation = gelus[config_json.word(config, "hidden_act", "gelu", gelus)]
+    return {
+        "qkv_bias": QKV_BIASES[has_bias],
+        "dense_bias": dense_bias,
+        "mlp": "mlp" if not gated else "swiglu" if activation == "silu" else "geglu",
+        "gelu": "exact" if activation == "silu" else activation,
+        "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
+        "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-5),
+    }
+
+
+def _v3_size_name(fields: Mapping[str, Any]) -> str:
+    """The size's name: "S+" for the fields of ViT-S+; else depth and width, such as "12x512"."""
+    for size, own in STYLES["-dinov3"].items():
+        sizes = ("depth", "width", "mlp_dim", "num_heads")
+        same_mlp = fields["mlp"] == own.get("mlp", ViTSpec.mlp)
+        if same_mlp and all(fields[name] == own[name] for name in sizes):
+            return size
+    return f"{fields['depth']}x{fields['width']}"
+
+
+def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models.Preprocess:
+    """Preparation by preprocessor_config.json, which also gives the size: the model takes any.
+
+    Without that file, the size is config.json's image_size.
+    """
+    size = config_json.sides("image_size", config["image_size"])
+    if opened.preprocessor is None:
+        opened = dataclasses.replace(opened, preprocessor={"size": list(size)})
+    about = huggingface_processors.read(opened, size, any_size=True)
+    height, width = about.image_size
+    if height % patch or width % patch:
+        raise UserError(
+            f"{opened.path}: its images are {height} x {width} pixels, which does not divide into "
+            f"patches of {patch}: change the size in preprocessor_config.json, or without it "
+            "image_size in config.json."
+        )
+    return about
+
+
+def _holds_v3(spec: Any, _: int) -> bool:
+    """Whether a model is a DINOv3, with a head or without."""
+    plain = ("pool", "position_at", "parallel", "qk_norm", "norm", "pre_logits")
+    return (
+        type(spec) is ViTSpec
+        and spec.position_embedding == "rotary_2d"
+        and spec.layer_scale > 0
+        and all(getattr(spec, name) == getattr(ViTSpec, name) for name in plain)
+    )
+
+
+def _packed_v3(arrays: Tensors, spec: ViTSpec, _: int) -> Tensors:
+    """Adds the arrays that a DINOv3ViTModel requires: a mask token, and registers, even 0."""
+    zeros = lambda number: of_array(np.zeros((1, number, spec.width), np.float32))
+    return {MASK_TOKEN: zeros(1), V3_REGISTERS: zeros(0), **arrays}
+
+
+def _v3_documents(
+    spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
+) -> Documents:
+    if num_classes:
+        raise UserError(
+            "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop), or "
+            "keep it in a checkpoint (vit-jax convert --to=checkpoint)."
+        )
+    query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
+    config = huggingface.vit_config(
+        spec, "DINOv3ViTModel", V3_TYPE, about.image_size, num_classes, names
+    ) | {
+        "intermediate_size": spec.mlp_dim,
+        "use_gated_mlp": spec.mlp != "mlp",
+        "layerscale_value": spec.layer_scale,
+        "num_register_tokens": spec.registers,
+        "query_bias": query,
+        "key_bias": key,
+        "value_bias": value,
+        "proj_bias": spec.dense_bias,
+        "mlp_bias": spec.dense_bias,
+        "rope_theta": ROTARY_BASE,
+        "pos_embed_rescale": None,  # the default is 2; models trained here have none
+    }
+    if spec.mlp == "swiglu":
+        config["hidden_act"] = "silu"
+    return huggingface.documents(config, about)
+
+
+DINOV3 = Format(
+    destination="huggingface",
+    model_types=(V3_TYPE,),
+    needs_type=True,
+    reads=_read_v3,
+    holds=_holds_v3,
+    layout_for=lambda s: v3_layout(LAYERS[0], s.qkv_bias, s.dense_bias, s.mlp != "mlp"),
+    documents=_v3_documents,
+    packed=_packed_v3,
+    is_plain=False,
+)
