@@ -17,9 +17,8 @@ PAGES = sorted(
 
 
 def render(tmp_path, monkeypatch, body, **content):
-    (tmp_path / "x.html").write_text(
-        '{% extends "draw/page.html" %}{% block main %}' + body + "{% endblock %}"
-    )
+    head = '{% extends "draw/page.html" %}{% from "draw/parts.html" import table %}{% block main %}'
+    (tmp_path / "x.html").write_text(head + body + "{% endblock %}")
     loader = jinja2.FileSystemLoader([tmp_path, html_page.TEMPLATES])
     monkeypatch.setattr(html_page._environment(), "loader", loader)
     return html_page.render("x.html", title="<T>", subtitle="<s>", **content)
@@ -42,7 +41,7 @@ def test_what_a_template_lacks_is_an_error(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cells", [["a", "b"], []])
 def test_a_table_has_a_head_where_it_has_titles(tmp_path, monkeypatch, cells):
-    body = '{% from "draw/parts.html" import table %}{{ table(head, [["x", "<y>"]], attributes=[which]) }}'
+    body = '{{ table(head, [["x", "<y>"]], attributes=[which]) }}'
     text = render(tmp_path, monkeypatch, body, head=cells, which=Markup('class="chosen"'))
     assert ("<thead>" in text) == bool(cells)
     assert '<tr class="chosen"><th scope="row">x</th><td>&lt;y&gt;</td></tr>' in text
@@ -52,7 +51,5 @@ def test_a_table_has_a_head_where_it_has_titles(tmp_path, monkeypatch, cells):
 def test_every_page_names_its_command_and_loads_nothing(template):
     text = (html_page.TEMPLATES / template).read_text()
     assert re.search(r"{% block program %}[a-z]+{% endblock %}", text)
-    assert not re.search(
-        r"https?://|@import|url\(",
-        text + Path(html_page.__file__).with_name("page.css").read_text(),
-    )
+    text += Path(html_page.__file__).with_name("page.css").read_text()
+    assert not re.search(r"https?://|@import|url\(", text)
