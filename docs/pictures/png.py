@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from PIL import Image, PngImagePlugin
 
+from vit_jax.draw.style import look
 
-def write(file: Path, image: Image.Image, facts: Any) -> None:
+
+def write(file: Path, figure: Figure, facts: Any) -> None:
     """Writes the picture and its facts, which are of JSON's types."""
+    image = Image.fromarray(look.pixels(figure))
     text = PngImagePlugin.PngInfo()
     text.add_text("facts", json.dumps(facts), zip=True)
     image.save(file, optimize=True, pnginfo=text)

@@ -4,10 +4,12 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from vit_jax.core import axes
-from vit_jax.draw.canvas import Canvas
+from vit_jax.draw.style import look
 from vit_jax.parallel import mesh as meshes
 
 FILE = Path(__file__).parents[2] / "docs" / "sharding.png"
@@ -66,30 +68,36 @@ def facts() -> dict[str, dict[str, Blocks]]:
     }
 
 
-def draw(facts: dict[str, dict[str, Blocks]]) -> Image.Image:
+@look.styled
+def draw(facts: dict[str, dict[str, Blocks]]) -> Figure:
     """Draws a row per setting and a column per array; a block names the devices that hold it."""
     width = LEFT + sum(size[0] + GAP for _, _, size, _ in ARRAYS)
-    canvas = Canvas(width, TOP + ROW * len(SETTINGS), scale=2)
+    height = TOP + ROW * len(SETTINGS)
+    figure = look.blank(width / 100, height / 100, layout=None)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
     for row, (setting, arrays) in enumerate(facts.items()):
         x, y = LEFT, TOP + ROW * row
         name = setting.replace(" x ", "\nx ").replace(", ", ",\n")
-        canvas.text((8, y + 60), name, size=12, anchor="lm")
+        axes.text(8, y + 60, name, va="center")
         for array, _, size, _ in ARRAYS:
             if row == 0:
-                canvas.text((x + size[0] / 2, 18), array, size=12, anchor="mm")
-            _array(canvas, arrays[array], (x, y), size)
+                axes.text(x + size[0] / 2, 18, array, ha="center", va="center")
+            _draw_array(axes, arrays[array], (x, y), size)
             x += size[0] + GAP
-    return canvas.finished().quantize(64)
+    return figure
 
 
-def _array(canvas: Canvas, held: Blocks, corner: tuple[int, int], size: tuple[int, int]) -> None:
+def _draw_array(axes: Axes, held: Blocks, corner: tuple[int, int], size: tuple[int, int]) -> None:
     firsts = [tuple(map(int, first.split(","))) for first in held]
     height = size[1] / len({first[0] for first in firsts})
     width = size[0] / len({first[1:] for first in firsts})
     for first, devices in zip(firsts, held.values(), strict=True):
         x = corner[0] + size[0] * (first[1] / SIZE if len(first) > 1 else 0)
         y = corner[1] + size[1] * first[0] / SIZE
-        canvas.rectangle((x, y), (x + width, y + height), COLOURS[devices[0]], "#555555")
+        colour = COLOURS[devices[0]]
+        axes.add_patch(Rectangle((x, y), width, height, fc=colour, ec="#555555", lw=0.7))
         text = "all" if len(devices) == 8 else " ".join(map(str, devices))
-        font_size = 10 if size[0] > 26 or len(text) < 4 else 8
-        canvas.text((x + width / 2, y + height / 2), text, size=font_size, anchor="mm")
+        font_size = look.SMALL if size[0] > 26 or len(text) < 4 else 6
+        middle = (x + width / 2, y + height / 2)
+        axes.text(*middle, text, size=font_size, ha="center", va="center")

@@ -4,7 +4,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from matplotlib.figure import Figure
 
 from vit_jax.tools.lab.sweep import picture
 
@@ -22,6 +22,6 @@ def facts() -> dict[str, Any]:
     return {"accuracies": accuracies}
 
 
-def draw(facts: dict[str, Any]) -> Image.Image:
+def draw(facts: dict[str, Any]) -> Figure:
     """Draws the picture as the sweep itself does."""
     return picture.draw(HEAD[0], {"": facts["accuracies"]}, HEAD[2])

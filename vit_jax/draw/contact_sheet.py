@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.draw.canvas import Font, cut
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 # In pixels.
 SMALLEST_SIDE = 112  # images are enlarged by a whole factor to at least this
@@ -118,3 +118,12 @@ def _draw_cell(
 
 def _one_line(text: str, font: Font, length: float, ending: str = "") -> str:
     return cut(" ".join(text.split()), font, length, ending)
+
+
+def cut(text: str, font: Font, length: float, ending: str = "") -> str:
+    """`text` and `ending` in at most `length` pixels; the end of the text gives way to "…"."""
+    if font.getlength(text + ending) <= length:
+        return text + ending
+    while text and font.getlength(f"{text}…{ending}") > length:
+        text = text[:-1]
+    return f"{text.rstrip()}…{ending}"

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib.patches import Rectangle
 
 from vit_jax.core import synsets
 from vit_jax.data.source import Source
-from vit_jax.draw import html_page, scales, svg
+from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import bold, code
-from vit_jax.draw.scales import Axes, Scale
 from vit_jax.evaluate import confusions
 from vit_jax.evaluate.confusions import Pair
 from vit_jax.probes.calibration import BINS, reliability
@@ -29,9 +30,7 @@ PAIRS, PICTURES = 12, 4  # the most of a model; the most of a pair
 SIDE = 112  # of a picture, in pixels
 OPEN_CLASSES = 20  # that are shown at once, the worst first
 
-# In about CSS pixels.
-SIZE = 300, 220
-AXES = Axes(Scale(0, 1), Scale(0, 1), 46, 292, 10, 196)
+SIZE, BOX = (300, 220), (46, 292, 10, 196)  # of a chart
 
 
 class Scored(NamedTuple):
@@ -84,37 +83,39 @@ def _comparison(results: Results) -> list[list[str]]:
     return rows
 
 
-def _reliability(model: str, scores: Scores) -> tuple[str, str, str]:
-    """The model, its ECE, and bars of accuracy by confidence; on the diagonal the two agree."""
+@charts.styled
+def _reliability(model: str, scores: Scores) -> tuple[str, str, Markup]:
+    """The model, its ECE, and bars of accuracy by confidence; on the diagonal the two agree.
+
+    Below each bar is its share of the images.
+    """
     bins = reliability(scores.confidence.astype(np.float64), scores.correct)
-    bars = []
+    axes = charts.blank(SIZE, BOX)
+    for axis in (axes.xaxis, axes.yaxis):
+        charts.scale(axis, 0, 1, percent=True)
+    hints = {}
+    pixel = 1 / (BOX[3] - BOX[2])
     for i, (confidence, correct, number) in enumerate(zip(*bins, strict=True)):
         if not number:
             continue
-        accuracy = correct / number
-        x, width = AXES.x(i / BINS) + 0.5, (AXES.right - AXES.left) / BINS - 1
+        left, width = (i + 0.03) / BINS, 0.94 / BINS
+        accuracy, share = correct / number, number / bins.examples.sum()
+        axes.bar(left, accuracy, width, align="edge", color=charts.RUNS[0])[0].set_gid(f"bin{i}")
+        axes.add_patch(
+            Rectangle(
+                (left, -20 * pixel),
+                width,
+                -12 * pixel * share,
+                color=charts.COLOURS["quiet"],
+                alpha=0.6,
+                linewidth=0,
+                transform=axes.get_xaxis_transform(),
+            )
+        )
         hint = f"{number:,.0f} images, sure by {confidence / number:.1%}, right {accuracy:.1%}"
-        bars.append(
-            f'<rect class="bar" x="{x:.1f}" width="{width:.1f}" y="{AXES.y(accuracy):.1f}" '
-            f'height="{AXES.bottom - AXES.y(accuracy):.1f}"><title>{hint}</title></rect>'
-        )
-        share = float(number / bins.examples.sum())
-        bars.append(
-            f'<rect class="share" x="{x:.1f}" width="{width:.1f}" y="{AXES.bottom + 20}" '
-            f'height="{12 * share:.1f}"/>'
-        )
-    ticks = [0, 0.2, 0.4, 0.6, 0.8, 1]
-    labels = zip(ticks, scales.labels(ticks, percent=True), strict=True)
-    behind = [
-        *svg.grid(AXES, ticks, percent=True),
-        *(svg.label_below(AXES, AXES.x(tick), label) for tick, label in labels),
-    ]
-    diagonal = (
-        f'<line class="diagonal" x1="{AXES.left}" y1="{AXES.bottom}" '
-        f'x2="{AXES.right}" y2="{AXES.top}"/>'
-    )
-    picture = svg.picture(f"{model}: reliability", SIZE, AXES, behind, [*bars, diagonal])
-    return model, f"{bins.ece:.2%}", picture
+        hints[f"bin{i}"] = (Markup('class="bar"'), hint)
+    axes.plot([0, 1], [0, 1], color=charts.COLOURS["ink"], alpha=0.6, lw=1, dashes=(4, 3))
+    return model, f"{bins.ece:.2%}", charts.svg(axes, f"{model}: reliability", hints)
 
 
 def _classes(by_model: Mapping[str, Scored]) -> list[list[str]]:

@@ -117,7 +117,7 @@ def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_i
 def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        preview.save(Image.new("RGB", (8, 8)), epath.Path(tmp_path / "file" / "sheet.png"))
+        preview.save(b"", epath.Path(tmp_path / "file" / "sheet.png"))
     done = run_python(*COMMAND, "--output", "sheet.jpg")
     assert done.returncode == 1
     assert "give a name that ends in .png" in done.stderr

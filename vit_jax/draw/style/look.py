@@ -110,12 +110,12 @@ def layer_ticks(axes: Axes, depth: int) -> None:
     axes.set_xlabel("network depth (layer)")
 
 
-def plain_log_ticks(axis: Axis) -> None:
+def plain_log_ticks(axis: Axis, *, about: int = 12) -> None:
     """Ticks of a logarithmic axis as numbers: 0.1, 5, 20 k; powers where they reach far."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low) if low > 0 else 1.0
     digits = next(d for reach, d in _DIGITS if decades < reach)
-    axis.set_major_locator(LogLocator(10, subs=digits, numticks=12))
+    axis.set_major_locator(LogLocator(10, subs=digits, numticks=about))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
 

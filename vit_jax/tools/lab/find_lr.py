@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from etils import epath
-from PIL import Image
+from matplotlib.figure import Figure
 
 from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
@@ -24,9 +24,8 @@ from vit_jax.config import RunConfig, TotalConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.draw import scales
-from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
-from vit_jax.draw.scales import Axes, Scale
+from vit_jax.draw import charts
+from vit_jax.draw.style import lettering, look, palette
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import device_cache, examples, inputs, networks, pins, updates
@@ -41,7 +40,7 @@ DIVERGED = 4.0  # times the best mean so far, as in fastai
 LEFT_OUT = 5  # steps at the beginning, whose means are of few losses
 FEWEST = 10  # steps that can show a slope
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 420, 64, 56, 52, 28  # in pixels
+SIZE_IN = 7.6, 4.2  # of the picture
 
 
 class RateTest(NamedTuple):
@@ -177,30 +176,28 @@ def _of_steps(config: RunConfig, steps: int) -> RunConfig:
     )
 
 
-def draw(found: RateTest, name: str) -> Image.Image:
+@look.styled
+def draw(found: RateTest, name: str) -> Figure:
     """The losses over the rates: pale as they were, a line without the noise, the suggestion."""
     means = found.smoothed
-    up = scales.fit(means, start=None, end=None, log=False)
-    across = Scale(found.rates[0], found.rates[-1], log=True)
-    axes = Axes(across, up, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
-    canvas = Canvas(WIDTH, HEIGHT)
-    canvas.text((LEFT, 14), canvas.cut(f"loss at rising rates: {name}", 690, 15), INK, size=15)
-    canvas.grid(axes, up.ticks(6), line=RULE, ink=PALE)
-    canvas.line([(axes.left, axes.bottom), (axes.right, axes.bottom)], PALE)
-    ticks = across.ticks(8)
-    for tick, label in zip(ticks, scales.labels(ticks), strict=True):
-        canvas.line([(axes.x(tick), axes.bottom), (axes.x(tick), axes.bottom + 4)], PALE)
-        canvas.text((axes.x(tick), axes.bottom + 8), label, PALE, anchor="mt")
-    canvas.text(((axes.left + axes.right) / 2, HEIGHT - 10), "optim.lr", INK, anchor="mb")
-    for rate, loss in zip(found.rates, found.losses, strict=True):
-        if up.low <= loss <= up.high:
-            canvas.dot(axes.at((rate, loss)), 2, "#c5cfe6", "#c5cfe6")
+    figure = look.blank(*SIZE_IN)
+    axes = figure.add_subplot()
+    title = lettering.fit(f"loss at rising rates: {name}", 6.5, look.TITLE)
+    axes.set_title(title, loc="left", size=look.TITLE, pad=18)
+    charts.scale(axes.yaxis, *charts.limits(means))
+    charts.scale(axes.xaxis, found.rates[0], found.rates[-1], log=True)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("optim.lr")
+    axes.scatter(found.rates, found.losses, s=7, color=palette.SKY, alpha=0.5, linewidth=0)
+    axes.plot(found.rates, means, color=palette.BLUE)
     if found.steepest is not None:
-        x, colour = axes.x(found.steepest), COLOURS[1]
-        canvas.line([(x, axes.top), (x, axes.bottom)], colour)
-        canvas.text((x, axes.top - 4), f"steepest: {found.steepest:.2g}", colour, anchor="mb")
-    canvas.line([axes.at(point) for point in zip(found.rates, means, strict=True)], COLOURS[0], 2)
-    return canvas.finished()
+        axes.axvline(found.steepest, color=palette.VERMILION, lw=1)
+        place = (found.steepest, 1.01)
+        axes.text(
+            *place, f"steepest: {found.steepest:.2g}", transform=axes.get_xaxis_transform(),
+            color=palette.VERMILION, size=look.SMALL, ha="center", va="bottom",
+        )  # fmt: skip
+    return figure
 
 
 def say(found: RateTest, config: RunConfig) -> list[str]:
@@ -233,7 +230,8 @@ def main(_: list[str]) -> None:
     if len(found.rates) < 2:
         raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
     if output is not None:
-        save(draw(found, " ".join([FLAGS.config, *FLAGS.config_override])), output)
+        name = " ".join([FLAGS.config, *FLAGS.config_override])
+        save(look.png(draw(found, name)), output)
     print(json.dumps(found.document()) if FLAGS.json else "\n".join(say(found, config)))
     if output is not None and not FLAGS.json:
         print(f"saved         {output}")

@@ -103,13 +103,11 @@ def _drawable(name: str, number: int) -> str:
     return name if name.isascii() else f"{number} {name.encode('ascii', 'replace').decode()}"
 
 
-def save(image: Image.Image, output: epath.Path) -> None:
-    """Writes a PNG file; its folder is made. Raises UserError if it cannot."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
+def save(data: bytes, output: epath.Path) -> None:
+    """Writes a file; its folder is made. Raises UserError if it cannot."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(file.getvalue())
+        output.write_bytes(data)
     except OSError as error:
         raise disk_space.unwritable(output, error) from error
 
@@ -125,7 +123,9 @@ def main(_: list[str]) -> None:
     config = configs.load(FLAGS.config, FLAGS.config_override)
     check_folders(config)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
-    save(preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images), output)
+    file = io.BytesIO()
+    preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images).save(file, "PNG")
+    save(file.getvalue(), output)
     print(f"saved    {output}")
 
 

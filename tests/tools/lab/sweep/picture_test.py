@@ -5,6 +5,7 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from vit_jax.draw.style import look, palette
 from vit_jax.tools.lab.sweep import grid, picture
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
@@ -73,9 +74,10 @@ def test_every_grid_is_drawn(rows, axes, tmp_path):
     file = epath.Path(tmp_path / "results.png")
     assert picture.write(file, rows(axes, lambda v: 0.5 + len(v) / 100), "test/accuracy")
     pixels = np.asarray(Image.open(file))
-    assert pixels.shape == (picture.HEIGHT, picture.WIDTH, 3)
-    blue = (np.abs(pixels.astype(int) - (0x33, 0x66, 0xCC)) < 40).all(-1)
-    assert blue[picture.TOP : -picture.BOTTOM, picture.LEFT :].any()
+    width, height = (round(look.DPI * side) for side in picture.SIZE_IN)
+    assert pixels.shape[:2] == (height, width)
+    blue = [int(palette.BLUE[i : i + 2], 16) for i in (1, 3, 5)]
+    assert (np.abs(pixels[..., :3].astype(int) - blue) < 40).all(-1).any()
 
 
 def test_without_results_there_is_no_picture(rows, tmp_path):

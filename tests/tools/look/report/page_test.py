@@ -25,7 +25,8 @@ const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
 svg.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y }));
 const told = document.getElementById("tip").innerText.replace(/\\s+/g, " ");
 document.querySelectorAll("nav input")[1].click();
-const left = [...svg.querySelectorAll(".line:not(.hidden)")].map(line => line.dataset.run);
+const lines = [...svg.querySelectorAll(".line[data-points]:not(.hidden)")];
+const left = lines.map(line => line.dataset.run);
 document.title = JSON.stringify([told, left]);
 </script></body>"""
 
@@ -107,9 +108,10 @@ def test_many_rows_are_a_small_file(make_workdir):
 def test_a_non_finite_value_is_a_gap_and_a_cross(make_workdir):
     rows = {step: {"train/loss": None if step == 2 else 1.0} for step in (1, 2, 3)}
     text = text_of(make_workdir("a", rows))
-    (line,) = re.findall(r'data-points="\[\[1,2,3\],\[1.0,null,1.0\]\]"><path d="(.*?)"/>', text)
-    assert line.count("M") == 2 and "L" not in line
-    assert text.count("<title>not finite</title>") == 1
+    line, cross = re.findall(r'<g class="line run0".*?</g>\n</g>', text, re.DOTALL)
+    assert 'data-points="[[1,2,3],[1.0,null,1.0]]"' in line
+    assert line.count("<use ") == 2 and "L" not in re.findall(' d="(.*?)"', line, re.DOTALL)[0]
+    assert cross.count("<title>not finite</title>") == cross.count("<use ") == 1
 
 
 @pytest.mark.parametrize("value", [None, 0.0, -1.0, 1e300, -1e-300])

@@ -141,7 +141,7 @@ def test_every_reason_has_a_description() -> None:
 
 def test_charts_with_no_bar_and_with_one() -> None:
     for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
-        assert report_page.bars("title", "note", bins, str)[2].count("<rect") == len(bins)
+        assert report_page.bars("title", "note", bins, str)[2].count('class="bar"') == len(bins)
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
         assert "nan" not in report_page.curve("title", "note", values)[2]
 

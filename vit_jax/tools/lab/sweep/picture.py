@@ -4,17 +4,16 @@ Seeds are hollow dots beside their mean, which the line goes through; an axis wi
 no line.
 """
 
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from etils import epath
-from PIL import Image
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from vit_jax.draw import scales
-from vit_jax.draw.canvas import COLOURS, INK, PALE, RULE, Canvas
-from vit_jax.draw.scales import Axes, Scale
+from vit_jax.draw import charts
+from vit_jax.draw.style import lettering, look, palette
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep.grid import CONFIG
 from vit_jax.tools.lab.sweep.progress import PointProgress
@@ -22,13 +21,12 @@ from vit_jax.tools.lab.sweep.results import SEED
 
 PNG_FILE = "results.png"
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 420, 64, 56, 52, 28  # in pixels
-LEGEND = 200  # at the right, if there are several lines
-DOT, LINE_HEIGHT = 3.5, 20
-ASIDE, MOST_ASIDE = 12, 60  # between lines at one place, so that dots do not hide each other
-SEEDS_ASIDE = 5  # from their mean
-LABEL = 60  # the least room of a label on the horizontal axis
-PAPER = "#ffffff"
+SIZE_IN = 7.6, 4.2
+AXIS_IN = 5.0  # length of the horizontal axis, about
+# Shares of the horizontal axis.
+ASIDE, MOST_ASIDE = 0.02, 0.1  # between lines at one place, so that dots do not hide each other
+SEEDS_ASIDE = 0.009  # from their mean
+LABEL_IN = 0.7  # the least room of a label on the horizontal axis
 MOST_LINES = 16  # named in the legend
 FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 
@@ -41,10 +39,9 @@ def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
     axis, lines = curves(rows, metric)
     if not lines:
         return False
-    data = io.BytesIO()
-    draw(axis, lines, metric).save(data, format="png", optimize=True)
+    data = look.png(draw(axis, lines, metric))
     try:
-        file.write_bytes(data.getvalue())
+        file.write_bytes(data)
     except OSError as error:
         raise workdir.unwritable(file.parent, error) from error
     return True
@@ -70,28 +67,31 @@ def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, D
     return chosen, lines
 
 
-def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Image.Image:
+@look.styled
+def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     """The picture."""
     values = list(dict.fromkeys(value for dots in lines.values() for value in dots))
     seeds = [each for dots in lines.values() for each in dots.values()]
-    legend = LEGEND if len(lines) > 1 else 0
-    up = scales.fit([v for each in seeds for v in each], start=None, end=None, log=False)
-    axes = Axes(Scale(0, 1), up, LEFT, WIDTH - RIGHT - legend, TOP, HEIGHT - BOTTOM)
     where = places(axis, values)
-    canvas = Canvas(WIDTH, HEIGHT)
-    canvas.text((LEFT, 14), f"{metric} over {axis}" if axis else metric, INK, size=15)
+    figure = look.blank(*SIZE_IN)
+    axes = figure.add_subplot()
+    axes.set_title(f"{metric} over {axis}" if axis else metric, loc="left", size=look.TITLE)
     if any(len(each) > 1 for each in seeds):
-        canvas.text((axes.right, 18), "hollow: a seed; filled: their mean", PALE, anchor="ra")
-    percent = metric.endswith("accuracy")
-    canvas.grid(axes, up.ticks(6), line=RULE, ink=PALE, percent=percent)
-    _horizontal_axis(canvas, axes, axis, where)
-    for number, dots in enumerate(lines.values()):
+        note = "hollow: a seed; filled: their mean"
+        axes.set_title(note, loc="right", size=look.SMALL, color=palette.MUTED)
+    ends = charts.limits([v for each in seeds for v in each])
+    charts.scale(axes.yaxis, *ends, percent=metric.endswith("accuracy"))
+    _scale_across(axes, axis, where)
+    for number, (name, dots) in enumerate(lines.items()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
         joined = is_numeric(values) and axis != SEED
-        _line(canvas, axes, where, dots, COLOURS[number % len(COLOURS)], aside, joined=joined)
-    if legend:
-        _legend(canvas, list(lines))
-    return canvas.finished()
+        label = lettering.fit(name, 2.0, look.SMALL) if number < MOST_LINES else None
+        _draw_line(axes, where, dots, palette.series(number), aside, joined=joined, label=label)
+    if len(lines) > 1:
+        if len(lines) > MOST_LINES:
+            axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
+        figure.legend(loc="outside right upper")
+    return figure
 
 
 def places(axis: str, values: Sequence[str]) -> dict[str, float]:
@@ -116,52 +116,44 @@ def is_numeric(values: Sequence[str]) -> bool:
     return all(map(math.isfinite, numbers)) and len(set(numbers)) == len(numbers)
 
 
-def _horizontal_axis(canvas: Canvas, axes: Axes, axis: str, where: Mapping[str, float]) -> None:
-    canvas.line([(axes.left, axes.bottom), (axes.right, axes.bottom)], PALE)
-    room = (axes.right - axes.left) / len(where)
+def _scale_across(axes: Axes, axis: str, where: Mapping[str, float]) -> None:
+    room = max(AXIS_IN / len(where), LABEL_IN)
     free_from = -math.inf
+    labels = []
     for value, place in sorted(where.items(), key=lambda item: item[1]):
-        x = axes.x(place)
-        canvas.line([(x, axes.bottom), (x, axes.bottom + 4)], PALE)
-        label = canvas.cut(value, max(room, LABEL))
-        half = canvas.length(label) / 2
-        if x - half > free_from:  # labels do not overlap; a tick without one stays
-            canvas.text((x, axes.bottom + 8), label, PALE, anchor="mt")
-            free_from = x + half + 6
-    canvas.text(((axes.left + axes.right) / 2, HEIGHT - 10), axis, INK, anchor="mb")
+        label = lettering.fit(value, room, look.SMALL)
+        half = lettering.width_in(label, look.SMALL) / AXIS_IN / 2
+        fits = place - half > free_from  # labels do not overlap; a tick without one stays
+        labels.append(label if fits else "")
+        free_from = place + half + 0.01 if fits else free_from
+    axes.set_xlim(-0.02, 1.02)
+    axes.set_xticks(sorted(where.values()), labels)
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel(axis)
 
 
-def _line(
-    canvas: Canvas,
+def _draw_line(
     axes: Axes,
     where: Mapping[str, float],
     dots: Dots,
-    colour: str,
+    style: tuple[str, str],
     aside: float,
     *,
     joined: bool,
+    label: str | None,
 ) -> None:
     """Draws seeds as hollow dots, and their means or single values as filled ones."""
+    colour, marker = style
     ordered = sorted(dots.items(), key=lambda item: where[item[0]])
-    means = [(axes.x(where[at]) + aside, axes.y(statistics.mean(each))) for at, each in ordered]
-    if len(means) > 1 and joined:
-        canvas.line(means, colour, 2)
-    for mean, (at, values) in zip(means, ordered, strict=True):
+    across = [where[at] + aside for at, _ in ordered]
+    means = [statistics.mean(each) for _, each in ordered]
+    axes.plot(
+        across, means, marker=marker, ls="-" if joined else "", color=colour, label=label, zorder=3
+    )
+    for x, (_, values) in zip(across, ordered, strict=True):
         if len(values) > 1:
-            x = axes.x(where[at]) + aside + SEEDS_ASIDE
-            for value in values:
-                canvas.dot((x, axes.y(value)), DOT - 0.5, PAPER, colour)
-        canvas.dot(mean, DOT + 0.5, colour, colour)
-
-
-def _legend(canvas: Canvas, names: Sequence[str]) -> None:
-    left, more = WIDTH - LEGEND - 4, len(names) - MOST_LINES
-    shown = [*names[:MOST_LINES], *([f"and {more} more"] if more > 0 else [])]
-    for number, text in enumerate(shown):
-        y = TOP + 8 + number * LINE_HEIGHT
-        if number < MOST_LINES:
-            canvas.line([(left, y), (left + 18, y)], COLOURS[number % len(COLOURS)], 2)
-        canvas.text((left + 26, y), canvas.cut(text, LEGEND - 40), INK, anchor="lm")
+            seeds = [x + SEEDS_ASIDE] * len(values)
+            axes.plot(seeds, values, "o", ms=3.5, mfc="white", mec=colour, mew=0.9, zorder=2.5)
 
 
 def _spell(axis: str, value: str) -> str:

@@ -1,14 +1,12 @@
 """results.html: a transfer on one page, with the protocol that its number comes from."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from etils import epath
 from markupsafe import Markup
 
 from vit_jax.core.files import write_text
-from vit_jax.draw import html_page, scales, svg
-from vit_jax.draw.scales import Axes, Scale
+from vit_jax.draw import charts, html_page
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.progress import PointProgress
@@ -18,7 +16,7 @@ from vit_jax.tools.lab.transfer.choice import Candidate, Choice
 from vit_jax.tools.lab.transfer.results import TransferResult
 
 FILE = "results.html"
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 760, 260, 56, 16, 36, 16  # in CSS pixels
+SIZE, BOX = (760, 260), (56, 744, 16, 224)  # of the chart
 MOST_LABELS = 12  # below the chart
 
 
@@ -113,27 +111,26 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
     ]
 
 
-def _chart(choice: Choice) -> str:
+@charts.styled
+def _chart(choice: Choice) -> Markup:
     """A dot for each seed of each candidate, in the lists' order."""
-    every = [score for each in choice.candidates for score in each.scores.values()]
-    up = scales.fit(every, start=None, end=None, log=False)
+    scores = [score for each in choice.candidates for score in each.scores.values()]
     number = len(choice.candidates)
-    axes = Axes(Scale(-0.5, number - 0.5), up, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM)
+    axes = charts.blank(SIZE, BOX)
     percent = choice.key.endswith("accuracy")
-    parts = svg.grid(axes, up.ticks(5), percent=percent)
-    dots = []
+    charts.scale(axes.yaxis, *charts.limits(scores), about=5, percent=percent)
+    axes.set_xlim(-0.5, number - 0.5)
+    named = choice.candidates if number <= MOST_LABELS else ()
+    axes.set_xticks(range(len(named)), [_short(each) for each in named])
+    hints = {}
     for place, each in enumerate(choice.candidates):
-        if number <= MOST_LABELS:
-            parts.append(svg.label_below(axes, axes.x(place), escape(_short(each))))
-        which = "chosen" if each.values == choice.chosen else "dot"
+        colour = charts.RUNS[each.values == choice.chosen]
         for seed, score in each.scores.items():
-            x, y = axes.at((place, score))
-            what = f"{_short(each)}, seed {seed}: {progress.shown_number(choice.key, score)}"
-            dots.append(
-                f'<circle class="{which}" cx="{x:.1f}" cy="{y:.1f}" r="4">'
-                f"<title>{escape(what)}</title></circle>"
-            )
-    return svg.picture(f"{choice.key} of the candidates", (WIDTH, HEIGHT), axes, parts, dots)
+            name = f"dot{place}of{seed}"
+            axes.plot(place, score, "o", ms=8, mew=0, color=colour, gid=name)
+            hint = f"{_short(each)}, seed {seed}: {progress.shown_number(choice.key, score)}"
+            hints[name] = (Markup('class="dot"'), hint)
+    return charts.svg(axes, f"{choice.key} of the candidates", hints)
 
 
 def _short(candidate: Candidate) -> str:

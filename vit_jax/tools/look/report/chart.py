@@ -2,16 +2,18 @@
 
 import json
 import math
-from html import escape
 from itertools import groupby
+from typing import Any
 
-from vit_jax.draw import scales, svg
-from vit_jax.draw.scales import Axes, Scale
+from markupsafe import Markup
+from matplotlib.axes import Axes
+
+from vit_jax.draw import charts
 from vit_jax.store.runs import Series
 from vit_jax.tools.look.report import panels
 from vit_jax.tools.look.report.panels import Panel, Style
 
-# In about CSS pixels; page.js has them too.
+# In CSS pixels; page.js has them too.
 SIZE = 330, 188
 LEFT, RIGHT, TOP, BOTTOM = 46, 322, 10, 164
 COLUMNS = 300  # no more points are kept than these many columns can show
@@ -22,24 +24,24 @@ LOG_FACTOR = 30
 DOTS = 40  # a line of at most this many points has dots
 
 
-def draw(panel: Panel, last_step: int) -> str:
-    """The <figure>; its horizontal axis ends at `last_step`, so that panels can be compared."""
-    style, up = panel.style, _vertical(panel)
-    axes = Axes(Scale(0, max(last_step, 1)), up, LEFT, RIGHT, TOP, BOTTOM)
-    behind = [
-        *svg.grid(axes, up.ticks(6), percent=style.percent),
-        *svg.values_below(axes, axes.across.ticks(6)),
-    ]
-    lines = [_line(run, series, axes, style) for run, series in panel.lines.items()]
-    cursor = f'<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/>'
-    flags = " data-log" * up.log + " data-percent" * style.percent
-    log = '<span class="note">log scale</span>' if up.log else ""
-    picture = svg.picture(panel.title, SIZE, axes, behind, [*lines, cursor])
-    return (
-        f'<figure data-low="{up.low!r}" data-high="{up.high!r}" data-last="{axes.across.high!r}"'
-        f"{flags}>\n<figcaption><b>{escape(panel.title)}</b>{log}<code>{escape(panel.key)}</code>"
-        f"</figcaption>\n{picture}\n</figure>"
-    )
+@charts.styled
+def draw(panel: Panel, last_step: int) -> dict[str, Any]:
+    """The picture, and the axes that the script needs; the horizontal one ends at `last_step`."""
+    axes = charts.blank(SIZE, (LEFT, RIGHT, TOP, BOTTOM))
+    charts.scale(axes.xaxis, 0, max(last_step, 1))
+    is_log = _scale_vertically(axes, panel)
+    groups: dict[str, tuple[Markup, str]] = {}
+    for run, series in panel.lines.items():
+        groups |= _draw_line(axes, run, series, panel.style)
+    low, high = axes.get_ylim()
+    return {
+        "panel": panel,
+        "picture": charts.svg(axes, panel.title, groups),
+        "log": is_log,
+        "low": float(low),
+        "high": float(high),
+        "last": float(axes.get_xlim()[1]),
+    }
 
 
 def shows_means(panel: Panel) -> bool:
@@ -51,58 +53,55 @@ def _has_means(series: Series, style: Style) -> bool:
     return not style.exact and len(series.steps) > 2 * MEANS
 
 
-def _vertical(panel: Panel) -> Scale:
+def _scale_vertically(axes: Axes, panel: Panel) -> bool:
+    """Returns whether the axis is logarithmic."""
     style, values = panel.style, panels.finite(panel)
-    if not values:
-        return Scale(0.0, 1.0)
-    log = style.log and min(values) > 0 and max(values) / min(values) >= LOG_FACTOR
-    scale = scales.fit(values, start=style.start, end=style.end, log=log)
-    if style.percent:  # no margin beyond 0 and 100 %
-        low, high = max(scale.low, min(0.0, *values)), min(scale.high, max(1.0, *values))
-        return Scale(low, high)
-    return scale
+    log = style.log and bool(values) and min(values) > 0 and max(values) / min(values) >= LOG_FACTOR
+    low, high = 0.0, 1.0
+    if values:
+        low, high = charts.limits(values, start=style.start, end=style.end, log=log)
+        if style.percent:  # no margin beyond 0 and 100 %
+            low, high = max(low, min(0.0, *values)), min(high, max(1.0, *values))
+    charts.scale(axes.yaxis, low, high, log=log, percent=style.percent)
+    return log
 
 
-def _line(run: int, series: Series, axes: Axes, style: Style) -> str:
-    """The line of a run, its dots, and crosses at the bottom where it was not finite.
+def _draw_line(axes: Axes, run: int, series: Series, style: Style) -> dict[str, tuple[Markup, str]]:
+    """Draws the line of a run, its dots, and crosses at the bottom where it was not finite.
 
     A noisy line of many points goes through means, which hovering shows, with the values pale
-    behind it.
+    behind it. Returns the attributes of the groups.
     """
-    last_step = int(axes.across.high)
+    last_step = int(axes.get_xlim()[1])
     kept = thin(series, last_step=last_step, columns=COLUMNS)
-    parts, hovered, mark = [f'<path d="{_path(kept, axes)}"/>'], kept, ""
+    look = {"color": charts.RUNS[run % len(charts.RUNS)], "solid_capstyle": "round"}
+    hovered, mark = kept, Markup()
+    groups = {f"pale{run}": (_attributes(run), ""), f"bad{run}": (_attributes(run), "not finite")}
     if _has_means(series, style):
-        hovered, mark = means(series, last_step=last_step, columns=MEANS), " data-means"
-        parts = [f'<path class="each" d="{_path(kept, axes)}"/>']
-        parts.append(f'<path d="{_path(hovered, axes)}"/>')
-    finite = [(x, y) for x, y in zip(*kept, strict=True) if not math.isnan(y)]
-    if len(finite) <= DOTS:
-        parts += [f'<circle cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="2"/>' for x, y in finite]
-    bad = [axes.x(x) for x, y in zip(*kept, strict=True) if math.isnan(y)]
+        hovered, mark = means(series, last_step=last_step, columns=MEANS), Markup(" data-means")
+        axes.plot(*kept, **look, alpha=0.3, lw=1, gid=f"pale{run}")
+    finite = [not math.isnan(value) for value in hovered.values]
+    dotted = [i for i, is_finite in enumerate(finite) if is_finite]
+    if len(dotted) > DOTS:  # only those without neighbours, of which there is no line
+        dotted = [i for i in dotted if not any(finite[max(i - 1, 0) : i] + finite[i + 1 : i + 2])]
+    (line,) = axes.plot(
+        *hovered, **look, marker="o", ms=4, mew=0, markevery=dotted, gid=f"run{run}"
+    )
+    if charts.dashes(run):
+        line.set_linestyle((0, charts.dashes(run)))
+    bad = [step for step, value in zip(*kept, strict=True) if math.isnan(value)]
     if bad:
-        crosses = "".join(f"M{x - 3:.1f} {BOTTOM - 6}l6 6m0-6l-6 6" for x in bad)
-        parts.append(f'<path class="cross" d="{crosses}"><title>not finite</title></path>')
+        at_bottom = axes.get_xaxis_transform()
+        heights = [3 / (BOTTOM - TOP)] * len(bad)
+        axes.plot(bad, heights, "x", **look, ms=6, mew=1.6, transform=at_bottom, gid=f"bad{run}")
     values = [None if math.isnan(v) else float(f"{v:.5g}") for v in hovered.values]
     points = json.dumps([hovered.steps, values], separators=(",", ":"))
-    return (
-        f'<g class="line run{run}" data-run="{run}" data-points="{points}"{mark}>'
-        f"{''.join(parts)}</g>"
-    )
+    numbers = Markup(' data-points="{}"{}').format(points, mark)
+    return groups | {f"run{run}": (_attributes(run) + numbers, "")}
 
 
-def _path(series: Series, axes: Axes) -> str:
-    """The line's path, with a gap wherever a value is not finite."""
-    parts, pen = [], "M"
-    for step, value in zip(*series, strict=True):
-        if math.isnan(value):
-            pen = "M"
-            continue
-        # A line of no length shows a point without neighbours, since its ends are round.
-        dot = "h0" if pen == "M" else ""
-        parts.append(f"{pen}{axes.x(step):.1f} {axes.y(value):.1f}{dot}")
-        pen = "L"
-    return "".join(parts)
+def _attributes(run: int) -> Markup:
+    return Markup(f'class="line run{run}" data-run="{run}"')
 
 
 def thin(series: Series, *, last_step: int, columns: int) -> Series:

@@ -52,7 +52,7 @@ function hover(figure, event) {
   const across = ((event.clientX - box.left) / box.width * svg.viewBox.baseVal.width - LEFT) / (RIGHT - LEFT);
   const wanted = Math.min(1, Math.max(0, across)) * figure.dataset.last;
   const found = [];
-  for (const line of all(".line:not(.hidden)", svg)) {
+  for (const line of all(".line[data-points]:not(.hidden)", svg)) {
     line.points ??= JSON.parse(line.dataset.points);
     const [steps, values] = line.points, i = nearest(steps, wanted);
     found.push({ run: line.dataset.run, step: steps[i], value: values[i] });
@@ -86,8 +86,12 @@ function hover(figure, event) {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4))}px`;
 }
 
-for (const figure of all("figure")) {
-  const svg = figure.querySelector("svg");
+for (const figure of all("figure[data-last]")) {
+  const svg = figure.querySelector("svg"), cursor = document.createElementNS(SVG, "line");
+  cursor.setAttribute("class", "cursor");
+  cursor.setAttribute("y1", TOP);
+  cursor.setAttribute("y2", BOTTOM);
+  svg.append(cursor);
   svg.addEventListener("pointermove", event => hover(figure, event));
   svg.addEventListener("pointerleave", leave);
 }

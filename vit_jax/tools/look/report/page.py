@@ -5,15 +5,13 @@ from datetime import datetime
 
 from etils import epath
 
-from vit_jax.draw import html_page
+from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import Picture
 from vit_jax.store.runs import Run
 from vit_jax.store.workdir import PICTURES
 from vit_jax.tools.look.report import chart, panels, tables
 from vit_jax.tools.look.report.panels import Panel
 
-COLOURS = 8  # in page.css; further runs reuse them, dashed
-DASHES = ("none", "5 3", "1.5 3", "8 3 1.5 3")
 MOST_STEPS = 3  # of a picture: the first, the last, and between them
 
 
@@ -27,7 +25,7 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
         runs=runs,
-        looks=[(i % COLOURS, DASHES[i // COLOURS % len(DASHES)]) for i in range(len(runs))],
+        looks=[(i % len(charts.RUNS), charts.dashes(i)) for i in range(len(runs))],
         swatch=tables.swatch,
         summary=tables.summary(runs),
         sections={

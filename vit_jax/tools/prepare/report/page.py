@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from vit_jax.core.screen import format_bytes, format_duration
-from vit_jax.draw import html_page, scales, svg
-from vit_jax.draw.scales import Axes, Scale
+from vit_jax.draw import charts, html_page
 from vit_jax.tools.prepare.faults import ACTIONS
 from vit_jax.tools.prepare.report.summary import what
 
@@ -16,9 +15,7 @@ CLASS_PAIRS = 40
 COPIES = ("same_bytes", "near", "mirrored")
 _pixels = "{:,.0f}".format
 
-# In the units of the picture, which are about CSS pixels.
-SIZE = 420, 196
-LEFT, RIGHT, TOP, BOTTOM = 46, 412, 10, 172
+SIZE, BOX = (420, 196), (46, 412, 10, 172)  # of a chart
 POINTS = 400  # of a curve
 
 Bin = tuple[float, float, int]
@@ -130,7 +127,7 @@ def _made_with(report: Mapping[str, Any]) -> list[list[Any]]:
     return [[name, "" if value in ("", [], ()) else value] for name, value in rows]
 
 
-def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
     """Titles, notes and pictures."""
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     examples = report["classes"]["examples_of_each"]
@@ -145,51 +142,37 @@ def _middle(spread: Mapping[str, Any], form: Any) -> str:
     return f"median {form(spread['median'])}" if spread["bins"] else "none"
 
 
+@charts.styled
 def bars(
     title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str]
-) -> tuple[str, str, str]:
+) -> tuple[str, str, Markup]:
     """A chart of counts; `label` writes the edge of a bin."""
+    axes = charts.blank(SIZE, BOX)
     highest = max([count for _, _, count in bins], default=0)
-    axes = _axes(Scale(0, max(len(bins), 1)), Scale(0, highest * 1.05 or 1))
-    parts = _grid(axes)
-    width = axes.x(1) - axes.x(0)
+    charts.scale(axes.yaxis, 0, highest * 1.05 or 1, about=5, integer=True)
+    axes.set_xlim(0, max(len(bins), 1))
     every = max(1, -(-len(bins) // 6))
+    axes.set_xticks(range(0, len(bins), every), [label(low) for low, _, _ in bins[::every]])
+    hints = {}
     for i, (low, high, count) in enumerate(bins):
-        x, y = axes.x(i), axes.y(count)
+        (bar,) = axes.bar(i + 0.03, count, 0.94, align="edge", color=charts.RUNS[0])
+        bar.set_gid(f"bin{i}")
         hint = f"{label(low)} to {label(high)}: {count:,} images"
-        parts.append(
-            f'<rect class="bar" x="{x + 1:.1f}" y="{y:.1f}" width="{max(width - 2, 0.5):.1f}" '
-            f'height="{BOTTOM - y:.1f}"><title>{hint}</title></rect>'
-        )
-        if i % every == 0:
-            parts.append(svg.label_below(axes, x, label(low)))
-    return title, note, svg.picture(title, SIZE, axes, parts)
+        hints[f"bin{i}"] = (Markup('class="bar"'), hint)
+    return title, note, charts.svg(axes, title, hints)
 
 
-def curve(title: str, note: str, values: Sequence[int]) -> tuple[str, str, str]:
+@charts.styled
+def curve(title: str, note: str, values: Sequence[int]) -> tuple[str, str, Markup]:
     """A chart of numbers of examples, the largest first; zeros are on the axis."""
     values = sorted(values, reverse=True)
     filled = [value for value in values if value]
     log = bool(filled) and filled[0] / filled[-1] >= 30
     last = len(values) - 1
-    up = scales.fit(filled or [1], start=None if log else 0, end=None, log=log)
-    axes = _axes(Scale(0, max(last, 1)), up)
+    axes = charts.blank(SIZE, BOX)
+    low, high = charts.limits(filled or [1], start=None if log else 0, log=log)
+    charts.scale(axes.yaxis, low, high, log=log, about=5, integer=True)
+    charts.scale(axes.xaxis, 0, max(last, 1), integer=True)
     chosen = sorted({round(i * last / POINTS) for i in range(POINTS + 1)}) if values else []
-    points = " ".join(
-        f"{axes.x(i):.1f},{axes.y(values[i]) if values[i] else BOTTOM:.1f}" for i in chosen
-    )
-    parts = [
-        *_grid(axes),
-        *svg.values_below(axes, [tick for tick in axes.across.ticks(6) if tick == int(tick)]),
-        f'<polyline class="curve" points="{points}"/>',
-    ]
-    return title, note + ", log scale" * log, svg.picture(title, SIZE, axes, parts)
-
-
-def _axes(across: Scale, up: Scale) -> Axes:
-    return Axes(across, up, LEFT, RIGHT, TOP, BOTTOM)
-
-
-def _grid(axes: Axes) -> list[str]:
-    """Lines at whole numbers."""
-    return svg.grid(axes, [tick for tick in axes.up.ticks(5) if axes.up.log or tick == int(tick)])
+    axes.plot(chosen, [values[i] or low for i in chosen], color=charts.RUNS[0], lw=1.8)
+    return title, note + ", log scale" * log, charts.svg(axes, title)
