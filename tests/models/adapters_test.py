@@ -9,7 +9,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import adapters
 from vit_jax.optim.patterns import Adapters
-from vit_jax.weights.checkpoint_info import merged
+from vit_jax.weights.loading import merged
 
 MERGED = 1e-5  # of the largest logit: float32 sums in another order
 TOY = {"depth": 2, "width": 16, "mlp_dim": 32, "num_heads": 2, "pool": "map"}

@@ -10,8 +10,8 @@ from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without t
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import understand
 from vit_jax.weights.formats.timm import _epsilon, _heads
-from vit_jax.weights.loading import understand
 
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 # Names whose arrays fit, in timm 1.0.31; a later version may add some.

@@ -16,8 +16,8 @@ from vit_jax.evaluate import prepared
 from vit_jax.weights.external import Given
 from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
+from vit_jax.weights.formats import understand
 from vit_jax.weights.formats.timm import _heads
-from vit_jax.weights.loading import understand
 
 EVALUATED = "evals.test.preprocess=decode|resize(8)"
 ROUNDING = 1e-5  # of float32 between one program and another

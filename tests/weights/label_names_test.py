@@ -6,7 +6,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights import config_json
+from vit_jax.weights import external
 from vit_jax.weights.formats import timm
 
 
@@ -22,7 +22,7 @@ from vit_jax.weights.formats import timm
     ],
 )
 def test_names_by_number(labels, expected):
-    assert config_json.class_names("id2label", labels, 3) == expected
+    assert external.class_names("id2label", labels, 3) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_names_by_number(labels, expected):
 )
 def test_nonsense_is_refused(labels, message):
     with pytest.raises(UserError, match=f"config.json: id2label .*{message}"):
-        config_json.class_names("id2label", labels, 3)
-    assert config_json.class_names("id2label", labels, 0) is None  # no head, no classes
+        external.class_names("id2label", labels, 3)
+    assert external.class_names("id2label", labels, 0) is None  # no head, no classes
 
 
 def test_names_are_shown_in_one_line_of_text():
@@ -64,7 +64,7 @@ def test_timms_names():
     ],
 )
 def test_classes_without_names_agree_with_any(others, expected):
-    assert config_json.same_classes(("ant", "bee", "cat"), others) == expected
+    assert external.same_classes(("ant", "bee", "cat"), others) == expected
 
 
 @pytest.mark.parametrize("to", ["huggingface", "timm"])

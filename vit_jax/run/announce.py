@@ -156,9 +156,9 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
 
 def teacher(screen: Screen, teacher: Teacher) -> None:
     """Announces the model that is learnt from."""
-    about, some = teacher.found.about, ""
+    about, some = teacher.model.about, ""
     if teacher.columns is not None:
-        some = f", {teacher.num_classes:,} of its {teacher.found.num_classes:,} classes"
+        some = f", {teacher.num_classes:,} of its {teacher.model.num_classes:,} classes"
     size = " x ".join(map(str, teacher.image_size))
     screen.say(f"teacher  {about.name} from {about.folder}{some}, on images of {size} pixels")
 

@@ -45,7 +45,7 @@ from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, total_bytes
 from vit_jax.training.warm_start import shapes_to_take
 from vit_jax.weights import CheckpointInfo
-from vit_jax.weights.config_json import same_classes
+from vit_jax.weights.external import same_classes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, constrain
-from vit_jax.weights import Found
+from vit_jax.weights import LazyModel
 
 
 class Inputs(NamedTuple):
@@ -64,14 +64,14 @@ class Teacher:
     state: no checkpoint has them, and each start reads them again.
 
     Attributes:
-      found: the model, whose parameters are not read yet.
+      model: the model, whose parameters are not read yet.
       scale, shift: of each channel, which bring images from the trained model's normalisation to
         this one's.
       columns: its logits of the data's classes; None: all of them.
       num_classes: C, of the data.
     """
 
-    found: Found
+    model: LazyModel
     scale: tuple[float, ...]
     shift: tuple[float, ...]
     columns: tuple[int, ...] | None
@@ -80,12 +80,12 @@ class Teacher:
     @property
     def image_size(self) -> tuple[int, int]:
         """(height, width) of the images that it sees."""
-        return self.found.preprocess.image_size
+        return self.model.preprocess.image_size
 
     @property
     def forward_flops(self) -> int:
         """FLOPs of its products for one image."""
-        return int(self.found.about.spec.forward_flops(self.found.num_classes, self.image_size))
+        return int(self.model.about.spec.forward_flops(self.model.num_classes, self.image_size))
 
     def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
         """`Others.teacher`, in evaluation mode, of these parameters.
@@ -98,10 +98,10 @@ class Teacher:
             if x.shape[1:3] != self.image_size:
                 size = (x.shape[0], *self.image_size, x.shape[3])
                 x = constrain(jax.image.resize(x, size, "bilinear"), BATCH, None, None, None)
-            found = nnx.merge(self.found.graph, params)(x).astype(jnp.float32)
+            result = nnx.merge(self.model.graph, params)(x).astype(jnp.float32)
             if self.columns is not None:
-                found = constrain(found[:, jnp.asarray(self.columns)], BATCH, CLASSES)
-            return found
+                result = constrain(result[:, jnp.asarray(self.columns)], BATCH, CLASSES)
+            return result
 
         return logits
 

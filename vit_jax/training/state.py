@@ -90,11 +90,11 @@ class StateLayout:
     @property
     def fixed(self) -> tuple[Any, ...]:
         """The step's arguments behind state and batch, by shapes and shardings: () or (params,)."""
-        return () if self.teacher is None else (self.teacher.found.layout,)
+        return () if self.teacher is None else (self.teacher.model.layout,)
 
     def read_fixed(self) -> tuple[Any, ...]:
         """The arrays of `fixed`. DamagedError if they cannot be read."""
-        return () if self.teacher is None else (self.teacher.found.read(),)
+        return () if self.teacher is None else (self.teacher.model.read(),)
 
     @property
     def update_shardings(self) -> Any:

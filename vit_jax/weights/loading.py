@@ -1,38 +1,43 @@
 """Loads models from checkpoints of this project and weight files of others.
 
 Another project's file is opened by files/; the one of FORMATS that it fits matches its arrays with
-a table of names (match.py, layout.py), checks what config.json says of them (config_json.py) and
+a table of names (match.py, layout.py), checks what config.json says of them (external.py) and
 derives the model (external.py).
 """
 
 import dataclasses
 import functools
+import hashlib
+import json
+import math
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from etils import epath
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax import models
-from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError, nearest, safe_repr
+from vit_jax.core import pytrees, synsets
+from vit_jax.core.class_names import printable
+from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
+from vit_jax.core.token_layout import TokenLayout
 from vit_jax.nn.kernels import choice
 from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
-from vit_jax.weights import config_json
-from vit_jax.weights.checkpoint_info import CheckpointInfo
-from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Given
+from vit_jax.weights import external
+from vit_jax.weights.external import ExternalWeights, Given
 from vit_jax.weights.files import detect_format
-from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import FORMATS
-from vit_jax.weights.match import Match, MisfitError, read_without
-from vit_jax.weights.online.fetching import Fetched, fetch
+from vit_jax.weights.formats import understand
+from vit_jax.weights.online import Fetched, fetch
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
@@ -48,7 +53,7 @@ class Loaded(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """What `load`, `load_with_info` and `find` take beside the path, each with a default.
+    """What `load`, `load_with_info` and `open_model` take beside the path, each with a default.
 
     Attributes:
       dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
@@ -106,17 +111,136 @@ def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
 
 def load_with_info(path: str | epath.Path, **options: Unpack[Options]) -> Loaded:
     """Like `load`, with the name, class names and step."""
-    there = find(path, **options)
+    lazy = open_model(path, **options)
     return Loaded(
-        model=nnx.merge(there.graph, there.read()),
-        name=there.about.name,
-        class_names=there.class_names,
-        step=there.about.step,
+        model=nnx.merge(lazy.graph, lazy.read()),
+        name=lazy.about.name,
+        class_names=lazy.class_names,
+        step=lazy.about.step,
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class CheckpointInfo:
+    """The model in a checkpoint, or in another project's file; no array is read.
+
+    Attributes:
+      folder: the step's folder, or the file.
+      name: the model's name, such as "ViT-B/16".
+      spec: the model's fields.
+      preprocess: how prediction prepares images.
+      shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
+      external: the contents of another project's file; None for a checkpoint of this one.
+      adapter_scale: of a checkpoint's low-rank adapters, which are merged into its kernels wherever
+        these are read; None: it has none.
+      fetched_by: the pinned name of weights that were fetched; None of a path.
+    """
+
+    folder: epath.Path
+    name: str
+    spec: Any
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    preprocess: models.Preprocess
+    shapes: dict[str, tuple[int, ...]]
+    external: ExternalWeights | None = None
+    adapter_scale: float | None = None
+    fetched_by: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """What messages call it: the name, or the path."""
+        return self.fetched_by or str(self.folder)
+
+    @property
+    def step(self) -> int:
+        """The number of updates done; 0 for other projects' files, which do not state it."""
+        return 0 if self.external else int(self.folder.name)
+
+    @property
+    def tokens(self) -> TokenLayout:
+        """The origin of each of the model's tokens, and so of its positions."""
+        stated = self.external.positions_for if self.external else None
+        return self.spec.token_layout(stated or self.preprocess.image_size)
+
+    def param_shapes(self, *, ema: bool) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters or their EMA. UserError if there is no EMA."""
+        shapes = self._shapes_under(self._under(ema) + "/")
+        return {n: shape for n, shape in shapes.items() if not pytrees.is_adapter(n)}
+
+    def fingerprint(self) -> str:
+        """A hash of its arrays, hexadecimal; of another project's file all of them are read."""
+        hashed = hashlib.sha256()
+        if self.external:
+            for name, tensor in sorted(self.external.match.tensors.items()):
+                hashed.update(name.encode() + np.ascontiguousarray(tensor.read()).tobytes())
+        else:
+            arrays = checkpoint_dir.read_description(self.folder)["arrays"]
+            hashed.update(json.dumps(arrays, sort_keys=True).encode())
+        return hashed.hexdigest()
+
+    def parameters(self, *, ema: bool) -> int:
+        """Their number. UserError if there is no EMA."""
+        return sum(map(math.prod, self.param_shapes(ema=ema).values()))
+
+    def read(
+        self, layout: Mapping[str, jax.ShapeDtypeStruct], *, ema: bool
+    ) -> dict[str, jax.Array]:
+        """Parameters with these names, verified where there are checksums; no others are read.
+
+        Args:
+          layout: shapes as in `param_shapes`; arrays without a sharding go to the first device.
+          ema: the EMA instead of the parameters.
+
+        Raises:
+          UserError: there is no EMA.
+          DamagedError: the checkpoint cannot be read, or its bits have changed.
+        """
+        under = self._under(ema)
+        if self.external:
+            return {name: _placed(self.external.array(name), x) for name, x in layout.items()}
+        shapes = self._shapes_under(f"{under}/")
+        factors = {name: _factors(name, shapes) for name in layout}
+        wanted = dict(layout)
+        for name, pair in factors.items():
+            sharding = layout[name].sharding
+            if isinstance(sharding, NamedSharding):
+                sharding = NamedSharding(sharding.mesh, PartitionSpec())
+            for n in pair:
+                wanted[n] = jax.ShapeDtypeStruct(shapes[n], layout[name].dtype, sharding=sharding)
+        arrays = checkpoint_dir.read_some(
+            self.folder, {f"{under}/{n}": x for n, x in wanted.items()}
+        )
+        read = {name: arrays[f"{under}/{name}"] for name in wanted}
+        return {name: self._merged(name, read, pair) for name, pair in factors.items()}
+
+    def _merged(
+        self, name: str, arrays: Mapping[str, jax.Array], factors: tuple[str, ...]
+    ) -> jax.Array:
+        """The array of this name with its adapter, sharded as it is."""
+        kernel = arrays[name]
+        if not factors:
+            return kernel
+        a, b = (arrays[factor] for factor in factors)
+        assert self.adapter_scale is not None
+        sum_ = merged(kernel, a, b, self.adapter_scale, stacked=pytrees.is_stacked(name))
+        return jax.device_put(sum_, kernel.sharding)
+
+    def _shapes_under(self, under: str) -> dict[str, tuple[int, ...]]:
+        return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
+
+    def _under(self, ema: bool) -> str:
+        if self.external and ema:
+            raise UserError(f"{self.origin} has no moving average (EMA): it is one set of weights.")
+        return (
+            checkpoint_dir.PARAMS
+            if self.external
+            else checkpoint_dir.params_or_ema(self.folder, ema=ema)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyModel:
     """A trained model whose parameters are not read yet.
 
     Attributes:
@@ -143,9 +267,9 @@ class Found:
     def read(self) -> Any:
         """The parameters, nested as `layout`. DamagedError if they cannot be read."""
         about, wanted = self.about, pytrees.flatten(self.layout)
-        there = about.param_shapes(ema=self.ema)
+        shapes = about.param_shapes(ema=self.ema)
         params = about.read(
-            {n: _of_shape(x, there.get(n, x.shape)) for n, x in wanted.items()}, ema=self.ema
+            {n: _of_shape(x, shapes.get(n, x.shape)) for n, x in wanted.items()}, ema=self.ema
         )
         new = about.spec.token_layout(self.preprocess.image_size)
         for name in filter(is_table, wanted):
@@ -154,7 +278,7 @@ class Found:
         return pytrees.unflatten(params)
 
 
-def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
+def open_model(path: str | epath.Path, **options: Unpack[Options]) -> LazyModel:
     """The model that `load_with_info` would load, by shapes and shardings alone. UserError."""
     if unknown := set(options) - set(DEFAULTS):
         raise TypeError(f"no options of weights: {', '.join(sorted(unknown))}")
@@ -167,7 +291,7 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     ):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
-    size = None if image_size is None else config_json.sides("image_size", image_size)
+    size = None if image_size is None else external.sides("image_size", image_size)
     about = checkpoint_info(path, image_size=size, num_heads=o["num_heads"])
     changes = {f: x for f, x in (("dtype", dtype), ("scan", o["scan"])) if x is not None}
     if o["head"] == "drop" and hasattr(about.spec, "probabilities"):
@@ -191,9 +315,9 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
     mesh, ema = o["mesh"], o["ema"]
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
-    there = about.param_shapes(ema=ema)
+    shapes = about.param_shapes(ema=ema)
     for name, x in pytrees.flatten(layout).items():
-        check_resizable(name, there.get(name, x.shape), x.shape)
+        check_resizable(name, shapes.get(name, x.shape), x.shape)
     usual = about.external.position_resize if about.external else "bilinear"
     method = o["position_resize"] or usual
     if size is None and about.external and (stated := about.external.positions_for):
@@ -202,7 +326,36 @@ def find(path: str | epath.Path, **options: Unpack[Options]) -> Found:
             f"Notice: {about.origin}: its images have {new} pixels, for which the positions are "
             f"resized from {old} ({method}); image_size={stated[0]} keeps them."
         )
-    return Found(about, graph, layout, preprocess, num_classes, ema, method)
+    return LazyModel(about, graph, layout, preprocess, num_classes, ema, method)
+
+
+def _factors(kernel: str, shapes: Mapping[str, object]) -> tuple[str, ...]:
+    """Names of the factors that a kernel's adapter has among `shapes`; () if it has none."""
+    above, _, last = kernel.rpartition("/")
+    names = (f"{above}/{pytrees.LORA_A}", f"{above}/{pytrees.LORA_B}")
+    return names if last == "kernel" and all(name in shapes for name in names) else ()
+
+
+@functools.partial(jax.jit, static_argnames="stacked")
+def merged(
+    kernel: jax.Array, a: jax.Array, b: jax.Array, scale: float, *, stacked: bool
+) -> jax.Array:
+    """kernel + scale * a b, which computes what the kernel does with this adapter.
+
+    The shapes are those of nn.linear.Linear; `stacked`: whether they have a leading layer axis.
+    """
+    product: Any = functools.partial(jnp.tensordot, axes=1, precision="highest")
+    if a.ndim + b.ndim - kernel.ndim - 2 > stacked:  # projections side by side, [*in, n, H, K]
+        product = jax.vmap(product, in_axes=(-2, 0), out_axes=a.ndim - 2 - stacked)
+    if stacked:
+        product = jax.vmap(product)
+    return kernel + scale * product(a, b)
+
+
+def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
+    if x.sharding is None:
+        return jax.device_put(array, jax.local_devices()[0])
+    return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
 
 
 def checkpoint_info(
@@ -224,19 +377,19 @@ def checkpoint_info(
         _check_heads(fetched, info.spec, num_heads)
         return info
     given = Given(image_size, num_heads)
-    there = understand(detect_format.open_weights(Path(fetched.path)), given)
-    _check_heads(fetched, there.spec, num_heads)
-    for notice in there.notices():
+    contents = understand(detect_format.open_weights(Path(fetched.path)), given)
+    _check_heads(fetched, contents.spec, num_heads)
+    for notice in contents.notices():
         _say_once(f"Notice: {fetched.name or fetched.path}: {notice}")
     return CheckpointInfo(
         folder=fetched.path,
-        name=there.name,
-        spec=there.spec,
-        num_classes=there.num_classes,
-        class_names=there.class_names,
-        preprocess=there.preprocess,
-        shapes={f"params/{name}": shape for name, shape in there.shapes().items()},
-        external=there,
+        name=contents.name,
+        spec=contents.spec,
+        num_classes=contents.num_classes,
+        class_names=contents.class_names,
+        preprocess=contents.preprocess,
+        shapes={f"params/{name}": shape for name, shape in contents.shapes().items()},
+        external=contents,
         fetched_by=fetched.name,
     )
 
@@ -313,41 +466,6 @@ def _say_once(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
-    """The model in another project's file.
-
-    Raises:
-      UserError: no known layout, with the first difference of each; or one that does not fit, with
-        all differences; or a model that cannot be computed here.
-    """
-    note = ""
-    try:
-        there = _read(opened, given)
-    except MisfitError as misfit:
-        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors), given)
-        there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
-    return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
-
-
-def _read(opened: Opened, given: Given) -> ExternalWeights:
-    """The model in the first format that the file fits. MisfitError with all matches if none."""
-    matches: list[Match] = []
-    for format_ in FORMATS:
-        if format_.recognises(opened):
-            try:
-                return format_.reads(opened, given)
-            except MisfitError as misfit:
-                matches += misfit.args[0]
-    if matches:
-        raise MisfitError(matches)
-    readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
-    kind = safe_repr((opened.config or {})["model_type"])
-    raise UserError(
-        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} "
-        "can be read."
-    )
-
-
 def is_external(path: str | epath.Path) -> bool:
     """Whether `path` is a file or folder of another project, not a checkpoint of this one.
 
@@ -374,7 +492,7 @@ def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
 
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
     """Names of classes; stderr says which classes of another project's file have none."""
-    notice = config_json.notice_of_nameless(about.class_names or ()) if about.external else ""
+    notice = external.notice_of_nameless(about.class_names or ()) if about.external else ""
     if notice:
         _say_once(f"Notice: {about.origin}: {notice}")
     return about.class_names
@@ -403,3 +521,55 @@ def _at(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
     return dataclasses.replace(
         old, image_size=size, resize=resize, crop=None if old.crop is None else size
     )
+
+
+# --- names of classes where weights have none, but their number says what they are
+
+
+def check_head(loaded: Loaded, checkpoint: str) -> None:
+    """UserError for a head that was left out of released weights: it names no class."""
+    if not jnp.any(loaded.model.head.kernel[...]):
+        raise UserError(
+            f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
+            "ImageNet-21k whose heads were left out: every class would be as likely. Fine-tune it: "
+            f"vit-jax train --config finetune --config.init.weights={checkpoint}"
+        )
+
+
+def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
+    """(the model with class names, also where its weights have none but these are known; a sentence
+    about that, or "").
+
+    Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
+    21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
+    """
+    names, title = names_of_classes(loaded.class_names, loaded.model.num_classes)
+    loaded = loaded._replace(class_names=names)
+    if not title:
+        return loaded, ""
+    assert names
+    return loaded, (
+        f"The weights do not name their classes; {len(names):,} is the number of those of "
+        f"{title}, so these names are taken, in their order."
+    )
+
+
+def names_of_classes(
+    names: tuple[str, ...] | None, num_classes: int
+) -> tuple[tuple[str, ...] | None, str]:
+    """(the names of a head's classes, whose they are if only their number says so, or "").
+
+    Those that weights have are others' words, and are made printable.
+    """
+    if names:
+        return tuple(map(printable, names)), ""
+    of_21k = synsets.names()
+    in_2011 = [name for synset, name in of_21k.items() if synset not in synsets.NOT_IN_FALL_2011]
+    for title, known in (
+        ("ImageNet-1k", list(synsets.names_1k().values())),
+        ("ImageNet-21k in the released heads", list(of_21k.values())),
+        ("ImageNet-21k in the archive of fall 2011", in_2011),
+    ):
+        if num_classes == len(known):
+            return tuple(known), title
+    return None, ""

@@ -12,9 +12,8 @@ from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
-from vit_jax.weights import loading
 from vit_jax.weights.files import Tensor, detect_format, of_array, safetensors
-from vit_jax.weights.formats import dino
+from vit_jax.weights.formats import dino, understand
 from vit_jax.weights.tables import to_theirs
 
 DINOV3 = {
@@ -67,7 +66,7 @@ def test_released_sizes_get_their_names(name):
     layout = dino.DINOV3.layout_for(model.spec)
     arrays = to_theirs(layout, params)
     config = dino.DINOV3.documents(model.spec, 0, None, model.preprocess)["config.json"]
-    read = loading.understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
+    read = understand(detect_format.Opened(Path("x"), "safetensors", arrays, config, None))
     assert (read.name, read.spec) == (name, models.spec(name))
 
 

@@ -10,8 +10,7 @@ from flax import nnx
 from tests.weights.online.server import serving
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.online import download
-from vit_jax.weights.online.names import parse
+from vit_jax.weights.online import download, parse
 
 OBJECT = "gs://bucket/toy.npz"
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.weights.online.server import answering
 from vit_jax.core.errors import UserError
-from vit_jax.weights.online import download, fetching, hub
+from vit_jax.weights import online
+from vit_jax.weights.online import download, hub
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -34,7 +35,7 @@ def impatient(monkeypatch, tmp_path):
 
 def fetch(answer):
     with answering(lambda path: answer) as url:
-        return fetching.fetch(f"{url}/x.npz")
+        return online.fetch(f"{url}/x.npz")
 
 
 def redirect(to: bytes) -> bytes:
@@ -140,25 +141,25 @@ def test_answers_at_random():
 def test_a_damaged_record_is_not_believed(field, tmp_path):
     body = OK + b'ETag: "v1"\r\nContent-Length: 5\r\n\r\nhello'
     with answering(lambda path: body) as url:
-        kept = fetching.fetch(f"{url}/x.npz")
+        kept = online.fetch(f"{url}/x.npz")
         record = os.path.join(os.path.dirname(kept.path), download.ABOUT)
         with open(record, "rb") as file:
             about = json.loads(file.read())
         with open(record, "wb") as file:
             file.write(field if isinstance(field, bytes) else json.dumps(about | field).encode())
-        assert str(fetching.fetch(f"{url}/x.npz")) == str(kept)
+        assert str(online.fetch(f"{url}/x.npz")) == str(kept)
 
 
 @pytest.mark.parametrize("record", [b"[" * 100000, b'{"etag": "a\\r\\nX: y"}', b"3", b"\xff"])
 def test_a_damaged_record_of_a_part_is_not_believed(record, tmp_path):
     body = OK + b"Content-Length: 5\r\n\r\nhello"
     with answering(lambda path: body) as url:
-        folder = os.path.dirname(fetching.fetch(f"{url}/x.npz").path)
+        folder = os.path.dirname(online.fetch(f"{url}/x.npz").path)
         os.remove(os.path.join(folder, "x.npz"))
         for name, data in ((".x.npz.part", b"other"), (".x.npz.part.json", record)):
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(data)
-        assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
+        assert online.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
 
 
 def test_the_account_is_not_told_to_where_a_redirection_leads(tmp_path):
@@ -177,7 +178,7 @@ def test_the_account_is_not_told_to_where_a_redirection_leads(tmp_path):
 def test_the_scheme_may_be_written_in_capitals():
     with answering(lambda path: ok(b"hello")) as url:
         name = f"{url.replace('http', 'HTTP')}/x.npz"
-        assert fetching.fetch(name).path.read_bytes() == b"hello"
+        assert online.fetch(name).path.read_bytes() == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -189,9 +190,9 @@ def test_a_rest_that_is_not_the_rest_is_fetched_anew(span):
     answers = [whole + b"hel", head + b"Content-Length: 2\r\n\r\nXY", whole + b"hello"]
     with answering(lambda path: answers.pop(0)) as url:
         with pytest.raises(UserError, match="no answer"):
-            fetching.fetch(f"{url}/x.npz")
+            online.fetch(f"{url}/x.npz")
         if answers:
-            assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
+            assert online.fetch(f"{url}/x.npz").path.read_bytes() == b"hello"
 
 
 def test_the_rest_of_another_file_is_not_joined():
@@ -201,9 +202,9 @@ def test_the_rest_of_another_file_is_not_joined():
     answers = [whole % 1 + b"hel", head + b"Content-Length: 2\r\n\r\nLD", whole % 2 + b"WORLD"]
     with answering(lambda path: answers.pop(0)) as url:
         with contextlib.suppress(UserError):
-            fetching.fetch(f"{url}/x.npz")
+            online.fetch(f"{url}/x.npz")
         if answers:
-            assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"WORLD"
+            assert online.fetch(f"{url}/x.npz").path.read_bytes() == b"WORLD"
     assert not answers
 
 
@@ -215,10 +216,10 @@ def test_a_full_disk_is_named():
         resource.setrlimit(resource.RLIMIT_FSIZE, (40000, unlimited[1]))
         try:
             with pytest.raises(UserError, match=r"cannot be kept in .* Make room"):
-                fetching.fetch(f"{url}/x.npz")
+                online.fetch(f"{url}/x.npz")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-        assert fetching.fetch(f"{url}/x.npz").path.read_bytes() == b"x" * 90000
+        assert online.fetch(f"{url}/x.npz").path.read_bytes() == b"x" * 90000
 
 
 def test_a_proxy_of_the_environment_is_asked(monkeypatch):
@@ -231,10 +232,10 @@ def test_a_proxy_of_the_environment_is_asked(monkeypatch):
     with answering(answer) as proxy:
         monkeypatch.setenv("http_proxy", proxy.replace("//", "//me:secret%21@"))
         monkeypatch.setenv("no_proxy", "example.org")
-        assert fetching.fetch("http://localhost:1/x.npz").path.read_bytes() == b"hello"
+        assert online.fetch("http://localhost:1/x.npz").path.read_bytes() == b"hello"
         monkeypatch.setenv("no_proxy", "localhost")
         with pytest.raises(UserError, match="refused"):
-            fetching.fetch("http://localhost:1/y.npz")
+            online.fetch("http://localhost:1/y.npz")
     assert asked == ["http://localhost:1/x.npz"]
 
 
@@ -292,7 +293,7 @@ def test_an_odd_hub(about, point_hub):
     with answering(lambda p: ok(about) if p.startswith("/api/") else missing.encode()) as url:
         point_hub(url)
         with pytest.raises(UserError, match="timm:toy: ") as raised:
-            fetching.fetch("timm:toy")
+            online.fetch("timm:toy")
     assert len(str(raised.value)) < 700
 
 
@@ -317,7 +318,7 @@ def test_an_odd_file_of_a_hub(headers, point_hub, tmp_path):
     with answering(lambda p: ok(*((about,) if "/api/" in p else (b"{}",)), **headers)) as url:
         point_hub(url)
         with pytest.raises(UserError, match="timm:toy: "):
-            fetching.fetch("timm:toy")
+            online.fetch("timm:toy")
     assert {path.name for path in tmp_path.iterdir()} <= {"hub", "cache"}
 
 
@@ -328,7 +329,7 @@ def test_a_slow_hub(answer, point_hub):
     with answering(lambda path: answer) as url:
         point_hub(url)
         with pytest.raises(UserError, match=r"timm:toy: .*too slow"):
-            fetching.fetch("timm:toy")
+            online.fetch("timm:toy")
 
 
 @pytest.mark.parametrize(
@@ -349,4 +350,4 @@ def test_a_slow_hub(answer, point_hub):
 )
 def test_what_is_not_an_address(name, message):
     with pytest.raises(UserError, match=message):
-        fetching.fetch(name)
+        online.fetch(name)

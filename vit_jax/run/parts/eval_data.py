@@ -24,7 +24,7 @@ from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
 from vit_jax.training.feed import BadImages, Feed, own_rows
-from vit_jax.weights import config_json
+from vit_jax.weights import external
 
 CLASSIFICATION, FROZEN, PICTURES = "classification", "frozen", "pictures"  # kinds of evaluations
 SYNTHETIC = "synthetic"
@@ -149,7 +149,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     the 200 of ImageNet-A. UserError for other classes than the model's.
     """
     theirs, ours = source.class_names, classes.names
-    if theirs and ours and config_json.same_classes(theirs, ours):
+    if theirs and ours and external.same_classes(theirs, ours):
         return None
     ids, known = (synsets.of_classes(names or ()) for names in (theirs, ours))
     if ids and known and set(ids) <= set(known):

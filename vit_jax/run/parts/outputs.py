@@ -38,7 +38,7 @@ def entry(
     allow_config_change: bool,
 ) -> WorkdirEntry:
     """The run's entry in the work directory; UserError if it may not start or resume there."""
-    of_teacher = {} if teacher is None else {"teacher": teacher.found.about.fingerprint()}
+    of_teacher = {} if teacher is None else {"teacher": teacher.model.about.fingerprint()}
     found = check_workdir(
         workdir,
         config=configs.to_dict(config),

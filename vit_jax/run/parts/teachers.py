@@ -13,7 +13,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.run.parts.pins import of_field
 from vit_jax.training.method import Teacher
-from vit_jax.weights import config_json
+from vit_jax.weights import external
 
 _HEADLESS = (
     "method.teacher={path} has no head over classes: give weights of a model that classifies the "
@@ -47,7 +47,7 @@ def teacher(
     c, images = config.method, config.input
     try:
         _check_size(path, c.teacher_image_size)
-        found = weights.find(
+        model = weights.open_model(
             path,
             dtype=config.model.dtype,
             scan=config.model.scan,
@@ -57,13 +57,13 @@ def teacher(
     except UserError as error:
         raise of_field("method.teacher", path, error) from error
     pairs = list(zip(images.mean, images.std, strict=True))
-    theirs = list(zip(found.preprocess.mean, found.preprocess.std, strict=True))
+    theirs = list(zip(model.preprocess.mean, model.preprocess.std, strict=True))
     both = list(zip(pairs, theirs, strict=True))
     return Teacher(
-        found,
+        model,
         scale=tuple(std / its_std for (_, std), (_, its_std) in both),
         shift=tuple((mean - its_mean) / its_std for (mean, _), (its_mean, its_std) in both),
-        columns=_columns(path, found, num_classes, class_names),
+        columns=_columns(path, model, num_classes, class_names),
         num_classes=num_classes,
     )
 
@@ -87,29 +87,29 @@ def _check_size(path: str, size: int | None) -> None:
 
 
 def _columns(
-    path: str, found: weights.Found, num_classes: int, class_names: Sequence[str] | None
+    path: str, model: weights.LazyModel, num_classes: int, class_names: Sequence[str] | None
 ) -> tuple[int, ...] | None:
     """The teacher's logits of the data's classes; None for all of them in order.
 
     Its classes are known by their names, those of ImageNet by their WordNet ids, so that the data
     may have some of them. UserError if they have others.
     """
-    if not found.num_classes:
+    if not model.num_classes:
         raise UserError(_HEADLESS.format(path=path))
-    names, assumed = weights.names_of_classes(found.class_names, found.num_classes)
-    differs = found.num_classes != num_classes
+    names, assumed = weights.names_of_classes(model.class_names, model.num_classes)
+    differs = model.num_classes != num_classes
     if names and class_names:
-        if config_json.same_classes(class_names, names):
+        if external.same_classes(class_names, names):
             return None
         columns = synsets.places(class_names, names)
         if columns is not None:
             return columns
-    if class_names == () and found.num_classes >= num_classes:
+    if class_names == () and model.num_classes >= num_classes:
         # The data are to be read elsewhere: of what shape the logits are is all that counts.
         return tuple(range(num_classes)) if differs else None
     if differs:
         raise UserError(
-            f"method.teacher={path} has {found.num_classes:,} classes, the data have "
+            f"method.teacher={path} has {model.num_classes:,} classes, the data have "
             f"{num_classes:,}, and these are not among its classes by name: a teacher has to know "
             "the classes of the data."
         )

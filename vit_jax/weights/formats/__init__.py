@@ -1,7 +1,12 @@
 """Formats of other projects: a new one is a file and its line here."""
 
-from vit_jax.weights.external import Format
+import dataclasses
+
+from vit_jax.core.errors import UserError, safe_repr
+from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Format, Given
+from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import dino, google_npz, huggingface, timm
+from vit_jax.weights.match import Match, MisfitError, read_without
 
 # The order in which they are tried, for a file or for a model.
 FORMATS: tuple[Format, ...] = (
@@ -12,3 +17,38 @@ FORMATS: tuple[Format, ...] = (
     timm.FORMAT,
     google_npz.FORMAT,
 )
+
+
+def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
+    """The model in another project's file.
+
+    Raises:
+      UserError: no known layout, with the first difference of each; or one that does not fit, with
+        all differences; or a model that cannot be computed here.
+    """
+    note = ""
+    try:
+        there = _read(opened, given)
+    except MisfitError as misfit:
+        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors), given)
+        there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
+    return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
+
+
+def _read(opened: Opened, given: Given) -> ExternalWeights:
+    """The model in the first format that the file fits. MisfitError with all matches if none."""
+    matches: list[Match] = []
+    for format_ in FORMATS:
+        if format_.recognises(opened):
+            try:
+                return format_.reads(opened, given)
+            except MisfitError as misfit:
+                matches += misfit.args[0]
+    if matches:
+        raise MisfitError(matches)
+    readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
+    kind = safe_repr((opened.config or {})["model_type"])
+    raise UserError(
+        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} "
+        "can be read."
+    )

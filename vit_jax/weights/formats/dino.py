@@ -20,9 +20,8 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.nn.posemb import ROTARY_BASE
-from vit_jax.weights import config_json, external
-from vit_jax.weights.config_json import ClassNames, Fits
-from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
+from vit_jax.weights import external
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format, Given
 from vit_jax.weights.files import Tensor, Tensors, of_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
@@ -127,12 +126,12 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
     sizes = match.sizes
     stated = {
-        "use_swiglu_ffn": config_json.flag_of(gated),
-        "mlp_ratio": config_json.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
+        "use_swiglu_ffn": external.flag_of(gated),
+        "mlp_ratio": external.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
         # A last row of pixels that does not fill a patch is left out.
         "image_size": Fits(
             f"{sizes['N']} positions of patches of {sizes['P']} pixels",
-            lambda x: (config_json.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
+            lambda x: (external.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
         ),
         "num_register_tokens": sizes.get("R", 0),
     }
@@ -148,7 +147,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
             "pool": "cls_avg" if match.has("head") else "cls",
             "mlp": "swiglu" if gated else "mlp",
             "registers": sizes.get("R", 0),
-            "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
+            "layer_scale": external.positive(config, "layerscale_value", 1.0),
         },
         class_names=huggingface.class_names(config, match),
         assumed=huggingface.assumed(opened),
@@ -329,7 +328,7 @@ def _read_v3(opened: Opened, given: Given) -> ExternalWeights:
     match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
     sizes, registers = match.sizes, match.sizes.get("R", 0)
     stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
-    config_json.check_sizes(opened, config_json.token_sizes(sizes) | stated, V3_CONFIG)
+    external.check_sizes(opened, external.token_sizes(sizes) | stated, V3_CONFIG)
     match = external.with_heads(opened, match, given, config["num_attention_heads"])
     fields |= external.vit_sizes(match) | {"registers": registers}
     return external.external_weights(
@@ -344,7 +343,7 @@ def _read_v3(opened: Opened, given: Given) -> ExternalWeights:
 def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields in a complete config.json. UserError for those not computed here."""
     has_bias = tuple(
-        config_json.flag(config, f"{name}_bias", False) for name in ("query", "key", "value")
+        external.flag(config, f"{name}_bias", False) for name in ("query", "key", "value")
     )
     if has_bias not in QKV_BIASES:
         query, key, value = has_bias
@@ -352,25 +351,25 @@ def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
             "all, none, and all but the key's."
         )
-    dense_bias = config_json.flag(config, "proj_bias", False)
-    if config_json.flag(config, "mlp_bias", False) != dense_bias:
+    dense_bias = external.flag(config, "proj_bias", False)
+    if external.flag(config, "mlp_bias", False) != dense_bias:
         raise UserError(
             f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
             "or none."
         )
-    theta = config_json.positive(config, "rope_theta", ROTARY_BASE)
+    theta = external.positive(config, "rope_theta", ROTARY_BASE)
     if theta != ROTARY_BASE:
         raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
-    gated = config_json.flag(config, "use_gated_mlp", False)
+    gated = external.flag(config, "use_gated_mlp", False)
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
-    activation = gelus[config_json.word(config, "hidden_act", "gelu", gelus)]
+    activation = gelus[external.word(config, "hidden_act", "gelu", gelus)]
     return {
         "qkv_bias": QKV_BIASES[has_bias],
         "dense_bias": dense_bias,
         "mlp": "mlp" if not gated else "swiglu" if activation == "silu" else "geglu",
         "gelu": "exact" if activation == "silu" else activation,
-        "layer_scale": config_json.positive(config, "layerscale_value", 1.0),
-        "norm_epsilon": config_json.positive(config, "layer_norm_eps", 1e-5),
+        "layer_scale": external.positive(config, "layerscale_value", 1.0),
+        "norm_epsilon": external.positive(config, "layer_norm_eps", 1e-5),
     }
 
 
@@ -389,7 +388,7 @@ def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models
 
     Without that file, the size is config.json's image_size.
     """
-    size = config_json.sides("image_size", config["image_size"])
+    size = external.sides("image_size", config["image_size"])
     if opened.preprocessor is None:
         opened = dataclasses.replace(opened, preprocessor={"size": list(size)})
     about = huggingface_processors.read(opened, size, any_size=True)

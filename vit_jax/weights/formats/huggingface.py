@@ -25,9 +25,8 @@ from vit_jax.models.bit import BiTSpec
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
-from vit_jax.weights import config_json, external
-from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
+from vit_jax.weights import external
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files import Tensors
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface_processors
@@ -127,13 +126,13 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     config = with_defaults(opened, VIT_CONFIG)
     sizes = {
         "intermediate_size": match.sizes["M"],
-        "image_size": config_json.images("image_size", match, given.image_size),
+        "image_size": external.images("image_size", match, given.image_size),
     }
     if match.has("pre_logits"):
         sizes["pooler_output_size"] = match.sizes["E"]
-        config_json.word(config, "pooler_act", "tanh", ("tanh",))
+        external.word(config, "pooler_act", "tanh", ("tanh",))
     check_sizes(opened, match, VIT_CONFIG, sizes)
-    size = config_json.sides("image_size", config["image_size"]) if opened.config else None
+    size = external.sides("image_size", config["image_size"]) if opened.config else None
     match, pads, image_size = external.with_image_size(opened, match, given, size)
     return external.external_weights(
         external.with_heads(opened, match, given, config["num_attention_heads"]),
@@ -234,9 +233,9 @@ def check_sizes(
 
     `sizes` go with those that all ViTs state.
     """
-    biases = {"qkv_bias": config_json.flag_of(match.has("qkv_bias"))}
-    of_all = config_json.token_sizes(match.sizes) | biases | config_json.num_labels(match)
-    config_json.check_sizes(opened, of_all | dict(sizes), defaults)
+    biases = {"qkv_bias": external.flag_of(match.has("qkv_bias"))}
+    of_all = external.token_sizes(match.sizes) | biases | external.num_labels(match)
+    external.check_sizes(opened, of_all | dict(sizes), defaults)
     check_head(opened, match)
 
 
@@ -260,8 +259,8 @@ def check_head(opened: Opened, match: Match) -> None:
 def fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     """Fields that config.json states alike for all ViTs; `config` is complete."""
     return {
-        "gelu": GELUS[config_json.word(config, "hidden_act", "gelu", GELUS)],
-        "norm_epsilon": config_json.positive(config, "layer_norm_eps", 0),
+        "gelu": GELUS[external.word(config, "hidden_act", "gelu", GELUS)],
+        "norm_epsilon": external.positive(config, "layer_norm_eps", 0),
         "probabilities": probabilities(config, match),
     }
 
@@ -272,9 +271,7 @@ def probabilities(config: Mapping[str, Any], match: Match) -> str:
         return "softmax"
     usual = "multi" if match.sizes["C"] == 1 else "single"
     kinds = {f"{x}_label_classification": y for x, y in _KINDS.items()}
-    kind = config_json.word(
-        config, "problem_type", f"{usual}_label_classification", (*kinds, _OTHER)
-    )
+    kind = external.word(config, "problem_type", f"{usual}_label_classification", (*kinds, _OTHER))
     if kind == _OTHER:
         raise UserError(
             "config.json: problem_type=regression; a head here gives logits of classes. To read "
@@ -285,9 +282,9 @@ def probabilities(config: Mapping[str, Any], match: Match) -> str:
 
 
 def class_names(config: Mapping[str, Any], match: Match) -> ClassNames:
-    """Names of id2label, as config_json.read gives them."""
-    labels = config_json.section(config, "id2label")
-    return config_json.class_names("id2label", labels, match.sizes.get("C", 0))
+    """Names of id2label, as external.read gives them."""
+    labels = external.section(config, "id2label")
+    return external.class_names("id2label", labels, match.sizes.get("C", 0))
 
 
 def vit_config(
@@ -320,7 +317,7 @@ def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, An
     """Entries of config.json about classes; none for a model without a head."""
     if not num_classes:
         return {}
-    names = names or tuple(map(config_json.placeholder, range(num_classes)))
+    names = names or tuple(map(external.placeholder, range(num_classes)))
     word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
     said = num_classes == 1 or word == "multi"
     return {
@@ -394,7 +391,7 @@ def _read_bit(opened: Opened, given: Given) -> ExternalWeights:
         "depths": list(shape.units),
         "hidden_sizes": _widths(shape.units, shape.root_width),
     }
-    config_json.check_sizes(opened, sizes | config_json.num_labels(match), BIT_SIZES)
+    external.check_sizes(opened, sizes | external.num_labels(match), BIT_SIZES)
     check_head(opened, match)
     _check_bit(opened)
     _, _, image_size = external.with_image_size(opened, match, given)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vit_jax import models
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.weights import config_json
+from vit_jax.weights import external
 from vit_jax.weights.files.detect_format import Opened
 
 FILE = "preprocessor_config.json"
@@ -59,7 +59,7 @@ def _poolformer(size: Pair | int, values: Mapping[str, Any]) -> Steps:
 
 
 def _fraction(values: Mapping[str, Any], if_null: float) -> float:
-    return config_json.positive(values, "crop_pct", if_null)
+    return external.positive(values, "crop_pct", if_null)
 
 
 class _Varies(NamedTuple):
@@ -240,7 +240,7 @@ def _steps(values: _Values, processor: Processor) -> Steps:
         crop = _without_nulls(values["crop_size"])
         if crop is None or (isinstance(crop, Mapping) and crop.keys() != {"height", "width"}):
             raise UserError(f"{FILE}: crop_size={crop!r} of do_center_crop: give height and width.")
-        steps = steps._replace(crop=config_json.sides("crop_size", crop))
+        steps = steps._replace(crop=external.sides("crop_size", crop))
     if steps.crop and steps.resize:
         whole = steps.resize if isinstance(steps.resize, tuple) else (steps.resize, steps.resize)
         if any(c > r for c, r in zip(steps.crop, whole, strict=True)):
@@ -257,14 +257,14 @@ def _size(values: _Values) -> Pair | int:
     size = _without_nulls(values["size"])
     if isinstance(size, Mapping):
         if size.keys() == {"shortest_edge"}:
-            return config_json.side("shortest_edge", size["shortest_edge"])
+            return external.side("shortest_edge", size["shortest_edge"])
         if size.keys() != {"height", "width"}:
             raise UserError(
                 f"{FILE}: size={size}; supported are height and width, or shortest_edge alone."
             )
     if type(size) is int and not _flag(values, "default_to_square"):
-        return config_json.side("size", size)
-    return config_json.sides("size", size)
+        return external.side("size", size)
+    return external.sides("size", size)
 
 
 def _without_nulls(size: Any) -> Any:
@@ -274,14 +274,14 @@ def _without_nulls(size: Any) -> Any:
 
 
 def _flag(values: _Values, key: str) -> bool:
-    return config_json.flag({key: values[key]}, key, False)
+    return external.flag({key: values[key]}, key, False)
 
 
 def _check_padding(values: _Values, steps: Steps) -> None:
     pad = _without_nulls(values.get("pad_size"))
     if not values.get("do_pad") or pad is None:
         return
-    if config_json.sides("pad_size", pad) != steps.output:
+    if external.sides("pad_size", pad) != steps.output:
         raise UserError(
             f"{FILE}: do_pad to pad_size={pad!r} is not supported: images have to get their size "
             "by being resized and cropped."
@@ -292,7 +292,7 @@ def _numbers(values: _Values) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, standard deviation) of pixels in [0, 1], for all steps that compute with them."""
     scale, offset = 255.0, 0.0  # of a pixel in [0, 1]
     if _flag(values, "do_rescale"):
-        scale = 255 * config_json.positive(values, "rescale_factor", 1 / 255)
+        scale = 255 * external.positive(values, "rescale_factor", 1 / 255)
         scale = 1.0 if abs(scale - 1) < 1e-6 else scale
         offset = 1.0 if values.get("rescale_offset") else 0.0
     mean, std = (_channels(values, f"image_{x}") for x in ("mean", "std"))
@@ -311,8 +311,8 @@ def _channels(values: _Values, key: str) -> tuple[float, ...]:
     """Three numbers; one is for all."""
     value = values[key]
     if type(value) in (int, float):
-        value = [value] * config_json.RGB
-    return config_json.channels({key: value}, key, ())
+        value = [value] * external.RGB
+    return external.channels({key: value}, key, ())
 
 
 def _interpolation(number: Any) -> str:

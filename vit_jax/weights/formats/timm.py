@@ -22,9 +22,8 @@ from vit_jax.models.efficientnet import EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
-from vit_jax.weights import config_json, external
-from vit_jax.weights.config_json import ClassNames
-from vit_jax.weights.external import Documents, ExternalWeights, Format, Given
+from vit_jax.weights import external
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, Given
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match, best
 from vit_jax.weights.tables import Layout, rules
@@ -224,7 +223,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         )
     layouts = (_EFFICIENTNET, VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
-    config_json.check_sizes(opened, _sizes(match, config, given))
+    external.check_sizes(opened, _sizes(match, config, given))
     if match.layout is _EFFICIENTNET:
         return _read_efficientnet(opened, match, given)
     if not match.is_bit:
@@ -245,24 +244,24 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
 
 def _class_position(config: Mapping[str, Any]) -> bool | None:
     """Whether the class token has a position, which timm's arrays do not show; None: unknown."""
-    arguments = config_json.section(config, "model_args")
+    arguments = external.section(config, "model_args")
     if arguments.get("no_embed_class") is None:
         return None
-    return not config_json.flag(arguments, "no_embed_class", False)
+    return not external.flag(arguments, "no_embed_class", False)
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What neither the architecture nor another entry of config.json states."""
     if _heads(str(config.get("architecture", ""))):
         return _assumed_of_images(config)
-    arguments = config_json.section(config, "model_args")
+    arguments = external.section(config, "model_args")
     gelu = () if arguments.get("act_layer") else ("gelu",)
     return (*gelu, "norm_epsilon", *_assumed_of_images(config))
 
 
 def _assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
     """ "preprocess" without a section about it, whose absent entries have timm's defaults."""
-    return () if config_json.section(config, "pretrained_cfg") else ("preprocess",)
+    return () if external.section(config, "pretrained_cfg") else ("preprocess",)
 
 
 def _heads(architecture: str) -> int | None:
@@ -282,26 +281,26 @@ def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, A
         "num_classes": sizes.get("C", 0),
         "num_features": sizes["D"],
         "model_args.num_classes": sizes.get("C", 0),
-        "model_args.in_chans": config_json.RGB,
+        "model_args.in_chans": external.RGB,
     }
     if "P" not in sizes:  # no ViT
         return stated
-    of_model = config_json.section(config, "model_args").get("img_size")
+    of_model = external.section(config, "model_args").get("img_size")
     key = "model_args.img_size" if of_model else "pretrained_cfg.input_size"
     return stated | {
         "model_args.embed_dim": sizes["D"],
         "model_args.depth": sizes["L"],
-        **config_json.num_heads(sizes),
-        "model_args.qkv_bias": config_json.flag_of(match.has("qkv_bias")),
-        "model_args.mlp_ratio": config_json.mlp_ratio("model_args.mlp_ratio", sizes),
-        "model_args.patch_size": config_json.patch("model_args.patch_size", sizes),
-        key: config_json.images(key, match, given.image_size),
+        **external.num_heads(sizes),
+        "model_args.qkv_bias": external.flag_of(match.has("qkv_bias")),
+        "model_args.mlp_ratio": external.mlp_ratio("model_args.mlp_ratio", sizes),
+        "model_args.patch_size": external.patch("model_args.patch_size", sizes),
+        key: external.images(key, match, given.image_size),
     }
 
 
 def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     """UserError for arguments with which the same arrays make another model."""
-    arguments = config_json.section(config, "model_args")
+    arguments = external.section(config, "model_args")
     unread = _UNREAD_OF_BIT if match.is_bit else _UNREAD_OF_HYBRID if match.resnet else ()
     unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
@@ -313,40 +312,40 @@ def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
 
 def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """(height, width) of images in pixels, if config.json says it."""
-    of_model = config_json.section(config, "model_args").get("img_size")
+    of_model = external.section(config, "model_args").get("img_size")
     if of_model:
-        return config_json.sides("img_size", of_model)
-    size = config_json.section(config, "pretrained_cfg").get("input_size")  # with channels first
+        return external.sides("img_size", of_model)
+    size = external.section(config, "pretrained_cfg").get("input_size")  # with channels first
     if not size:
         return None
-    return config_json.sides("input_size", config_json.without_channels(size))
+    return external.sides("input_size", external.without_channels(size))
 
 
 def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     """Fields of a ViT that its config.json states. UserError for another pooling."""
-    name, arguments = str(config.get("architecture", "")), config_json.section(config, "model_args")
+    name, arguments = str(config.get("architecture", "")), external.section(config, "model_args")
     default = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
-    activation = config_json.word(arguments, "act_layer", default, _GELUS)
+    activation = external.word(arguments, "act_layer", default, _GELUS)
     pool = _POOLS[external.pool(match)]
     in_use = arguments if arguments.get("global_pool") else config
-    if config_json.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
+    if external.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
         raise UserError(
             f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
             f"model with {pool!r}; with these arrays no other pooling can be computed here."
         )
     fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": _epsilon(name)}
     if match.has("scale1"):
-        fields["layer_scale"] = config_json.positive(arguments, "init_values", 1e-5)
+        fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
     return fields
 
 
 def class_names(config: Mapping[str, Any], num_classes: int) -> ClassNames:
-    """Names of label_names: a list, or as config_json.class_names takes them."""
+    """Names of label_names: a list, or as external.class_names takes them."""
     names = config.get("label_names")
     if isinstance(names, list):
         names = {str(i): name for i, name in enumerate(names)}
-    labels = config_json.section({"label_names": names}, "label_names")
-    return config_json.class_names("label_names", labels, num_classes)
+    labels = external.section({"label_names": names}, "label_names")
+    return external.class_names("label_names", labels, num_classes)
 
 
 def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models.Preprocess:
@@ -354,14 +353,14 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
 
     Defaults are those of timm.data.resolve_data_config. UserError for steps that prediction lacks.
     """
-    about = config_json.section(config, "pretrained_cfg")
+    about = external.section(config, "pretrained_cfg")
     if not about:
         return models.Preprocess(image_size, image_size)
-    mode = config_json.word(about, "crop_mode", "center", _CROP_MODES)
-    interpolation = config_json.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
-    kept = config_json.positive(about, "crop_pct", 0.875)
+    mode = external.word(about, "crop_mode", "center", _CROP_MODES)
+    interpolation = external.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
+    kept = external.positive(about, "crop_pct", 0.875)
     height, width = image_size
-    config_json.side("crop_pct", int(max(image_size) / kept))
+    external.side("crop_pct", int(max(image_size) / kept))
     before_crop = (int(height / kept), int(width / kept))
     resize: tuple[int, int] | int = before_crop
     fit = next(fit for fit, its in _CROP_MODE_OF.items() if its == mode)
@@ -372,8 +371,8 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
         image_size,
         resize,
         crop,
-        config_json.channels(about, "mean", (0.485, 0.456, 0.406)),
-        config_json.channels(about, "std", (0.229, 0.224, 0.225)),
+        external.channels(about, "mean", (0.485, 0.456, 0.406)),
+        external.channels(about, "std", (0.229, 0.224, 0.225)),
         interpolation,
         fit=fit,
         longer="down" if isinstance(resize, int) else "nearest",
@@ -387,7 +386,7 @@ def _read_efficientnet(opened: Opened, match: Match, given: Given) -> ExternalWe
     fields = _efficientnet_fields(config)
     published = efficientnet.SIZES.get(name.removeprefix("EfficientNet-"), efficientnet.SIZES["B0"])
     usual = published.image_size_px
-    arguments = config_json.section(config, "model_args")
+    arguments = external.section(config, "model_args")
     of_name = {"padding": "pad_type", "batch_norm_epsilon": "bn_eps"}
     unstated = [field for field, its in of_name.items() if arguments.get(its) is None]
     known_size = _stated_image_size(config) or given.image_size
@@ -429,7 +428,7 @@ def _efficientnet_name(opened: Opened, match: Match) -> str:
 def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Padding and epsilon. UserError for arguments that make another model of the same arrays."""
     architecture = str(config.get("architecture", "tf_efficientnet_b0"))
-    arguments = config_json.section(config, "model_args")
+    arguments = external.section(config, "model_args")
     known = _EFFICIENTNETS.fullmatch(architecture.partition(".")[0])
     unknown = [
         f"{name}={arguments[name]!r}"
@@ -445,11 +444,11 @@ def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
     default = "same" if known["tf"] else ""
     stated = arguments.get("pad_type")  # "" has a meaning
-    word = stated if stated == "" else config_json.word(arguments, "pad_type", default, _PADDINGS)
+    word = stated if stated == "" else external.word(arguments, "pad_type", default, _PADDINGS)
     usual = _EPSILONS[_PADDINGS[default]]
     return {
         "padding": _PADDINGS[word],
-        "batch_norm_epsilon": config_json.positive(arguments, "bn_eps", usual),
+        "batch_norm_epsilon": external.positive(arguments, "bn_eps", usual),
     }
 
 

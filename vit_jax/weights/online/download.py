@@ -40,9 +40,10 @@ import vit_jax
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, parse_json, write_text
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.weights.online.names import LOOPBACK, STORAGE
 
 T = TypeVar("T")
+STORAGE = "storage.googleapis.com"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 TIMEOUT_SECS = 20.0  # for a connection, and for a byte
 ANSWER_SECS = 60.0  # until a file begins to come, redirections included
 SLOWEST_SECS, SLOWEST_BYTES = 30.0, 30 * 2**10  # a server that sends less is given up

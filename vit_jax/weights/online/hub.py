@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files.detect_format import INDEX, read_json
 from vit_jax.weights.online.download import check_room, shown, within
-from vit_jax.weights.online.names import is_commit
 
 WEIGHTS = "model.safetensors"
 BESIDE = ("config.json", "preprocessor_config.json")
@@ -34,7 +33,7 @@ def fetch(repository: str, revision: str | None, *, name: str) -> Path:
     try:
         resolve = hub.HfApi().resolve_revision
         commit = within(ANSWER_SECS, lambda: resolve(repository, revision=revision)).resolved
-        if not is_commit(str(commit)):
+        if not re.fullmatch("[0-9a-f]{40}", str(commit)):
             raise UserError(
                 f"the hub at {hub.constants.ENDPOINT} answers the commit {shown(commit)!r}, which "
                 "is not 40 hexadecimal digits. See whether HF_ENDPOINT is a hub."
