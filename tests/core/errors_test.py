@@ -37,7 +37,7 @@ def test_a_part_that_needs_a_missing_one_is_left_out_silently():
         bad.some  # noqa: B018
     assert errors.attempt("c", int, after=[bad]) is NOT_MADE
     assert errors.attempt("d", lambda a: a + 1, good) == 2
-    assert [each.what for each in errors.errors] == ["b"]
+    assert [each.what for each in errors.found] == ["b"]
 
 
 def test_a_single_problem_is_reported_unchanged():
