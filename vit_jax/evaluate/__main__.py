@@ -22,10 +22,10 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
-from vit_jax.evaluate import data_sets, page, prepared, pseudo_labels
+from vit_jax.evaluate import comparison, data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
 from vit_jax.parallel import cores
-from vit_jax.run import announce, comparison, processes
+from vit_jax.run import announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
 from vit_jax.store import checkpoint_dir, disk_space

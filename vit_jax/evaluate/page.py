@@ -19,11 +19,10 @@ from vit_jax.core import synsets
 from vit_jax.data.source import Source
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import bold, code
-from vit_jax.evaluate import confusions
+from vit_jax.evaluate import comparison, confusions
+from vit_jax.evaluate.comparison import Results
 from vit_jax.evaluate.confusions import Pair
 from vit_jax.probes.calibration import BINS, reliability
-from vit_jax.run import comparison
-from vit_jax.run.comparison import Results
 from vit_jax.training.evals.classification import Scores
 
 PAIRS, PICTURES = 12, 4  # the most of a model; the most of a pair
