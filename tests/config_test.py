@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import strict
+from vit_jax.training.evals import table as evals
 
 PACKAGE = Path(configs.__file__).parent
 
@@ -50,13 +51,20 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
     [
         ("optim.lrr=1", "no field optim.lrr. Did you mean 'lr'"),
         ("optm.lr=1", "no field optm. Did you mean 'optim'"),
-        ("evals.val.splt=x", "no field evals.val.splt. Did you mean 'split'"),
+        (
+            "evals.val.splt=x",
+            "no field evals.val.splt where evals.val.kind=classification. Did you mean 'split'",
+        ),
         ("lr=1", "no field lr. Did you mean 'optim.lr'? config has checkpoint, "),
         ("optim.learning_rate=1", "no field optim.learning_rate. Did you mean 'lr'? Valid"),
         ("optim.LR=1", "no field optim.LR. Did you mean 'lr'? Valid"),
         ("optim.batch_size=1", "Did you mean 'input.batch_size' or 'evals.<name>.batch_size'?"),
         ("model.image_size=1", "Did you mean 'input.preprocess' or "),
-        ("evals.val.eval_every=1", "no field evals.val.eval_every. Did you mean 'every_steps'?"),
+        ("evals.val.shots=3", "It is a field of evals.val.kind=frozen."),
+        (
+            "evals.val.eval_every=1",
+            "kind=classification. Did you mean 'every_steps'?",
+        ),
         ("optim.name=adamw", "Did you mean 'adam'? (adam with optim.weight_decay is AdamW)"),
         ("optim.name=ADAM", "got 'ADAM'. Did you mean 'adam'? Valid"),
         ("model.dtype=BF16", "Did you mean 'bfloat16'?"),
@@ -154,10 +162,16 @@ def test_fields_are_listed_with_their_sections():
     assert len(listed) == len(set(listed))
 
 
+def evaluation_with(field):
+    """An evaluation of a kind that has the field."""
+    return next((kind() for kind in evals.KINDS.values() if hasattr(kind, field)), None)
+
+
 def test_bounds_are_of_numbers():
     for field in configs.fields():
         *sections, name = field.replace("<name>", "val").split(".")
-        value = configs.resolve({"evals": {"val": {}}, "input": {"mixture": {"val": {}}}})
+        value = configs.resolve({"input": {"mixture": {"val": {}}}})
+        value = dataclasses.replace(value, evals={"val": evaluation_with(name)})
         for section in sections:
             value = value[section] if isinstance(value, dict) else getattr(value, section)
         about = {f.name: f.metadata.get("declared") for f in dataclasses.fields(value)}[name]
@@ -198,7 +212,7 @@ def test_every_spelling_of_none(text):
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, message, text):
-    tree, (*sections, name) = {}, field.split(".")
+    tree, (*sections, name) = {"evals": {"val": {"kind": "frozen"}}}, field.split(".")
     here = tree
     for section in sections:
         here = here.setdefault(section, {})
@@ -208,7 +222,9 @@ def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, mess
     assert f"config.{field} cannot be None; " in str(error.value)
     assert message in str(error.value)
     _, _, written = str(error.value).rpartition("--config.")
-    configs.resolve({}, [written.rstrip(".").replace('"', "")])  # as it says
+    configs.resolve(
+        {"evals": {"val": {"kind": "frozen"}}}, [written.rstrip(".").replace('"', "")]
+    )  # as it says
 
 
 def test_a_section_is_not_taken_away():

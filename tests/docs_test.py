@@ -26,6 +26,7 @@ import vit_jax.plugins
 from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
+from vit_jax.training.evals import table as evals
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -228,7 +229,8 @@ def sections():
     own = []
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
         if typing.get_origin(hint) is dict:
-            yield from with_items(field, typing.get_args(hint)[1])
+            kinds = [list(dataclasses.fields(cls)) for cls in evals.KINDS.values()]
+            yield "evals.<name>", field, list({f.name: f for k in kinds for f in k}.values())
         elif dataclasses.is_dataclass(hint):
             yield from with_items(field, hint)
         elif field != "method":  # docs/methods.md has its fields
@@ -238,8 +240,7 @@ def sections():
 
 def with_items(name, cls):
     """The table of a section, and those of the sections that it maps names to."""
-    heading = f"{name}.<name>" if name == "evals" else name
-    yield heading, name, dataclasses.fields(cls)
+    yield name, name, dataclasses.fields(cls)
     for field, hint in typing.get_type_hints(cls).items():
         if typing.get_origin(hint) is dict:
             below = f"{name}.{field}"

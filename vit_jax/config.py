@@ -16,13 +16,13 @@ import ml_collections
 
 from vit_jax import models
 from vit_jax.core import errors
-from vit_jax.core.schema import config_file, entry_points, strict
+from vit_jax.core.schema import config_file, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field
 from vit_jax.methods import table as methods
 from vit_jax.store.metrics_file import RESERVED
-
-EVAL_KINDS = ("classification", "frozen", "pictures")
+from vit_jax.training.evals import table as evals
+from vit_jax.training.evals.kind import EvalConfig
 
 _MODEL_NAME = (
     "`ViT-<Ti, S, B, L, So400m, H, g, G or 22B>/<patch size in pixels>`, a backbone such "
@@ -342,87 +342,6 @@ class CheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalConfig:
-    """An evaluation. None: the same as in `input`. It always runs after the last step."""
-
-    # "classification"; "frozen": few-shot regression, nearest neighbours, rank; "pictures"
-    kind: str = field(
-        "classification",
-        "accuracy, top-5 accuracy and loss, every example exactly once; `frozen`: [what the "
-        "features are worth](evaluate.md#features); `pictures`: [pictures of what it has "
-        "learnt](visualize.md#during-training)",
-    )
-    source: str | None = field(None)
-    data_dir: str | None = field(None)
-    split: str = field("test")
-    preprocess: str = field(
-        "decode|resize_small(256)|central_crop(224)",
-        "has to give the model's image size; `weights`, in `vit-jax evaluate` alone: [as the "
-        "weights say](weights.md#evaluate), also behind `crop_border(2)|`",
-    )
-    batch_size: int | None = field(None, bounds=(1, 2**31))
-    every_steps: int | None = field(None, "`None`: after the last step alone", bounds=(1, 2**31))
-    label: str | None = field(None)
-    label_threshold: float = field(
-        0.5,
-        "what a hit is: where labels have [weights](data.md), one that weighs at least this; "
-        "images without such a label are counted, not scored",
-        bounds=(1e-6, UP_TO_1),
-    )
-    classes: Literal["imagenet_v2", "objectnet"] | None = field(
-        None,
-        "`imagenet_v2` or `objectnet`: [which ImageNet "
-        "classes](evaluate.md#variants-of-imagenet) its folders are",
-    )
-    labels: str | None = field(
-        None, "a file of labels, several for each image: [ReaL's](evaluate.md#variants-of-imagenet)"
-    )
-    calibration: bool = field(
-        False,
-        "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
-    )
-    pictures: int = field(
-        8, "of the kind `pictures`: so many images of the split, the first ones, are looked at"
-    )
-    # The rest is of the kind "frozen".
-    train_split: str = field(
-        "train",
-        "of the kind `frozen`, as all that follow: what shots are drawn from, and neighbours",
-    )
-    train_per_class: int | None = field(
-        None,
-        "only so many of its examples of each class, the same in every run; `None`: all",
-        bounds=(1, 2**53),
-    )
-    shots: tuple[int, ...] = field(
-        (1, 5, 10),
-        "of [few-shot regression](evaluate.md#few-shot-regression); `()`: leave it out",
-        bounds=(1, 2**20),
-    )
-    seeds: int = field(3, "draws of shots, whose accuracies are averaged", bounds=(1, 2**10))
-    l2: float = field(1024.0, "of few-shot regression", bounds=(1e-30, 1e30))
-    neighbours: tuple[int, ...] = field(
-        (20,), "values of k; `()`: leave neighbours out", bounds=(1, 2**31)
-    )
-    temperature: float = field(0.07, "of the neighbours' votes", bounds=(1e-6, 1e6))
-    probe_l2: tuple[float, ...] = field(
-        (), "values that logistic regression chooses from; `()`: leave it out", bounds=(0, 1e6)
-    )
-    probe_lr: tuple[float, ...] = field(
-        (),
-        "learning rates that [a probe by SGD](evaluate.md#linear-probe) chooses from; `()`: "
-        "leave it out",
-        bounds=(1e-30, 1e6),
-    )
-    probe_epochs: int = field(10, "of SGD", bounds=(1, 2**20))
-
-    @staticmethod
-    def of_kind(kind: str) -> type:
-        """The class of a kind's fields: this one, or that of a plug-in, which extends it."""
-        return (kind not in EVAL_KINDS and entry_points.find("evaluators", kind)) or EvalConfig
-
-
-@dataclasses.dataclass(frozen=True)
 class LogConfig:
     """The logging of a run, and its intervals."""
 
@@ -491,6 +410,10 @@ class LoraConfig:
     train: tuple[str, ...] = field(("head/.*",), "patterns of what else is trained")
 
 
+# Each kind of evaluation has fields of its own (vit_jax/training/evals).
+_BY_KIND = strict.ByKind(evals.find, evals.CLASSIFICATION, evals.KINDS)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """A whole run."""
@@ -507,7 +430,7 @@ class RunConfig:
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    evals: dict[str, EvalConfig] = field({})
+    evals: dict[str, Annotated[EvalConfig, _BY_KIND]] = field({})
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)

@@ -25,10 +25,15 @@ from vit_jax.evaluate.__main__ import evaluate
 folder, runs = sys.argv[1:]
 for name, (splits, batch_size, mesh) in json.loads(runs).items():
     shared = {"source": "image_folder", "data_dir": f"{folder}/data", "preprocess": "decode"}
-    shared |= {"train_split": "all[19:]", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0}
+    own = {
+        "classification": {},
+        "frozen": {
+            "train_split": "all[19:]", "shots": [1, 3], "seeds": 2, "neighbours": [3], "l2": 1.0,
+        },
+    }
     evals = {
-        f"{kind}{n}": {"kind": kind, "split": f"all[:{n}]", **shared}
-        for n in splits for kind in ("classification", "frozen")
+        f"{kind}{n}": {"kind": kind, "split": f"all[:{n}]", **shared, **own[kind]}
+        for n in splits for kind in own
     }
     for each in evals.values():
         each["preprocess"] += "|resize(16)"

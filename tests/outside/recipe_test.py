@@ -18,9 +18,12 @@ STEPS, BATCH, CLASSES, PIXELS, PATCH = 40, 16, 10, 16, 4
 WARMUP_STEPS = 8
 SIZES = {"width": 16, "depth": 2, "mlp_dim": 32}
 HEADS = 2
-# Relative, for loss and gradient norm: float32 sums in another order, through forty updates.
+# Relative, for loss and gradient norm: float32 sums in another order, through forty updates. A last
+# bit of the first parameters moves the losses of the first ten steps by 2e-7, those of all forty by
+# 2e-6 (the largest of eight draws); processors of two makers add in orders of their own.
 # Parameters: Adam's first moment is bfloat16, so its last bit shows as 2^-8 of an update.
-LOSS, NORM, PARAMETERS = 1e-6, 1e-5, 1e-4
+LOSS, LATE_LOSS, NORM, PARAMETERS = 1e-6, 5e-6, 1e-5, 1e-4
+EARLY_STEPS = STEPS // 2
 LEAST_CHANGE = 50 * PARAMETERS  # of every parameter in these steps
 
 # Our config for each of theirs, with overrides where recipes differ.
@@ -79,7 +82,9 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
         rows.append(jax.device_get(scalars))
 
     losses, norms = ([row[f"train/{what}"] for row in rows] for what in ("loss", "grad_norm"))
-    np.testing.assert_allclose(losses, expected["losses"], rtol=LOSS)
+    early, late = slice(EARLY_STEPS), slice(EARLY_STEPS, None)
+    np.testing.assert_allclose(losses[early], expected["losses"][early], rtol=LOSS)
+    np.testing.assert_allclose(losses[late], expected["losses"][late], rtol=LATE_LOSS)
     np.testing.assert_allclose(norms, expected["norms"], rtol=NORM)
     assert losses[-1] < losses[0]
     after = by_their_names(state.params)

@@ -1,6 +1,7 @@
 """Each field of a config changes the run built from it; nothing is compiled or read."""
 
 import copy
+import dataclasses
 import functools
 import re
 import types
@@ -28,6 +29,7 @@ from vit_jax.run import announce, environment, processes, session
 from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.training.evals.kind import EvalConfig
 from vit_jax.training.state import TrainState
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
@@ -267,6 +269,13 @@ def pseudo_labelled(source, path, num_classes, **_):
     return noted
 
 
+def evaluator(c, inputs):
+    """Records what an evaluation is made from: its kind's own fields, and what it is given."""
+    shared = {f.name for f in dataclasses.fields(EvalConfig)}
+    own = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name not in shared}
+    return StandIn(type(c).__name__, own, **vars(inputs))
+
+
 @pytest.fixture
 def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
@@ -274,10 +283,9 @@ def stand_ins(monkeypatch):
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
     monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
-    for name in ("Classification", "FeatureReader", "Frozen", "Pictures"):
-        monkeypatch.setattr(evaluations, name, make(name))
-    kinds = dict.fromkeys(evaluations.KINDS, lambda c: ("accuracy",))
-    monkeypatch.setattr(evaluations, "KINDS", kinds)
+    for kind in evaluations.KINDS.values():
+        monkeypatch.setattr(kind, "make", evaluator)
+        monkeypatch.setattr(kind, "numbers", lambda self: ("accuracy",))
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
     for name in ("by_class", "by_file"):
@@ -363,12 +371,10 @@ def evals(config):
     shown = []
     for name, (evaluator, cadence) in made.items():
         shown += [name, evaluator, [cadence(step) for step in SOME_STEPS]]
-        if evaluator.named.pop("images", None) is not None:  # it reads them by itself
-            continue
-        learnt = [evaluator.named.get("train"), evaluator.named.get("test")]
-        readers = learnt if all(learnt) else [evaluator]
-        for part, reader in zip(read[name].parts, readers, strict=True):
-            feed, batches = reader.named.pop("open_feed")()
+        evaluator.named.pop("images")
+        readers = [evaluator.named.pop("read_train"), evaluator.named.pop("read")]
+        for part, reader in zip(read[name].parts, filter(None, readers), strict=True):
+            feed, batches = reader.keywords["open_feed"]()
             shown += [part.source, feed.arguments[0], feed.named, batches]
     return shown
 

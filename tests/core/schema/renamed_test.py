@@ -12,6 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs
 from vit_jax.train import train
+from vit_jax.training.evals import table as evals
 
 LATER = ("loss.binarize_targets=true", "loss.kind=sigmoid", "optim.grad_accum_steps=2")
 
@@ -67,3 +68,13 @@ def test_an_earlier_versions_work_directory_is_read_and_resumed(tmp_path, tiny_r
         train(tiny_run(*LATER, "total.steps=2", "optim.grad_accum_steps=1"), tmp_path)
     train(config, tmp_path)
     assert len(json.loads((tmp_path / "config.json").read_text())["runs"]) == 2
+
+
+@pytest.mark.parametrize("kind", evals.KINDS)
+def test_fields_that_evaluations_of_other_kinds_had_are_left_out(kind):
+    every = {name: value for made in evals.KINDS.values() for name, value in vars(made()).items()}
+    earlier = {"evals": {"test": every | {"kind": kind}}}
+    with pytest.raises(UserError, match=rf"where evals\.test\.kind={kind}"):
+        configs.resolve(earlier)
+    now = configs.resolve(renamed.fields(earlier))
+    assert now == configs.resolve({"evals": {"test": {"kind": kind}}})

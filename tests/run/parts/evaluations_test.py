@@ -17,6 +17,7 @@ from vit_jax.data.source import DerivedSource
 from vit_jax.run import decode
 from vit_jax.run.parts import eval_data, evaluations, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.training.evals.table import FrozenConfig
 
 DIGITS = tuple("0123456789")
 
@@ -114,9 +115,10 @@ def test_classes_of_imagenet_are_found_among_the_models(of_imagenet):
 
 
 def frozen(config, **fields):
-    return dataclasses.replace(
-        config, evals={"f": dataclasses.replace(config.evals["val"], kind="frozen", **fields)}
-    )
+    shared = dataclasses.asdict(config.evals["val"]) | {"kind": "frozen"}
+    known = {f.name for f in dataclasses.fields(FrozenConfig)}
+    values = {name: value for name, value in shared.items() if name in known}
+    return dataclasses.replace(config, evals={"f": FrozenConfig(**values | fields)})
 
 
 def test_features_of_any_classes_are_compared(of_imagenet):

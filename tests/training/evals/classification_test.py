@@ -1,5 +1,6 @@
 """Counting, on a model whose logits are the colours of an image's only pixel."""
 
+import functools
 import math
 
 import jax
@@ -12,7 +13,9 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted
-from vit_jax.training.evals.classification import Classification
+from vit_jax.training.evals.classification import ClassificationConfig
+from vit_jax.training.evals.kind import EvalInputs
+from vit_jax.training.evals.split_reader import SplitReader
 from vit_jax.training.objective import Objective
 
 RIGHT, WRONG = (9, 0, 0), (0, 9, 0)  # of class 0
@@ -68,13 +71,15 @@ def run(
         grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     graph, _ = nnx.split(Colours(), nnx.Param)
-    evaluation = Classification(
-        graph=graph, mesh=meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
-        objective=objective, open_feed=open_feed, num_examples=num_examples,
-        label_threshold=label_threshold, calibration=calibration, keep=keep, where="evals.test",
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
+    read = functools.partial(
+        SplitReader,
+        graph=graph, mesh=mesh, open_feed=open_feed, num_examples=num_examples, where="evals.test",
     )  # fmt: skip
-    numbers = evaluation.run({}, lambda *_: None, stop=False)
-    assert set(numbers) == set(evaluation.numbers_of(calibration=calibration))
+    config = ClassificationConfig(label_threshold=label_threshold, calibration=calibration)
+    inputs = EvalInputs(read, objective, graph, mesh, num_classes=3, keep=keep)
+    numbers = config.make(inputs).run({}, lambda *_: None, stop=False)
+    assert set(numbers) == set(config.numbers())
     return numbers
 
 

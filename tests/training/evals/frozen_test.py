@@ -1,5 +1,6 @@
 """Features of a model that gives the colours of an image's only pixel."""
 
+import functools
 import os
 
 import jax
@@ -15,7 +16,8 @@ from vit_jax.probes import few_shot, neighbours
 from vit_jax.probes.rank import rank_me
 from vit_jax.training.evals.feature_cache import FeatureCache
 from vit_jax.training.evals.features import FeatureReader
-from vit_jax.training.evals.frozen import Frozen
+from vit_jax.training.evals.frozen import Frozen, FrozenConfig
+from vit_jax.training.evals.split_reader import SplitReader
 from vit_jax.training.objective import Objective
 
 BATCH = 4
@@ -68,11 +70,12 @@ def reader(images, labels, *, bad=(), cache=None, opened=None):
         loss="softmax", label_smoothing=0.0, mixup_alpha=0.0, cutmix_alpha=0.0, num_classes=3,
         grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
-    return FeatureReader(
-        graph=graph, mesh=meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
-        objective=objective, open_feed=open_feed, num_examples=len(labels), where="evals.f",
-        cache=cache,
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
+    read = functools.partial(
+        SplitReader,
+        graph=graph, mesh=mesh, open_feed=open_feed, num_examples=len(labels), where="evals.f",
     )  # fmt: skip
+    return FeatureReader(read, objective, cache)
 
 
 def params(scale=1.0):
@@ -145,11 +148,11 @@ def evaluate(train, test, **options):
         "shots": (1, 3), "seeds": 2, "l2": 10.0, "neighbours": (1, 5), "temperature": 0.1,
         "probe_l2": (0.01, 1.0), "probe_lr": (1e-3, 0.1), "probe_epochs": 5, **options,
     }  # fmt: skip
-    frozen = Frozen(train=reader(*train), test=reader(*test), num_classes=3, **given)
-    numbers = frozen.run(params(), silent, False)
-    assert set(numbers) == set(
-        Frozen.numbers_of(*(given[k] for k in ("shots", "neighbours", "probe_l2", "probe_lr")))
+    config = FrozenConfig(**given)
+    numbers = Frozen(config, reader(*train), reader(*test), num_classes=3).run(
+        params(), silent, False
     )
+    assert set(numbers) == set(config.numbers())
     return numbers
 
 
@@ -179,10 +182,7 @@ def test_what_is_left_out_is_not_computed():
 
 def test_features_that_are_not_finite_are_an_error():
     one = reader(*pixels(12))
-    frozen = Frozen(
-        train=one, test=one, num_classes=3, shots=(), seeds=1, l2=1.0, neighbours=(),
-        temperature=0.1, probe_l2=(), probe_lr=(), probe_epochs=1,
-    )  # fmt: skip
+    frozen = Frozen(FrozenConfig(shots=(), neighbours=()), one, one, num_classes=3)
     with pytest.raises(
         UserError, match=r"evals\.f: the features of 12 of 12 examples are not finite"
     ):

@@ -11,12 +11,23 @@ FIELDS = {  # config fields, "section.field"; "model" also applies to checkpoint
     "model.heads": "model.num_heads",
     "optim.accumulate": "optim.grad_accum_steps",
 }
+# Fields of evaluations that every kind had, by the kind that reads them.
+EVAL_FIELDS = {
+    "classification": ("label_threshold", "calibration"),
+    "pictures": ("pictures",),
+    "frozen": (
+        "train_split", "train_per_class", "shots", "seeds", "l2", "neighbours", "temperature",
+        "probe_l2", "probe_lr", "probe_epochs",
+    ),
+}  # fmt: skip
 METRICS = {"train/shrinkage": "train/effective_weight_decay"}
 
 
 def fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """A nested config, perhaps of an earlier version, with the current names."""
     renamed = dict(config)
+    if isinstance(evals := renamed.get("evals"), Mapping):
+        renamed["evals"] = {name: _of_kind(values) for name, values in evals.items()}
     for before, now in FIELDS.items():
         section, name = before.split(".")
         values = renamed.get(section)
@@ -24,6 +35,17 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
             new_name = now.removeprefix(f"{section}.")
             renamed[section] = {new_name if k == name else k: v for k, v in values.items()}
     return renamed
+
+
+def _of_kind(values: Any) -> Any:
+    """An evaluation without the fields of other kinds."""
+    if not isinstance(values, Mapping):
+        return values
+    kind = values.get("kind", "classification")
+    if kind not in EVAL_FIELDS:  # that of a plug-in
+        return values
+    others = {name for other, names in EVAL_FIELDS.items() if other != kind for name in names}
+    return {name: value for name, value in values.items() if name not in others}
 
 
 def metrics(numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,12 @@ class ByKind(NamedTuple):
     Attributes:
       find: a kind -> its dataclass; UserError for a kind that does not exist.
       default: the kind of a section that names none.
+      kinds: classes whose fields are listed, by kind; others are known by the `kind` alone.
     """
 
     find: Callable[[str], type]
     default: str
+    kinds: Mapping[str, type] = types.MappingProxyType({})
 
 
 def override(tree: dict[str, Any], path: str, text: str) -> None:
@@ -70,13 +72,20 @@ def leaves(cls: type, where: str = "") -> list[str]:
     for name, hint in _hints(cls).items():
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
-            names += leaves(typing.get_args(hint)[1], f"{full}.<name>")
+            names += _leaves_of_item(typing.get_args(hint)[1], f"{full}.<name>")
         elif _by_kind(hint):
             names.append(f"{full}.kind")  # the others depend on it
         else:
             is_section = dataclasses.is_dataclass(hint)
             names += leaves(typing.cast(type, hint), full) if is_section else [full]
     return names
+
+
+def _leaves_of_item(hint: Any, where: str) -> list[str]:
+    """Those of a section that a name stands for; of all its kinds, if it has some."""
+    by_kind = _by_kind(hint)
+    classes = by_kind.kinds.values() if by_kind else [hint]
+    return list(dict.fromkeys(name for cls in classes for name in leaves(cls, where)))
 
 
 def values_at(section: Any, path: str, where: str = "") -> list[tuple[str, Any]]:
@@ -94,11 +103,12 @@ def build(
     where: str = "",
     root: type | None = None,
     kind: str | None = None,
+    kinds: Mapping[str, type] = types.MappingProxyType({}),
 ) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 
     where, root: the section that this is, and its root class; default: `cls` is the root. kind: of
-    a section whose fields depend on it.
+    a section whose fields depend on it; kinds: its known ones.
     """
     root = root or cls
     if not isinstance(values, Mapping):
@@ -112,7 +122,10 @@ def build(
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
             of_kind = "" if kind is None else f" where {where}.kind={kind}"
+            having = [other for other, its in kinds.items() if name in _hints(its)]
             meant = _meant(full, hints, root)
+            if having:
+                meant = f"It is a field of {where}.kind={' and '.join(having)}."
             raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
     defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
     typed = lambda n, v: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root, defaults[n])
@@ -147,19 +160,12 @@ def _typed(
 ) -> Any:
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
-        # A section whose other kinds, of other packages, have fields of their own.
-        of_kind = getattr(hint, "of_kind", None)
-        if of_kind and isinstance(value, Mapping) and "kind" in value:
-            hint = of_kind(errors.safe_str(value["kind"]))
         return build(typing.cast(type, hint), value, where, root)
     by_kind = _by_kind(hint)
     if by_kind:
-        if not isinstance(value, Mapping):
-            raise errors.UserError(
-                f"config.{where} is a section, got {errors.safe_str(value)!r}: give {where}.kind."
-            )
-        kind = errors.safe_str(value.get("kind", by_kind.default))
-        return build(by_kind.find(kind), value, where, root, kind)
+        chosen = value.get("kind") if isinstance(value, Mapping) else None
+        kind = by_kind.default if chosen is None else errors.safe_str(chosen)
+        return build(by_kind.find(kind), value, where, root, kind, by_kind.kinds)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(

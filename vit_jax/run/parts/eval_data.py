@@ -10,23 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.config import EvalConfig, RunConfig
+from vit_jax.config import RunConfig
 from vit_jax.core import class_names, errors, synsets
 from vit_jax.data.order import label_index, subset
 from vit_jax.data.order.label_index import Labels
-from vit_jax.data.source import Source, share_examples
+from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes
-from vit_jax.probes import few_shot
 from vit_jax.run import memory
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import step
+from vit_jax.training.evals.table import CLASSIFICATION, FROZEN, FrozenConfig
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.weights import external
 
-CLASSIFICATION, FROZEN, PICTURES = "classification", "frozen", "pictures"  # kinds of evaluations
 SYNTHETIC = "synthetic"
 
 
@@ -88,14 +87,10 @@ def eval_data(
         )
     if c.kind != FROZEN:
         columns = _columns(source, classes, where) if classes.number else None
-        if c.calibration and source.max_labels > 1:
-            raise errors.UserError(
-                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
-                f"labels; probabilities are compared with one. Set {where}.calibration=false."
-            )
+        c.check_data(where, source)
         return _data_of(where, config, source, mesh)._replace(columns=columns)
     train = eval_source(f"{where}{OF_TRAIN}", config, classes.number)
-    _check_frozen(where, c, train, source)
+    c.check_data(where, source, train)
     learnt = _data_of(f"{where}{OF_TRAIN}", config, train, mesh)
     return _data_of(where, config, source, mesh)._replace(train=learnt)
 
@@ -172,47 +167,6 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     return None
 
 
-def _check_frozen(where: str, c: EvalConfig, train: Source, test: Source) -> None:
-    """UserError unless features of `test` can be classified by those of `train`."""
-    for source in (train, test):
-        if source.max_labels > 1:
-            raise errors.UserError(
-                f"{where}: images of {source.name} have up to {source.max_labels} labels; features "
-                "are compared by one label of each image."
-            )
-    if share_examples(train, test):
-        raise errors.UserError(
-            f"{where}.train_split={c.train_split!r} and {where}.split={c.split!r} share examples: "
-            "what is learnt from them would be scored by itself. Give splits without common "
-            "examples."
-        )
-    names, others = (one.class_names or () for one in (train, test))
-    if train.num_classes != test.num_classes or not class_names.are_same(names, others):
-        raise errors.UserError(
-            f"{where}.train_split has other classes than {where}.split: "
-            f"{class_names.difference(names, others) or 'not as many'}."
-        )
-    if c.shots:
-        labels = label_index.find(train).labels
-        try:
-            few_shot.draw(
-                labels,
-                num_classes=train.num_classes,
-                shots=max(c.shots),
-                seed=0,
-                class_names=train.class_names,
-            )
-        except errors.UserError as error:
-            raise errors.UserError(
-                f"{where}.shots={c.shots} of {where}.train_split={c.train_split!r}: {error}"
-            ) from error
-    if c.neighbours and train.num_examples < max(c.neighbours):
-        raise errors.UserError(
-            f"{where}.neighbours={max(c.neighbours)}: {where}.train_split has "
-            f"{train.num_examples:,} examples. Give fewer."
-        )
-
-
 def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalData:
     """A split of an evaluation, with its feed."""
     name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
@@ -279,6 +233,7 @@ def eval_source(
     if where == section:
         source = open_it(split=c.split)
     else:
+        assert isinstance(c, FrozenConfig)
         try:
             source = open_it(split=c.train_split)
         except errors.UserError as error:  # it speaks of the one field of a split that all have
@@ -290,7 +245,7 @@ def eval_source(
         return relabelled.by_class(source, c.classes, where=where)
     if where == section and c.labels is not None:
         return relabelled.by_file(source, c.labels, where=where)
-    if where == section or c.train_per_class is None:
+    if where == section or not isinstance(c, FrozenConfig) or c.train_per_class is None:
         return source
     return subset.of_each_class(source, c.train_per_class, label_index.find(source))
 

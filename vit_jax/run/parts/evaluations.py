@@ -6,38 +6,30 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.config import EvalConfig, RunConfig
+from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL
 from vit_jax.run.parts.durations import Durations
-from vit_jax.run.parts.eval_data import CLASSIFICATION, FROZEN, PICTURES, EvalData
+from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.updates import ema_decay
 from vit_jax.training.clock import Cadence
 from vit_jax.training.early_stopping import EarlyStopping
-from vit_jax.training.evals import Evals, Evaluator
-from vit_jax.training.evals.classification import Classification, Scores
+from vit_jax.training.evals import Evals
+from vit_jax.training.evals.classification import Scores
 from vit_jax.training.evals.feature_cache import FeatureCache
-from vit_jax.training.evals.features import FeatureReader
-from vit_jax.training.evals.frozen import Frozen
-from vit_jax.training.evals.pictures import Pictures, Shown
+from vit_jax.training.evals.kind import EvalInputs
+from vit_jax.training.evals.pictures import Shown
 from vit_jax.training.evals.split_reader import SplitReader
+from vit_jax.training.evals.table import CLASSIFICATION, KINDS
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
-
-# The names of the numbers of each kind of evaluation.
-KINDS: dict[str, Callable[[EvalConfig], tuple[str, ...]]] = {
-    CLASSIFICATION: lambda c: Classification.numbers_of(calibration=c.calibration),
-    FROZEN: lambda c: Frozen.numbers_of(c.shots, c.neighbours, c.probe_l2, c.probe_lr),
-    PICTURES: lambda c: Pictures.numbers_of(),
-}
 
 
 def evals(
@@ -56,76 +48,37 @@ def evals(
     keep_features: on disk, for weights that are not trained on.
     scores: gets those of all images, by the names of evaluations that classify.
     """
-    made: dict[str, tuple[Evaluator, Cadence]] = {}
+    made = {}
     for name, c in config.evals.items():
-        evaluator: Evaluator
-        if c.kind == PICTURES:
-            shown = functools.partial(_shown, name, config, data[name], objective)
-            evaluator = Pictures(graph=graph, mesh=mesh, number=c.pictures, images=shown)
-        elif c.kind == FROZEN:
-            evaluator = _frozen(c, config, data[name], graph, mesh, objective, keep_features)
-        elif c.kind not in KINDS:
-            (read,) = _reads(data[name], graph, mesh, objective)
-            of_split = read.pop("objective")
-            read_split = functools.partial(SplitReader, **read)
-            evaluator = c.evaluator(read_split, of_split)  # type: ignore[attr-defined]
-        else:
-            (read,) = _reads(data[name], graph, mesh, objective)
-            evaluator = Classification(
-                **read,
-                label_threshold=c.label_threshold,
-                calibration=c.calibration,
-                columns=data[name].columns,
-                keep=None if scores is None else functools.partial(scores.__setitem__, name),
-            )
-        made[name] = (evaluator, Cadence(c.every_steps, total_steps))
+        of, columns = data[name], data[name].columns
+        of_data = objective
+        if columns is not None:
+            of_data = dataclasses.replace(objective, num_classes=len(columns))
+        cache = functools.partial(_cache, config, graph=graph) if keep_features else lambda _: None
+        inputs = EvalInputs(
+            read=_reader(of, graph, mesh),
+            read_train=_reader(of.train, graph, mesh) if of.train else None,
+            objective=of_data,
+            graph=graph,
+            mesh=mesh,
+            num_classes=of.source.num_classes,
+            columns=columns,
+            images=functools.partial(_shown, name, config, of, objective),
+            caches=(cache(of.train) if of.train else None, cache(of)),
+            keep=None if scores is None else functools.partial(scores.__setitem__, name),
+        )
+        made[name] = (c.make(inputs), Cadence(c.every_steps, total_steps))
     return Evals(made)
 
 
-def _reads(
-    data: EvalData, graph: nnx.GraphDef, mesh: Mesh, objective: Objective
-) -> list[dict[str, Any]]:
-    """Arguments of a SplitReader, for each split that an evaluation reads."""
-    if data.columns is not None:
-        objective = dataclasses.replace(objective, num_classes=len(data.columns))
-    return [
-        {
-            "graph": graph,
-            "mesh": mesh,
-            "objective": objective,
-            "open_feed": part.open_feed,
-            "num_examples": part.source.num_examples,
-            "where": part.split.where,
-        }
-        for part in data.parts
-    ]
-
-
-def _frozen(
-    c: EvalConfig,
-    config: RunConfig,
-    data: EvalData,
-    graph: nnx.GraphDef,
-    mesh: Mesh,
-    objective: Objective,
-    keep_features: bool,
-) -> Frozen:
-    train, test = (
-        FeatureReader(**each, cache=_cache(config, part, graph) if keep_features else None)
-        for each, part in zip(_reads(data, graph, mesh, objective), data.parts, strict=True)
-    )
-    return Frozen(
-        train=train,
-        test=test,
-        num_classes=data.source.num_classes,
-        shots=c.shots,
-        seeds=c.seeds,
-        l2=c.l2,
-        neighbours=c.neighbours,
-        temperature=c.temperature,
-        probe_l2=c.probe_l2,
-        probe_lr=c.probe_lr,
-        probe_epochs=c.probe_epochs,
+def _reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., SplitReader]:
+    return functools.partial(
+        SplitReader,
+        graph=graph,
+        mesh=mesh,
+        open_feed=data.open_feed,
+        num_examples=data.source.num_examples,
+        where=data.split.where,
     )
 
 
@@ -168,11 +121,6 @@ def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCac
     )
 
 
-def numbers_of(c: Any) -> tuple[str, ...]:
-    """The names of an evaluation's numbers, whether its kind is ours or a plug-in's."""
-    return KINDS[c.kind](c) if c.kind in KINDS else tuple(c.numbers())
-
-
 def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
     """The numbers of the evaluations, or of those of these names: "test/accuracy"."""
     endings = ("",) if ema_decay(config) is None else ("", EMA_ENDING)
@@ -180,7 +128,7 @@ def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
         f"{name}{ending}/{number}"
         for name in (config.evals if names is None else names)
         for ending in endings
-        for number in numbers_of(config.evals[name])
+        for number in config.evals[name].numbers()
     ]
 
 

@@ -4,24 +4,14 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from vit_jax.training.clock import Cadence
+from vit_jax.training.evals.kind import Evaluator
 
 Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
 
 Stop = Any  # its bool is whether a stop was requested
-
-
-class Evaluator(Protocol):
-    """Scores parameters, or draws what they have learnt."""
-
-    def run(
-        self, params: Any, progress: Callable[[int, int], None], stop: Any
-    ) -> Mapping[str, float | bytes]:
-        """Numbers by name, at least one, and pictures, PNG files; none if bool(stop) becomes true
-        meanwhile."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
 
+from __future__ import annotations
+
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,10 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import UP_TO_1, field
+from vit_jax.data.source import Source
 from vit_jax.models import head
 from vit_jax.probes import calibration as probabilities
-from vit_jax.training.evals.split_reader import INDEX, Progress, SplitReader
-from vit_jax.training.objective import Objective, top_k_correct
+from vit_jax.training.evals.kind import EvalConfig, EvalInputs
+from vit_jax.training.evals.split_reader import INDEX, Progress
+from vit_jax.training.objective import top_k_correct
+
+CLASSIFICATION = "classification"
 
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.
@@ -39,38 +46,53 @@ class Scores(NamedTuple):
     correct: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(EvalConfig):
+    """Accuracies and the loss."""
+
+    label_threshold: float = field(
+        0.5,
+        "what a hit is: where labels have [weights](data.md), one that weighs at least this; "
+        "images without such a label are counted, not scored",
+        bounds=(1e-6, UP_TO_1),
+    )
+    calibration: bool = field(
+        False,
+        "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
+    )
+
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that `run` returns."""
+        return (*MEANS, *(CALIBRATION if self.calibration else ()), *COUNTS)
+
+    def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
+        """UserError for probabilities that would be compared with several labels."""
+        if self.calibration and source.max_labels > 1:
+            raise UserError(
+                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
+                f"labels; probabilities are compared with one. Set {where}.calibration=false."
+            )
+
+    def make(self, inputs: EvalInputs) -> Classification:
+        """Scores one split."""
+        return Classification(self, inputs)
+
+
 class Classification:
     """Scores parameters on one split.
 
     A label counts if its weight is at least `label_threshold`; labels without weights weigh 1.
     Means are over the images that have such a label: the others, and bad images that were skipped,
     can be neither right nor wrong, and are counted separately.
-
-    Args:
-      objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
-      label_threshold: above 0.
-      calibration: whether probabilities are judged too; the examples have at most one label.
-      columns: the logits of the data's classes; None: all.
-      keep: called with the scores of all images.
-      split: the other arguments of a SplitReader.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        *,
-        label_threshold: float,
-        calibration: bool,
-        columns: Sequence[int] | None = None,
-        keep: Callable[[Scores], None] | None = None,
-        **split: Any,
-    ):
-        self._label_threshold, self._calibration = label_threshold, calibration
-        self._keep = keep
+    def __init__(self, c: ClassificationConfig, inputs: EvalInputs):
+        objective, columns, keep = inputs.objective, inputs.columns, inputs.keep
+        self._c, self._keep = c, keep
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
-            if calibration and getattr(model.spec, "probabilities", "") == "sigmoid":
+            if c.calibration and getattr(model.spec, "probabilities", "") == "sigmoid":
                 raise UserError(
                     "calibration=True judges probabilities that sum to 1; those of this model are "
                     "sigmoids, one for each class: leave it off."
@@ -78,8 +100,8 @@ class Classification:
             logits = model(images)
             if columns is not None:
                 logits = logits[:, jnp.asarray(columns)]
-            hits = targets >= label_threshold
-            more = {"logits": logits, "label": hits.argmax(axis=-1)} if calibration else {}
+            hits = targets >= c.label_threshold
+            more = {"logits": logits, "label": hits.argmax(axis=-1)} if c.calibration else {}
             if keep is not None:
                 more |= {
                     "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
@@ -93,12 +115,7 @@ class Classification:
                 "labelled": hits.any(axis=-1),
             } | more
 
-        self._split = SplitReader(scores, **split)
-
-    @staticmethod
-    def numbers_of(*, calibration: bool) -> tuple[str, ...]:
-        """The names of the numbers that `run` returns."""
-        return (*MEANS, *(CALIBRATION if calibration else ()), *COUNTS)
+        self._split = inputs.read(scores)
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
         """Returns the numbers: means over `examples` images, and counts, all for the whole split.
@@ -117,7 +134,7 @@ class Classification:
                 f"{where}: none of its {total:,} images can be scored: "
                 f"{counts['skipped_images']:,.0f} are bad, and {counts['unlabelled_images']:,.0f} "
                 f"have no label that weighs at least {where}.label_threshold="
-                f"{self._label_threshold:g}."
+                f"{self._c.label_threshold:g}."
             )
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(found[name][labelled], dtype=np.float64)) for name in MEANS}
@@ -132,7 +149,7 @@ class Classification:
                     correct=of("accuracy") > 0,
                 )
             )
-        if self._calibration:
+        if self._c.calibration:
             means |= _calibration(found["logits"][labelled], found["label"][labelled], where)
         return means | counts
 

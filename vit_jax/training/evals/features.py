@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,17 +18,22 @@ class FeatureReader:
     """Reads a split with parameters; every process gets the features of all examples.
 
     Args:
+      read: makes the SplitReader.
       objective: normalises the images.
       cache: keeps the features; None: they are computed each time.
-      split: the other arguments of a SplitReader.
     """
 
-    def __init__(self, objective: Objective, *, cache: FeatureCache | None = None, **split: Any):
+    def __init__(
+        self,
+        read: Callable[..., SplitReader],
+        objective: Objective,
+        cache: FeatureCache | None = None,
+    ):
         def features(model: Any, batch: Any) -> dict[str, Any]:
             found = model.features(objective.images(batch)).astype(jnp.float32)
             return {"features": found, "labels": batch["labels"][:, 0]}
 
-        self._split, self._cache = SplitReader(features, **split), cache
+        self._split, self._cache = read(features), cache
 
     def read(self, params: Any, progress: Progress, stop: Any) -> Labelled | None:
         """Features and labels; bad images that are skipped and padding are left out.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from vit_jax.core.schema.fields import field
 from vit_jax.models.observe import chunks
 from vit_jax.parallel import mesh as meshes
+from vit_jax.training.evals.kind import EvalConfig, EvalInputs
 
 NUMBERS = (
     "filters_explained", "positions_row_plus_column", "first_distance_px", "last_distance_px",
@@ -36,6 +39,29 @@ class Shown(NamedTuple):
     captions: Sequence[str]
 
 
+PICTURES = "pictures"
+
+
+@dataclasses.dataclass(frozen=True)
+class PicturesConfig(EvalConfig):
+    """Pictures of what the weights have learnt."""
+
+    pictures: int = field(
+        8, "of the kind `pictures`: so many images of the split, the first ones, are looked at"
+    )
+
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that `run` returns, of models that have them all."""
+        return NUMBERS
+
+    def make(self, inputs: EvalInputs) -> Pictures:
+        """Draws the parameters."""
+        assert inputs.images is not None
+        return Pictures(
+            graph=inputs.graph, mesh=inputs.mesh, number=self.pictures, images=inputs.images
+        )
+
+
 class Pictures:
     """Draws parameters. All of them are gathered on every host for that.
 
@@ -52,11 +78,6 @@ class Pictures:
         self._graph, self._number, self._images = graph, number, images
         self._shown: Shown | None = None
         self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(mesh))
-
-    @staticmethod
-    def numbers_of() -> tuple[str, ...]:
-        """The names of the numbers that `run` returns, of models that have them all."""
-        return NUMBERS
 
     def run(
         self, params: Any, progress: Callable[[int, int], None], stop: Any

@@ -9,7 +9,6 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core.errors import ErrorCollector, UserError, nearest
 from vit_jax.probes import scaling_law
-from vit_jax.run.parts.evaluations import KINDS
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.study import page, points, results
 from vit_jax.tools.lab.study.cost import Cost, costs
@@ -20,6 +19,7 @@ from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.tools.lab.sweep.options import SweepOptions
 from vit_jax.tools.lab.sweep.run import PointsFailed
+from vit_jax.training.evals.table import KINDS
 from vit_jax.training.state import EMA_ENDING
 
 DEFAULT_LAW = "M2"
@@ -139,7 +139,7 @@ def _check_metric(metric: str, every: Sequence[Point]) -> None:
         for evals in sections
         for name, section in evals.items()
         if section.kind in KINDS  # the sweep tells what is wrong with others
-        for number in KINDS[section.kind](section)
+        for number in section.numbers()
     } | {progress.LOSS}
     if metric.replace(f"{EMA_ENDING}/", "/") not in known:
         raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")

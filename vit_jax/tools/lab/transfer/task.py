@@ -13,9 +13,9 @@ from vit_jax import config as configs
 from vit_jax.config import EvalConfig, RunConfig
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import strict
-from vit_jax.run.parts.evaluations import KINDS
 from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, SweepGrid
 from vit_jax.tools.lab.sweep.results import SEED
+from vit_jax.training.evals.table import KINDS
 from vit_jax.training.state import EMA_ENDING
 
 HELD_OUT = "held_out"  # the evaluation on the held-out part
@@ -145,9 +145,7 @@ def base_config(task: TransferTask) -> RunConfig:
 def evaluation_of(task: TransferTask, config: RunConfig) -> str:
     """The name of the evaluation of the test. UserError if there is none, or several."""
     having = [
-        name
-        for name, c in config.evals.items()
-        if c.kind in KINDS and task.metric in KINDS[c.kind](c)
+        name for name, c in config.evals.items() if c.kind in KINDS and task.metric in c.numbers()
     ]
     if task.evaluation is not None:
         if task.evaluation not in having:
@@ -158,7 +156,7 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
         return task.evaluation
     if not having and config.evals:
         numbers = {
-            number for c in config.evals.values() if c.kind in KINDS for number in KINDS[c.kind](c)
+            number for c in config.evals.values() if c.kind in KINDS for number in c.numbers()
         }
         raise UserError(
             f"--metric={task.metric}: no evaluation of the config has this number. "
