@@ -27,16 +27,16 @@ COMMANDS = {
     "prepare": ("tools.prepare", "Turns raw collections of images into data sets."),
     "preview": ("tools.look.preview", "Shows the images of a training step."),
     "report": ("tools.look.report", "Draws runs on one page."),
-    "study": ("tools.lab.study", "Trains models of several sizes and fits scaling laws."),
-    "sweep": ("tools.lab.sweep", "Trains a grid of configs."),
+    "study": ("tools.lab.study.run", "Trains models of several sizes and fits scaling laws."),
+    "sweep": ("tools.lab.sweep.run", "Trains a grid of configs."),
     "train": ("train", "Trains a model."),
     "transfer": (
-        "tools.lab.transfer",
+        "tools.lab.transfer.run",
         "Fine-tunes a model, with values that are chosen on held-out examples.",
     ),
     "verify": ("tools.verify", "Compares a run with the recorded one of its config."),
     "visualize": ("tools.look.visualize", "Shows what a model has learnt."),
-    "vtab": ("tools.lab.vtab", "Runs the 19 tasks of VTAB-1k."),
+    "vtab": ("tools.lab.vtab.run", "Runs the 19 tasks of VTAB-1k."),
 }
 
 

@@ -17,7 +17,7 @@ PICTURES = {
 
 
 def _point(row: dict[str, str]) -> StudyPoint:
-    cost: Any = SimpleNamespace(  # as in tools.lab.study.cost.Cost
+    cost: Any = SimpleNamespace(  # as in tools.lab.study.points.Cost
         family=row["family"],
         examples=int(row["examples"]),
         examples_seen=int(row["examples_seen"]),

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 
@@ -18,6 +18,8 @@ from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.schema import renamed
+
+T = TypeVar("T")
 
 CONFIG_FILE = "config.json"
 PICTURES = "pictures"  # folder of what evaluations draw: NAME/PICTURE/STEP.png
@@ -162,6 +164,30 @@ def make(folder: epath.Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
+
+
+def save(file: epath.Path, content: str | bytes) -> None:
+    """Writes a file of a work directory, at once. Raises UserError if it cannot."""
+    try:
+        if isinstance(content, str):
+            write_text(file, content)
+        else:
+            file.write_bytes(content)
+    except OSError as error:
+        raise unwritable(file.parent, error) from error
+
+
+def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
+    """What `parse` makes of a file's JSON; None if there is no file.
+
+    Raises UserError with the remedy for a file that is damaged: `parse` fails.
+    """
+    try:
+        return parse(parse_json(file.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged ({error}). {remedy}") from error
 
 
 def unwritable(folder: epath.Path, error: OSError) -> UserError:

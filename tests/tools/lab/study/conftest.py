@@ -1,34 +1,28 @@
 """Studies whose trainings are those of the sweep's fake trainer."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from etils import epath
 
+from tests.tools.lab.conftest import DIGITS, FAKE
 from vit_jax.tools.lab.study import run
 from vit_jax.tools.lab.study.run import Study
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.options import SweepOptions
+from vit_jax.tools.lab.sweep import run as sweeps
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 
-REPOSITORY = Path(__file__).parents[4]
-FAKE = [sys.executable, str(REPOSITORY / "tests" / "tools" / "lab" / "sweep" / "fake_train.py")]
-DIGITS = str(REPOSITORY / "configs" / "vit_digits.py")
 AXES = ("--config.model.width=32,64", "--config.input.subset_fraction=0.5,1")
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(tmp_path, monkeypatch, fate):
     """Studies of digits whose trainings end as prescribed; data are not looked at before them.
 
     `world.fate("model.width=32,...", "1")`: how its first start ends; `world.study(*arguments)`;
     `world.said`: lines of the last; `world.starts()`: names started, in order.
     """
-    fate = tmp_path / "fate"
-    fate.mkdir()
-    monkeypatch.setenv("FATE", str(fate))
-    monkeypatch.setattr(run.preflight, "look", lambda *_: None)
+    monkeypatch.setattr(sweeps, "check_values", lambda *_: None)
     made = SimpleNamespace(folder=epath.Path(tmp_path / "study"), said=[])
 
     def asked(*arguments, **fields):
@@ -46,10 +40,5 @@ def world(tmp_path, monkeypatch):
             say=made.said.append,
         )
 
-    def starts():
-        file = fate / "starts"
-        return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
-
-    made.study, made.asked, made.starts = study, asked, starts
-    made.fate = lambda name, words: (fate / name).write_text(words)
+    made.study, made.asked, made.starts, made.fate = study, asked, fate.starts, fate
     return made

@@ -9,8 +9,8 @@ from etils import epath
 from vit_jax.tools.lab.study import run
 from vit_jax.tools.lab.study.run import Study
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.sweep.run import PointsFailed
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 TINY = [
     "--config.total.epochs=none", "--config.total.steps=30", "--config.model.depth=1",
@@ -51,7 +51,7 @@ def test_two_models_and_two_fractions_with_a_checkpoint_that_is_half_written(
     arrays = max((file for file in files if file.is_file()), key=lambda file: file.stat().st_size)
     arrays.write_bytes(arrays.read_bytes()[:100])
     metrics.write_text("")
-    with pytest.raises(PointsFailed) as error:
+    with pytest.raises(TrainingsFailed) as error:
         study()
     assert "1 of 4 points did not finish" in str(error.value)
     assert "Traceback" not in str(error.value)

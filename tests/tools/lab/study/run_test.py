@@ -7,9 +7,9 @@ from tests.tools.lab.study.conftest import AXES
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.study import run
-from vit_jax.tools.lab.study.cost import family
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.sweep.run import PointsFailed
+from vit_jax.tools.lab.study.points import family
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 BROKEN = "model.width=32,input.subset_fraction=1"
 
@@ -65,7 +65,7 @@ def test_the_same_command_trains_nothing_again_and_a_longer_list_the_rest(world)
 
 def test_a_failed_member_is_shown_and_the_rest_goes_on(world):
     world.fate(BROKEN, "1 0")
-    with pytest.raises(PointsFailed, match="1 of 4 points did not finish") as error:
+    with pytest.raises(TrainingsFailed, match="1 of 4 points did not finish") as error:
         world.study()
     assert "the images are bad" in str(error.value)
     written = json.loads((world.folder / "results.json").read_text())
@@ -85,7 +85,7 @@ def test_a_damaged_member_fails_alone(world):
     (broken / "metrics.jsonl").write_text(text[: len(text) - 30])
     (broken / "checkpoints" / "40").rmdir()
     world.fate(BROKEN, "0 1")
-    with pytest.raises(PointsFailed, match=BROKEN):
+    with pytest.raises(TrainingsFailed, match=BROKEN):
         world.study()
     assert "3 of 4 points have finished" in (world.folder / "results.html").read_text()
 
@@ -93,7 +93,7 @@ def test_a_damaged_member_fails_alone(world):
 def test_none_finished_is_a_page_without_points(world):
     for name in ("32", "64"):
         world.fate(f"model.width={name}", "1")
-    with pytest.raises(PointsFailed, match="2 of 2"):
+    with pytest.raises(TrainingsFailed, match="2 of 2"):
         world.study("--config.model.width=32,64", budgets=(1.0,))
     page = (world.folder / "results.html").read_text()
     assert "0 of 2 points have finished" in page

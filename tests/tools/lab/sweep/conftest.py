@@ -1,21 +1,18 @@
 """A sweep of a fake trainer with prescribed outcomes."""
 
 import json
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from etils import epath
 
+from tests.tools.lab.conftest import DIGITS, FAKE
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
 
-FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
-REPOSITORY = Path(__file__).parents[4]
 GRID = [
-    *("--config", str(REPOSITORY / "configs" / "vit_digits.py"), "--allow_config_change"),
+    *("--config", DIGITS, "--allow_config_change"),
     *("--config.optim.lr=1e-3,3e-3", "--config.seed=0,1"),
 ]
 PROGRAM = """
@@ -30,16 +27,13 @@ command.run(lambda _: run.sweep(
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, start_python):
+def world(tmp_path, fate, start_python):
     """A sweep of two learning rates and two seeds, whose trainings end as prescribed.
 
     `world.fate("optim.lr=1e-3,seed=0", "75 0")`: outcomes of its first two starts;
     `world.sweep(slots=2)` runs it here, `world.start(slots=2)` in a process; `world.starts()`:
     names started, in order.
     """
-    fate = tmp_path / "fate"
-    fate.mkdir()
-    monkeypatch.setenv("FATE", str(fate))
     folder = epath.Path(tmp_path / "lr")
 
     def run(*arguments, **options):
@@ -49,20 +43,16 @@ def world(tmp_path, monkeypatch, start_python):
     def start(**options):
         given = json.dumps([str(folder), GRID, options, FAKE])
         output = tmp_path / f"output{time.monotonic_ns()}"
-        process = start_python(output, "-c", PROGRAM, given, FATE=str(fate))
+        process = start_python(output, "-c", PROGRAM, given, FATE=str(fate.folder))
         process.said = output.read_text
         return process
 
-    def starts():
-        file = fate / "starts"
-        return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
-
     return SimpleNamespace(
         folder=folder,
-        home=fate,
+        home=fate.folder,
         fake=FAKE,
         sweep=run,
         start=start,
-        starts=starts,
-        fate=lambda name, words: (fate / name).write_text(words),
+        starts=fate.starts,
+        fate=fate,
     )

@@ -151,7 +151,7 @@ def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
     monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((40, 24)))
     monkeypatch.setattr(progress.Live, "EVERY_SECS", 0.0)
     out = Terminal()
-    shown = progress.Live({1: shown_row(1, "waiting"), 2: shown_row(2, "waiting")}, None, out)
+    shown = progress.Live([shown_row(1, "waiting"), shown_row(2, "waiting")], None, out)
     shown.refresh(())
     first = out.getvalue()
     assert first.count("\n") == 4
@@ -166,7 +166,7 @@ def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
 
 def test_without_a_terminal_there_are_lines(shown_row, monkeypatch):
     out = io.StringIO()
-    shown = progress.Live({1: shown_row(1, "waiting")}, None, out)
+    shown = progress.Live([shown_row(1, "waiting")], None, out)
     shown.refresh(())
     assert out.getvalue() == ""
     shown.tell(shown.rows[1].point, "failed", "bad images")

@@ -1,15 +1,136 @@
-"""Sweeps whose points go to a launcher, a script that records its calls."""
+"""Sweeps of the fake trainer, in processes like those of the real one, and by a launcher."""
 
 import csv
 import os
 import signal
+import subprocess
 import threading
+import time
 
 import pytest
 
 from vit_jax.core.errors import Preempted, UserError
 
 POINTS = [f"optim.lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
+
+
+def rows_of(folder):
+    with (folder / "results.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_all_points_run_once_and_a_finished_sweep_shows_its_results(world, capsys):
+    world.sweep(slots=2)
+    assert sorted(world.starts()) == POINTS
+    rows = rows_of(world.folder)
+    assert [row["optim.lr"] for row in rows] == ["3e-3", "3e-3", "1e-3", "1e-3"]
+    assert rows[0]["test/accuracy"] == "0.904"
+    assert rows[0]["step"] == "40"
+    assert rows[0]["train_seconds"] == "4.0"
+    capsys.readouterr()
+    world.sweep(slots=2)
+    assert sorted(world.starts()) == POINTS
+    shown = capsys.readouterr().out
+    assert "4 points: 4 finished" in shown
+    assert "90.40%" in shown
+
+
+def test_stopped_and_killed_points_start_again_and_failures_wait(world):
+    world.fate(POINTS[0], "75 kill 76 0")
+    world.fate(POINTS[1], "1 0")
+    world.fate(POINTS[2], "2 2")
+    with pytest.raises(UserError) as error:
+        world.sweep(slots=1)
+    assert "2 of 4 points did not finish" in str(error.value)
+    assert "the images are bad:\n  all of them" in str(error.value)
+    assert world.starts().count(POINTS[0]) == 4
+    assert [row["state"] for row in rows_of(world.folder)] == ["finished"] * 2 + ["failed"] * 2
+    with pytest.raises(UserError, match="2 of 4"):  # only shows it
+        world.sweep()
+    assert world.starts().count(POINTS[1]) == 1
+    with pytest.raises(UserError, match="1 of 4"):
+        world.sweep(retry_failed=True)
+    assert world.starts().count(POINTS[1]) == 2
+
+
+def test_without_progress_it_gives_up(world):
+    world.fate(POINTS[0], "kill " * 9)
+    with pytest.raises(UserError, match="ended by SIGKILL 3 times without a newer checkpoint"):
+        world.sweep(max_restarts=2)
+    assert world.starts().count(POINTS[0]) == 3
+
+
+def test_each_slot_has_its_number(world):
+    world.sweep(slots=2, slot_variable="SLOT")
+    used = {line.split()[1] for line in (world.home / "starts").read_text().splitlines()}
+    assert used == {"0", "1"}
+
+
+def test_an_unknown_metric_lists_the_known_ones(world):
+    with pytest.raises(UserError, match=r"--metric=x: .*There are: .*test/accuracy"):
+        world.sweep(metric="x")
+
+
+def wait_until(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came")
+
+
+def asleep(world, *points):
+    logs = [world.folder / point / "log.txt" for point in points]
+    return all(log.exists() and "asleep" in log.read_text() for log in logs)
+
+
+def test_a_signal_stops_all_and_the_same_command_goes_on(world):
+    for point in POINTS[1:3]:
+        world.fate(point, "sleep 0")
+    process = world.start(slots=2)
+    wait_until(lambda: asleep(world, *POINTS[1:3]))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 75, process.said()
+    assert "Stopped by SIGINT; 1 of 4 points finished" in process.said()
+    world.sweep(slots=2)
+    assert sorted(world.starts()) == sorted([*POINTS, *POINTS[1:3]])
+
+
+def test_trainings_of_a_killed_sweep_are_not_started_twice(world):
+    for point in POINTS[:2]:
+        world.fate(point, "sleep 0")
+    first = world.start(slots=2)
+    wait_until(lambda: asleep(world, *POINTS[:2]))
+    second = world.start(slots=2)
+    assert second.wait(60) == 1
+    assert "Another run" in second.said()
+    first.kill()
+    first.wait()
+    third = world.start(slots=2)
+    wait_until(lambda: third.said().count("found") == 2)
+    time.sleep(1)
+    assert len(world.starts()) == 2  # both slots are taken
+    third.send_signal(signal.SIGTERM)  # reaches those, too
+    assert third.wait(60) == 75
+    world.sweep(slots=2)
+    assert sorted(world.starts()) == sorted([*POINTS, *POINTS[:2]])
+
+
+def test_a_training_started_by_hand_is_awaited(world):
+    world.fate(POINTS[0], "sleep")
+    (world.folder / POINTS[0]).mkdir(parents=True)
+    arguments = ["--workdir", str(world.folder / POINTS[0]), "--config.optim.lr=1e-3"]
+    by_hand = subprocess.Popen([*world.fake, *arguments], stdout=subprocess.PIPE)
+    by_hand.stdout.readline()
+    process = world.start(slots=1)
+    wait_until(lambda: "found" in process.said())
+    os.kill(by_hand.pid, signal.SIGTERM)
+    by_hand.communicate()
+    assert process.wait(60) == 0, process.said()
+    assert world.starts().count(POINTS[0]) == 2
+
+
+# Points go to a launcher, a script that records its calls.
 
 # Records its name and ends with the status in the home's file NAME; "train" trains first.
 LAUNCHER = """#!/usr/bin/env bash
@@ -44,8 +165,7 @@ def launches(world):
 def test_every_point_is_a_job_and_is_followed(world, launcher, launches):
     world.sweep(launcher=launcher, name="lr", slots=2)
     assert launches() == [f"--name=lr-{number}" for number in range(1, 5)]
-    with (world.folder / "results.csv").open() as file:
-        assert [row["state"] for row in csv.DictReader(file)] == ["finished"] * 4
+    assert [row["state"] for row in rows_of(world.folder)] == ["finished"] * 4
     world.sweep(launcher=launcher, name="lr")
     assert len(launches()) == 4  # only shows the results again
 

@@ -13,8 +13,9 @@ from PIL import Image
 from tests import preloaded
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.transfer import protocol, results
+from vit_jax.tools.lab.sweep.slots import SweepOptions
+from vit_jax.tools.lab.transfer import results
+from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer.task import TransferTask
 
 CONFIG = """
@@ -61,7 +62,7 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
     trainer = [str(python), "-m", "vit_jax.train"]
 
     def transfer(**options):
-        return protocol.transfer(folder, task, SweepOptions(**options), trainer=trainer)
+        return transfers.transfer(folder, task, SweepOptions(**options), trainer=trainer)
 
     with pytest.raises(UserError, match=r"1 training did not finish(.|\n)*final/seed=0: .*test"):
         transfer(slots=2)

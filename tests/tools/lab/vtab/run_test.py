@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,16 +11,16 @@ from etils import epath
 from tensorflow_datasets import features as f
 
 from tests.data.sources.tfds_labels_test import OBJECTS, scene, write
+from tests.tools.lab.conftest import FAKE
 from vit_jax.core.errors import UserError
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.transfer import protocol
+from vit_jax.tools.lab.sweep.slots import SweepOptions
+from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer.results import OverSeeds
 from vit_jax.tools.lab.transfer.task import Splits
-from vit_jax.tools.lab.vtab import data, run, summary, table
+from vit_jax.tools.lab.vtab import run, summary, table
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
 ROOT = Path(__file__).parents[4]
-FAKE = [sys.executable, str(ROOT / "tests" / "tools" / "lab" / "sweep" / "fake_train.py")]
 CONFIG = f"{ROOT}/configs/vtab.py"
 OF_FEW = {"held_out": "train[8:10]", "test": "train[10:]", "sizes": {"train": 12}}
 FROM_SCRATCH = ("model.name=ViT-Ti/16", "optim.lr=1e-3")
@@ -56,12 +55,10 @@ def few(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, tfds):
+def world(tmp_path, monkeypatch, fate, tfds):
     """`world.run("optim.lr=1e-3,2e-3", tasks=NAMES)`; `world.fate("seed=0", "0 1")`."""
-    (tmp_path / "fate").mkdir()
-    monkeypatch.setenv("FATE", str(tmp_path / "fate"))
     looked = lambda task, *_: (Splits("all", task.choose_split, task.held_out_split), [])
-    monkeypatch.setattr(protocol.held_out, "look", looked)
+    monkeypatch.setattr(transfers, "check_all", looked)
     # The fake's config.json is not the config that the command would have.
     of_config, allowed = run.grid.of_config, ("--allow_config_change",)
     monkeypatch.setattr(run.grid, "of_config", lambda *a: of_config(*a)._replace(flags=allowed))
@@ -74,23 +71,22 @@ def world(tmp_path, monkeypatch, tfds):
         given = SweepOptions("vtab", slots=3, **dict(options))
         return run.vtab(made.folder, asked, given, trainer=FAKE, say=made.said.append)
 
-    made.run, made.fate = start, lambda n, words: (tmp_path / "fate" / n).write_text(words)
-    made.starts = lambda: (tmp_path / "fate" / "starts").read_text().splitlines()
+    made.run, made.fate, made.starts = start, fate, fate.starts
     return made
 
 
 def test_the_way_without_what_is_missing_is_one_that_works(tfds, tmp_path):
     with pytest.raises(UserError, match=r"--tasks=cifar100$"):
-        data.look(["dtd", "cifar100"], tfds)
+        run.find_data(["dtd", "cifar100"], tfds)
     with pytest.raises(UserError, match=r"'\)\.download_and_prepare\(\)\"\.$"):
-        data.look(["dtd"], tfds)
+        run.find_data(["dtd"], tfds)
     with pytest.raises(UserError, match="nowhere is not there"):
-        data.look(["cifar100"], str(tmp_path / "nowhere"))
+        run.find_data(["cifar100"], str(tmp_path / "nowhere"))
 
 
 def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
     with pytest.raises(UserError) as error:
-        data.look([*TASKS], tfds)
+        run.find_data([*TASKS], tfds)
     message = str(error.value)
     assert "lacks 14 data sets" in message and "tfds.builder('caltech101', data_dir=" in message
     assert (
@@ -111,7 +107,7 @@ def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
 
 
 def test_what_differs_from_the_benchmark_is_said(tfds):
-    found = data.look(NAMES, tfds)
+    found = run.find_data(NAMES, tfds)
     cifar, clevr = found["cifar100"], found["clevr_distance"]
     assert cifar.images(TASKS["cifar100"]) == (
         "JPEG where TFDS stores PNG: not the original images"
@@ -121,7 +117,7 @@ def test_what_differs_from_the_benchmark_is_said(tfds):
     assert cifar.changed == "the benchmark reads version 3"
     assert (clevr.changed, cifar.absent, clevr.absent) == ("", 1, 0)
     wider = TASKS["clevr_count"]._replace(sizes={"train": 12, "validation": 5})
-    assert data._changed(wider, "3.1.0", {"train": 12}) == "0 in validation instead of 5"
+    assert run._changed(wider, "3.1.0", {"train": 12}) == "0 in validation instead of 5"
 
 
 def test_a_run_over_tasks(world):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from etils import epath
 
-from vit_jax.core.files import write_text
 from vit_jax.draw import html_page
 from vit_jax.draw.figures import scaling
 from vit_jax.draw.html_page import Picture
@@ -13,8 +12,7 @@ from vit_jax.draw.style import look
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir
 from vit_jax.tools.lab.study import points, results
-from vit_jax.tools.lab.study.laws import FittedCurve
-from vit_jax.tools.lab.study.results import StudyResult
+from vit_jax.tools.lab.study.results import FittedCurve, StudyResult
 
 FILE = "results.html"
 COMPUTE_PNG, EXAMPLES_PNG = "compute.png", "examples.png"
@@ -28,12 +26,9 @@ NOTES = {
 def write(folder: epath.Path, made: StudyResult) -> None:
     """Writes the page and its two pictures. UserError if it cannot."""
     pictures = {COMPUTE_PNG: compute_picture(made), EXAMPLES_PNG: examples_picture(made)}
-    try:
-        for name, data in pictures.items():
-            (folder / name).write_bytes(data)
-        write_text(folder / FILE, page(folder.name, made, pictures))
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
+    for name, data in pictures.items():
+        workdir.save(folder / name, data)
+    workdir.save(folder / FILE, page(folder.name, made, pictures))
 
 
 def compute_picture(made: StudyResult) -> bytes:

@@ -1,25 +1,215 @@
-"""What a study found: on the screen, in results.json and results.csv."""
+"""What a study found: frontiers, scaling laws, results.json and results.csv.
+
+A model's frontier is what its trainings reach with at most so much compute; between two of them it
+is interpolated, as a straight line over the logarithms of both. A budget below a model's cheapest
+training says nothing about it; above its last improvement it stays where it is.
+"""
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
+from numpy.typing import ArrayLike
 
-from vit_jax.core.files import write_text
+from vit_jax.core.errors import UserError
 from vit_jax.core.screen import aligned, format_count
 from vit_jax.core.tables import csv_text
 from vit_jax.probes import scaling_law
+from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.store import workdir
-from vit_jax.tools.lab.study import frontier, points
-from vit_jax.tools.lab.study.frontier import Frontier, Optimum, Stretch
-from vit_jax.tools.lab.study.laws import FittedCurve, curves, fitted
-from vit_jax.tools.lab.study.points import StudyPoint
+from vit_jax.tools.lab.study import points
+from vit_jax.tools.lab.study.points import Scored, StudyPoint
 from vit_jax.tools.lab.sweep import progress
+from vit_jax.tools.lab.sweep.progress import CSV_FILE
+from vit_jax.tools.lab.sweep.run import JSON_FILE
 
-JSON_FILE, CSV_FILE = "results.json", "results.csv"
+FRONTIER = "all models"
+BEYOND = 10.0  # times the largest x of a curve, as far as its law is drawn
+_STEPS = 400  # of budgets, where the best model is looked for
+_DRAWN = 41  # losses of a law
+
+
+class Frontier(NamedTuple):
+    """Trainings that no cheaper one is as good as, [n] each, from the cheapest on.
+
+    Attributes:
+      points: the number of each among the points that were given.
+      most: the largest exaFLOPs that were given, of which the training may not be one of these.
+    """
+
+    exaflops: np.ndarray
+    loss: np.ndarray
+    points: np.ndarray
+    most: float
+
+    def at(self, budget: float) -> float:
+        """The loss at a budget in exaFLOPs; infinite below the cheapest training."""
+        if budget < self.exaflops[0]:
+            return np.inf
+        logs = np.interp(np.log(budget), np.log(self.exaflops), _log(self.loss))
+        return float(np.exp(logs))
+
+    def beside(self, budget: float) -> tuple[int, ...]:
+        """The points, by number, that `at` goes between, or the one that it takes."""
+        above = int(np.searchsorted(self.exaflops, budget * (1 + 1e-12)))
+        near = self.points[max(above - 1, 0) : above + 1]
+        exact = bool(np.isclose(self.exaflops[max(above - 1, 0)], budget, rtol=1e-9, atol=0))
+        return tuple(int(i) for i in (near[:1] if exact else near))
+
+
+class Optimum(NamedTuple):
+    """The best model for a budget.
+
+    Attributes:
+      budget: in exaFLOPs.
+      model: None: no training of the study is as cheap.
+      loss: the model's at that budget.
+      between: the points, by number, that this was interpolated between; one: it is that.
+      beyond: the budget is above all trainings of the study, so that a larger or longer one, which
+        was not tried, would be better.
+    """
+
+    budget: float
+    model: str | None
+    loss: float = np.nan
+    between: tuple[int, ...] = ()
+    beyond: bool = False
+
+
+def frontier(exaflops: ArrayLike, loss: ArrayLike) -> Frontier:
+    """The frontier of points [n], n > 0."""
+    cost, losses = np.asarray(exaflops, float), np.asarray(loss, float)
+    order = np.lexsort((losses, cost))
+    least = np.minimum.accumulate(losses[order])
+    first = np.append(True, least[1:] < least[:-1])
+    kept = order[first]
+    return Frontier(cost[kept], losses[kept], kept, float(cost.max()))
+
+
+def by_model(models: Sequence[str], exaflops: ArrayLike, loss: ArrayLike) -> dict[str, Frontier]:
+    """The frontier of each model, by its label [n], in the order in which they come."""
+    made = {}
+    for model in dict.fromkeys(models):
+        mine = np.flatnonzero([each == model for each in models])
+        found = frontier(np.asarray(exaflops, float)[mine], np.asarray(loss, float)[mine])
+        made[model] = found._replace(points=mine[found.points])
+    return made
+
+
+def optimum(frontiers: Mapping[str, Frontier], budget: float) -> Optimum:
+    """The model whose frontier is the lowest at a budget; of equal ones the first."""
+    losses = {model: each.at(budget) for model, each in frontiers.items()}
+    model = min(losses, key=losses.__getitem__, default=None)
+    if model is None or not np.isfinite(losses[model]):
+        return Optimum(budget, None)
+    most = max(each.most for each in frontiers.values())
+    between = frontiers[model].beside(budget)
+    return Optimum(budget, model, losses[model], between, budget > most * (1 + 1e-9))
+
+
+class Stretch(NamedTuple):
+    """Budgets in exaFLOPs, from `low` to `high`, for which one model is the best."""
+
+    low: float
+    high: float
+    model: str
+
+
+def stretches(frontiers: Mapping[str, Frontier]) -> list[Stretch]:
+    """Which model is the best from the cheapest training of the study to the last improvement."""
+    low = min(float(each.exaflops[0]) for each in frontiers.values())
+    high = max(float(each.exaflops[-1]) for each in frontiers.values())
+    points = np.concatenate([each.exaflops for each in frontiers.values()])
+    budgets = np.unique(np.append(np.geomspace(low, high, _STEPS), points))
+    budgets = np.clip(budgets, low, high)
+    found: list[Stretch] = []
+    for budget in budgets:
+        model = optimum(frontiers, float(budget)).model
+        if model is None:
+            continue
+        if found and found[-1].model == model:
+            found[-1] = found[-1]._replace(high=float(budget))
+        else:
+            if found:
+                found[-1] = found[-1]._replace(high=float(budget))
+            found.append(Stretch(float(budget), float(budget), model))
+    return found
+
+
+def _log(loss: np.ndarray) -> np.ndarray:
+    """Logarithms; of an error of 0 that of a very small one."""
+    return np.log(np.maximum(loss, 1e-12))
+
+
+class Curve(NamedTuple):
+    """Losses [n] over x [n], ascending.
+
+    Attributes:
+      name: FRONTIER, or a model.
+      over: "exaflops" or "examples".
+    """
+
+    name: str
+    over: str
+    x: np.ndarray
+    loss: np.ndarray
+
+
+class FittedCurve(NamedTuple):
+    """A curve and its law.
+
+    Attributes:
+      law: None if it has none, and `why`.
+      x: where it is drawn [N], from the curve's first to BEYOND times its last.
+      interval: the law at x; low and high are NaN if there is none, and `why`.
+      why: "" if all went well.
+    """
+
+    curve: Curve
+    law: ScalingLaw | None
+    x: np.ndarray
+    interval: Interval | None
+    why: str = ""
+
+    @property
+    def extrapolated(self) -> np.ndarray:
+        """[N] bool: which x are beyond the curve's points."""
+        return self.x > self.curve.x[-1] * (1 + 1e-9)
+
+
+def curves(scored: Sequence[Scored]) -> list[Curve]:
+    """The frontier over exaFLOPs, and each model's best losses over the number of its examples."""
+    if not scored:
+        return []
+    best = frontier([s.point.cost.exaflops for s in scored], [s.loss for s in scored])
+    found = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
+    for model in dict.fromkeys(each.point.model for each in scored):
+        losses: dict[int, float] = {}
+        for each in scored:
+            if each.point.model == model:
+                examples = each.point.cost.examples
+                losses[examples] = min(each.loss, losses.get(examples, np.inf))
+        x = sorted(losses)
+        found.append(Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x])))
+    return found
+
+
+def fitted(curve: Curve, form: str, *, chance: float) -> FittedCurve:
+    """The curve with its law and interval, or why it has none."""
+    x = np.geomspace(curve.x[0], BEYOND * curve.x[-1], _DRAWN)
+    try:
+        law = scaling_law.fit(curve.x, curve.loss, form, chance=chance)
+    except UserError as error:
+        return FittedCurve(curve, None, x, None, str(error))
+    try:
+        interval = scaling_law.interval(law, curve.x, curve.loss, x, chance=chance)
+    except UserError as error:
+        nothing = np.full(len(x), np.nan)
+        return FittedCurve(curve, law, x, Interval(law(x), nothing, nothing), str(error))
+    return FittedCurve(curve, law, x, interval)
 
 
 class StudyResult(NamedTuple):
@@ -51,7 +241,7 @@ class StudyResult(NamedTuple):
         if not self.scored:
             return []
         places, losses = zip(*self.scored, strict=True)
-        best = frontier.frontier([self.points[i].cost.exaflops for i in places], losses)
+        best = frontier([self.points[i].cost.exaflops for i in places], losses)
         return [places[i] for i in best.points]
 
     @property
@@ -76,7 +266,7 @@ def result(
     places = [next(i for i, p in enumerate(found) if p is each.point) for each in scored]
     frontiers, ranges = {}, list[Stretch]()
     if scored:
-        frontiers = frontier.by_model(
+        frontiers = by_model(
             [each.point.model for each in scored],
             [each.point.cost.exaflops for each in scored],
             [each.loss for each in scored],
@@ -85,8 +275,8 @@ def result(
             model: each._replace(points=np.array(places)[each.points])
             for model, each in frontiers.items()
         }
-        ranges = frontier.stretches(frontiers)
-    optima = [frontier.optimum(frontiers, budget) for budget in budgets]
+        ranges = stretches(frontiers)
+    optima = [optimum(frontiers, budget) for budget in budgets]
     chance = _chance(metric, found)
     laws = [fitted(curve, form, chance=chance) for curve in curves(scored)]
     numbered = [(place, each.loss) for place, each in zip(places, scored, strict=True)]
@@ -103,11 +293,8 @@ def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
 
 def write(folder: epath.Path, made: StudyResult) -> None:
     """Writes results.json and results.csv. UserError if it cannot."""
-    try:
-        write_text(folder / JSON_FILE, json.dumps(as_json(made), indent=2) + "\n")
-        write_text(folder / CSV_FILE, as_csv(made))
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
+    workdir.save(folder / JSON_FILE, json.dumps(as_json(made), indent=2) + "\n")
+    workdir.save(folder / CSV_FILE, as_csv(made))
 
 
 def as_json(made: StudyResult) -> dict[str, Any]:

@@ -1,30 +1,40 @@
-"""A study from top to bottom: costs, checks, trainings as a sweep, frontiers and laws."""
+"""Shows how models scale: trains a grid of models, data and durations, and compares them.
+
+    vit-jax study --config configs/vit_digits.py --workdir runs/study --slots=2 \\
+      --config.model.width=32,64 --config.input.subset_fraction=0.1,0.3,1 \\
+      --config.total.epochs=10,30
+
+Commas separate the values of an axis, as in a sweep; any field may be one. Accuracy, loss or
+whatever the config evaluates is set against exaFLOPs and against examples, with the best model for
+a budget and scaling laws. --dry_run tells what each training costs. The same command again goes on.
+"""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
+from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError, nearest
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.study import page, points, results
-from vit_jax.tools.lab.study.cost import Cost, costs
-from vit_jax.tools.lab.study.points import StudyPoint
+from vit_jax.tools.lab.study.points import Cost, StudyPoint
 from vit_jax.tools.lab.study.results import StudyResult
-from vit_jax.tools.lab.sweep import definition, preflight, progress
+from vit_jax.tools.lab.sweep import grid, progress
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.sweep.run import PointsFailed
+from vit_jax.tools.lab.sweep.progress import PointProgress
+from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.training.evals.table import KINDS
 from vit_jax.training.state import EMA_ENDING
 
 DEFAULT_LAW = "M2"
 TRAININGS = "trainings"  # the sweep's folder, in the study's
-Say = Callable[[str], None]
 
 
 class Study(NamedTuple):
@@ -73,23 +83,21 @@ def study(
 
     Raises:
       UserError: grid, data or models are wrong, before any training; or there is no such metric.
-      PointsFailed: some trainings have failed; the others are done, and the results written.
+      TrainingsFailed: some trainings have failed; the others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    check(asked)
-    _check_folder(folder)
-    every, known = _look(folder, asked)
-    rows = [progress.look(each, folder / TRAININGS / each.name) for each in every]
-    _check_law(asked.law, _tell_costs(rows, known, say))
+    every, known, rows = _begin(folder, asked, say)
     failed = None
     with workdir_lock.alone_in(folder):
         if any(row.state != "finished" for row in rows):
-            _check_data(folder, asked.grid)
+            errors = ErrorCollector()
+            sweeps.check_values(asked.grid, folder / TRAININGS, errors)
+            errors.raise_all()
             try:
                 sweeps.sweep(folder / TRAININGS, asked.grid, options, trainer)
-            except PointsFailed as error:
+            except TrainingsFailed as error:
                 failed = error
-        rows = [progress.look(each, folder / TRAININGS / each.name) for each in every]
+        rows = progress.look_at(every, folder / TRAININGS)
         metric = asked.metric or progress.choose_metric(rows)
         config = asked.grid.common.get(CONFIG) or ", ".join(asked.grid.axes[CONFIG])
         found = points.collect(rows, known)
@@ -107,33 +115,35 @@ def study(
 
 def dry_run(folder: epath.Path, asked: Study, options: SweepOptions, say: Say = print) -> None:
     """Shows what each training costs, and its command. Reads data only where a size is missing."""
-    check(asked)
-    _check_folder(folder)
-    every, known = _look(folder, asked)
-    rows = [progress.look(each, folder / TRAININGS / each.name) for each in every]
-    _check_law(asked.law, _tell_costs(rows, known, say))
+    _begin(folder, asked, say)
     sweeps.dry_run(folder / TRAININGS, asked.grid, options)
 
 
-def _check_folder(folder: epath.Path) -> None:
-    """UserError if the folder is that of something else."""
-    for file, what in ((workdir.CONFIG_FILE, "a training"), (definition.FILE, "a sweep")):
-        if (folder / file).exists():
-            raise UserError(f"{folder} belongs to {what}: give the study another --workdir.")
-
-
-def _look(folder: epath.Path, asked: Study) -> tuple[list[Point], dict[str, Cost]]:
-    """All points of the folder and the grid, and their costs."""
-    preflight.leave_devices_alone()
-    every, _ = definition.points(folder / TRAININGS, asked.grid)
+def _begin(
+    folder: epath.Path, asked: Study, say: Say
+) -> tuple[list[Point], dict[str, Cost], list[PointProgress]]:
+    """All points of the folder and the grid, their costs, which are shown, and their progress."""
+    check(asked)
+    grid.check_folder(folder, "study")
+    sweeps.leave_devices_alone()
+    every, _ = grid.add(folder / TRAININGS, asked.grid)
     if asked.metric is not None:
         _check_metric(asked.metric, every)
-    return every, costs(every)
+    known = points.costs(every)
+    rows = progress.look_at(every, folder / TRAININGS)
+    found = points.collect(rows, known)
+    for line in results.cost_lines(found):
+        say(line)
+    total = sum(known[row.point.name].exaflops for row in rows)
+    left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
+    say(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
+    _check_law(asked.law, found)
+    return every, known, rows
 
 
 def _check_metric(metric: str, every: Sequence[Point]) -> None:
     """UserError if no training will have such a number."""
-    sections = [configs.load(point.config, point.overrides).evals for point in every]
+    sections = [point.load().evals for point in every]
     known = {
         f"{name}/{number}"
         for evals in sections
@@ -155,20 +165,42 @@ def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
         )
 
 
-def _check_data(folder: epath.Path, grid: SweepGrid) -> None:
-    errors = ErrorCollector()
-    preflight.look(grid, folder / TRAININGS, errors)
-    errors.raise_all()
+FLAGS = flags.FLAGS
 
 
-def _tell_costs(
-    rows: Sequence[progress.PointProgress], known: dict[str, Cost], say: Say
-) -> list[StudyPoint]:
-    """A table of what the points cost, and sums of compute."""
-    found = points.collect(rows, known)
-    for line in results.cost_lines(found):
-        say(line)
-    total = sum(known[row.point.name].exaflops for row in rows)
-    left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
-    say(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
-    return found
+def main(_: list[str]) -> None:
+    """The command."""
+    folder, options = sweeps.read_flags("give the study a folder of its own: runs/study")
+    asked = Study(
+        grid.of_config(FLAGS.config, FLAGS.config_override),
+        FLAGS.metric,
+        FLAGS.law,
+        tuple(map(_budget, FLAGS.budget)),
+    )
+    sweeps.run_or_show(
+        folder, lambda: study(folder, asked, options), lambda: dry_run(folder, asked, options)
+    )
+
+
+def _budget(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UserError(f"--budget={text}: give exaFLOPs, such as 0.1,1.") from error
+
+
+if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string("workdir", None, "Folder of the study, with all of its trainings.")
+    flags.DEFINE_string(
+        "metric", None, "To compare by, such as test/accuracy; default: by what was evaluated."
+    )
+    flags.DEFINE_string(
+        "law", None, "The scaling law to fit: M1, M2, M3, M4 or saturating; default: M2."
+    )
+    flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
+    sweeps.define_flags()
+    flags.DEFINE_bool("json", False, "The results as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Show costs and commands, and train nothing.")
+    flags.mark_flag_as_required("workdir")
+    command.run(main)

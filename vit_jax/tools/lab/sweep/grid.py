@@ -1,23 +1,34 @@
-"""The arguments of a training, in which commas separate the values of an axis.
+"""The grid of a sweep: arguments of a training, in which commas separate the values of an axis.
 
     --config configs/vit_digits.py --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
 
-are two axes and six points. A comma inside brackets or quotes belongs to its value.
+are two axes and six points. A comma inside brackets or quotes belongs to its value. sweep.json
+keeps the grid in the sweep's folder, where other grids are then refused:
+
+{"common": {"config": ..., field: value}, "flags": [...], "axes": [field, ...],
+ "points": [{field: value}, ...]}
 """
 
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from etils import epath
 
 from vit_jax import config as configs
+from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import config_file, strict
+from vit_jax.core.schema import config_file, renamed, strict
+from vit_jax.run.parts.outputs import MAY_DIFFER
+from vit_jax.store import workdir
 
-CONFIG = "config"  # the axis of config files
+FILE = "sweep.json"
+CONFIG, SEED = "config", "seed"  # the axis of config files, and of seeds
 NOT_FOR_TRAININGS = (
     *("workdir", "name", "slots", "launcher", "follow", "nofollow", "metric", "dry_run"),
     *("slot_variable", "max_restarts", "retry_failed", "check", "nocheck"),
@@ -26,6 +37,9 @@ PAIRS = {"(": ")", "[": "]", "{": "}"}
 QUOTES = "'\""
 HINT = "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.5] is one."
 MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
+MAX_NAMED = 3  # points named in a message
+ALLOW = "--allow_config_change"  # a flag of vit_jax.train
+LIKE = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}  # in sweep.json
 
 
 class SweepGrid(NamedTuple):
@@ -48,6 +62,11 @@ class SweepGrid(NamedTuple):
             for values in itertools.product(*self.axes.values())
         ]
 
+    def load(self, values: Mapping[str, str] | None = None) -> RunConfig:
+        """The config of the point with these values; None: with the first of each axis."""
+        values = self.points()[0] if values is None else values
+        return Point(0, dict(values), self.common).load()
+
 
 class Point(NamedTuple):
     """A training of a sweep.
@@ -66,8 +85,15 @@ class Point(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its work directory."""
-        return name(self.values)
+        """The name of its work directory, unique in the sweep: "optim.lr=1e-3,seed=0"."""
+        parts = [f"{field}={_readable(field, value)}" for field, value in self.values.items()]
+        full = ",".join(parts) or "run"
+        return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{_hash(full, 8)}"
+
+    @property
+    def seed(self) -> str:
+        """The seed, of a grid that sets it."""
+        return self.values.get(SEED) or self.common[SEED]
 
     @property
     def config(self) -> str:
@@ -79,6 +105,10 @@ class Point(NamedTuple):
         """Overrides of config fields, "optim.lr=1e-3"."""
         fields = self.common | self.values
         return [f"{field}={value}" for field, value in fields.items() if field != CONFIG]
+
+    def load(self) -> RunConfig:
+        """The config. Raises UserError if it is wrong."""
+        return configs.load(self.config, self.overrides)
 
     def arguments(self, workdir: str) -> list[str]:
         """The arguments of vit_jax.train."""
@@ -131,8 +161,7 @@ def of_config(config: str, overrides: Sequence[str]) -> SweepGrid:
     UserError if they are wrong; of the values, the first are looked at.
     """
     grid = parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
-    first = Point(0, grid.points()[0], grid.common)
-    configs.load(first.config, first.overrides)
+    grid.load()
     return grid
 
 
@@ -202,13 +231,6 @@ def _config_files(text: str) -> list[str]:
     return files
 
 
-def name(values: Mapping[str, str]) -> str:
-    """A point's folder name, unique in the sweep: "optim.lr=1e-3,seed=0"."""
-    parts = [f"{field}={_readable(field, value)}" for field, value in values.items()]
-    full = ",".join(parts) or "run"
-    return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{_hash(full, 8)}"
-
-
 def _readable(field: str, value: str) -> str:
     """The value, if a folder's name may contain it; else its permitted part and a hash."""
     shown = value
@@ -221,3 +243,150 @@ def _readable(field: str, value: str) -> str:
 
 def _hash(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def check_folder(folder: epath.Path, what: str) -> None:
+    """UserError if the folder of `what`, such as a study, is that of something else."""
+    for file, owner in ((workdir.CONFIG_FILE, "a training"), (FILE, "a sweep")):
+        if (folder / file).exists():
+            raise UserError(f"{folder} belongs to {owner}: give the {what} another --workdir.")
+
+
+def add(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
+    """(all points of the folder, the grid's points), the grid's added to the folder's.
+
+    Raises:
+      UserError: the folder is for another sweep; points are alike; their configs are wrong.
+    """
+    kept = _read(folder)
+    if kept:
+        _check_same(folder, kept, grid)
+    _check_values(grid)
+    wanted, before = grid.points(), kept.get("points", [])
+    values = [*before, *(point for point in wanted if point not in before)]
+    every = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
+    _check(folder, every)
+    return every, [point for point in every if point.values in wanted]
+
+
+def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:
+    """Keeps the grid in the folder, which it makes. UserError if it cannot."""
+    workdir.make(folder)
+    document = {
+        "common": grid.common,
+        "flags": list(grid.flags),
+        "axes": list(grid.axes),
+        "points": [point.values for point in points],
+    }
+    workdir.save(folder / FILE, json.dumps(document, indent=2) + "\n")
+
+
+def _read(folder: epath.Path) -> dict[str, Any]:
+    """The contents of sweep.json; {} if there is none."""
+    file = folder / FILE
+    kept = workdir.read_json(
+        file,
+        lambda document: {key: _checked(document[key], like) for key, like in LIKE.items()},
+        "Delete it, and give the whole grid again: trainings below it go on.",
+    )
+    if kept is None:
+        if (folder / workdir.CONFIG_FILE).exists():
+            raise UserError(
+                f"{folder} is the work directory of a training: give the sweep another --workdir."
+            )
+        return {}
+    # The folders of its points have the old names in theirs.
+    for name in (*kept["axes"], *kept["common"]):
+        if name in renamed.FIELDS:
+            raise UserError(
+                f"{file} is of an earlier version: {name} is {renamed.FIELDS[name]} now. Give the "
+                "sweep another --workdir; the trainings below this one can be resumed one by one."
+            )
+    return kept
+
+
+def _checked(value: Any, like: Any) -> Any:
+    """The value, checked to have the type of `like`: {"": ""} is strings by name. TypeError."""
+    if type(value) is not type(like):
+        raise TypeError(f"{value!r} is not a {type(like).__name__}")
+    if isinstance(like, list):
+        return [_checked(one, like[0]) for one in value]
+    if isinstance(like, dict):
+        return {name: _checked(one, like[""]) for name, one in value.items()}
+    return value
+
+
+def _check_same(folder: epath.Path, kept: Mapping[str, Any], grid: SweepGrid) -> None:
+    """UserError that lists what differs besides the values of the axes."""
+    before = kept["common"] | dict.fromkeys(kept["axes"], "an axis")
+    now = grid.common | dict.fromkeys(grid.axes, "an axis")
+    before["other flags"], now["other flags"] = " ".join(kept["flags"]), " ".join(grid.flags)
+    changes = [
+        f"\n  {field}: {before.get(field) or 'nothing'} there, {now.get(field) or 'nothing'} here"
+        for field in now | before
+        if before.get(field) != now.get(field)
+    ]
+    if changes:
+        raise UserError(
+            f"{folder} belongs to another sweep:{''.join(changes)}\nValues may be added to an axis "
+            "that is there; for anything else give another --workdir."
+        )
+
+
+def _check_values(grid: SweepGrid) -> None:
+    """UserError with all errors of single values, in any combination."""
+    choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
+    problems: dict[str, None] = {}
+    for config in choices.pop(CONFIG):
+        for field, values in choices.items() or [("", ("",))]:
+            for value in values:
+                try:
+                    configs.load(config, [f"{field}={value}"] if field else [])
+                except UserError as error:
+                    problems[str(error)] = None
+    _raise(list(problems))
+
+
+def _check(folder: epath.Path, points: Sequence[Point]) -> None:
+    """UserError with all errors of the points, each once."""
+    problems: dict[str, list[str]] = {}
+    seen: dict[str, str] = {}  # config as JSON -> the first point's name
+    folders: set[str] = set()
+    for point in points:
+        try:
+            if point.name in folders:
+                raise UserError("two points would share this folder: rename a config file.")
+            folders.add(point.name)
+            config = configs.to_dict(point.load())
+            if ALLOW not in point.flags:
+                _check_workdir(folder / point.name, config)
+            first = seen.setdefault(json.dumps(config), point.name)
+            if first != point.name:
+                raise UserError(f"the same training as {first}; leave one of them out.")
+        except UserError as error:
+            problems.setdefault(str(error), []).append(point.name)
+    lines = []
+    for problem, names in problems.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        lines.append(f"{'; '.join(names[:MAX_NAMED])}{more}: {problem}")
+    _raise(lines)
+
+
+def _raise(problems: Sequence[str]) -> None:
+    if problems:
+        hint = f"\n{HINT}" if any("such as" in problem for problem in problems) else ""
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        raise UserError(f"Nothing was started: the grid is not right.{lines}{hint}")
+
+
+def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
+    """UserError if the training there was begun with other values, as from an edited file."""
+    saved_step = max(workdir.steps(folder / "checkpoints"), default=0)
+    if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
+        return  # it has not begun, or will begin again
+    before = workdir.read_document(folder)["config"]
+    there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
+    _, changes = MAY_DIFFER.differences(there, here, saved_step=saved_step)
+    if changes:
+        said = "; ".join(changes.values())
+        raise UserError(f"begun with another config: {said}. Give another --workdir.")

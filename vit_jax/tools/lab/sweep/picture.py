@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from vit_jax.draw import charts
 from vit_jax.draw.style import lettering, look, palette
 from vit_jax.store import workdir
-from vit_jax.tools.lab.sweep.grid import CONFIG
+from vit_jax.tools.lab.sweep.grid import CONFIG, SEED
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.results import SEED
 
 PNG_FILE = "results.png"
 
@@ -39,11 +38,7 @@ def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
     axis, lines = curves(rows, metric)
     if not lines:
         return False
-    data = look.png(draw(axis, lines, metric))
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        raise workdir.unwritable(file.parent, error) from error
+    workdir.save(file, look.png(draw(axis, lines, metric)))
     return True
 
 

@@ -1,24 +1,30 @@
-"""Progress of points, read from their work directories, and the screen that shows it."""
+"""Progress and results of points, read from their work directories.
 
+A screen shows the progress; results are a table for people and results.csv for programs.
+"""
+
+import functools
 import json
 import math
 import shutil
+import statistics
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, TextIO
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple, TextIO
 
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
+from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
+from vit_jax.core.tables import csv_text
 from vit_jax.store import runs, workdir
 from vit_jax.store.metrics_file import RESERVED
-from vit_jax.tools.lab.sweep.grid import Point
+from vit_jax.tools.lab.sweep.grid import SEED, Point
 from vit_jax.training.early_stopping import stopped
 
-FAILED_FILE = "failed.json"
+CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
 EARLY = ("metric", "mode", "patience", "min_delta")
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
@@ -78,6 +84,11 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
     )
 
 
+def look_at(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:
+    """The progress of points in a sweep's folder."""
+    return [look(point, folder / point.name) for point in points]
+
+
 def is_finished(run: runs.Run) -> bool:
     """Whether the last step is saved, and all evaluations of the config have evaluated it."""
     end = _last_step(run)
@@ -106,11 +117,10 @@ def saved_step(folder: epath.Path) -> int:
 def read_failure(folder: epath.Path) -> str:
     """The reason why the point failed; "" if it did not."""
     try:
-        return str(parse_json((folder / FAILED_FILE).read_bytes())["reason"])
-    except FileNotFoundError:
-        return ""
-    except (ValueError, KeyError, TypeError, OSError):
+        reason = workdir.read_json(folder / FAILED_FILE, lambda kept: str(kept["reason"]), "")
+    except UserError:
         return f"{FAILED_FILE} is damaged"
+    return reason or ""
 
 
 def write_failure(folder: epath.Path, status: int, reason: str) -> None:
@@ -124,15 +134,34 @@ def forget_failure(folder: epath.Path) -> None:
     (folder / FAILED_FILE).unlink(missing_ok=True)
 
 
+def by_values(rows: Sequence[PointProgress]) -> list[tuple[dict[str, str], list[PointProgress]]]:
+    """(values without the seed, their rows): trainings that differ in nothing else are together."""
+    groups: dict[tuple[tuple[str, str], ...], list[PointProgress]] = {}
+    for row in rows:
+        values = tuple((f, v) for f, v in row.point.values.items() if f != SEED)
+        groups.setdefault(values, []).append(row)
+    return [(dict(values), members) for values, members in groups.items()]
+
+
+def evaluated(names: Iterable[str]) -> list[str]:
+    """The training loss and what evaluations gave, each name once."""
+    unique = dict.fromkeys(names)
+    return [n for n in unique if n == LOSS or n.partition("/")[0] not in RESERVED]
+
+
 def choose_metric(rows: Sequence[PointProgress]) -> str:
     """An accuracy, else a loss, of the first evaluation; the training loss if there is none."""
-    keys = list(dict.fromkeys(key for row in rows for key in row.numbers))
-    evaluated = [key for key in keys if key.partition("/")[0] not in RESERVED]
+    keys = [key for key in evaluated(key for row in rows for key in row.numbers) if key != LOSS]
     for end in ("/accuracy", "/loss"):
-        matching = [key for key in evaluated if key.endswith(end)]
+        matching = [key for key in keys if key.endswith(end)]
         if matching:  # the raw weights' before their EMA's
             return min(matching, key=lambda key: "_ema/" in key)
-    return evaluated[0] if evaluated else LOSS
+    return keys[0] if keys else LOSS
+
+
+def is_scored(row: PointProgress, metric: str) -> bool:
+    """Whether the point has finished with a finite number of the metric."""
+    return row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan))
 
 
 def is_better_high(metric: str) -> bool:
@@ -166,7 +195,7 @@ class Live:
     """Shows points by their work directories.
 
     Args:
-      rows: progress by the points' numbers; kept up to date by `refresh`.
+      rows: progress of the points; kept up to date, by their numbers, by `refresh`.
       metric: None: chosen from the logged ones.
     """
 
@@ -174,9 +203,9 @@ class Live:
     PLAIN_EVERY_SECS = 60.0  # between lines, without a terminal
 
     def __init__(
-        self, rows: Mapping[int, PointProgress], metric: str | None, out: TextIO | None = None
+        self, rows: Sequence[PointProgress], metric: str | None, out: TextIO | None = None
     ):
-        self.rows = dict(rows)
+        self.rows = {row.point.number: row for row in rows}
         self._metric, self._out = metric, out or sys.stdout
         self._live = self._out.isatty()
         self._drawn = 0  # lines of the table on the terminal
@@ -286,3 +315,73 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
         format_duration(row.left_secs) if running else "",
         row.reason.splitlines()[0] if row.reason else "",
     ]
+
+
+def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
+    """Writes a row for each point, the best first. UserError if it cannot be written."""
+    axes, keys = list(rows[0].point.values), evaluated(key for row in rows for key in row.numbers)
+    lines: list[list[Any]] = [[*axes, "state", *keys, "step", "train_seconds", "workdir"]]
+    for row in ordered(rows, metric):
+        numbers = [row.numbers.get(key, "") for key in keys]
+        ends = [row.step, round(row.train_secs, 1), row.folder]
+        lines.append([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
+    workdir.save(file, csv_text(lines))
+
+
+def results(rows: Sequence[PointProgress], metric: str) -> list[str]:
+    """Lines of the results: values on the axes, metric, losses, steps, time; the best first."""
+    axes = list(rows[0].point.values)
+    keys = evaluated(key for row in rows for key in row.numbers)
+    losses = [key for key in keys if key.endswith("/loss") and "_ema/" not in key]
+    keys = list(dict.fromkeys([metric, *losses]))
+    cells = [
+        [
+            *(row.point.values[axis] for axis in axes),
+            *(shown_number(key, row.numbers.get(key)) for key in keys),
+            f"{row.step:,}",
+            format_duration(row.train_secs),
+            "" if row.state == "finished" else row.state,
+        ]
+        for row in ordered(rows, metric)
+    ]
+    head = [*axes, *keys, "step", "time", ""]
+    return aligned(head, cells, left={*range(len(axes)), len(head) - 1})
+
+
+def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
+    """Lines of mean, standard deviation and range over seeds; [] without several seeds."""
+    axes = [axis for axis in rows[0].point.values if axis != SEED]
+    scored = [row for row in rows if is_scored(row, metric)]
+    groups = [
+        (values.values(), [row.numbers[metric] for row in members])
+        for values, members in by_values(scored)
+    ]
+    if not axes or max((len(numbers) for _, numbers in groups), default=0) < 2:
+        return []
+    best_first = sorted(
+        groups, key=lambda group: statistics.mean(group[1]), reverse=is_better_high(metric)
+    )
+    shown = functools.partial(shown_number, metric)
+    cells = [
+        [
+            *values,
+            shown(statistics.mean(numbers)),
+            shown(statistics.stdev(numbers)) if len(numbers) > 1 else "-",
+            f"{shown(min(numbers))} to {shown(max(numbers))}",
+            str(len(numbers)),
+        ]
+        for values, numbers in best_first
+    ]
+    head = [*axes, f"mean {metric}", "std", "range", "seeds"]
+    return aligned(head, cells, left=range(len(axes)))
+
+
+def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
+    """Sorts rows: the best first, then those that have not ended or have failed."""
+    sign = -1 if is_better_high(metric) else 1
+
+    def place(row: PointProgress) -> tuple[bool, float, int]:
+        ended = is_scored(row, metric)
+        return not ended, sign * row.numbers[metric] if ended else 0.0, row.point.number
+
+    return sorted(rows, key=place)

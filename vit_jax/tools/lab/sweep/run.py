@@ -1,38 +1,45 @@
-"""Trains the points of a sweep, on this machine or as jobs, and shows the results of all.
+"""Trains a grid of configs: values separated by commas are its axes. For scripts/sweep.sh:
 
-A launcher, scripts/slurm.sh, gke.sh, cloud_tpu.sh or another, is called for each point as
-LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may exit when the job is submitted, or when
-the training has finished; a second call must not submit a second job.
+    scripts/sweep.sh --workdir=runs/lr --slots=2 -- --config configs/vit_digits.py \\
+      --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
+
+Arguments of vit_jax.train follow the --. Each point has a folder of its own below --workdir.
+The same command again continues, and ends with the results: a table, results.csv, results.png.
+
+--launcher="scripts/slurm.sh --nodes=1 --gpus=8" makes each point a job instead of a process here.
 """
 
 import contextlib
+import dataclasses
 import os
 import shlex
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
+from absl import flags
 from etils import epath
 
-from vit_jax.core import cloud
-from vit_jax.core.errors import EXIT_OK, Preempted, UserError
+from vit_jax.config import MeshConfig, RunConfig
+from vit_jax.core import cloud, command
+from vit_jax.core.errors import ErrorCollector, Preempted, UserError
 from vit_jax.core.signals import StopRequest
-from vit_jax.store import workdir, workdir_lock
-from vit_jax.tools.lab.sweep import definition, picture, progress, results
-from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
-from vit_jax.tools.lab.sweep.options import SweepOptions
+from vit_jax.run.build import Run
+from vit_jax.store import workdir_lock
+from vit_jax.tools.lab.sweep import grid, picture, progress
+from vit_jax.tools.lab.sweep.grid import SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
-from vit_jax.tools.lab.sweep.slots import POLL_SECS, Slots
+from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
 
 TRAIN = ("-m", "vit_jax.train")
-LOGS = "launched"  # folder in the current directory, for the launchers' output
-FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
+JSON_FILE = "results.json"  # of the commands that run sweeps and have --json
+
+Say = Callable[[str], None]
 
 
-class PointsFailed(UserError):
-    """Some points of a sweep did not finish; all others have.
+class TrainingsFailed(UserError):
+    """Some trainings did not finish; all others have, and the results are written.
 
     Attributes:
       reasons: why each of them did not, by name.
@@ -45,20 +52,19 @@ class PointsFailed(UserError):
 
 def sweep(
     folder: epath.Path,
-    asked: SweepGrid,
+    requested: SweepGrid,
     options: SweepOptions,
     trainer: Sequence[str] = (sys.executable, *TRAIN),
 ) -> None:
     """Trains the points that have not ended, and shows the results of all.
 
-    UserError for wrong grids, configs and folders, PointsFailed if a point failed; Preempted on a
-    signal: trainings of this machine have saved.
+    UserError for wrong grids, configs and folders, TrainingsFailed if a point failed; Preempted on
+    a signal: trainings of this machine have saved.
     """
-    every, wanted = definition.points(folder, asked)
-    look = lambda points: {p.number: progress.look(p, folder / p.name) for p in points}
+    every, wanted = grid.add(folder, requested)
     with workdir_lock.alone_in(folder), StopRequest() as stop:
-        definition.write(folder, every, asked)
-        live = Live(look(every), options.metric)
+        grid.write(folder, every, requested)
+        live = Live(progress.look_at(every, folder), options.metric)
         again = ("waiting", "failed") if options.retry_failed else ("waiting",)
         to_do = [point for point in wanted if live.rows[point.number].state in again]
         states = [live.rows[point.number].state for point in wanted]
@@ -71,17 +77,15 @@ def sweep(
         )
         try:
             if options.launcher is None:
-                slots = Slots(
-                    options.slots, trainer, live.tell, options.slot_variable, options.max_restarts
-                )
+                slots = Slots(options, trainer, live.tell)
                 for _ in slots.run(folder, to_do, stop):
                     live.refresh(slots.running)
-            elif not _launch(live, folder, to_do, options, stop):
+            elif not launch(live, folder, to_do, options, stop):
                 return
         finally:
             live.close()
-        rows = look(every)
-        rows_wanted = [rows[point.number] for point in wanted]
+        rows = progress.look_at(every, folder)
+        rows_wanted = [row for row in rows if row.point in wanted]
         if stop:
             finished = [row.state for row in rows_wanted].count("finished")
             others = "those that ran have saved" if options.launcher is None else "the jobs go on"
@@ -89,10 +93,10 @@ def sweep(
                 f"Stopped by {stop}; {finished} of {progress.number(wanted)} finished, and "
                 f"{others}. Start the same command again to go on."
             )
-        _show(live, folder, list(rows.values()), options.metric)
+        _show(live, folder, rows, options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
         reasons = {row.point.name: row.reason or row.state for row in failed}
-        raise PointsFailed(
+        raise TrainingsFailed(
             f"{len(failed)} of {progress.number(wanted)} did not finish:"
             + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
             + "\nlog.txt in the folder of each has the rest. Mend it, then the same command with "
@@ -101,107 +105,13 @@ def sweep(
         )
 
 
-def dry_run(folder: epath.Path, asked: SweepGrid, options: SweepOptions) -> None:
+def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
     """Prints the command of every point."""
-    for point in definition.points(folder, asked)[1]:
+    for point in grid.add(folder, requested)[1]:
         if options.launcher is None:
             print(shlex.join(["python", *TRAIN, *point.arguments(str(folder / point.name))]))
         else:
-            print(shlex.join(_job(point, folder, options)))
-
-
-def launcher_words(launcher: str) -> list[str]:
-    """The words of --launcher. UserError if it has none, or a quote that is not closed."""
-    try:
-        words = shlex.split(launcher)
-    except ValueError as error:
-        raise UserError(f"--launcher={launcher}: {error}; see to its quotes.") from error
-    if not words:
-        raise UserError(
-            '--launcher is empty: give a command, such as "scripts/slurm.sh --nodes=1 --gpus=8", '
-            "or leave it out to train here."
-        )
-    return words
-
-
-def _job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
-    """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
-    place = str(folder / point.name)
-    place = place if cloud.is_remote(place) else os.path.abspath(place)
-    name = f"--name={options.name}-{point.number}"
-    return [*launcher_words(options.launcher or ""), name, "--", *point.arguments(place)]
-
-
-def _launch(
-    live: Live, folder: epath.Path, to_do: Sequence[Point], options: SweepOptions, stop: StopRequest
-) -> bool:
-    """Launches jobs, `options.slots` at a time, and follows them; False if they are not followed.
-
-    On `stop` the launchers get SIGINT. UserError if one fails.
-    """
-    waiting, running = list(to_do), list[tuple[Point, subprocess.Popen[bytes]]]()
-    failed: dict[str, str] = {}
-    launched: set[str] = set()
-    interrupted = False
-    while running or (waiting and not stop):
-        for point, process in list(running):
-            if process.poll() is None:
-                continue
-            running.remove((point, process))
-            if process.returncode == EXIT_OK:
-                launched.add(point.name)
-                live.tell(point, "launched", "")
-            elif not stop:
-                log = _log(point, options)
-                lines = log.read_bytes().decode(errors="replace").strip().splitlines()
-                failed[point.name] = f"{lines[-1] if lines else 'it said nothing'} ({log})"
-                live.tell(point, "failed", failed[point.name])
-        if stop and not interrupted:
-            interrupted = True
-            for _, process in running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)  # also the script's child processes
-        while not stop and waiting and len(running) < options.slots:
-            point = waiting.pop(0)
-            running.append((point, _start(_job(point, folder, options), _log(point, options))))
-        live.refresh((), launched)
-        time.sleep(POLL_SECS)
-    looked = 0.0
-    while options.follow and launched and not stop:
-        live.refresh((), launched)
-        if time.monotonic() - looked > FOLLOW_SECS:
-            looked = time.monotonic()
-            launched -= {row.point.name for row in live.look(launched) if row.state == "finished"}
-        time.sleep(POLL_SECS)
-    if failed and not stop:
-        raise UserError(
-            f"The launcher failed for {len(failed)} of {progress.number(to_do)}:"
-            + "".join(f"\n  {name}: {why}" for name, why in failed.items())
-            + "\nThe same command launches them again."
-        )
-    if not options.follow and not stop:
-        live.say("All jobs are launched. The same command without --nofollow shows how they are.")
-    return options.follow
-
-
-def _log(point: Point, options: SweepOptions) -> epath.Path:
-    """The log of a launcher's output."""
-    return epath.Path(LOGS) / f"{options.name}-{point.number}.launcher.log"
-
-
-def _start(command: Sequence[str], log: epath.Path) -> subprocess.Popen[bytes]:
-    workdir.make(log.parent)
-    try:
-        with log.open("wb") as out:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise UserError(f"--launcher: {command[0]} cannot be started: {error.strerror}.") from error
+            print(shlex.join(job(point, folder, options)))
 
 
 def _show(
@@ -212,11 +122,129 @@ def _show(
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:
         raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
-    results.write_csv(folder / results.CSV_FILE, rows, metric)
+    progress.write_csv(folder / progress.CSV_FILE, rows, metric)
     drawn = picture.write(folder / picture.PNG_FILE, rows, metric)
-    for lines in (results.table(rows, metric), results.over_seeds(rows, metric)):
+    for lines in (progress.results(rows, metric), progress.over_seeds(rows, metric)):
         if lines:
             live.say("\n" + "\n".join(lines))
-    live.say(f"\nsaved    {folder / results.CSV_FILE}")
+    live.say(f"\nsaved    {folder / progress.CSV_FILE}")
     if drawn:
         live.say(f"saved    {folder / picture.PNG_FILE}")
+
+
+def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:
+    """Adds what is wrong with any value of any axis; the others are then at their first.
+
+    Mesh and devices are left to the trainings, which may be elsewhere.
+    """
+    first = requested.points()[0]
+    others = [{f: value} for f, values in requested.axes.items() for value in values[1:]]
+    for values in [first, *(first | other for other in others)]:
+        Run.attempt(anywhere(requested.load(values)), folder, errors)
+
+
+def leave_devices_alone() -> None:
+    """Looks at shapes on the CPU: a GPU's memory, or a TPU, would be missing to the trainings."""
+    jax.config.update("jax_platforms", "cpu")
+
+
+def anywhere(config: RunConfig) -> RunConfig:
+    """The config on whatever devices there are: where it is checked there may be others."""
+    return dataclasses.replace(config, mesh=MeshConfig())
+
+
+# The command, and what those that run sweeps share with it.
+FLAGS = flags.FLAGS
+SHARED = ("slots", "launcher", "slot_variable", "max_restarts", "retry_failed")
+
+
+def define_flags() -> None:
+    """Defines the flags that say how trainings are run side by side."""
+    default = SweepOptions()
+    flags.DEFINE_integer(
+        "slots", default.slots, "So many trainings, or launchers, at a time.", lower_bound=1
+    )
+    flags.DEFINE_string(
+        "launcher",
+        default.launcher,
+        'Gives each training to this command, such as "scripts/slurm.sh --nodes=1 --gpus=8", as a '
+        "job of its own; default: trains on this machine.",
+    )
+    flags.DEFINE_string(
+        "slot_variable",
+        default.slot_variable,
+        "Environment variable that gets the slot's number, from 0: CUDA_VISIBLE_DEVICES gives each "
+        "training a GPU of its own.",
+    )
+    flags.DEFINE_integer(
+        "max_restarts",
+        default.max_restarts,
+        "So often in a row a training is started again without a newer checkpoint.",
+        lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "retry_failed", default.retry_failed, "Start trainings that have failed again."
+    )
+
+
+def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
+    """The folder and the options that the flags give; `advice`: what --workdir should be.
+
+    UserError if they are wrong.
+    """
+    if not FLAGS.workdir:
+        raise UserError(f"--workdir is empty: {advice}.")
+    if FLAGS.launcher is not None:
+        launcher_words(FLAGS.launcher)  # before a folder is made
+    folder = epath.Path(FLAGS.workdir).expanduser()
+    if cloud.is_remote(folder) and FLAGS.launcher is None and not FLAGS.dry_run:
+        raise UserError(
+            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
+            "and locks can be. Jobs (--launcher) need none."
+        )
+    name = os.path.basename(os.path.normpath(FLAGS.workdir))
+    shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
+    return folder, SweepOptions(name, **shared)
+
+
+def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[], None]) -> None:
+    """Runs, or with --dry_run shows the commands; --json prints results.json, nothing else."""
+    failed = None
+    with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
+        if FLAGS.dry_run:
+            show()
+            return
+        try:
+            run()
+        except TrainingsFailed as error:
+            failed = error
+    if FLAGS.json:
+        print((folder / JSON_FILE).read_text(), end="")
+    if failed:
+        raise failed
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    folder, options = read_flags("give the sweep a folder of its own, such as runs/lr")
+    requested = grid.parse(arguments)
+    options = options._replace(
+        name=FLAGS.name or options.name, follow=FLAGS.follow, metric=FLAGS.metric
+    )
+    if FLAGS.dry_run:
+        dry_run(folder, requested, options)
+    else:
+        sweep(folder, requested, options)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
+    flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
+    define_flags()
+    flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
+    flags.DEFINE_string(
+        "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
+    )
+    flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
+    flags.mark_flag_as_required("workdir")
+    command.run(main, positional=True, hint='Arguments of vit_jax.train follow " -- ".')

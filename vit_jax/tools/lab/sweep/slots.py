@@ -3,12 +3,17 @@
 A process inherits a locked file of its work directory, so the lock is held exactly as long as the
 process lives, even if the sweep was killed. A restarted sweep leaves running processes alone, waits
 for them, and counts them as taking a slot.
+
+Or gives them to a launcher, scripts/slurm.sh, gke.sh, cloud_tpu.sh or another: it is called for
+each point as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may exit when the job is
+submitted, or when the training has finished; a second call must not submit a second job.
 """
 
 import contextlib
 import datetime
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,17 +24,34 @@ from typing import Any, BinaryIO, NamedTuple
 
 from etils import epath
 
-from vit_jax.core import errors
+from vit_jax.core import cloud, errors
+from vit_jax.core.errors import UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.grid import Point
+from vit_jax.tools.lab.sweep.progress import Live
 
 LOG_FILE = "log.txt"
 SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
 AGAIN = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
 POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
+LOGS = "launched"  # folder in the current directory, for the launchers' output
+FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
+
+
+class SweepOptions(NamedTuple):
+    """How trainings are run side by side: the values of the command's flags of these names."""
+
+    name: str = "sweep"
+    slots: int = 1
+    launcher: str | None = None
+    follow: bool = True
+    metric: str | None = None
+    retry_failed: bool = False
+    slot_variable: str | None = None
+    max_restarts: int = 5
 
 
 class Running(NamedTuple):
@@ -43,23 +65,19 @@ class Running(NamedTuple):
 
 
 class Slots:
-    """Runs points by the command `trainer`, at most `number` at a time.
+    """Runs points by the command `trainer`, so many at a time as the options say.
 
     tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
-    "stopped", reason). variable: the environment variable that gets the slot's number, from 0.
-    max_restarts: the most restarts of a point in a row without a newer checkpoint.
+    "stopped", reason).
     """
 
     def __init__(
         self,
-        number: int,
+        options: SweepOptions,
         trainer: Sequence[str],
         tell: Callable[[Point, str, str], None],
-        variable: str | None,
-        max_restarts: int,
     ):
-        self._number, self._trainer, self._tell = number, trainer, tell
-        self._variable, self._max_restarts = variable, max_restarts
+        self._options, self._trainer, self._tell = options, trainer, tell
         self._waiting: list[Point] = []
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
@@ -87,7 +105,7 @@ class Slots:
                 signalled = True
                 for run in self._running:
                     _terminate(run)
-            while not stop and self._waiting and len(self._running) < self._number:
+            while not stop and self._waiting and len(self._running) < self._options.slots:
                 point = self._waiting.pop(0)
                 self._start(point, folder / point.name)
             yield
@@ -122,7 +140,7 @@ class Slots:
         further = saved > self._saved.get(name, 0)
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
-        if self._setbacks[name] > self._max_restarts:
+        if self._setbacks[name] > self._options.max_restarts:
             words = last_words(run.folder, run.log_start)
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
             self._fail(run, 1, f"{reason}{words and f'; {words}'}")
@@ -136,7 +154,7 @@ class Slots:
 
     def _start(self, point: Point, folder: epath.Path) -> None:
         workdir.make(folder)
-        slot = min(set(range(self._number)) - {run.slot for run in self._running}, default=0)
+        slot = min(set(range(self._options.slots)) - {run.slot for run in self._running}, default=0)
         # The user may train there by hand.
         held = None if _is_alive(folder) else workdir_lock.take(folder, SLOT_FILE)
         if held is None:
@@ -146,7 +164,8 @@ class Slots:
         os.truncate(held, 0)
         progress.forget_failure(folder)
         self._saved.setdefault(point.name, progress.saved_step(folder))
-        environment = os.environ | ({self._variable: str(slot)} if self._variable else {})
+        variable = self._options.slot_variable
+        environment = os.environ | ({variable: str(slot)} if variable else {})
         with _open_log(folder) as log:
             start = log.tell()
             # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
@@ -222,3 +241,97 @@ def _spell(status: int) -> str:
         if status < 0 or status > 128:
             return signal.Signals(number).name
     return f"status {status}"
+
+
+def launcher_words(launcher: str) -> list[str]:
+    """The words of --launcher. UserError if it has none, or a quote that is not closed."""
+    try:
+        words = shlex.split(launcher)
+    except ValueError as error:
+        raise UserError(f"--launcher={launcher}: {error}; see to its quotes.") from error
+    if not words:
+        raise UserError(
+            '--launcher is empty: give a command, such as "scripts/slurm.sh --nodes=1 --gpus=8", '
+            "or leave it out to train here."
+        )
+    return words
+
+
+def job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
+    """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
+    place = str(folder / point.name)
+    place = place if cloud.is_remote(place) else os.path.abspath(place)
+    name = f"--name={options.name}-{point.number}"
+    return [*launcher_words(options.launcher or ""), name, "--", *point.arguments(place)]
+
+
+def launch(
+    live: Live, folder: epath.Path, to_do: Sequence[Point], options: SweepOptions, stop: StopRequest
+) -> bool:
+    """Launches jobs, `options.slots` at a time, and follows them; False if they are not followed.
+
+    On `stop` the launchers get SIGINT. UserError if one fails.
+    """
+    waiting, running = list(to_do), list[tuple[Point, subprocess.Popen[bytes]]]()
+    failed: dict[str, str] = {}
+    launched: set[str] = set()
+    interrupted = False
+    while running or (waiting and not stop):
+        for point, process in list(running):
+            if process.poll() is None:
+                continue
+            running.remove((point, process))
+            if process.returncode == errors.EXIT_OK:
+                launched.add(point.name)
+                live.tell(point, "launched", "")
+            elif not stop:
+                log = _log(point, options)
+                lines = log.read_bytes().decode(errors="replace").strip().splitlines()
+                failed[point.name] = f"{lines[-1] if lines else 'it said nothing'} ({log})"
+                live.tell(point, "failed", failed[point.name])
+        if stop and not interrupted:
+            interrupted = True
+            for _, process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGINT)  # also the script's child processes
+        while not stop and waiting and len(running) < options.slots:
+            point = waiting.pop(0)
+            running.append((point, _start(job(point, folder, options), _log(point, options))))
+        live.refresh((), launched)
+        time.sleep(POLL_SECS)
+    looked = 0.0
+    while options.follow and launched and not stop:
+        live.refresh((), launched)
+        if time.monotonic() - looked > FOLLOW_SECS:
+            looked = time.monotonic()
+            launched -= {row.point.name for row in live.look(launched) if row.state == "finished"}
+        time.sleep(POLL_SECS)
+    if failed and not stop:
+        raise UserError(
+            f"The launcher failed for {len(failed)} of {progress.number(to_do)}:"
+            + "".join(f"\n  {name}: {why}" for name, why in failed.items())
+            + "\nThe same command launches them again."
+        )
+    if not options.follow and not stop:
+        live.say("All jobs are launched. The same command without --nofollow shows how they are.")
+    return options.follow
+
+
+def _log(point: Point, options: SweepOptions) -> epath.Path:
+    """The log of a launcher's output."""
+    return epath.Path(LOGS) / f"{options.name}-{point.number}.launcher.log"
+
+
+def _start(command: Sequence[str], log: epath.Path) -> subprocess.Popen[bytes]:
+    workdir.make(log.parent)
+    try:
+        with log.open("wb") as out:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise UserError(f"--launcher: {command[0]} cannot be started: {error.strerror}.") from error

@@ -2,36 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from etils import epath
 from markupsafe import Markup
 
-from vit_jax.core.files import write_text
 from vit_jax.draw import charts, html_page
-from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import progress
+from vit_jax.tools.lab.sweep.grid import SEED
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.results import SEED
 from vit_jax.tools.lab.transfer import results
-from vit_jax.tools.lab.transfer.choice import Candidate, Choice
-from vit_jax.tools.lab.transfer.results import TransferResult
+from vit_jax.tools.lab.transfer.results import Candidate, Choice, TransferResult
 
 FILE = "results.html"
 SIZE, BOX = (760, 260), (56, 744, 16, 224)  # of the chart
 MOST_LABELS = 12  # below the chart
 
 
-def write(
-    folder: epath.Path, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]
-) -> None:
-    """Writes the page; `rows`: of each sweep. UserError if it cannot."""
-    try:
-        write_text(folder / FILE, page(folder.name, result, rows))
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
-
-
 def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:
-    """The text of the file."""
+    """The text of the file; `rows`: of each sweep."""
     choice, score = result.choice, result.score
     seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
     fields = [*choice.chosen, SEED]

@@ -1,4 +1,9 @@
-"""The result of a transfer: on the screen, in results.json and in results.csv."""
+"""The choice of a transfer, and its result: on the screen, in results.json and in results.csv.
+
+choice.json keeps the point of the lists that is best on the held-out part, and what led to it,
+{"chosen": {field: value}, "key": "held_out/accuracy", "score": ..., "candidates": [...],
+"at_edge": [...]}. Once a training of the result has begun it stands.
+"""
 
 import functools
 import json
@@ -10,17 +15,142 @@ from typing import Any, NamedTuple
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
 from vit_jax.core.tables import csv_text
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.results import SEED
-from vit_jax.tools.lab.transfer.choice import Choice
-from vit_jax.tools.lab.transfer.task import Splits
+from vit_jax.tools.lab.sweep.grid import SEED
+from vit_jax.tools.lab.sweep.progress import CSV_FILE, PointProgress
+from vit_jax.tools.lab.sweep.run import JSON_FILE
+from vit_jax.tools.lab.transfer.task import FINAL, Splits
 
-JSON_FILE, CSV_FILE = "results.json", "results.csv"
+CHOICE_FILE = "choice.json"
+LEARNING_RATE = "optim.lr"
 _COUNTS = ("examples", "_images")  # endings of numbers that are no scores
+
+
+class Candidate(NamedTuple):
+    """One point of the lists.
+
+    Attributes:
+      values: its values, by field.
+      scores: on the held-out part, by seed, of trainings that finished with a finite number.
+      score: their mean; None if there is none.
+      failures: why the others have none.
+    """
+
+    values: dict[str, str]
+    scores: dict[str, float]
+    score: float | None
+    failures: tuple[str, ...] = ()
+
+
+class Choice(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+      chosen: values by field; empty if there was nothing to choose.
+      key: the number that it was chosen by, "held_out/accuracy".
+      score: its mean over seeds; None if there was nothing to choose.
+      candidates: all of them, in the lists' order.
+      at_edge: sentences about chosen numbers that are the smallest or largest of their list.
+    """
+
+    chosen: dict[str, str]
+    key: str
+    score: float | None
+    candidates: tuple[Candidate, ...] = ()
+    at_edge: tuple[str, ...] = ()
+
+
+def choose(rows: Sequence[PointProgress], key: str) -> Choice:
+    """The best of the trainings' points. UserError if none has a finite number.
+
+    The mean over seeds decides. Of equal ones it is that with the smaller learning rate, then with
+    the smaller other numbers (fewer steps), then the first.
+    """
+    candidates = _candidates(rows, key)
+    scored = [candidate for candidate in candidates if candidate.score is not None]
+    if not scored:
+        reasons = "".join(f"\n  {reason}" for each in candidates for reason in each.failures)
+        raise UserError(f"No training has a number {key}, so nothing can be chosen:{reasons}")
+    sign = -1 if progress.is_better_high(key) else 1
+    best = min(scored, key=lambda each: (sign * (each.score or 0.0), _in_order(each.values)))
+    return Choice(best.values, key, best.score, candidates, tuple(_edges(best.values, candidates)))
+
+
+def _candidates(rows: Sequence[PointProgress], key: str) -> tuple[Candidate, ...]:
+    """The points without their seeds, each with the trainings of all seeds."""
+    candidates = []
+    for values, members in progress.by_values(rows):
+        scores, failures = {}, []
+        for row in members:
+            if progress.is_scored(row, key):
+                scores[row.point.seed] = row.numbers[key]
+            else:
+                reason = row.reason or ("not finite" if row.state == "finished" else row.state)
+                failures.append(f"{row.point.name}: {reason}")
+        # With a seed missing the mean would be one of other seeds than the others' are.
+        score = None if failures else statistics.mean(scores.values())
+        candidates.append(Candidate(values, scores, score, tuple(failures)))
+    return tuple(candidates)
+
+
+def _in_order(values: Mapping[str, str]) -> tuple[float, ...]:
+    """What decides between equal scores: the learning rate, then the other numbers."""
+    fields = sorted(values, key=lambda field: field != LEARNING_RATE)
+    return tuple(math.inf if (n := _number(values[f])) is None else n for f in fields)
+
+
+def _edges(chosen: Mapping[str, str], candidates: Sequence[Candidate]) -> list[str]:
+    sentences = []
+    for field, value in chosen.items():
+        tried = {_number(each.values[field]): each.values[field] for each in candidates}
+        if len(tried) < 2 or None in tried:
+            continue
+        numbers = sorted(number for number in tried if number is not None)
+        for edge, which in ((numbers[0], "smallest"), (numbers[-1], "largest")):
+            if _number(value) == edge:
+                all_of_them = ", ".join(tried[number] for number in numbers)
+                better = "smaller" if which == "smallest" else "larger"
+                sentences.append(
+                    f"{field}={value} is the {which} of those tried ({all_of_them}): a {better} "
+                    "one may do better."
+                )
+    return sentences
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def write_choice(folder: epath.Path, choice: Choice) -> None:
+    """Keeps the choice in the folder. UserError if it cannot."""
+    workdir.save(folder / CHOICE_FILE, json.dumps(as_dicts(choice), indent=2) + "\n")
+
+
+def read_choice(folder: epath.Path) -> Choice | None:
+    """The choice that the folder keeps; None if there is none. UserError if it is damaged."""
+
+    def parse(document: dict[str, Any]) -> Choice:
+        each = [Candidate(**values) for values in document.pop("candidates")]
+        candidates = tuple(one._replace(failures=tuple(one.failures)) for one in each)
+        edges = tuple(document.pop("at_edge"))
+        return Choice(**document, candidates=candidates, at_edge=edges)
+
+    remedy = f"Put it back from a copy; or delete it and {folder / FINAL}, which scores the test"
+    return workdir.read_json(folder / CHOICE_FILE, parse, f"{remedy} once more.")
+
+
+def as_dicts(value: Any) -> Any:
+    """The value with dictionaries in place of NamedTuples, for JSON."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: as_dicts(each) for key, each in value.items()}
+    return [as_dicts(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class OverSeeds(NamedTuple):
@@ -75,10 +205,9 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
     for row in rows:
         if row.state != "finished":
             continue
-        seed = row.point.values.get(SEED) or row.point.common[SEED]
         for name, number in row.numbers.items():
             if name.startswith((f"{evaluation}/", f"{evaluation}_ema/")) and math.isfinite(number):
-                by_name.setdefault(name, {})[seed] = number
+                by_name.setdefault(name, {})[row.point.seed] = number
     return {
         name: OverSeeds(
             statistics.mean(values.values()),
@@ -89,34 +218,18 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
     }
 
 
-def write(folder: epath.Path, result: TransferResult, rows: Mapping[str, Any]) -> None:
+def write(
+    folder: epath.Path, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]
+) -> None:
     """Writes results.json and results.csv; `rows`: of each sweep. UserError if it cannot."""
-    document = {
-        **result._asdict(),
-        "splits": result.splits._asdict(),
-        "choice": result.choice._asdict()
-        | {"candidates": [each._asdict() for each in result.choice.candidates]},
-        "test": {name: numbers._asdict() for name, numbers in result.test.items()},
-    }
-    try:
-        write_text(folder / JSON_FILE, json.dumps(document, indent=2) + "\n")
-        write_text(folder / CSV_FILE, _csv(result, rows))
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
+    workdir.save(folder / JSON_FILE, json.dumps(as_dicts(result), indent=2) + "\n")
+    workdir.save(folder / CSV_FILE, _csv(result, rows))
 
 
 def read(folder: epath.Path) -> dict[str, Any] | None:
     """The contents of results.json; None if there is none. UserError if it is damaged."""
-    try:
-        document = parse_json((folder / JSON_FILE).read_bytes())
-        return dict(document)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{folder / JSON_FILE} is damaged ({error}): the command that wrote it, given again, "
-            "writes it anew."
-        ) from error
+    remedy = "The command that wrote it, given again, writes it anew."
+    return workdir.read_json(folder / JSON_FILE, dict, remedy)
 
 
 def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:

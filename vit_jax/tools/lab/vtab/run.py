@@ -1,34 +1,170 @@
-"""A run over VTAB's tasks: each is a transfer of its own, in a folder of its own."""
+"""Runs VTAB-1k: fine-tunes weights on each of its 19 tasks, and gives the means of their groups.
 
-from __future__ import annotations
+    vit-jax vtab --checkpoint WEIGHTS --config configs/vtab.py --data TFDS \\
+      --workdir runs/vtab --config.optim.lr=0.003,0.01,0.03
+
+Each task is a transfer of its own (vit-jax transfer), by the benchmark's splits: commas
+separate the values to choose from, on 200 of the thousand examples. What data are missing is told
+before anything starts. The same command again goes on.
+"""
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax import weights
-from vit_jax.core.errors import ErrorCollector, UserError
-from vit_jax.core.files import parse_json, write_text
+from vit_jax.core import command
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
+from vit_jax.data import files
+from vit_jax.data.order import label_index
+from vit_jax.data.source import Source
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources import tfds
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.options import SweepOptions
-from vit_jax.tools.lab.transfer import held_out, protocol, results
-from vit_jax.tools.lab.transfer import task as transfers
+from vit_jax.tools.lab.sweep.progress import CSV_FILE
+from vit_jax.tools.lab.sweep.run import JSON_FILE, Say
+from vit_jax.tools.lab.sweep.slots import SweepOptions
+from vit_jax.tools.lab.transfer import results
+from vit_jax.tools.lab.transfer import run as transfers
+from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.results import OverSeeds
-from vit_jax.tools.lab.transfer.task import TransferTask
-from vit_jax.tools.lab.vtab import data, page
-from vit_jax.tools.lab.vtab.data import TaskData
-from vit_jax.tools.lab.vtab.summary import TaskResult, VtabSummary
-from vit_jax.tools.lab.vtab.table import TASKS, find
+from vit_jax.tools.lab.transfer.task import NO_CHECKPOINT, TransferTask
+from vit_jax.tools.lab.vtab.summary import HTML_FILE, TaskResult, VtabSummary
+from vit_jax.tools.lab.vtab.table import JPEG, PNG, TASKS, VtabTask, find
 
-FILE, JSON_FILE, CSV_FILE = "vtab.json", "results.json", "results.csv"
+FILE = "vtab.json"
 ACCURACY = "test/accuracy"
+_MAGIC = {b"\xff\xd8\xff": JPEG, b"\x89PNG": PNG}
+_LOOKED_AT = 100  # images
+_BY_HAND = ("diabetic_retinopathy_detection", "resisc45")  # TFDS cannot download them
 
-Say = Callable[[str], None]
+
+class TaskData(NamedTuple):
+    """What there is of a task.
+
+    Attributes:
+      folder: the folder with dataset_info.json.
+      name: the data set and its version, "cifar100 3.0.2".
+      changed: how it differs from the benchmark's; "" if it does not, as far as was looked.
+      formats: the formats of the first training images, most frequent first.
+      absent: classes without an example among the thousand.
+    """
+
+    folder: str
+    name: str
+    changed: str
+    formats: tuple[str, ...]
+    absent: int
+
+    def images(self, task: VtabTask) -> str:
+        """The bytes that were read, in words."""
+        there = " and ".join(self.formats)
+        if set(self.formats) == {task.stored}:
+            return f"{there}, as TFDS stores them"
+        return f"{there} where TFDS stores {task.stored}: not the original images"
+
+
+def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
+    """The data of these tasks below `root`, the data_dir of TFDS.
+
+    Only metadata, and the thousand examples to train on, are looked at: nothing of a test.
+    UserError that lists all that are missing, with how to get them or to go without, and whatever
+    is wrong with others.
+    """
+    folders = {name: _folder(TASKS[name], root) for name in names}
+    missing = [name for name, folder in folders.items() if folder is None]
+    errors = ErrorCollector()
+    if missing:
+        errors.attempt("data", _tell_missing, missing, names, root)
+    found = {
+        name: errors.attempt(name, _look_at, name, folder)
+        for name, folder in folders.items()
+        if folder is not None
+    }
+    errors.raise_all()
+    return {name: data for name, data in found.items() if data is not NOT_MADE}
+
+
+def _folder(task: VtabTask, root: str) -> str | None:
+    try:
+        return tfds.find_folder(files.join(root, *task.folder.split("/")), where="--data")
+    except UserError:
+        return None
+
+
+def _tell_missing(names: Sequence[str], asked: Sequence[str], root: str) -> None:
+    """Raises the UserError about data sets that are not there."""
+    by_folder: dict[str, list[str]] = {}
+    for name in names:
+        by_folder.setdefault(TASKS[name].folder, []).append(name)
+    lines = "".join(
+        f"\n  {folder:41} for {', '.join(tasks)}" for folder, tasks in by_folder.items()
+    )
+    first = next(iter(by_folder))
+    by_hand = [folder for folder in by_folder if folder.startswith(_BY_HAND)]
+    what = "is not there" if not files.is_folder(root) else f"lacks {len(by_folder)} data sets"
+    rest = [name for name in asked if name not in names]
+    remedy = f"--leave_out={','.join(names)}" if len(asked) == len(TASKS) else ""
+    remedy = remedy or f"--tasks={','.join(rest)}"
+    raise UserError(
+        f"--data={root} {what}:{lines}\n"
+        'Each is made by TFDS: python -c "import tensorflow_datasets as tfds; '
+        f"tfds.builder('{first}', data_dir='{root}').download_and_prepare()\""
+        + (f"; its page says how to download {' and '.join(by_hand)} by hand" if by_hand else "")
+        + (f". Or go without them, and without a mean over all: {remedy}" if rest else ".")
+    )
+
+
+def _look_at(name: str, folder: str) -> TaskData:
+    task = TASKS[name]
+    info = tfds.read_info(folder)
+    sizes = {split: each.num_examples for split, each in info.splits.items()}
+    source = sources.create(
+        "tfds",
+        data_dir=folder,
+        split=task.train_held_out,
+        num_examples=None,
+        num_classes=task.num_classes,
+        image_size=(1, 1),
+        label=task.label,
+        where=name,
+    )
+    labels = label_index.find(source)
+    return TaskData(
+        folder,
+        f"{task.folder} {info.version}",
+        _changed(task, str(info.version), sizes),
+        _formats(source),
+        task.num_classes - len(np.unique(labels.labels)),
+    )
+
+
+def _changed(task: VtabTask, version: str, sizes: Mapping[str, int]) -> str:
+    said = []
+    if int(version.split(".", maxsplit=1)[0]) != task.version:
+        said.append(f"the benchmark reads version {task.version}")
+    for split, size in task.sizes.items():
+        if sizes.get(split) != size:
+            said.append(f"{sizes.get(split, 0):,} in {split} instead of {size:,}")
+    return "; ".join(said)
+
+
+def _formats(source: Source) -> tuple[str, ...]:
+    examples = source.read(np.arange(min(_LOOKED_AT, source.num_examples)))
+    counts = Counter(
+        next((name for magic, name in _MAGIC.items() if example.image.startswith(magic)), "others")
+        for example in examples
+    )
+    return tuple(name for name, _ in counts.most_common())
 
 
 class VtabRun(NamedTuple):
@@ -84,23 +220,26 @@ def vtab(
       Preempted: on a signal; what ran has saved.
     """
     names = asked.names()
-    found = data.look(names, asked.root)
+    found = find_data(names, asked.root)
     pinned = _begin(folder, asked)
-    tasks = {name: transfer_task(asked, name, found[name], pinned) for name in names}
-    _check(folder, tasks, pinned)
+    wanted = {name: transfer_task(asked, name, found[name], pinned) for name in names}
+    _check(folder, wanted, pinned)
     summary = VtabSummary(asked.checkpoint, pinned, asked.config, [], names)
-    for number, (name, task) in enumerate(tasks.items(), start=1):
+    for number, (name, task) in enumerate(wanted.items(), start=1):
         say(f"task     {name}, {number} of {len(names)}, of {found[name].name}")
         of_task, why = options._replace(name=f"{options.name}-{name}"), ""
         try:
-            protocol.transfer(folder / name, task, of_task, trainer=trainer, say=say)
+            transfers.transfer(folder / name, task, of_task, trainer=trainer, say=say)
         except UserError as error:
             why = str(error)
         summary.results.append(_result(folder / name, name, task, found[name], pinned, why))
-        _write(folder, summary)
+        document = json.dumps(summary.document(), indent=2) + "\n"
+        workdir.save(folder / JSON_FILE, document)
+        workdir.save(folder / CSV_FILE, summary.csv())
+        workdir.save(folder / HTML_FILE, summary.page(folder.name))
     for line in summary.lines():
         say(line)
-    say(f"saved    {folder / page.FILE}")
+    say(f"saved    {folder / HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
@@ -110,12 +249,12 @@ def vtab(
 def dry_run(folder: epath.Path, asked: VtabRun, options: SweepOptions, say: Say = print) -> None:
     """Checks all that `vtab` checks at its start, and shows the commands of the trainings."""
     names = asked.names()
-    found = data.look(names, asked.root)
-    pinned = protocol.pinned(asked.checkpoint)
+    found = find_data(names, asked.root)
+    pinned = transfers.pinned(asked.checkpoint)
     for name in names:
         say(f"task     {name}, of {found[name].name}")
         task = transfer_task(asked, name, found[name], pinned)
-        protocol.dry_run(folder / name, task, options, say)
+        transfers.dry_run(folder / name, task, options, say)
 
 
 def transfer_task(asked: VtabRun, name: str, found: TaskData, pinned: str | None) -> TransferTask:
@@ -128,7 +267,7 @@ def transfer_task(asked: VtabRun, name: str, found: TaskData, pinned: str | None
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
     overrides = [f"input.data_dir={found.folder}", *_normalisation(pinned), *asked.overrides]
     return TransferTask(
-        pinned or transfers.NO_CHECKPOINT,
+        pinned or NO_CHECKPOINT,
         grid.of_config(config, overrides),
         choose_split=task.train,
         held_out_split=task.held_out,
@@ -149,33 +288,33 @@ def _normalisation(pinned: str | None) -> list[str]:
 def _begin(folder: epath.Path, asked: VtabRun) -> str | None:
     """The checkpoint: as the run began, else pinned now. UserError for another run's folder."""
     fixed = {"checkpoint": asked.checkpoint, "config": asked.config}
-    try:
-        there = dict(parse_json((folder / FILE).read_bytes()))
-        pinned = there.pop("weights")
-    except FileNotFoundError:
-        there, pinned = fixed, protocol.pinned(asked.checkpoint)
+    file = folder / FILE
+    kept = workdir.read_json(file, _checked, "Delete it, and run again.")
+    if kept is None:
+        kept = fixed | {"weights": transfers.pinned(asked.checkpoint)}
         workdir.make(folder)
-        _save(folder / FILE, json.dumps(fixed | {"weights": pinned}, indent=2) + "\n")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / FILE} is damaged ({error}). Delete it, and run again."
-        ) from error
+        workdir.save(file, json.dumps(kept, indent=2) + "\n")
     for field, value in fixed.items():
-        if there.get(field) != value:
+        if kept.get(field) != value:
             raise UserError(
-                f"{folder} belongs to another run of VTAB: {field} is {there.get(field)!r} there, "
+                f"{folder} belongs to another run of VTAB: {field} is {kept.get(field)!r} there, "
                 f"{value!r} here. Give another --workdir."
             )
-    return pinned
+    return kept["weights"]
 
 
-def _check(folder: epath.Path, tasks: dict[str, TransferTask], pinned: str | None) -> None:
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    document["weights"]
+    return dict(document)
+
+
+def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | None) -> None:
     """UserError with all that is wrong with the tasks that have not been begun."""
     errors = ErrorCollector()
-    for name, task in tasks.items():
-        if not (folder / name / protocol.FILE).exists():
-            errors.attempt(name, transfers.check, task)
-            errors.attempt(name, held_out.look, task, pinned, folder / name)
+    for name, task in wanted.items():
+        if not (folder / name / transfers.FILE).exists():
+            errors.attempt(name, tasks.check, task)
+            errors.attempt(name, tasks.check_all, task, pinned, folder / name)
     errors.raise_all()
 
 
@@ -191,7 +330,7 @@ def _result(
 
 def _choices(name: str, task: TransferTask, found: TaskData, pinned: str | None) -> dict[str, str]:
     """What the number of a task depends on and reports of VTAB differ in."""
-    config, vtab_task = transfers.base_config(task), TASKS[name]
+    config, vtab_task = tasks.base_config(task), TASKS[name]
     mean, std = config.input.mean, config.input.std
     of_weights = _normalisation(pinned)
     same = of_weights == [f"input.mean={list(mean)}", f"input.std={list(std)}"]
@@ -214,14 +353,42 @@ def _spell(values: Sequence[float]) -> str:
     return f"{values[0]:g}" if len(set(values)) == 1 else str([round(v, 4) for v in values])
 
 
-def _write(folder: epath.Path, summary: VtabSummary) -> None:
-    _save(folder / JSON_FILE, json.dumps(summary.document(), indent=2) + "\n")
-    _save(folder / CSV_FILE, summary.csv())
-    _save(folder / page.FILE, page.page(folder.name, summary))
+FLAGS = flags.FLAGS
 
 
-def _save(path: epath.Path, text: str) -> None:
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise workdir.unwritable(path.parent, error) from error
+def main(_: list[str]) -> None:
+    """The command."""
+    if not FLAGS.data:
+        raise UserError("--data is empty: give a folder.")
+    folder, options = sweeps.read_flags("give a folder")
+    asked = VtabRun(
+        FLAGS.checkpoint,
+        FLAGS.config,
+        tuple(FLAGS.config_override),
+        FLAGS.data,
+        tuple(FLAGS.tasks),
+        tuple(FLAGS.leave_out),
+        FLAGS.seeds,
+        FLAGS.choose_seeds,
+    )
+    sweeps.run_or_show(
+        folder, lambda: vtab(folder, asked, options), lambda: dry_run(folder, asked, options)
+    )
+
+
+if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
+    )
+    flags.DEFINE_string("data", None, "The folder of TFDS, with cifar100, clevr and so on in it.")
+    flags.DEFINE_string("workdir", None, "Folder of the run, with a transfer for each task.")
+    flags.DEFINE_list("tasks", [], "Only these, such as cifar100,clevr_count: without all means.")
+    flags.DEFINE_list("leave_out", [], "All tasks but these, whose data are not there.")
+    flags.DEFINE_integer("seeds", 3, "So many trainings for each test, whose mean is the result.")
+    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
+    sweeps.define_flags()
+    flags.DEFINE_bool("json", False, "The result as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
+    flags.mark_flags_as_required(["checkpoint", "workdir", "data"])
+    command.run(main)

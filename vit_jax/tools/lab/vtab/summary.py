@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
-from vit_jax.tools.lab.transfer.results import OverSeeds
+from vit_jax.draw import html_page
+from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
+HTML_FILE = "results.html"
 ALL, OF_GROUPS = "all 19 tasks", "three groups"
 
 
@@ -63,13 +65,12 @@ class VtabSummary(NamedTuple):
             "checkpoint": self.checkpoint,
             "weights": self.weights,
             "config": self.config,
-            "means": {name: mean and mean._asdict() for name, mean in self.means().items()},
+            "means": as_dicts(self.means()),
             "tasks": {
                 each.name: {
                     "title": TASKS[each.name].title,
                     "group": TASKS[each.name].group,
-                    **each._asdict(),
-                    "accuracy": each.accuracy and each.accuracy._asdict(),
+                    **as_dicts(each),
                 }
                 for each in self.results
             },
@@ -90,6 +91,30 @@ class VtabSummary(NamedTuple):
         for name, mean in self.means().items():
             rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
         return csv_text(rows)
+
+    def page(self, name: str) -> str:
+        """The text of results.html, with what each number depends on."""
+        choices = list(dict.fromkeys(key for each in self.results for key in each.choices))
+        return html_page.render(
+            "tools/lab/vtab/page.html",
+            title=name,
+            subtitle=f"{self.checkpoint} · {self.config} · VTAB-1k",
+            means=[
+                [f"mean of {what}", spell(mean), self.lacking(what)]
+                for what, mean in self.means().items()
+            ],
+            waiting=len(self.asked) - len(self.results),
+            left_out=[task for task in TASKS if task not in self.asked],
+            groups={
+                group: [_row(each) for each in self.results if TASKS[each.name].group == group]
+                for group in GROUPS
+            },
+            choices=choices,
+            depends=[
+                [TASKS[each.name].title, *(each.choices.get(key, "") for key in choices)]
+                for each in self.results
+            ],
+        )
 
     def lines(self) -> list[str]:
         """What a person reads at the end."""
@@ -148,3 +173,9 @@ def _cells(number: OverSeeds | None) -> list[Any]:
     if number is None:
         return ["", "", 0]
     return [number.mean, "" if number.std is None else number.std, len(number.values)]
+
+
+def _row(each: TaskResult) -> list[str]:
+    seeds = len(each.accuracy.values) if each.accuracy else 0
+    chosen = ", ".join(f"{field}={value}" for field, value in each.chosen.items())
+    return [TASKS[each.name].title, spell(each.accuracy), str(seeds), chosen, each.why]

@@ -7,7 +7,7 @@ from etils import epath
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep.grid import Point
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.transfer import choice
+from vit_jax.tools.lab.transfer import results
 
 KEY = "held_out/accuracy"
 
@@ -24,7 +24,7 @@ def test_the_mean_over_seeds_decides():
         *(row(score, seed=seed, optim__lr="1") for seed, score in (("0", 0.9), ("1", 0.5))),
         *(row(score, seed=seed, optim__lr="2") for seed, score in (("0", 0.8), ("1", 0.7))),
     ]
-    chosen = choice.choose(rows, KEY)
+    chosen = results.choose(rows, KEY)
     assert (chosen.chosen, chosen.score) == ({"optim.lr": "2"}, pytest.approx(0.75))
     assert [each.scores for each in chosen.candidates] == [
         {"0": 0.9, "1": 0.5}, {"0": 0.8, "1": 0.7}
@@ -33,15 +33,15 @@ def test_the_mean_over_seeds_decides():
 
 def test_a_loss_is_better_when_it_is_lower():
     rows = [row(s, key="held_out/loss", optim__lr=lr) for lr, s in (("1", 2.0), ("2", 1.0))]
-    assert choice.choose(rows, "held_out/loss").chosen == {"optim.lr": "2"}
+    assert results.choose(rows, "held_out/loss").chosen == {"optim.lr": "2"}
 
 
 def test_of_equal_ones_the_smaller_learning_rate_then_fewer_steps():
     points = [("100", "3e-3"), ("50", "1e-2"), ("200", "3e-3"), ("50", "3e-3")]
     rows = [row(0.5, total__steps=steps, optim__lr=lr) for steps, lr in points]
-    assert choice.choose(rows, KEY).chosen == {"total.steps": "50", "optim.lr": "3e-3"}
+    assert results.choose(rows, KEY).chosen == {"total.steps": "50", "optim.lr": "3e-3"}
     rows = [row(0.5, optim__name=name) for name in ("sgd", "adam")]
-    assert choice.choose(rows, KEY).chosen == {"optim.name": "sgd"}  # the first
+    assert results.choose(rows, KEY).chosen == {"optim.name": "sgd"}  # the first
 
 
 def test_a_candidate_with_a_failed_seed_or_no_finite_number_is_left_out():
@@ -53,12 +53,12 @@ def test_a_candidate_with_a_failed_seed_or_no_finite_number_is_left_out():
         row(math.nan, optim__lr="3"),
         row(0.99, seed="1", optim__lr="3"),
     ]
-    chosen = choice.choose(rows, KEY)
+    chosen = results.choose(rows, KEY)
     assert chosen.chosen == {"optim.lr": "2"}
     assert chosen.candidates[0].failures == ("optim.lr=1,seed=1: diverged",)
     assert chosen.candidates[2].failures == ("optim.lr=3,seed=0: not finite",)
     with pytest.raises(UserError, match=r"No training has a number held_out/accuracy(.|\n)*: bad"):
-        choice.choose([row(None, state="failed", reason="bad", optim__lr="1")], KEY)
+        results.choose([row(None, state="failed", reason="bad", optim__lr="1")], KEY)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_candidate_with_a_failed_seed_or_no_finite_number_is_left_out():
 )  # fmt: skip
 def test_a_choice_at_the_edge_is_said(chosen, said):
     rows = [row(0.9 if lr == chosen else 0.5, optim__lr=lr) for lr in ("1e-3", "1e-2", "3e-3")]
-    sentences = choice.choose(rows, KEY).at_edge
+    sentences = results.choose(rows, KEY).at_edge
     assert len(sentences) == (said is not None)
     if said:
         assert said in sentences[0]
@@ -76,21 +76,21 @@ def test_a_choice_at_the_edge_is_said(chosen, said):
 
 def test_names_have_no_edge():
     rows = [row(0.5, optim__name=name) for name in ("sgd", "adam")]
-    assert choice.choose(rows, KEY).at_edge == ()
+    assert results.choose(rows, KEY).at_edge == ()
 
 
 def test_it_is_read_as_it_was_written(tmp_path):
     folder = epath.Path(tmp_path)
-    assert choice.read(folder) is None
+    assert results.read_choice(folder) is None
     rows = [row(0.9, optim__lr="1"), row(None, state="failed", reason="no", optim__lr="2")]
-    chosen = choice.choose(rows, KEY)
-    choice.write(folder, chosen)
-    assert choice.read(folder) == chosen
-    assert json.loads((tmp_path / choice.FILE).read_text())["chosen"] == {"optim.lr": "1"}
+    chosen = results.choose(rows, KEY)
+    results.write_choice(folder, chosen)
+    assert results.read_choice(folder) == chosen
+    assert json.loads((tmp_path / results.CHOICE_FILE).read_text())["chosen"] == {"optim.lr": "1"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"chosen": {}}', '{"candidates": [{"x": 1}]}'])
 def test_a_damaged_file_is_named(tmp_path, text):
-    (tmp_path / choice.FILE).write_text(text)
+    (tmp_path / results.CHOICE_FILE).write_text(text)
     with pytest.raises(UserError, match=r"choice\.json is damaged"):
-        choice.read(epath.Path(tmp_path))
+        results.read_choice(epath.Path(tmp_path))

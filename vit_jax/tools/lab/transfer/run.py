@@ -1,51 +1,60 @@
-"""A transfer from top to bottom: check, choose on a held-out part, train on all, score the test."""
+"""Says what trained weights are worth on other data, without looking at the test before the end:
+
+    vit-jax transfer --checkpoint WEIGHTS --config configs/finetune.py:cifar10 \\
+      --workdir runs/transfer --config.input.data_dir=data/cifar10 \\
+      --config.optim.lr=0.001,0.003,0.01,0.03
+
+Commas separate the values to choose from. Each is trained without a held-out part of the training
+data and scored on that; the best is trained on all of it, once for each seed, and scored on the
+test. --checkpoint=none does the same from scratch. The same command again goes on.
+"""
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from absl import flags
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax import weights
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
 from vit_jax.store import checkpoint_dir, workdir, workdir_lock
-from vit_jax.tools.lab.sweep import definition, progress
+from vit_jax.tools.lab.sweep import grid as grids
+from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import SweepGrid
-from vit_jax.tools.lab.sweep.options import SweepOptions
+from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder
+from vit_jax.tools.lab.sweep.grid import FILE as SWEEP_FILE
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.run import PointsFailed
-from vit_jax.tools.lab.transfer import choice as choices
-from vit_jax.tools.lab.transfer import held_out, page, results
-from vit_jax.tools.lab.transfer import task as tasks
-from vit_jax.tools.lab.transfer.choice import Choice
-from vit_jax.tools.lab.transfer.results import TransferResult
-from vit_jax.tools.lab.transfer.task import HELD_OUT, NO_CHECKPOINT, Splits, TransferTask
+from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
+from vit_jax.tools.lab.sweep.slots import SweepOptions
+from vit_jax.tools.lab.transfer import page, results
+from vit_jax.tools.lab.transfer.results import Choice, TransferResult
+from vit_jax.tools.lab.transfer.task import (
+    CHOOSE,
+    FINAL,
+    HELD_OUT,
+    NO_CHECKPOINT,
+    Splits,
+    TransferTask,
+    base_config,
+    check,
+    check_all,
+    choose_grid,
+    evaluation_of,
+    final_grid,
+    key,
+)
 
 FILE = "transfer.json"
-CHOOSE, FINAL = "choose", "final"
 # What may not differ when a transfer goes on: the choice, or the test, would mean something else.
 # The grids are kept, and compared, by the sweeps.
 FIXED = (
     "checkpoint", "held_out", "choose_split", "held_out_split", "evaluation", "metric", "ema",
     "choose_seeds",
 )  # fmt: skip
-
-Say = Callable[[str], None]
-
-
-class TrainingsFailed(UserError):
-    """Some trainings did not finish; all others have.
-
-    Attributes:
-      result: what there is; it is written.
-    """
-
-    def __init__(self, message: str, result: TransferResult):
-        super().__init__(message)
-        self.result = result
 
 
 def transfer(
@@ -68,26 +77,26 @@ def transfer(
       TrainingsFailed: some have failed; all others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    tasks.check(task)
+    check(task)
     begun = _begin(folder, task, say)  # before anything is written
     splits, weights_from = Splits(**begun["splits"]), begun["weights"]
     with workdir_lock.alone_in(folder):
-        _keep(folder, begun)
-        failures: list[str] = []
+        workdir.save(folder / FILE, json.dumps(begun, indent=2) + "\n")
+        failures: dict[str, str] = {}  # reasons by training
         chosen, choose_rows = _choose(
             folder, task, splits, weights_from, options, trainer, say, failures
         )
-        final = tasks.final_grid(task, splits, weights_from, chosen.chosen)
+        final = final_grid(task, splits, weights_from, chosen.chosen)
         say(f"final    {_number(task.seeds, 'training')} on {splits.final}, then the test")
         _train(folder / FINAL, final, options, trainer, failures)
-        rows = _look(folder / FINAL, final)
-        config = tasks.base_config(task)
-        tested = tasks.evaluation_of(task, config)
+        rows = _look_at(folder / FINAL, final)
+        config = base_config(task)
+        tested = evaluation_of(task, config)
         test = config.evals[tested]
         result = TransferResult(
             task.checkpoint,
             weights_from,
-            task.grid.common["config"],
+            task.grid.common[CONFIG],
             splits,
             {
                 "name": tested,
@@ -96,48 +105,48 @@ def transfer(
                 "data_dir": test.data_dir or config.input.data_dir,
             },
             chosen,
-            tasks.key(task, tested),
+            key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
-            tuple(failures),
+            tuple(f"{name}: {reason}" for name, reason in failures.items()),
         )
         of_sweeps = {CHOOSE: choose_rows, FINAL: rows}
         results.write(folder, result, of_sweeps)
-        page.write(folder, result, of_sweeps)
+        workdir.save(folder / page.FILE, page.page(folder.name, result, of_sweeps))
         for line in results.lines(result):
             say(line)
         say(f"saved    {folder / page.FILE}")
     if failures:
         raise TrainingsFailed(
             f"{_number(len(failures), 'training')} did not finish, the others did:"
-            + "".join(f"\n  {failure}" for failure in failures)
+            + "".join(f"\n  {failure}" for failure in result.failures)
             + f"\nlog.txt in the folder of each, below {folder}, has the rest. Mend it, then the "
             "same command with --retry_failed; what was chosen stays chosen.",
-            result,
+            failures,
         )
     return result
 
 
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: Say) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
-    tasks.check(task)
+    check(task)
     weights_from = pinned(task.checkpoint)
-    splits, _ = held_out.look(task, weights_from, folder)
+    splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
-        sweeps.dry_run(folder / CHOOSE, tasks.choose_grid(task, splits, weights_from), options)
+        sweeps.dry_run(folder / CHOOSE, choose_grid(task, splits, weights_from), options)
         say("and then, with what is chosen in place of the first values:")
     first = task.grid.points()[0]
-    final = tasks.final_grid(task, splits, weights_from, first)
+    final = final_grid(task, splits, weights_from, first)
     sweeps.dry_run(folder / FINAL, final, options)
 
 
 def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     """The contents of transfer.json: as they are there, else of what was looked at now."""
-    for file, what in ((workdir.CONFIG_FILE, "a training"), (definition.FILE, "a sweep")):
-        if (folder / file).exists():
-            raise UserError(f"{folder} belongs to {what}: give the transfer another --workdir.")
+    check_folder(folder, "transfer")
     asked = {field: getattr(task, field) for field in FIXED}
-    there = _read(folder)
+    there = workdir.read_json(
+        folder / FILE, _checked, "Delete it, and give the same command again."
+    )
     if there:
         changes = [
             f"\n  {field}: {there['task'].get(field)!r} there, {value!r} here"
@@ -151,7 +160,7 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
         if _is_complete(folder, task, Splits(**there["splits"]), there["weights"]):
             return there
     weights_from = there["weights"] if there else pinned(task.checkpoint)
-    splits, notes = held_out.look(task, weights_from, folder)
+    splits, notes = check_all(task, weights_from, folder)
     if there and splits._asdict() != there["splits"]:
         raise UserError(
             f"{folder} began with other splits: {_spell(there['splits'])}; now they are "
@@ -163,26 +172,9 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     return there or {"task": asked, "splits": splits._asdict(), "weights": weights_from}
 
 
-def _keep(folder: epath.Path, begun: dict[str, Any]) -> None:
-    """Writes transfer.json. UserError if it cannot."""
-    try:
-        write_text(folder / FILE, json.dumps(begun, indent=2) + "\n")
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
-
-
-def _read(folder: epath.Path) -> dict[str, Any]:
-    """The contents of transfer.json; {} if there is none. UserError if it is damaged."""
-    try:
-        document = parse_json((folder / FILE).read_bytes())
-        Splits(**document["splits"]), dict(document["task"]), document["weights"]
-        return dict(document)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / FILE} is damaged ({error}). Delete it, and give the same command again."
-        ) from error
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    Splits(**document["splits"]), dict(document["task"]), document["weights"]
+    return dict(document)
 
 
 def pinned(checkpoint: str) -> str | None:
@@ -205,14 +197,14 @@ def _choose(
     options: SweepOptions,
     trainer: Sequence[str],
     say: Say,
-    failures: list[str],
+    failures: dict[str, str],
 ) -> tuple[Choice, list[PointProgress]]:
     """The choice, and the trainings that led to it; their failures are added."""
-    key = tasks.key(task, HELD_OUT)
+    by = key(task, HELD_OUT)
     if not task.grid.axes:
-        return Choice({}, key, None), []
-    grid = tasks.choose_grid(task, splits, weights_from)
-    kept = choices.read(folder) if (folder / FINAL / definition.FILE).exists() else None
+        return Choice({}, by, None), []
+    grid = choose_grid(task, splits, weights_from)
+    kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
     if kept and sorted(map(_spell, task.grid.points())) != sorted(
         _spell(each.values) for each in kept.candidates
     ):
@@ -226,10 +218,10 @@ def _choose(
         f"{splits.held_out} by {task.metric}"
     )
     _train(folder / CHOOSE, grid, options, trainer, failures)
-    rows = _look(folder / CHOOSE, grid)
-    now = choices.choose(rows, key)
+    rows = _look_at(folder / CHOOSE, grid)
+    now = results.choose(rows, by)
     if kept is None:
-        choices.write(folder, now)
+        results.write_choice(folder, now)
     elif now.chosen != kept.chosen:
         say(
             f"note     {_spell(now.chosen)} would be chosen now, since a training was retried; "
@@ -243,33 +235,32 @@ def _train(
     grid: SweepGrid,
     options: SweepOptions,
     trainer: Sequence[str],
-    failures: list[str],
+    failures: dict[str, str],
 ) -> None:
     """Trains what has not ended of a sweep; its failures are added."""
     name = f"{options.name}-{folder.name}"
     try:
         sweeps.sweep(folder, grid, options._replace(name=name), trainer)
-    except PointsFailed as error:
-        failures += [f"{folder.name}/{point}: {reason}" for point, reason in error.reasons.items()]
+    except TrainingsFailed as error:
+        failures |= {f"{folder.name}/{name}": reason for name, reason in error.reasons.items()}
 
 
-def _look(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
-    """How the points of a sweep are."""
-    wanted = definition.points(folder, grid)[1]
-    return [progress.look(point, folder / point.name) for point in wanted]
+def _look_at(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
+    """The progress of the points of a sweep."""
+    return progress.look_at(grids.add(folder, grid)[1], folder)
 
 
 def _is_complete(
     folder: epath.Path, task: TransferTask, splits: Splits, weights_from: str | None
 ) -> bool:
     """Whether all trainings for the test have finished: then nothing needs to be looked at."""
-    kept = choices.read(folder)
+    kept = results.read_choice(folder)
     if kept is None and task.grid.axes:
         return False
-    grid = tasks.final_grid(task, splits, weights_from, kept.chosen if kept else {})
-    if not (folder / FINAL / definition.FILE).exists():
+    grid = final_grid(task, splits, weights_from, kept.chosen if kept else {})
+    if not (folder / FINAL / SWEEP_FILE).exists():
         return False
-    return all(row.state == "finished" for row in _look(folder / FINAL, grid))
+    return all(row.state == "finished" for row in _look_at(folder / FINAL, grid))
 
 
 def _spell(values: dict[str, str]) -> str:
@@ -278,3 +269,45 @@ def _spell(values: dict[str, str]) -> str:
 
 def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+FLAGS = flags.FLAGS
+
+
+def main(_: list[str]) -> None:
+    """The command."""
+    folder, options = sweeps.read_flags("give the transfer a folder, such as runs/transfer")
+    fields: dict[str, Any] = {
+        name: FLAGS[name].value for name in TransferTask._fields if name != "grid"
+    }
+    task = TransferTask(**fields, grid=grids.of_config(FLAGS.config, FLAGS.config_override))
+    sweeps.run_or_show(
+        folder,
+        lambda: transfer(folder, task, options),
+        lambda: dry_run(folder, task, options, print),
+    )
+
+
+if __name__ == "__main__":
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
+    )
+    flags.DEFINE_string("workdir", None, "Folder of the transfer, with all of its trainings.")
+    flags.DEFINE_float(
+        "held_out",
+        None,
+        "The part of the training split to choose by, a fraction or a number; default: 0.1.",
+    )
+    flags.DEFINE_string("choose_split", None, "Instead of --held_out: what to train on meanwhile.")
+    flags.DEFINE_string("held_out_split", None, "Instead of --held_out: what to choose by.")
+    flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")
+    flags.DEFINE_string("metric", "accuracy", "The number of that evaluation to choose by.")
+    flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
+    flags.DEFINE_integer("seeds", 3, "So many trainings for the test, whose mean is the result.")
+    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
+    sweeps.define_flags()
+    flags.DEFINE_bool("json", False, "The result as one JSON object.")
+    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
+    flags.mark_flags_as_required(["checkpoint", "workdir"])
+    command.run(main)

@@ -10,7 +10,9 @@ import pytest
 
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.tools.lab.transfer import protocol, results
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
+from vit_jax.tools.lab.transfer import results
+from vit_jax.tools.lab.transfer import run as transfers
 
 RATES = "--config.optim.lr=1e-3,2e-3,3e-3"
 
@@ -71,15 +73,15 @@ def stop_when_asleep(world, name):
 def test_failed_trainings_are_shown_the_rest_goes_on_and_the_status_tells(world):
     world.fate("optim.lr=3e-3", "1 0")
     world.fate("seed=1", "2 0")
-    with pytest.raises(protocol.TrainingsFailed) as error:
+    with pytest.raises(TrainingsFailed) as error:
         world.transfer(RATES)
-    assert error.value.result.score.values == {"0": 0.902, "2": 0.904}
+    assert list(error.value.reasons) == ["choose/optim.lr=3e-3", "final/seed=1"]
     assert "2 trainings did not finish, the others did" in str(error.value)
     assert "choose/optim.lr=3e-3: the images are bad" in str(error.value)
     assert "final/seed=1: status 2" in str(error.value)
     document = results.read(world.folder)
     assert document["choice"]["chosen"] == {"optim.lr": "2e-3"}
-    assert sorted(document["test"]["test/accuracy"]["values"]) == ["0", "2"]
+    assert document["test"]["test/accuracy"]["values"] == {"0": 0.902, "2": 0.904}
     assert "<h2>Did not finish</h2><ul><li>choose/" in (world.folder / "results.html").read_text()
     # Retried, the first would win now: but the test has been looked at.
     result = world.transfer(RATES, options={"retry_failed": True})
@@ -141,7 +143,7 @@ def test_data_that_have_grown_are_noticed(world, monkeypatch):
     with pytest.raises(UserError, match="did not finish"):
         world.transfer(RATES, seeds=1)
     monkeypatch.setattr(
-        protocol.held_out, "look", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
+        transfers, "check_all", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
     )
     with pytest.raises(UserError, match=r"choose=train\[0:1293\].* choose=train\[0:1400\]"):
         world.transfer(RATES, seeds=1)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.tools.lab.study.frontier import by_model, frontier, optimum, stretches
+from vit_jax.tools.lab.study.results import by_model, frontier, optimum, stretches
 
 # A small model that saturates, and a large one that is better from between 4 and 8 on.
 MODELS = ["small"] * 4 + ["large"] * 3
