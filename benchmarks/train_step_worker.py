@@ -56,7 +56,7 @@ def main(_: list[str]) -> None:
 def build() -> Contender:
     """The contender that the flags name."""
     if _CONTENDER.value == "own":
-        heap.keep()  # as vit_jax.train does, before JAX is imported
+        heap.keep_freed_memory()  # as vit_jax.train does, before JAX is imported
     module = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}")
     make = {"train": "make", "forward": "make_forward"}[_WORK.value]
     more = {"fields": _FIELDS.value} if _FIELDS.value else {}

@@ -18,11 +18,15 @@ from vit_jax import models
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file, strict
 from vit_jax.core.schema import fields as schema
-from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field
+from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.methods import table as methods
+from vit_jax.optim.decay import WEIGHT_DECAY_MEANINGS
+from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS
+from vit_jax.optim.schedules import DECAYS
 from vit_jax.store.metrics_file import RESERVED
 from vit_jax.training.evals import table as evals
 from vit_jax.training.evals.kind import EvalConfig
+from vit_jax.training.objective import LOSSES
 
 _MODEL_NAME = (
     "`ViT-<Ti, S, B, L, So400m, H, g, G or 22B>/<patch size in pixels>`, a backbone such "
@@ -32,8 +36,7 @@ _MODEL_NAME = (
     " that they do not have; `None`: name and architecture of `init.weights`"
 )
 _MODEL_FIELDS: list[Any] = [("name", str | None, field("ViT-B/16", _MODEL_NAME))] + [
-    (name, (Literal[about.choices] if about.choices else about.hint) | None, about.optional())
-    for name, about in models.config_fields().items()
+    (name, about.hint | None, about.optional()) for name, about in models.config_fields().items()
 ]
 _ModelFields: Any = dataclasses.make_dataclass("_ModelFields", _MODEL_FIELDS, frozen=True)
 
@@ -169,8 +172,10 @@ class InputConfig:
 class LossConfig:
     """The loss: the mean over the batch, without skipped examples."""
 
-    kind: Literal["softmax", "sigmoid"] = field(
-        "softmax", "`softmax`, or `sigmoid` summed over classes; the mean over the batch"
+    kind: str = field(
+        "softmax",
+        "`softmax`, or `sigmoid` summed over classes; the mean over the batch",
+        choices=LOSSES,
     )
     label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
     mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
@@ -197,16 +202,16 @@ class LossConfig:
 class OptimConfig:
     """The optimizer. Weight decay applies to kernels only."""
 
-    name: Literal["adam", "sgd", "rmsprop", "adafactor", "lion", "muon", "lamb"] = field(
+    name: str = field(
         "adam",
-        "`adam`, `sgd`, `rmsprop`, `adafactor`, `lion`, `muon` or `lamb`: see "
-        "[optimizers](optimizers.md), also for who reads the last seven",
+        f"{words(OPTIMIZERS)}: see [optimizers](optimizers.md), also for who reads the last seven",
+        choices=OPTIMIZERS,
     )
     lr: float = field(1e-3, "at the peak", bounds=(0, 1e6))
-    schedule: Literal["linear", "cosine", "constant", "rsqrt", "exponential"] = field(
+    schedule: str = field(
         "linear",
-        "after the warmup: `linear` or `cosine` to 0, `constant`, `rsqrt` or `exponential`; "
-        "see [schedules](optimizers.md#schedules)",
+        f"after the warmup: {words(DECAYS)}; see [schedules](optimizers.md#schedules)",
+        choices=DECAYS,
     )
     rsqrt_timescale_steps: int = field(
         10_000, "after three of them `rsqrt` has halved the rate", bounds=(1, 2**31)
@@ -231,9 +236,7 @@ class OptimConfig:
     cooldown_epochs: float | None = field(None, bounds=(0, 1e6))
     cooldown_examples: int | None = field(None, bounds=(0, 2**53))
     weight_decay: float = field(0.0, "of kernels", bounds=(0, 1e6))
-    weight_decay_meaning: Literal["lr_scaled", "schedule_scaled", "coupled"] = field(
-        "lr_scaled", "see above"
-    )
+    weight_decay_meaning: str = field("lr_scaled", "see above", choices=WEIGHT_DECAY_MEANINGS)
     grad_clip_norm: float | None = field(
         1.0, "largest norm over all gradients together; `None`: no clipping", bounds=(1e-30, 1e9)
     )
@@ -268,8 +271,8 @@ class OptimConfig:
     joint_qkv: bool = field(
         False, "LAMB: query, key and value are one matrix, with one trust ratio, as in DeiT"
     )
-    mu_dtype: Literal["float32", "bfloat16"] = field(
-        "float32", "of the first moment or momentum; or `bfloat16`"
+    mu_dtype: str = field(
+        "float32", "of the first moment or momentum; or `bfloat16`", choices=MU_DTYPES
     )
 
 

@@ -7,7 +7,7 @@ on where it stopped, for whatever reason it stopped.
 from vit_jax.run import heap
 
 if __name__ == "__main__":
-    heap.keep()  # before any import starts a thread
+    heap.keep_freed_memory()  # before any import starts a thread
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ _KEEP = (
 )
 
 
-def keep() -> bool:
+def keep_freed_memory() -> bool:
     """Makes glibc keep what is freed, if JAX will compute on a CPU; whether it does.
 
     XLA on a CPU allocates the temporary memory of each step anew. glibc would return it to the

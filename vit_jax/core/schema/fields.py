@@ -76,6 +76,12 @@ def field(
     return dataclasses.field(**made, metadata={"declared": about})
 
 
+def words(choices: Iterable[str]) -> str:
+    """The choices in a sentence: "`a`, `b` or `c`"."""
+    *first, last = (f"`{choice}`" for choice in choices)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def of(spec: Any) -> dict[str, Declared]:
     """Declarations of the fields of a dataclass, or of an instance, by name."""
     hints = typing.get_type_hints(spec if isinstance(spec, type) else type(spec))

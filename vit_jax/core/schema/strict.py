@@ -207,8 +207,14 @@ def _spelled(options: tuple[Any, ...]) -> str:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, a section by kind as it is annotated."""
-    return typing.get_type_hints(cls, include_extras=True)
+    """The types of the fields: declared choices as literals, sections by kind as they are."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        choices = getattr(field.metadata.get("declared"), "choices", None)
+        if choices:
+            optional = type(None) in typing.get_args(hints[field.name])
+            hints[field.name] = Literal[choices] | None if optional else Literal[choices]
+    return hints
 
 
 def _by_kind(hint: Any) -> ByKind | None:
