@@ -30,7 +30,6 @@ def get_config(arg=None):
                 "batch_size": 128,
                 "num_examples": 1437,
                 "num_classes": 10,
-                "cache": "device",
             },
             "loss": {"kind": "softmax", "mixup": 0.2},
             "optim": {

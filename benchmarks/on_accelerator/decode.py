@@ -8,7 +8,6 @@ resizing. JPEG decoders differ by a level or two; a PNG has one meaning.
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -30,11 +29,11 @@ def main(_: list[str]) -> None:
     flags = command.flags.FLAGS
     config = configs.load(flags.config, flags.config_override)
     for split in splits(config):
-        ops = split.ops().before_random()
-        most = config.input.max_image_pixels
-        folder = decoded.folder(split.source, str(ops), max_image_pixels=most)
-        if not folder.exists():
-            decode(split, decoded.image_size(split.source, ops, max_image_pixels=most), folder)
+        ops, most = split.ops().before_random(), config.input.max_image_pixels
+        file = decoded.file(split.source, ops, max_image_pixels=most)
+        if not file.exists():
+            size = decoded.image_size(split.source, ops, max_image_pixels=most)
+            decoded.write(file, decode(split, size))
 
 
 def splits(config: RunConfig) -> list[SplitOfRun]:
@@ -47,10 +46,9 @@ def splits(config: RunConfig) -> list[SplitOfRun]:
     return found
 
 
-def decode(split: SplitOfRun, size: tuple[int, int], folder: Path) -> None:
-    """Writes what decoded.load reads; no image may be bad."""
-    decoded.write(
-        folder,
+def decode(split: SplitOfRun, size: tuple[int, int]) -> decoded.Decoded:
+    """What decoded.decode gives; no image may be bad."""
+    return decoded.collect(
         split.source,
         size,
         batches(split.source, size),

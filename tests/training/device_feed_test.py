@@ -5,7 +5,7 @@ import numpy as np
 from tests.data.conftest import ListSource, encode, photo_like
 from vit_jax.data import decoded, pipeline
 from vit_jax.data.ops import table as ops
-from vit_jax.data.order.streams import shuffled
+from vit_jax.data.order import streams
 from vit_jax.data.source import Example
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training import step
@@ -31,39 +31,36 @@ class WeightedSource(ListSource):
         super().__init__([Example(image, labels, weights=w) for image, labels, w in three])
 
 
-def batches(folder, *, batch_size, is_divided, mesh):
+def batches(*, batch_size, is_divided, mesh):
     """The batches of two epochs from step 1 on, and of an evaluation: (from devices, the host's)"""
     source, skip = WeightedSource(), {"on_bad_image": "skip"}
     preprocess = ops.parse(PREPROCESS)
     first = preprocess.before_random()
-    decoded.decode(source, first, folder, **READ, **skip, progress=lambda done, total: None)
-    stored = decoded.load(folder)
+    stored = decoded.decode(source, first, **READ, **skip, progress=lambda done, total: None)
     layout = step.batch_layout(
         mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
     )
     cached = CachedSet(stored, preprocess.on_device(), layout, is_divided=is_divided)
     rows = own_rows(layout["weight"])
     order = {"batch_size": batch_size, "rows": rows}
-    training = {**order, "seed": 3, "start_step": 1, "stream": shuffled(EXAMPLES, seed=3)}
+    training = {**order, "seed": 3, "start_step": 1, "stream": streams.shuffled(EXAMPLES, seed=3)}
     number = 2 * EXAMPLES // batch_size
-    slots = decoded.train_slots(stored, cached.ops, **training)
+    choose = streams.train_slots(training["stream"], rows, batch_size, 3)
     on_host = pipeline.train_batches(source, PREPROCESS, **training, **READ, **skip)
-    with cached.feed(slots, timeout_secs=60) as feed, on_host:
+    with cached.feed(choose, itertools.count(1), timeout_secs=60) as feed, on_host:
         yield from itertools.islice(zip(feed, on_host, strict=True), number)
         assert feed.skipped_images == on_host.num_bad > 0
         assert [on_host.bad_image(5)] == feed.bad_images.untold()
     on_host = pipeline.eval_batches(source, PREPROCESS, **order, **READ, **skip)
-    with (
-        cached.feed(decoded.eval_slots(stored, cached.ops, **order), timeout_secs=60) as feed,
-        on_host,
-    ):
+    choose, last = streams.eval_slots(rows, batch_size), -(-EXAMPLES // batch_size)
+    with cached.feed(choose, range(last), timeout_secs=60) as feed, on_host:
         yield from zip(feed, on_host, strict=True)
 
 
-def compare(folder, **how):
+def compare(**how):
     """Raises unless the batches are equal; returns their number."""
     number = 0
-    for ours, theirs in batches(folder, **how):
+    for ours, theirs in batches(**how):
         assert ours.keys() == theirs.keys() - {"index"}
         for name, array in ours.items():
             assert array.dtype == theirs[name].dtype
@@ -72,23 +69,20 @@ def compare(folder, **how):
     return number
 
 
-def test_batches_are_those_of_the_host(tmp_path):
+def test_batches_are_those_of_the_host():
     mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
-    assert compare(tmp_path / "set", batch_size=16, is_divided=False, mesh=mesh) == 4 + 3
+    assert compare(batch_size=16, is_divided=False, mesh=mesh) == 4 + 3
 
 
 ON_EIGHT = """
-import sys
-from pathlib import Path
 from tests.training.device_feed_test import compare
 from vit_jax.parallel import mesh as meshes
 for name, sizes in {"whole": (1, 2, 1, 4), "divided": (2, 2, 2, 1)}.items():
     mesh = meshes.make_mesh(**dict(zip(("replica", "data", "fsdp", "tensor"), sizes)))
-    folder = Path(sys.argv[1]) / name
-    assert compare(folder, batch_size=16, is_divided=name == "divided", mesh=mesh) == 7
+    assert compare(batch_size=16, is_divided=name == "divided", mesh=mesh) == 7
 """
 
 
-def test_on_eight_devices_too(run_python, tmp_path):
-    ended = run_python("-c", ON_EIGHT, str(tmp_path), devices=8)
+def test_on_eight_devices_too(run_python):
+    ended = run_python("-c", ON_EIGHT, devices=8)
     assert ended.returncode == 0, ended.stderr

@@ -1,51 +1,41 @@
-"""Decoded sets: all images of a small source as one array, kept in a folder and read from there.
+"""Decoded sets: all images of a small source as one array, for batches that are made elsewhere.
 
-A set is made once, by the ops of the host pipeline (which takes TensorFlow), up to the first random
-one. Later starts read it, as often as they like and without TensorFlow. Its folder:
+A set is what the host's ops, up to the first random one, make of the images. It is kept in a file
+of numpy.savez in the user's cache folder, so that later starts read it without TensorFlow:
 
-    images.npy         uint8   [n, H, W, 3]  black where the image is bad
-    labels.npy         int32   [n, K]        -1 behind the last one
-    weight.npy         float32 [n]           0 for a bad image, else 1
-    label_weights.npy  float32 [n, K]        if the source is weighted
-    set.json           {"faults": {"<example>": "<file>: <fault>"}, of the bad images,
-                        "checksums": {"<name>.npy": CRC-32C of the file}}
+    images         uint8   [n, H, W, 3]  black where the image is bad
+    labels         int32   [n, K]        -1 behind the last one
+    weight         float32 [n]           0 for a bad image, else 1
+    label_weights  float32 [n, K]        if the source is weighted
+    faults         a text                JSON, {"<example>": "<file>: <fault>"} of the bad images
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
-import itertools
 import json
-import math
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_folder, cache_dir
-from vit_jax.core.screen import format_bytes
-from vit_jax.data.ops.table import DeviceOps, Preprocess
-from vit_jax.data.order import streams
-from vit_jax.data.order.streams import Choose, Stream
-from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch, eval_batches
+from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.data import files
+from vit_jax.data.ops.table import Preprocess
+from vit_jax.data.pipeline import HostBatch, eval_batches
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import DerivedSource, Example, Source, digest
 
-_FORMAT = 2  # raised whenever the same source would be decoded to other arrays
+_FORMAT = 3  # raised whenever the same source would be decoded to other arrays
 _BATCH = 256
-_ABOUT = "set.json"
-_CHUNK_BYTES = 2**24
-_NEEDED = ("images", "labels", "weight")
-_ARRAYS = (*_NEEDED, "label_weights")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
 
 
 class Decoded(NamedTuple):
-    """A decoded set; the arrays are read from the disk where they are used."""
+    """A decoded set."""
 
     arrays: dict[str, np.ndarray]  # "images", "labels", "weight" and perhaps "label_weights"
     faults: dict[int, str]  # of the bad images, by example
@@ -56,67 +46,75 @@ class Decoded(NamedTuple):
         return len(self.arrays["weight"])
 
 
-def folder(source: Source, preprocess: str, *, max_image_pixels: int) -> Path:
-    """The folder of the set that the ops `preprocess`, none of them random, make of a source.
+def load_or_decode(
+    source: Source,
+    preprocess: Preprocess,
+    *,
+    on_bad_image: str,
+    max_image_pixels: int,
+    threads: int,
+    progress: Callable[[int, int], None],
+) -> Decoded:
+    """The set that `preprocess`, without random ops, makes of a source; from its file if there.
+
+    UserError for bad data.
+    """
+    path = file(source, preprocess, max_image_pixels=max_image_pixels)
+    stored = None
+    with contextlib.suppress(*files.NPZ_FAULTS):  # damaged: made again
+        stored = read(path)
+    if stored is not None:
+        if stored.faults and on_bad_image == "fail":
+            raise UserError(
+                f"{next(iter(stored.faults.values()))}: this is a bad image. Replace it, or set "
+                'input.on_bad_image="skip" to give such images weight 0.'
+            )
+        return stored
+    made = decode(
+        source,
+        preprocess,
+        on_bad_image=on_bad_image,
+        max_image_pixels=max_image_pixels,
+        threads=threads,
+        progress=progress,
+    )
+    with contextlib.suppress(OSError):  # it is only a short cut
+        write(path, made)
+    return made
+
+
+def file(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Path:
+    """The file of a set.
 
     Another one for other content, other ops, other labels, and another version of what decodes.
     """
-    images = [source.fingerprint, source.stamp(), preprocess, max_image_pixels]
+    images = [source.fingerprint, source.stamp(), str(preprocess), max_image_pixels]
     about = [*images, source.max_labels, source.weighted, _FORMAT, _decoder()]
-    return home() / digest(json.dumps(about))[:32]
-
-
-def home() -> Path:
-    """The folder of all sets."""
-    return cache_dir() / "decoded"
+    return cache_dir() / "decoded" / f"{digest(json.dumps(about))[:32]}.npz"
 
 
 def _decoder() -> str:
     """The version of TensorFlow, whose decoders make the pixels."""
     for name in _TENSORFLOWS:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return ""
 
 
-def load(path: Path) -> Decoded:
-    """Reads a folder that `write` has made. OSError or ValueError if it is not complete."""
-    about = _about(path)
-    there = [name for name in _ARRAYS if f"{name}.npy" in about["checksums"]]
-    try:
-        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in there}
-    except EOFError as error:
-        raise ValueError(f"{path} has an empty file") from error
-    return Decoded(arrays, {int(index): fault for index, fault in about["faults"].items()})
+def read(path: Path) -> Decoded:
+    """Reads what `write` has written. One of files.NPZ_FAULTS if it is not there or damaged."""
+    with np.load(path) as stored:  # zip checks the CRC of its content
+        arrays = dict(stored)
+    faults = json.loads(str(arrays.pop("faults")))
+    return Decoded(arrays, {int(index): fault for index, fault in faults.items()})
 
 
-def verify(path: Path) -> None:
-    """Reads all of a folder's files. OSError or ValueError if they are not what was written."""
-    load(path)
-    for name, checksum in _about(path)["checksums"].items():
-        if _checksum(path / name) != checksum:
-            raise ValueError(f"{path / name} has changed")
-
-
-def _about(path: Path) -> dict[str, dict[str, Any]]:
-    about = json.loads((path / _ABOUT).read_text())
-    if not (isinstance(about, dict) and about.keys() == {"faults", "checksums"}):
-        raise ValueError(f"{path / _ABOUT} is damaged")
-    if not all(isinstance(part, dict) for part in about.values()):
-        raise ValueError(f"{path / _ABOUT} is damaged")
-    if not {f"{name}.npy" for name in _NEEDED} <= about["checksums"].keys():
-        raise ValueError(f"{path} lacks a file")
-    return about
-
-
-def _checksum(file: Path) -> int:
-    found = google_crc32c.Checksum()
-    with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK_BYTES):
-            found.update(chunk)
-    return int.from_bytes(found.digest(), "big")
+def write(path: Path, decoded: Decoded) -> None:
+    """Writes the file at once or not at all. OSError if it cannot."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {**decoded.arrays, "faults": json.dumps(decoded.faults)}
+    with atomic_file(path) as part, part.open("wb") as opened:
+        np.savez(opened, **arrays)
 
 
 def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> tuple[int, int]:
@@ -161,7 +159,7 @@ class _OfOneSize(DerivedSource):
         return examples
 
 
-def of_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Source:
+def _of_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Source:
     """The source, whose `read` refuses images that do not make one size with the others."""
     if preprocess.output_size is not None:
         return source
@@ -171,7 +169,7 @@ def of_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int
 
 def check_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> None:
     """UserError if an image would not make one size with the others; reads all of them."""
-    checked = of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
+    checked = _of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
     if checked is not source:
         for start in range(0, source.num_examples, _BATCH):
             checked.read(np.arange(start, min(start + _BATCH, source.num_examples)))
@@ -180,19 +178,15 @@ def check_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: 
 def decode(
     source: Source,
     preprocess: Preprocess,
-    path: Path,
     *,
     on_bad_image: str,
     max_image_pixels: int,
     threads: int,
     progress: Callable[[int, int], None],
-) -> None:
-    """Makes the folder `path`; nothing is left of it after an error.
-
-    `preprocess` must not have random ops. UserError for bad data, and where there is no room.
-    """
+) -> Decoded:
+    """Decodes all images; arguments and errors as in `load_or_decode`."""
     size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
-    source = of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
+    source = _of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
     with eval_batches(
         source,
         preprocess.with_size(size),
@@ -201,127 +195,39 @@ def decode(
         max_image_pixels=max_image_pixels,
         threads=threads,
     ) as batches:
-        write(path, source, size, batches, bad_image=batches.bad_image, progress=progress)
+        return collect(source, size, batches, bad_image=batches.bad_image, progress=progress)
 
 
-def write(
-    path: Path,
+def collect(
     source: Source,
     size: tuple[int, int],
     batches: Iterable[HostBatch],
     *,
     bad_image: Callable[[int], str],
     progress: Callable[[int, int], None],
-) -> None:
-    """Makes the folder `path` of batches as pipeline.Batches has them, of images of `size`.
+) -> Decoded:
+    """The set of batches as pipeline.Batches has them, of images of `size`.
 
     They hold every example once, in order. `bad_image(index)`: file and fault of an example that
-    has weight 0. UserError where there is no room.
+    has weight 0.
     """
     number, labels = source.num_examples, source.max_labels
-    shapes: dict[str, tuple[tuple[int, ...], type]] = {
-        "images": ((number, *size, 3), np.uint8),
-        "labels": ((number, labels), np.int32),
-        "weight": ((number,), np.float32),
+    arrays: dict[str, np.ndarray] = {
+        "images": np.empty((number, *size, 3), np.uint8),
+        "labels": np.empty((number, labels), np.int32),
+        "weight": np.empty((number,), np.float32),
     }
     if source.weighted:
-        shapes["label_weights"] = ((number, labels), np.float32)
-    _check_room(path.parent, sum(math.prod(s) * np.dtype(d).itemsize for s, d in shapes.values()))
-    with atomic_folder(path) as part:
-        arrays = {
-            name: np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype, shape)
-            for name, (shape, dtype) in shapes.items()
-        }
-        faults: dict[int, str] = {}
-        done = 0
-        for batch in batches:
-            there = batch["index"] >= 0
-            rows = slice(done, done + int(there.sum()))
-            for name, array in arrays.items():
-                array[rows] = batch["image" if name == "images" else name][there]
-            for index in batch["index"][there & (batch["weight"] == 0)].tolist():
-                faults[index] = bad_image(index)
-            done = rows.stop
-            progress(done, number)
-        for array in arrays.values():
-            array.flush()
-        checksums = {f"{name}.npy": _checksum(part / f"{name}.npy") for name in arrays}
-        (part / _ABOUT).write_text(json.dumps({"faults": faults, "checksums": checksums}))
-
-
-def _check_room(parent: Path, needed_bytes: int) -> None:
-    parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(parent).free
-    if needed_bytes > free:
-        raise UserError(
-            f"input.cache=device: the decoded images take {format_bytes(needed_bytes)} in {parent},"
-            f" whose disk has {format_bytes(free)} left. Make room, or set XDG_CACHE_HOME to a "
-            "folder on another disk."
-        )
-
-
-class Slots:
-    """Iterates over a host's batches like pipeline.Batches, but they name examples, without pixels.
-
-    A batch of b slots is a dictionary of arrays:
-
-        example  int32   [b]             index of the example in the set; -1 for padding
-        draws    float32 [b, num_draws]  the numbers of its random ops
-        index    int64   [b]             as `example`
-        weight   float32 [b]             1; 0 for a bad image, and for padding
-    """
-
-    def __init__(
-        self,
-        decoded: Decoded,
-        ops: DeviceOps,
-        choose: Choose,
-        *,
-        num_rows: int,
-        batches: Iterable[int],
-    ) -> None:
-        """`choose` gives the examples of slots, `num_rows` a batch; `batches` are their numbers."""
-        self._decoded, self._ops, self._choose = decoded, ops, choose
-        self._num_rows, self._batches = num_rows, batches
-
-    def __iter__(self) -> Iterator[HostBatch]:
-        weights = np.asarray(self._decoded.arrays["weight"])
-        for batch in self._batches:
-            slots = np.arange(batch * self._num_rows, (batch + 1) * self._num_rows)
-            indices, seeds = self._choose(slots)
-            indices = np.where(indices < self._decoded.num_examples, indices, NO_EXAMPLE)
-            yield {
-                "example": indices.astype(np.int32),
-                "draws": self._ops.draw(seeds),
-                "index": indices,
-                "weight": np.where(indices < 0, np.float32(0), weights[indices]),
-            }
-
-    def bad_image(self, index: int) -> str:
-        """The file and the fault of a bad image."""
-        return self._decoded.faults[index]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def train_slots(
-    decoded: Decoded,
-    ops: DeviceOps,
-    *,
-    stream: Stream,
-    batch_size: int,
-    seed: int,
-    start_step: int,
-    rows: np.ndarray,
-) -> Slots:
-    """The slots that pipeline.train_batches would fill; arguments as there."""
-    choose = streams.train_slots(stream, rows, batch_size, seed)
-    return Slots(decoded, ops, choose, num_rows=len(rows), batches=itertools.count(start_step))
-
-
-def eval_slots(decoded: Decoded, ops: DeviceOps, *, batch_size: int, rows: np.ndarray) -> Slots:
-    """The slots that pipeline.eval_batches would fill; arguments as there."""
-    _, num_batches = streams.eval_counts(decoded.num_examples, rows, batch_size)
-    choose = streams.eval_slots(rows, batch_size)
-    return Slots(decoded, ops, choose, num_rows=len(rows), batches=range(num_batches))
+        arrays["label_weights"] = np.empty((number, labels), np.float32)
+    faults: dict[int, str] = {}
+    done = 0
+    for batch in batches:
+        there = batch["index"] >= 0
+        rows = slice(done, done + int(there.sum()))
+        for name, array in arrays.items():
+            array[rows] = batch["image" if name == "images" else name][there]
+        for index in batch["index"][there & (batch["weight"] == 0)].tolist():
+            faults[index] = bad_image(index)
+        done = rows.stop
+        progress(done, number)
+    return Decoded(arrays, faults)

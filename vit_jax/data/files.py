@@ -11,6 +11,8 @@ import errno
 import glob as local_glob
 import os
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -21,6 +23,13 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 
 T = TypeVar("T")
+
+# What NumPy and zipfile raise for a file of numpy.savez that is not there, cut off, changed, or
+# another kind of file.
+NPZ_FAULTS = (
+    OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
 
 RETRY_SECS = (1, 2, 4, 8, 16)  # before the second, third, ... attempt
 _PASSING = frozenset(

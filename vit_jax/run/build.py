@@ -55,7 +55,6 @@ class Run:
     Attributes:
       requested, config: the config, and with weights by name pinned.
       eval_data: the data of each evaluation.
-      splits: those of training and of the evaluations.
       cached_bytes: of the images that each device keeps.
       trained: the description of init.weights; None if the run does not start from them.
       shapes: shapes of the arrays taken from there, by the parameters' names.
@@ -70,7 +69,6 @@ class Run:
     batch_layout: Batch
     step: StepParts
     eval_data: dict[str, EvalData]
-    splits: list[SplitOfRun]
     cached_bytes: int
     evals: Evals
     trained: CheckpointInfo | None
@@ -160,7 +158,6 @@ class Run:
             batch_layout=batch_layout,
             step=step,
             eval_data=data,
-            splits=splits,
             cached_bytes=cached,
             evals=evals,
             trained=trained,
@@ -169,8 +166,7 @@ class Run:
         )
 
     def feed(self, *, start_step: int) -> Feed:
-        """The batches from a step on; what input.cache=device keeps is decoded before."""
-        device_cache.decode(self.config, self.splits, self.source.num_classes)
+        """The batches from a step on."""
         return inputs.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
 
 
@@ -229,7 +225,6 @@ def _cached_bytes(
         return 0
     there = [split for split in splits if split is not NOT_MADE]
     sizes = [attempt(split.where, device_cache.check_cached, c, split, mesh) for split in there]
-    attempt("input", device_cache.check_folder, c, there, after=sizes)
     return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
 
 

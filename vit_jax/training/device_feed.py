@@ -6,6 +6,7 @@ The pixels are those of the host's pipeline, bit for bit: a batch may come from 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +14,51 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes
-from vit_jax.data.decoded import Decoded, Slots
+from vit_jax.data.decoded import Decoded
 from vit_jax.data.ops.table import DeviceOps
+from vit_jax.data.order.streams import Choose
+from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
 from vit_jax.data.source import NO_LABEL
 from vit_jax.parallel.mesh import BATCH_AXES
-from vit_jax.training.feed import BadImages, Feed
+from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.training.objective import Batch
 
 # The names of a batch's arrays, by those of a decoded set.
 _NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights"}
+
+
+class _Slots:
+    """Iterates over a host's batches like pipeline.Batches, but they name examples, without pixels.
+
+    A batch of b slots is a dictionary of arrays:
+
+        example  int32   [b]             index of the example in the set; -1 for padding
+        draws    float32 [b, num_draws]  the numbers of its random ops
+        index    int64   [b]             as `example`
+        weight   float32 [b]             1; 0 for a bad image, and for padding
+    """
+
+    def __init__(self, cached: CachedSet, choose: Choose, batches: Iterable[int]) -> None:
+        self._cached, self._choose, self._batches = cached, choose, batches
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        weights, num_rows = self._cached.weight, self._cached.num_rows
+        for batch in self._batches:
+            indices, seeds = self._choose(np.arange(batch * num_rows, (batch + 1) * num_rows))
+            indices = np.where(indices < len(weights), indices, NO_EXAMPLE)
+            yield {
+                "example": indices.astype(np.int32),
+                "draws": self._cached.ops.draw(seeds),
+                "index": indices,
+                "weight": np.where(indices < 0, np.float32(0), weights[indices]),
+            }
+
+    def bad_image(self, index: int) -> str:
+        """The file and the fault of a bad image."""
+        return self._cached.faults[index]
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class CachedSet:
@@ -31,8 +68,9 @@ class CachedSet:
     has; then each adds what it has of a batch to what the others have.
 
     Attributes:
-      decoded: the set.
       ops: the random ops.
+      weight, faults: of the examples, as in Decoded.
+      num_rows: rows of a batch that this host names.
 
     Args:
       decoded, ops: the set, and the random ops.
@@ -45,7 +83,9 @@ class CachedSet:
     ) -> None:
         sharding, (batch_size,) = layout["weight"].sharding, layout["weight"].shape
         assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
-        self.decoded, self.ops, mesh = decoded, ops, sharding.mesh
+        self.ops, mesh = ops, sharding.mesh
+        self.weight, self.faults = decoded.arrays["weight"], decoded.faults
+        self.num_rows = len(own_rows(layout["weight"]))
         self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
         self._rows = -(-decoded.num_examples // self._parts)  # of a part
         of_set, of_batch = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
@@ -65,12 +105,23 @@ class CachedSet:
         self._batch = jax.jit(make).lower(self._arrays, self._slots).compile()
 
     def feed(
-        self, slots: Slots, *, timeout_secs: float, bad_images: BadImages | None = None
+        self,
+        choose: Choose,
+        batches: Iterable[int],
+        *,
+        timeout_secs: float,
+        bad_images: BadImages | None = None,
     ) -> Feed:
-        """A feed of the batches that `slots` name; arguments as Feed's."""
-        finish = functools.partial(self._batch, self._arrays)
+        """A feed of the batches of these numbers; `choose` gives the examples of this host's slots.
+
+        The other arguments are Feed's.
+        """
         return Feed(
-            slots, self._slots, timeout_secs=timeout_secs, bad_images=bad_images, finish=finish
+            _Slots(self, choose, batches),
+            self._slots,
+            timeout_secs=timeout_secs,
+            bad_images=bad_images,
+            finish=functools.partial(self._batch, self._arrays),
         )
 
     def _place(self, array: np.ndarray, sharding: NamedSharding) -> jax.Array:

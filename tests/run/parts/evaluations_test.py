@@ -12,9 +12,7 @@ from PIL import Image
 from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
-from vit_jax.data import decoded
 from vit_jax.data.source import DerivedSource
-from vit_jax.run import decode
 from vit_jax.run.parts import eval_data, evaluations, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
 from vit_jax.training.evals.table import FrozenConfig
@@ -148,15 +146,19 @@ def test_features_of_any_classes_are_compared(of_imagenet):
     look(shots=(), neighbours=(1,), train_split="val[2:]", split="val[:2]")
 
 
-def test_both_splits_of_features_are_decoded_apart(of_imagenet, tmp_path):
+def test_both_splits_of_features_may_be_on_the_devices(of_imagenet, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = frozen(of_imagenet, shots=(1,), neighbours=(), split="val[:2]")
+    config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache="device"))
     classes = ModelClasses(2, None)
     data = eval_data.eval_data("f", config, classes, inputs.mesh(config.mesh), (8, 8))
-    folders = {part.split.where: tmp_path / part.split.where for part in data.parts}
-    written = configs.to_dict(config)
-    job = {"config": written, "num_classes": 2, "folders": {w: str(f) for w, f in folders.items()}}
-    decode.decode(job)
-    assert [decoded.load(folder).num_examples for folder in folders.values()] == [6, 2]
+    good = []
+    for part in data.parts:
+        feed, num_batches = part.open_feed()
+        with feed:
+            good.append(sum(int(next(feed)["weight"].sum()) for _ in range(num_batches)))
+    assert good == [6, 2]
+    assert len(list((tmp_path / "cache" / "vit_jax" / "decoded").iterdir())) == 2
 
 
 def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagenet, tmp_path):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from vit_jax.core import errors
@@ -110,18 +108,6 @@ def in_use(group: str) -> list[Any]:
 def versions() -> dict[str, str]:
     """Versions of the distributions whose parts were found so far, by name."""
     return {distribution: version for _, distribution, version in _loaded.values()}
-
-
-def refuse_added(config: Mapping[str, Any], *, where: str) -> None:
-    """UserError if a config names a part that only this process has, for `where`, another one."""
-    text = json.dumps(config)
-    for group, name in _added:
-        if group != "loggers" and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
-            raise errors.UserError(
-                f"{where} decodes in a process of its own, which does not know {name!r}: "
-                f"plugins.add({group!r}, {name!r}, ...) was called in this one. Give it as an "
-                f"entry point of an installed package (docs/plugins.md), or set input.cache=ram."
-            )
 
 
 def _entries(group: str) -> list[importlib.metadata.EntryPoint]:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import class_names, errors, synsets
-from vit_jax.data.order import label_index, subset
+from vit_jax.data.order import label_index, streams, subset
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
@@ -182,16 +182,15 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
     rows, num_batches = own_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
     split = SplitOfRun(where, source, c.preprocess)
-    cached = functools.cache(lambda: cached_set(config, split, source.num_classes, arrays))
+    cached = functools.cache(lambda: cached_set(input, split, arrays))
 
     def open_feed() -> tuple[Feed, int]:
-        from vit_jax.data import decoded, pipeline
+        from vit_jax.data import pipeline
 
         told: dict[str, Any] = {"timeout_secs": input.timeout_secs, "bad_images": bad_images}
         if is_cached(input):
-            stored, ops = cached().decoded, cached().ops
-            slots = decoded.eval_slots(stored, ops, batch_size=batch_size, rows=rows)
-            return cached().feed(slots, **told), num_batches
+            choose = streams.eval_slots(rows, batch_size)
+            return cached().feed(choose, range(num_batches), **told), num_batches
         batches = pipeline.eval_batches(
             source,
             c.preprocess,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
-from vit_jax.data import decoded
+from vit_jax.data.order import streams
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import device_cache
 from vit_jax.run.parts.device_cache import SplitOfRun
@@ -79,29 +80,14 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
 
     With input.cache=device, their images are made there.
     """
-    rows = own_rows(layout["weight"])
-    if device_cache.is_cached(config.input):
-        return _cached_feed(config, source, layout, rows, start_step)
+    c, rows = config.input, own_rows(layout["weight"])
+    if device_cache.is_cached(c):
+        cached = device_cache.cached_set(c, SplitOfRun("input", source, c.preprocess), layout)
+        order = stream(c, source, seed=config.seed)
+        choose = streams.train_slots(order, rows, c.batch_size, config.seed)
+        return cached.feed(choose, itertools.count(start_step), timeout_secs=c.timeout_secs)
     batches = train_batches(config, source, start_step=start_step, rows=rows)
-    return Feed(batches, layout, timeout_secs=config.input.timeout_secs)
-
-
-def _cached_feed(
-    config: RunConfig, source: Source, layout: Batch, rows: np.ndarray, start_step: int
-) -> Feed:
-    c = config.input
-    split = SplitOfRun("input", source, c.preprocess)
-    cached = device_cache.cached_set(config, split, source.num_classes, layout)
-    slots = decoded.train_slots(
-        cached.decoded,
-        cached.ops,
-        stream=stream(c, source, seed=config.seed),
-        batch_size=c.batch_size,
-        seed=config.seed,
-        start_step=start_step,
-        rows=rows,
-    )
-    return cached.feed(slots, timeout_secs=c.timeout_secs)
+    return Feed(batches, layout, timeout_secs=c.timeout_secs)
 
 
 def bad_images(

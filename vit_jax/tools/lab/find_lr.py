@@ -28,8 +28,7 @@ from vit_jax.draw import charts
 from vit_jax.draw.style import lettering, look, palette
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.run.parts import device_cache, examples, inputs, networks, pins, updates
-from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts import examples, inputs, networks, pins, updates
 from vit_jax.run.session import first_state
 from vit_jax.store import disk_space
 from vit_jax.tools.look.preview import save
@@ -141,8 +140,6 @@ def rate_test(
         rising=lambda step: min_lr * jnp.exp(growth * step),
     )
     networks.check_init(config.init)
-    split = SplitOfRun("input", source, config.input.preprocess)
-    device_cache.decode(config, [split], source.num_classes)
     rates: list[float] = []
     losses: list[float] = []
     with (
