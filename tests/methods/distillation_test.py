@@ -166,7 +166,7 @@ def test_the_teacher_sees_images_as_it_was_trained(saved, size):
     teacher = teachers.teacher(config, mesh, num_classes=4, class_names=())
     pixels = np.random.default_rng(1).uniform(size=(2, 8, 8, 3)).astype(np.float32)
     with jax.set_mesh(mesh):
-        look = teacher.bind(teacher.found.read())
+        look = teacher.bind(teacher.model.read())
         found = look((pixels - np.array(config.input.mean)) / np.array(config.input.std))
     model = weights.load(path, image_size=size)
     about = model.preprocess
