@@ -1,6 +1,7 @@
 """What a file does not state: who is asked, what is assumed, and what is said of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import prepared
-from vit_jax.weights.external import Given
 from vit_jax.weights.files import Tensor
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import understand
@@ -207,14 +207,14 @@ def test_a_bare_file_says_what_is_assumed_of_it():
     assert set(there.assumed) == {"num_heads", "image_size", "gelu", "norm_epsilon", "preprocess"}
     said = there.assumptions()
     assert "num_heads=12" in said and "gelu=exact" in said and "mean 0.5 0.5 0.5" in said
-    assert understand(opened(768, 12), Given(num_heads=6)).spec.num_heads == 6
+    assert understand(replace(opened(768, 12), caller_num_heads=6)).spec.num_heads == 6
 
 
 @pytest.mark.parametrize("width", [1152, 1280, 1408, 1664])
 def test_heads_that_nothing_decides_are_asked_for(width):
     with pytest.raises(UserError, match="num_heads="):
         understand(opened(width, 2))
-    assert understand(opened(width, 2), Given(num_heads=16)).spec.num_heads == 16
+    assert understand(replace(opened(width, 2), caller_num_heads=16)).spec.num_heads == 16
 
 
 def test_assumptions_are_said_once_on_stderr(tmp_path, capsys):

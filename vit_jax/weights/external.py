@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from vit_jax import models
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError, nearest
@@ -36,23 +34,6 @@ USUAL_HEAD_SIZE, USUAL_WIDTHS = 64, range(64, 1025)
 BARE = ("gelu", "norm_epsilon", "preprocess")
 # Letters of sizes, by field of a ViT.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
-_POSITIONS = "positions/embedding"
-_DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
-
-
-class Given(NamedTuple):
-    """The caller's word on what a file does not state.
-
-    Attributes:
-      image_size: (height, width) in pixels.
-      num_heads: of a ViT, whose arrays show it in few formats.
-    """
-
-    image_size: tuple[int, int] | None = None
-    num_heads: int | None = None
-
-
-NOTHING_GIVEN = Given()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +44,6 @@ class ExternalWeights:
       name: such as "ViT-B/16"; the spec has all that differs from the fields that it implies.
       num_classes: 0 for a model without a head.
       match: gives the parameters.
-      pads_class_position: whether the class token has no position, which equals one of zeros.
       assumed: the fields of the model, "image_size" and "preprocess" that nothing states.
       left_out: arrays that the format's own model of this kind does not compute with either.
       positions_for: (height, width) of the images that learned positions are for, where
@@ -78,7 +58,6 @@ class ExternalWeights:
     class_names: ClassNames
     preprocess: models.Preprocess
     match: Match
-    pads_class_position: bool
     assumed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     positions_for: tuple[int, int] | None = None
@@ -110,31 +89,6 @@ class ExternalWeights:
         values = [words.get(x) or f"{x}={getattr(self.spec, x)}" for x in self.assumed]
         return f"nothing beside the arrays states it, so these are assumed: {', '.join(values)}."
 
-    def array(self, name: str) -> np.ndarray:
-        """The model's parameter of this name, float32."""
-        if name == _DISTILLATION_POSITION:
-            table = self.match.ours(_POSITIONS)
-            return np.zeros_like(table[0]) if self.pads_class_position else table[1]
-        array = self.match.ours(name)
-        if name == _POSITIONS and self.pads_class_position:
-            return np.concatenate([np.zeros_like(array[:1]), array])
-        if name == _POSITIONS and self.match.has("distillation_token"):
-            return np.delete(array, 1, axis=0)
-        return array
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all parameters, by name."""
-        shapes = self.match.shapes()
-        if self.pads_class_position:
-            rows, width = shapes[_POSITIONS]
-            shapes[_POSITIONS] = (rows + 1, width)
-        elif self.match.has("distillation_token"):
-            rows, width = shapes[_POSITIONS]
-            shapes[_POSITIONS] = (rows - 1, width)
-        if self.match.has("distillation_token"):
-            shapes[_DISTILLATION_POSITION] = shapes[_POSITIONS][1:]
-        return shapes
-
 
 @dataclasses.dataclass(frozen=True)
 class Format:
@@ -156,7 +110,7 @@ class Format:
     """
 
     destination: str
-    reads: Callable[[Opened, Given], ExternalWeights]
+    reads: Callable[[Opened], ExternalWeights]
     holds: Callable[[Any, int], bool]
     layout_for: Callable[[Any], Layout]
     documents: Callable[[Any, int, ClassNames, models.Preprocess], Documents]
@@ -168,7 +122,7 @@ class Format:
 
     def recognises(self, opened: Opened) -> bool:
         """Whether a file may be one, by its kind and its config.json."""
-        config = opened.config or {}
+        config = opened.entries
         if opened.kind == "npz" or self.destination == "google_npz":
             return opened.kind == "npz" and self.destination == "google_npz"
         if "model_type" in config:
@@ -182,7 +136,6 @@ def external_weights(
     *,
     fields: Mapping[str, Any] | None = None,
     class_names: ClassNames = None,
-    pads_class_position: bool = False,
     name: str | None = None,
     assumed: tuple[str, ...] = (),
     **others: Any,
@@ -209,7 +162,6 @@ def external_weights(
         class_names=class_names,
         preprocess=preprocess,
         match=match,
-        pads_class_position=pads_class_position,
         assumed=tuple(x for x in there if x in ("image_size", "preprocess") or hasattr(spec, x)),
         **others,
     )
@@ -224,12 +176,7 @@ def vit_sizes(match: Match) -> dict[str, int]:
     return {field: match.sizes[letter] for field, letter in _LETTERS.items()}
 
 
-def with_heads(
-    opened: Opened,
-    match: Match,
-    given: Given = NOTHING_GIVEN,
-    default: int | None = None,
-) -> Match:
+def with_heads(opened: Opened, match: Match, default: int | None) -> Match:
     """The same with its num_heads, for layouts whose arrays do not show it.
 
     It is what config.json says, or `default`, which its architecture implies; without these what
@@ -239,13 +186,13 @@ def with_heads(
     UserError if config.json says another thing than a number; if nothing decides; or for heads that
     do not divide the width.
     """
-    config, width = opened.config or {}, match.sizes["D"]
+    config, width = opened.entries, match.sizes["D"]
     heads = config.get("num_attention_heads", section(config, "model_args").get("num_heads"))
     if heads is not None and (type(heads) is not int or heads < 1):
         raise UserError(f"{opened.path}: its config.json says {heads!r} heads.")
     size = _size_name({**match.sizes, "H": 0})
     assumed: tuple[str, ...] = ()
-    heads = heads or default or given.num_heads
+    heads = heads or default or opened.caller_num_heads
     if heads is None and (size or (width in USUAL_WIDTHS and not width % USUAL_HEAD_SIZE)):
         heads, assumed = width // USUAL_HEAD_SIZE, ("num_heads",)
         heads = SIZES[size]["num_heads"] if size else heads
@@ -273,12 +220,11 @@ def pool(match: Match) -> str:
 def with_image_size(
     opened: Opened,
     match: Match,
-    given: Given,
     stated: tuple[int, int] | None = None,
     *,
     class_position: bool | None = True,
-) -> tuple[Match, bool, tuple[int, int]]:
-    """(the match, whether the class token has no position, (height, width) in pixels)
+) -> tuple[Match, tuple[int, int]]:
+    """(the match with the positions that it has, (height, width) in pixels)
 
     The size is `stated`, in the JSON beside the arrays; without it the caller's, if the positions
     are of that many patches; or else that of a square, which is then assumed.
@@ -290,19 +236,19 @@ def with_image_size(
     UserError if nothing decides, or the positions are not of the size that is stated.
     """
     assumed = dataclasses.replace(match, assumed=(*match.assumed, "image_size"))
-    size = given.image_size
+    size = opened.caller_image_size
     if not match.has("positions"):  # of a ResNet, or fixed: any size will do
-        return (match if stated else assumed), False, stated or size or USUAL_IMAGE_SIZE
+        return (match if stated else assumed), stated or size or USUAL_IMAGE_SIZE
     rows, patch, first = match.sizes["N"], match.patch_pixels, match.first_tokens
     # Rows before those of patches: whether the class token has none.
     ways = {first: False, 0: first > 0}
     if first and class_position is not None:
         del ways[0 if class_position else first]
     patches_of = lambda size: (size[0] // patch) * (size[1] // patch)
-    for size, is_sure in ((stated, True), (given.image_size, False)):
+    for its, as_stated in ((stated, match), (size, assumed)):
         for n, pads in ways.items():
-            if size and rows == n + patches_of(size):
-                return (match if is_sure else assumed), pads, size
+            if its and rows == n + patches_of(its):
+                return dataclasses.replace(as_stated, pads_class_position=pads), its
     there = f"{opened.path} has {rows} positions of patches of {patch} pixels"
     if stated:
         raise UserError(
@@ -313,7 +259,8 @@ def with_image_size(
     squares = [n for n, side in sides.items() if side and side**2 == rows - n]
     if squares[:1] == [next(iter(ways))]:
         side = sides[squares[0]] * patch
-        return assumed, ways[squares[0]], (side, side)
+        match = dataclasses.replace(assumed, pads_class_position=ways[squares[0]])
+        return match, (side, side)
     could_be = "which do not make a square"
     if squares:  # without a position of the class token; with it, they would be a rectangle
         side = sides[squares[0]]
@@ -544,7 +491,7 @@ def check_sizes(opened: Opened, sizes: Mapping[str, Any], defaults: Document | N
     lines = []
     for key, size in sizes.items():
         *sections, last = key.split(".")
-        document: Document = opened.config or {}
+        document: Document = opened.entries
         for name in sections:
             document = section(document, name)
         stated = document.get(last)

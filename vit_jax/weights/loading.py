@@ -1,7 +1,7 @@
 """Loads models from checkpoints of this project and weight files of others.
 
 Another project's file is opened by files/; the one of FORMATS that it fits matches its arrays with
-a table of names (match.py, layout.py), checks what config.json says of them (external.py) and
+a table of names (match.py, tables.py), checks what config.json says of them and
 derives the model (external.py).
 """
 
@@ -34,7 +34,7 @@ from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import external
-from vit_jax.weights.external import ExternalWeights, Given
+from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files import detect_format
 from vit_jax.weights.formats import understand
 from vit_jax.weights.online import Fetched, fetch
@@ -53,7 +53,7 @@ class Loaded(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """What `load`, `load_with_info` and `open_model` take beside the path, each with a default.
+    """What `load`, `load_with_info` and `open_model` take beside the path.
 
     Attributes:
       dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
@@ -80,18 +80,6 @@ class Options(TypedDict, total=False):
     scan: bool | None
 
 
-DEFAULTS: Options = {
-    "dtype": None,
-    "ema": False,
-    "mesh": None,
-    "head": "keep",
-    "image_size": None,
-    "num_heads": None,
-    "position_resize": None,
-    "scan": None,
-}
-
-
 def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
     """A trained model, in evaluation mode; an optimizer's state is not read.
 
@@ -99,7 +87,7 @@ def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
         Google's .npz, a .safetensors file of Hugging Face or timm, or a folder as these have it.
         The contents tell which it is, not the name. Or the name of weights that are fetched first:
-        "hf:google/vit-base-patch16-224", "timm:vit_tiny_patch16_224", an address (online/names.py).
+        "hf:google/vit-base-patch16-224", "timm:vit_tiny_patch16_224", an address (online/).
       options: see `Options`.
 
     Raises:
@@ -198,7 +186,7 @@ class CheckpointInfo:
         """
         under = self._under(ema)
         if self.external:
-            return {name: _placed(self.external.array(name), x) for name, x in layout.items()}
+            return {name: _placed(self.external.match.array(name), x) for name, x in layout.items()}
         shapes = self._shapes_under(f"{under}/")
         factors = {name: _factors(name, shapes) for name in layout}
         wanted = dict(layout)
@@ -278,30 +266,37 @@ class LazyModel:
         return pytrees.unflatten(params)
 
 
-def open_model(path: str | epath.Path, **options: Unpack[Options]) -> LazyModel:
+def open_model(
+    path: str | epath.Path,
+    *,
+    dtype: str | None = None,
+    ema: bool = False,
+    mesh: Mesh | None = None,
+    head: str = "keep",
+    image_size: int | tuple[int, int] | None = None,
+    num_heads: int | None = None,
+    position_resize: str | None = None,
+    scan: bool | None = None,
+) -> LazyModel:
     """The model that `load_with_info` would load, by shapes and shardings alone. UserError."""
-    if unknown := set(options) - set(DEFAULTS):
-        raise TypeError(f"no options of weights: {', '.join(sorted(unknown))}")
-    o = DEFAULTS | options
-    dtype, image_size = o["dtype"], o["image_size"]
     for word, choices in (
-        (o["head"], ("keep", "drop")),
-        (o["position_resize"] or "bilinear", tuple(METHODS)),
+        (head, ("keep", "drop")),
+        (position_resize or "bilinear", tuple(METHODS)),
         (dtype or "float32", ("float32", "bfloat16")),
     ):
         if word not in choices:
             raise UserError(f"{word!r}. {nearest(str(word), choices)}")
     size = None if image_size is None else external.sides("image_size", image_size)
-    about = checkpoint_info(path, image_size=size, num_heads=o["num_heads"])
-    changes = {f: x for f, x in (("dtype", dtype), ("scan", o["scan"])) if x is not None}
-    if o["head"] == "drop" and hasattr(about.spec, "probabilities"):
+    about = checkpoint_info(path, image_size=size, num_heads=num_heads)
+    changes = {f: x for f, x in (("dtype", dtype), ("scan", scan)) if x is not None}
+    if head == "drop" and hasattr(about.spec, "probabilities"):
         changes["probabilities"] = "softmax"  # there are none
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess
     if size is not None and size != preprocess.image_size:
         _check_size(about, size)
         preprocess = _at(preprocess, size)
-    num_classes = 0 if o["head"] == "drop" else about.num_classes
+    num_classes = 0 if head == "drop" else about.num_classes
 
     def make() -> Any:
         return models.build(
@@ -313,13 +308,12 @@ def open_model(path: str | epath.Path, **options: Unpack[Options]) -> LazyModel:
         )
 
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
-    mesh, ema = o["mesh"], o["ema"]
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     shapes = about.param_shapes(ema=ema)
     for name, x in pytrees.flatten(layout).items():
         check_resizable(name, shapes.get(name, x.shape), x.shape)
     usual = about.external.position_resize if about.external else "bilinear"
-    method = o["position_resize"] or usual
+    method = position_resize or usual
     if size is None and about.external and (stated := about.external.positions_for):
         old, new = (" x ".join(map(str, pair)) for pair in (stated, preprocess.image_size))
         _say_once(
@@ -376,8 +370,10 @@ def checkpoint_info(
         info = _own(fetched.path)
         _check_heads(fetched, info.spec, num_heads)
         return info
-    given = Given(image_size, num_heads)
-    contents = understand(detect_format.open_weights(Path(fetched.path)), given)
+    opened = detect_format.open_weights(Path(fetched.path))
+    contents = understand(
+        dataclasses.replace(opened, caller_image_size=image_size, caller_num_heads=num_heads)
+    )
     _check_heads(fetched, contents.spec, num_heads)
     for notice in contents.notices():
         _say_once(f"Notice: {fetched.name or fetched.path}: {notice}")
@@ -388,7 +384,7 @@ def checkpoint_info(
         num_classes=contents.num_classes,
         class_names=contents.class_names,
         preprocess=contents.preprocess,
-        shapes={f"params/{name}": shape for name, shape in contents.shapes().items()},
+        shapes={f"params/{name}": shape for name, shape in contents.match.shapes().items()},
         external=contents,
         fetched_by=fetched.name,
     )
@@ -469,7 +465,7 @@ def _say_once(line: str) -> None:
 def is_external(path: str | epath.Path) -> bool:
     """Whether `path` is a file or folder of another project, not a checkpoint of this one.
 
-    Names of weights (online/names.py) are none: `fetch` says where their files are.
+    Names of weights (online/) are none: `fetch` says where their files are.
     """
     # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))

@@ -33,6 +33,8 @@ from vit_jax.weights.tables import (
 )  # fmt: skip
 
 T = TypeVar("T")
+_POSITIONS = "positions/embedding"
+_DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
 MAX_NEAREST = 20  # names whose nearest one is searched
 MAX_SEARCHED = 2000  # names among which the nearest one is searched
 MAX_PROBLEMS_SHOWN = 40
@@ -58,6 +60,7 @@ class Match:
       tensors: the file's arrays by the layout's names.
       rules: the rules of the parameters that the file has.
       assumed: what nothing states about it (external.ExternalWeights).
+      pads_class_position: whether the class token has no position, which equals one of zeros.
     """
 
     layout: Layout
@@ -65,6 +68,7 @@ class Match:
     tensors: Tensors
     rules: tuple[Rule, ...]
     assumed: tuple[str, ...] = ()
+    pads_class_position: bool = False
 
     @functools.cached_property
     def misfits(self) -> int:
@@ -106,18 +110,39 @@ class Match:
         """Whether the file has this part."""
         return any(part(r.ours) == name for r in self.rules)
 
-    def ours(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray:
         """Our parameter of this name, float32."""
+        if name == _DISTILLATION_POSITION:
+            table = self._stored(_POSITIONS)
+            return np.zeros_like(table[0]) if self.pads_class_position else table[1]
+        array = self._stored(name)
+        if name == _POSITIONS and self.pads_class_position:
+            return np.concatenate([np.zeros_like(array[:1]), array])
+        if name == _POSITIONS and self.has("distillation_token"):
+            return np.delete(array, 1, axis=0)
+        return array
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all parameters, by our names."""
+        shapes = {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
+        if self.pads_class_position:
+            rows, width = shapes[_POSITIONS]
+            shapes[_POSITIONS] = (rows + 1, width)
+        elif self.has("distillation_token"):
+            rows, width = shapes[_POSITIONS]
+            shapes[_POSITIONS] = (rows - 1, width)
+        if self.has("distillation_token"):
+            shapes[_DISTILLATION_POSITION] = shapes[_POSITIONS][1:]
+        return shapes
+
+    def _stored(self, name: str) -> np.ndarray:
+        """A parameter as the file has it, in our order."""
         (own,) = [r for r in self.rules if r.ours == name]
         array = np.empty(shape(own.own_axes, self.sizes), np.float32)
         for piece in pieces(own, self.sizes):
             theirs = self.tensors[piece.name].read()
             array[piece.place] = rearrange(theirs, own.axes, piece.axes, self.sizes)
         return array
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all parameters, by our names."""
-        return {r.ours: shape(r.own_axes, self.sizes) for r in self.rules}
 
 
 class MisfitError(Exception):

@@ -42,6 +42,8 @@ class Opened:
       config: config.json, None without it.
       preprocessor: preprocessor_config.json, None without it.
       note: a sentence on where in the file the arrays are; empty if they are all of it.
+      caller_image_size: (height, width) in pixels, where the file does not state it.
+      caller_num_heads: of a ViT, whose arrays show it in few formats.
     """
 
     path: Path
@@ -50,6 +52,13 @@ class Opened:
     config: dict[str, Any] | None
     preprocessor: dict[str, Any] | None
     note: str = ""
+    caller_image_size: tuple[int, int] | None = None
+    caller_num_heads: int | None = None
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """Those of config.json; none without it."""
+        return self.config or {}
 
 
 def is_external(path: Path) -> bool:

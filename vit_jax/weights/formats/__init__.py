@@ -3,7 +3,7 @@
 import dataclasses
 
 from vit_jax.core.errors import UserError, safe_repr
-from vit_jax.weights.external import NOTHING_GIVEN, ExternalWeights, Format, Given
+from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import dino, google_npz, huggingface, timm
 from vit_jax.weights.match import Match, MisfitError, read_without
@@ -19,7 +19,7 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
+def understand(opened: Opened) -> ExternalWeights:
     """The model in another project's file.
 
     Raises:
@@ -28,26 +28,26 @@ def understand(opened: Opened, given: Given = NOTHING_GIVEN) -> ExternalWeights:
     """
     note = ""
     try:
-        there = _read(opened, given)
+        there = _read(opened)
     except MisfitError as misfit:
-        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors), given)
+        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors))
         there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
     return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
 
 
-def _read(opened: Opened, given: Given) -> ExternalWeights:
+def _read(opened: Opened) -> ExternalWeights:
     """The model in the first format that the file fits. MisfitError with all matches if none."""
     matches: list[Match] = []
     for format_ in FORMATS:
         if format_.recognises(opened):
             try:
-                return format_.reads(opened, given)
+                return format_.reads(opened)
             except MisfitError as misfit:
                 matches += misfit.args[0]
     if matches:
         raise MisfitError(matches)
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
-    kind = safe_repr((opened.config or {})["model_type"])
+    kind = safe_repr(opened.entries["model_type"])
     raise UserError(
         f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} "
         "can be read."

@@ -21,7 +21,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.nn.posemb import ROTARY_BASE
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format, Given
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format
 from vit_jax.weights.files import Tensor, Tensors, of_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
@@ -119,8 +119,8 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
     return halves
 
 
-def _read(opened: Opened, given: Given) -> ExternalWeights:
-    kind = (opened.config or {})["model_type"]
+def _read(opened: Opened) -> ExternalWeights:
+    kind = opened.entries["model_type"]
     config = huggingface.with_defaults(opened, CONFIGS[kind])
     gated = any(PACKED in name for name in opened.tensors)
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
@@ -140,7 +140,7 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
     preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
     grid = (x // sizes["P"] for x in preprocess.image_size)
     return external.external_weights(
-        external.with_heads(opened, match, given, config["num_attention_heads"]),
+        external.with_heads(opened, match, config["num_attention_heads"]),
         preprocess,
         fields={
             **huggingface.fields(config, match),
@@ -318,7 +318,7 @@ def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layo
     )
 
 
-def _read_v3(opened: Opened, given: Given) -> ExternalWeights:
+def _read_v3(opened: Opened) -> ExternalWeights:
     """The model, which takes images of any size."""
     config = huggingface.with_defaults(opened, V3_CONFIG)
     fields = _v3_fields(config)
@@ -329,7 +329,7 @@ def _read_v3(opened: Opened, given: Given) -> ExternalWeights:
     sizes, registers = match.sizes, match.sizes.get("R", 0)
     stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
     external.check_sizes(opened, external.token_sizes(sizes) | stated, V3_CONFIG)
-    match = external.with_heads(opened, match, given, config["num_attention_heads"])
+    match = external.with_heads(opened, match, config["num_attention_heads"])
     fields |= external.vit_sizes(match) | {"registers": registers}
     return external.external_weights(
         match,

@@ -20,7 +20,7 @@ from vit_jax.models.bit import BiTSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, Given
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import best
 from vit_jax.weights.tables import FLAX, Layout, rules
@@ -139,16 +139,14 @@ _LAYOUTS = (
 )
 
 
-def _read(opened: Opened, given: Given) -> ExternalWeights:
+def _read(opened: Opened) -> ExternalWeights:
     """The model; the file states nothing about images, so whole images are used."""
     match = best(_LAYOUTS, opened.tensors)
     # The class token of the released models has a position, that of big_vision's has none.
     released = not match.layout.title.startswith("big_vision")
-    match, pads, size = external.with_image_size(opened, match, given, class_position=released)
+    match, size = external.with_image_size(opened, match, class_position=released)
     preprocess = models.Preprocess(size, size)
-    return external.external_weights(
-        match, preprocess, pads_class_position=pads, assumed=("preprocess",)
-    )
+    return external.external_weights(match, preprocess, assumed=("preprocess",))
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:

@@ -26,7 +26,7 @@ from vit_jax.models.family import ModelSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.resnet_spec import EXPANSION, GROUPS
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, Given
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files import Tensors
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface_processors
@@ -118,28 +118,27 @@ LAYOUTS = {
 }
 
 
-def _read(opened: Opened, given: Given) -> ExternalWeights:
-    kind = (opened.config or {}).get("model_type")
+def _read(opened: Opened) -> ExternalWeights:
+    kind = opened.entries.get("model_type")
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
     read, left_out = _without_pooler(opened.tensors)
     match = best(layouts, read)
     config = with_defaults(opened, VIT_CONFIG)
     sizes = {
         "intermediate_size": match.sizes["M"],
-        "image_size": external.images("image_size", match, given.image_size),
+        "image_size": external.images("image_size", match, opened.caller_image_size),
     }
     if match.has("pre_logits"):
         sizes["pooler_output_size"] = match.sizes["E"]
         external.word(config, "pooler_act", "tanh", ("tanh",))
     check_sizes(opened, match, VIT_CONFIG, sizes)
     size = external.sides("image_size", config["image_size"]) if opened.config else None
-    match, pads, image_size = external.with_image_size(opened, match, given, size)
+    match, image_size = external.with_image_size(opened, match, size)
     return external.external_weights(
-        external.with_heads(opened, match, given, config["num_attention_heads"]),
+        external.with_heads(opened, match, config["num_attention_heads"]),
         huggingface_processors.read(opened, image_size),
         fields=fields(config, match),
         class_names=class_names(config, match),
-        pads_class_position=pads,
         assumed=assumed(opened),
         left_out=left_out,
     )
@@ -241,7 +240,7 @@ def check_sizes(
 
 def check_head(opened: Opened, match: Match) -> None:
     """UserError for a classifier that config.json names and the arrays lack."""
-    config = opened.config or {}
+    config = opened.entries
     stated = config.get("architectures") or []
     stated = stated if isinstance(stated, list) else [stated]
     named = [x for x in stated if "ForImageClassification" in str(x)]
@@ -363,7 +362,7 @@ BIT_SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256,
 
 def _check_bit(opened: Opened) -> None:
     """UserError for another kind of ResNet."""
-    config = opened.config or {}
+    config = opened.entries
     other = [
         f"{key}={config[key]!r} (here: {value!r})"
         for key, value in _BIT_CONFIG.items()
@@ -380,8 +379,8 @@ def _widths(units: tuple[int, ...], root_width: int) -> list[int]:
     return [EXPANSION * root_width * 2**stage for stage in range(len(units))]
 
 
-def _read_bit(opened: Opened, given: Given) -> ExternalWeights:
-    if "model_type" in (opened.config or {}):
+def _read_bit(opened: Opened) -> ExternalWeights:
+    if "model_type" in opened.entries:
         _check_bit(opened)  # arrays of the other kind differ in ways that mislead
     match = best([_BIT], opened.tensors)
     shape = match.resnet
@@ -394,14 +393,14 @@ def _read_bit(opened: Opened, given: Given) -> ExternalWeights:
     external.check_sizes(opened, sizes | external.num_labels(match), BIT_SIZES)
     check_head(opened, match)
     _check_bit(opened)
-    _, _, image_size = external.with_image_size(opened, match, given)
+    _, image_size = external.with_image_size(opened, match)
     preprocess = huggingface_processors.read(opened, image_size, any_size=True)
-    names = class_names(opened.config or {}, match)
+    names = class_names(opened.entries, match)
     assumed = () if opened.preprocessor else ("preprocess",)
     return external.external_weights(
         match,
         preprocess,
-        fields={"probabilities": probabilities(opened.config or {}, match)},
+        fields={"probabilities": probabilities(opened.entries, match)},
         class_names=names,
         assumed=assumed,
     )

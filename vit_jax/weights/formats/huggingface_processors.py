@@ -212,7 +212,7 @@ class _Values(dict[str, Any]):
 
 
 def _processor(opened: Opened) -> tuple[str, Processor]:
-    document, config = opened.preprocessor or {}, opened.config or {}
+    document, config = opened.preprocessor or {}, opened.entries
     stated = document.get("image_processor_type")
     if stated is None:
         stated = document.get("feature_extractor_type") or config.get("image_processor_type")

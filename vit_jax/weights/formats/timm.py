@@ -23,7 +23,7 @@ from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format, Given
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match, best
 from vit_jax.weights.tables import Layout, rules
@@ -213,8 +213,8 @@ _UNREAD_OF_EFFICIENTNET = (
 # --- reading
 
 
-def _read(opened: Opened, given: Given) -> ExternalWeights:
-    config = opened.config or {}
+def _read(opened: Opened) -> ExternalWeights:
+    config = opened.entries
     name = str(config.get("architecture", ""))
     if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
         raise UserError(
@@ -223,13 +223,13 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         )
     layouts = (_EFFICIENTNET, VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
-    external.check_sizes(opened, _sizes(match, config, given))
+    external.check_sizes(opened, _sizes(opened, match))
     if match.layout is _EFFICIENTNET:
-        return _read_efficientnet(opened, match, given)
+        return _read_efficientnet(opened, match)
     if not match.is_bit:
-        match = external.with_heads(opened, match, given, _heads(name))
-    match, pads, image_size = external.with_image_size(
-        opened, match, given, _stated_image_size(config), class_position=_class_position(config)
+        match = external.with_heads(opened, match, _heads(name))
+    match, image_size = external.with_image_size(
+        opened, match, _stated_image_size(config), class_position=_class_position(config)
     )
     _check_arguments(config, match)
     return external.external_weights(
@@ -237,7 +237,6 @@ def _read(opened: Opened, given: Given) -> ExternalWeights:
         preprocess(config, image_size),
         fields={} if match.is_bit else _fields(config, match),
         class_names=class_names(config, match.sizes.get("C", 0)),
-        pads_class_position=pads,
         assumed=_assumed(config),
     )
 
@@ -274,7 +273,7 @@ def _epsilon(architecture: str) -> float:
     return 1e-5 if re.match(r"vit_.*_clip_|beit3_", architecture) else 1e-6
 
 
-def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, Any]:
+def _sizes(opened: Opened, match: Match) -> dict[str, Any]:
     """Sizes in config.json; a hybrid's patches are of places in its ResNet's map."""
     sizes = match.sizes
     stated = {
@@ -285,7 +284,7 @@ def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, A
     }
     if "P" not in sizes:  # no ViT
         return stated
-    of_model = external.section(config, "model_args").get("img_size")
+    of_model = external.section(opened.entries, "model_args").get("img_size")
     key = "model_args.img_size" if of_model else "pretrained_cfg.input_size"
     return stated | {
         "model_args.embed_dim": sizes["D"],
@@ -294,7 +293,7 @@ def _sizes(match: Match, config: Mapping[str, Any], given: Given) -> dict[str, A
         "model_args.qkv_bias": external.flag_of(match.has("qkv_bias")),
         "model_args.mlp_ratio": external.mlp_ratio("model_args.mlp_ratio", sizes),
         "model_args.patch_size": external.patch("model_args.patch_size", sizes),
-        key: external.images(key, match, given.image_size),
+        key: external.images(key, match, opened.caller_image_size),
     }
 
 
@@ -380,8 +379,8 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
     )
 
 
-def _read_efficientnet(opened: Opened, match: Match, given: Given) -> ExternalWeights:
-    config, num_classes = opened.config or {}, match.sizes.get("C", 0)
+def _read_efficientnet(opened: Opened, match: Match) -> ExternalWeights:
+    config, num_classes = opened.entries, match.sizes.get("C", 0)
     name = _efficientnet_name(opened, match)
     fields = _efficientnet_fields(config)
     published = efficientnet.SIZES.get(name.removeprefix("EfficientNet-"), efficientnet.SIZES["B0"])
@@ -389,7 +388,7 @@ def _read_efficientnet(opened: Opened, match: Match, given: Given) -> ExternalWe
     arguments = external.section(config, "model_args")
     of_name = {"padding": "pad_type", "batch_norm_epsilon": "bn_eps"}
     unstated = [field for field, its in of_name.items() if arguments.get(its) is None]
-    known_size = _stated_image_size(config) or given.image_size
+    known_size = _stated_image_size(config) or opened.caller_image_size
     return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
@@ -397,7 +396,6 @@ def _read_efficientnet(opened: Opened, match: Match, given: Given) -> ExternalWe
         class_names=class_names(config, num_classes),
         preprocess=preprocess(config, known_size or (usual, usual)),
         match=match,
-        pads_class_position=False,
         assumed=(
             *(() if "architecture" in config else unstated),
             *(() if known_size else ("image_size",)),
