@@ -35,7 +35,7 @@ def test_no_training_of_the_choice_has_the_test(task, config, test):
     for point in configs_of(tasks.choose_grid(asked, SPLITS, "w")):
         assert list(point.evals) == ["held_out"]
         assert (point.input.split, point.evals["held_out"].split) == SPLITS[1:]
-        assert point.evals["held_out"].preprocess == tasks.base_config(asked).evals[test].preprocess
+        assert point.evals["held_out"].preprocess == asked.grid.load().evals[test].preprocess
         assert point.input.num_examples is None
         assert point.init.weights == "w"
         assert f"'{test}'" not in str(dataclasses.asdict(point))
@@ -156,7 +156,7 @@ def test_one_config_at_a_time(task):
 
 def find(task, *arguments, **fields):
     asked = task(RATES, *arguments, **fields)
-    return tasks.find_splits(asked, tasks.base_config(asked))
+    return tasks.find_splits(asked, asked.grid.load())
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_the_end_of_the_split_is_held_out(task, split, number, choose, rest):
 
 def test_with_nothing_to_choose_nothing_is_held_out(task):
     asked = task()
-    assert tasks.find_splits(asked, tasks.base_config(asked)) == Splits("train", "", "")
+    assert tasks.find_splits(asked, asked.grid.load()) == Splits("train", "", "")
     with pytest.raises(UserError, match="no split 'tset'"):
         asked = task("--config.evals.test.split=tset")
-        tasks.find_splits(asked, tasks.base_config(asked))
+        tasks.find_splits(asked, asked.grid.load())
 
 
 def test_named_splits(task):

@@ -33,7 +33,7 @@ def write(folder: epath.Path, made: StudyResult) -> None:
 
 def compute_picture(made: StudyResult) -> bytes:
     """PNG of all finished trainings over exaFLOPs, each model's frontier joined; figure 5."""
-    losses = dict(made.scored)
+    losses = made.scored
     series = []
     for model, mine in _by_model(made).items():
         x = [made.points[i].cost.exaflops for i in mine]
@@ -49,7 +49,7 @@ def compute_picture(made: StudyResult) -> bytes:
 
 def examples_picture(made: StudyResult) -> bytes:
     """PNG of each model's best training on each number of examples; figure 4."""
-    losses = dict(made.scored)
+    losses = made.scored
     series = []
     for mine in _by_model(made).values():
         best: dict[int, int] = {}
@@ -67,7 +67,7 @@ def examples_picture(made: StudyResult) -> bytes:
 def _by_model(made: StudyResult) -> dict[str, list[int]]:
     """Numbers of the finished points of each model."""
     models: dict[str, list[int]] = {}
-    for i, _ in made.scored:
+    for i in made.scored:
         models.setdefault(made.points[i].model, []).append(i)
     return models
 
@@ -120,7 +120,7 @@ def _as_metric(made: StudyResult, losses: np.ndarray) -> list[float]:
 
 def page(name: str, made: StudyResult, pictures: dict[str, bytes]) -> str:
     """The text of the file."""
-    losses, best = dict(made.scored), set(made.best)
+    losses, best = made.scored, set(made.best)
     rows = [
         [
             each.title,

@@ -16,7 +16,7 @@ from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, inputs, networks, teachers, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import CONFIG, Point
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point, spell
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
@@ -59,8 +59,7 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
     """
     errors, known, made = ErrorCollector(), _Known(), {}
     for point in points:
-        said = ", ".join(f"{field}={value}" for field, value in point.values.items())
-        cost = errors.attempt(said, _cost, point, known)
+        cost = errors.attempt(spell(point.values), _cost, point, known)
         if cost is not NOT_MADE:
             made[point.name] = cost
     if errors.found:
@@ -167,13 +166,6 @@ class StudyPoint(NamedTuple):
         return f"{self.title}, {cost.examples:,} examples, {cost.examples_seen:,} seen"
 
 
-class Scored(NamedTuple):
-    """A finished point and its loss."""
-
-    point: StudyPoint
-    loss: float
-
-
 def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[StudyPoint]:
     """The points of a sweep, in its order; `costs` by the names of its points."""
     points = []
@@ -206,23 +198,25 @@ def evaluated(points: Sequence[StudyPoint]) -> list[str]:
     return progress.evaluated(name for point in points for name in point.numbers)
 
 
-def scored(points: Sequence[StudyPoint], metric: str) -> list[Scored]:
-    """The finished points with a number of that metric, as losses: 1 - accuracy for accuracies.
+def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
+    """The finished points with a number of that metric, by their place, and their losses.
 
-    UserError: no point has it; it is higher where it is better, and above 1.
+    A loss is 1 - accuracy for accuracies. UserError: no point has the metric; it is higher where it
+    is better, and above 1.
     """
-    there = [point for point in points if point.state == "finished" and metric in point.numbers]
-    if not there:
-        if known := evaluated(points):
-            raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
-        return []
-    losses = [Scored(point, as_loss(metric, point.numbers[metric])) for point in there]
-    wrong = [each for each in losses if each.loss < 0]
-    if wrong:
-        raise UserError(
-            f"--metric={metric} is {wrong[0].point.numbers[metric]:g} for {wrong[0].point.name}: "
-            "give an accuracy, between 0 and 1, or a loss or error, whose name says so."
-        )
+    losses = {
+        i: as_loss(metric, point.numbers[metric])
+        for i, point in enumerate(points)
+        if point.state == "finished" and metric in point.numbers
+    }
+    if not losses and (known := evaluated(points)):
+        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
+    for i, loss in losses.items():
+        if loss < 0:
+            raise UserError(
+                f"--metric={metric} is {points[i].numbers[metric]:g} for {points[i].name}: give an "
+                "accuracy, between 0 and 1, or a loss or error, whose name says so."
+            )
     return losses
 
 

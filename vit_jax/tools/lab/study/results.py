@@ -21,7 +21,7 @@ from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.store import workdir
 from vit_jax.tools.lab.study import points
-from vit_jax.tools.lab.study.points import Scored, StudyPoint
+from vit_jax.tools.lab.study.points import StudyPoint
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.progress import CSV_FILE
 from vit_jax.tools.lab.sweep.run import JSON_FILE
@@ -126,16 +126,12 @@ def stretches(frontiers: Mapping[str, Frontier]) -> list[Stretch]:
     budgets = np.unique(np.append(np.geomspace(low, high, _STEPS), points))
     budgets = np.clip(budgets, low, high)
     found: list[Stretch] = []
-    for budget in budgets:
-        model = optimum(frontiers, float(budget)).model
-        if model is None:
-            continue
-        if found and found[-1].model == model:
-            found[-1] = found[-1]._replace(high=float(budget))
-        else:
-            if found:
-                found[-1] = found[-1]._replace(high=float(budget))
-            found.append(Stretch(float(budget), float(budget), model))
+    for budget in map(float, budgets):
+        model = optimum(frontiers, budget).model
+        if found:
+            found[-1] = found[-1]._replace(high=budget)
+        if model is not None and (not found or found[-1].model != model):
+            found.append(Stretch(budget, budget, model))
     return found
 
 
@@ -180,21 +176,21 @@ class FittedCurve(NamedTuple):
         return self.x > self.curve.x[-1] * (1 + 1e-9)
 
 
-def curves(scored: Sequence[Scored]) -> list[Curve]:
+def curves(found: Sequence[StudyPoint], scored: Mapping[int, float]) -> list[Curve]:
     """The frontier over exaFLOPs, and each model's best losses over the number of its examples."""
     if not scored:
         return []
-    best = frontier([s.point.cost.exaflops for s in scored], [s.loss for s in scored])
-    found = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
-    for model in dict.fromkeys(each.point.model for each in scored):
+    best = frontier([found[i].cost.exaflops for i in scored], list(scored.values()))
+    made = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
+    for model in dict.fromkeys(found[i].model for i in scored):
         losses: dict[int, float] = {}
-        for each in scored:
-            if each.point.model == model:
-                examples = each.point.cost.examples
-                losses[examples] = min(each.loss, losses.get(examples, np.inf))
+        for i, loss in scored.items():
+            if found[i].model == model:
+                examples = found[i].cost.examples
+                losses[examples] = min(loss, losses.get(examples, np.inf))
         x = sorted(losses)
-        found.append(Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x])))
-    return found
+        made.append(Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x])))
+    return made
 
 
 def fitted(curve: Curve, form: str, *, chance: float) -> FittedCurve:
@@ -229,7 +225,7 @@ class StudyResult(NamedTuple):
     config: str
     metric: str
     points: list[StudyPoint]
-    scored: list[tuple[int, float]]
+    scored: dict[int, float]
     frontiers: dict[str, Frontier]
     stretches: list[Stretch]
     optima: list[Optimum]
@@ -240,7 +236,7 @@ class StudyResult(NamedTuple):
         """The points, by number, that no other one is as good as for as little compute."""
         if not self.scored:
             return []
-        places, losses = zip(*self.scored, strict=True)
+        places, losses = list(self.scored), list(self.scored.values())
         best = frontier([self.points[i].cost.exaflops for i in places], losses)
         return [places[i] for i in best.points]
 
@@ -263,24 +259,20 @@ def result(
 ) -> StudyResult:
     """Frontiers, optima and laws of points, by one metric. UserError as `points.scored`."""
     scored = points.scored(found, metric)
-    places = [next(i for i, p in enumerate(found) if p is each.point) for each in scored]
-    frontiers, ranges = {}, list[Stretch]()
-    if scored:
-        frontiers = by_model(
-            [each.point.model for each in scored],
-            [each.point.cost.exaflops for each in scored],
-            [each.loss for each in scored],
-        )
-        frontiers = {
-            model: each._replace(points=np.array(places)[each.points])
-            for model, each in frontiers.items()
-        }
-        ranges = stretches(frontiers)
+    places = np.array(list(scored))
+    frontiers = by_model(
+        [found[i].model for i in scored],
+        [found[i].cost.exaflops for i in scored],
+        list(scored.values()),
+    )
+    frontiers = {
+        model: each._replace(points=places[each.points]) for model, each in frontiers.items()
+    }
+    ranges = stretches(frontiers) if frontiers else []
     optima = [optimum(frontiers, budget) for budget in budgets]
     chance = _chance(metric, found)
-    laws = [fitted(curve, form, chance=chance) for curve in curves(scored)]
-    numbered = [(place, each.loss) for place, each in zip(places, scored, strict=True)]
-    return StudyResult(config, metric, found, numbered, frontiers, ranges, optima, laws)
+    laws = [fitted(curve, form, chance=chance) for curve in curves(found, scored)]
+    return StudyResult(config, metric, found, scored, frontiers, ranges, optima, laws)
 
 
 def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
@@ -412,13 +404,12 @@ def sizes(point: StudyPoint) -> list[str]:
 
 def lines(made: StudyResult) -> Iterator[str]:
     """What a person reads at the end."""
-    losses = dict(made.scored)
     kept = set(made.best)
     rows = [
         [
             each.title,
             *sizes(each),
-            made.shown(losses[i]) if i in losses else "-",
+            made.shown(made.scored[i]) if i in made.scored else "-",
             "frontier" if i in kept else "" if each.state == "finished" else each.state,
         ]
         for i, each in enumerate(made.points)
@@ -436,7 +427,7 @@ def lines(made: StudyResult) -> Iterator[str]:
 def optimum_line(made: StudyResult, each: Optimum) -> str:
     """The best model for a budget, and where it comes from."""
     if each.model is None:
-        least = min((made.points[i].cost.exaflops for i, _ in made.scored), default=math.inf)
+        least = min((made.points[i].cost.exaflops for i in made.scored), default=math.inf)
         why = f"less than any training that has finished ({least:.3g})"
         return f"{each.budget:.3g} exaFLOPs: {why if made.scored else 'no training has finished'}"
     between = " and ".join(made.points[i].name for i in each.between)

@@ -30,7 +30,6 @@ from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import PointProgress
 from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.training.evals.table import KINDS
 from vit_jax.training.state import EMA_ENDING
 
 DEFAULT_LAW = "M2"
@@ -143,13 +142,11 @@ def _begin(
 
 def _check_metric(metric: str, every: Sequence[Point]) -> None:
     """UserError if no training will have such a number."""
-    sections = [point.load().evals for point in every]
     known = {
         f"{name}/{number}"
-        for evals in sections
-        for name, section in evals.items()
-        if section.kind in KINDS  # the sweep tells what is wrong with others
-        for number in section.numbers()
+        for point in every
+        for name, numbers in grid.numbers_of(point.load()).items()
+        for number in numbers
     } | {progress.LOSS}
     if metric.replace(f"{EMA_ENDING}/", "/") not in known:
         raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
@@ -160,8 +157,8 @@ def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
     if law is not None and len(found) < scaling_law.PARAMETERS[law]:
         raise UserError(
             f"--law={law} has {scaling_law.PARAMETERS[law]} parameters, and the study has "
-            f"{progress.number(found)} that differ in more than the seed. Give longer lists of "
-            "values, or leave out --law: the best models for a budget need none."
+            f"{progress.number(len(found))} that differ in more than the seed. Give longer lists "
+            "of values, or leave out --law: the best models for a budget need none."
         )
 
 

@@ -26,6 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, renamed, strict
 from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
+from vit_jax.training.evals.table import KINDS
 
 FILE = "sweep.json"
 CONFIG, SEED = "config", "seed"  # the axis of config files, and of seeds
@@ -229,6 +230,16 @@ def _config_files(text: str) -> list[str]:
         else:
             files.append(piece)
     return files
+
+
+def spell(values: Mapping[str, str]) -> str:
+    """ "optim.lr=1e-3, seed=0"."""
+    return ", ".join(f"{field}={value}" for field, value in values.items())
+
+
+def numbers_of(config: RunConfig) -> dict[str, Sequence[str]]:
+    """The names of the numbers that each evaluation gives; a training refuses other kinds."""
+    return {name: list(c.numbers()) for name, c in config.evals.items() if c.kind in KINDS}
 
 
 def _readable(field: str, value: str) -> str:

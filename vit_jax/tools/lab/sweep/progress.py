@@ -291,12 +291,12 @@ def summary(rows: Sequence[PointProgress]) -> str:
     """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
     counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
-    return f"{number(rows)}: {', '.join(counts)}"
+    return f"{number(len(rows))}: {', '.join(counts)}"
 
 
-def number(points: Sequence[object]) -> str:
+def number(count: int, what: str = "point") -> str:
     """ "1 point", "12 points"."""
-    return f"{len(points)} point{'' if len(points) == 1 else 's'}"
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _cells(row: PointProgress, metric: str) -> list[str]:
@@ -319,13 +319,22 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
 
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """Writes a row for each point, the best first. UserError if it cannot be written."""
-    axes, keys = list(rows[0].point.values), evaluated(key for row in rows for key in row.numbers)
-    lines: list[list[Any]] = [[*axes, "state", *keys, "step", "train_seconds", "workdir"]]
-    for row in ordered(rows, metric):
+    keys = evaluated(key for row in rows for key in row.numbers)
+    lines = csv_lines(ordered(rows, metric), list(rows[0].point.values), keys)
+    workdir.save(file, csv_text(lines))
+
+
+def csv_lines(
+    rows: Sequence[PointProgress], fields: Sequence[str], keys: Sequence[str]
+) -> list[list[Any]]:
+    """A head, then for each point its values of the fields, its numbers, and where it is."""
+    lines: list[list[Any]] = [[*fields, "state", *keys, "step", "train_seconds", "workdir"]]
+    for row in rows:
+        values = row.point.common | row.point.values
         numbers = [row.numbers.get(key, "") for key in keys]
         ends = [row.step, round(row.train_secs, 1), row.folder]
-        lines.append([*(row.point.values[a] for a in axes), row.state, *numbers, *ends])
-    workdir.save(file, csv_text(lines))
+        lines.append([*(values[field] for field in fields), row.state, *numbers, *ends])
+    return lines
 
 
 def results(rows: Sequence[PointProgress], metric: str) -> list[str]:

@@ -70,7 +70,7 @@ def sweep(
         states = [live.rows[point.number].state for point in wanted]
         begun = sum(live.rows[point.number].step > 0 for point in to_do)
         live.say(
-            f"sweep    {progress.number(wanted)}: {states.count('finished')} finished, "
+            f"sweep    {progress.number(len(wanted))}: {states.count('finished')} finished, "
             f"{states.count('failed')} failed, {len(to_do)} to do"
             + (f" ({begun} of them begun)" if begun else "")
             + (f", {options.slots} at a time" if to_do else "")
@@ -90,14 +90,14 @@ def sweep(
             finished = [row.state for row in rows_wanted].count("finished")
             others = "those that ran have saved" if options.launcher is None else "the jobs go on"
             raise Preempted(
-                f"Stopped by {stop}; {finished} of {progress.number(wanted)} finished, and "
+                f"Stopped by {stop}; {finished} of {progress.number(len(wanted))} finished, and "
                 f"{others}. Start the same command again to go on."
             )
         _show(live, folder, rows, options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
         reasons = {row.point.name: row.reason or row.state for row in failed}
         raise TrainingsFailed(
-            f"{len(failed)} of {progress.number(wanted)} did not finish:"
+            f"{len(failed)} of {progress.number(len(wanted))} did not finish:"
             + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
             + "\nlog.txt in the folder of each has the rest. Mend it, then the same command with "
             "--retry_failed.",

@@ -308,7 +308,7 @@ def launch(
         time.sleep(POLL_SECS)
     if failed and not stop:
         raise UserError(
-            f"The launcher failed for {len(failed)} of {progress.number(to_do)}:"
+            f"The launcher failed for {len(failed)} of {progress.number(len(to_do))}:"
             + "".join(f"\n  {name}: {why}" for name, why in failed.items())
             + "\nThe same command launches them again."
         )

@@ -1,4 +1,4 @@
-"""The choice of a transfer, and its result: on the screen, in results.json and in results.csv.
+"""The choice of a transfer, and its result: on the screen, in results.json, .csv and .html.
 
 choice.json keeps the point of the lists that is best on the held-out part, and what led to it,
 {"chosen": {field: value}, "key": "held_out/accuracy", "score": ..., "candidates": [...],
@@ -13,18 +13,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from etils import epath
+from markupsafe import Markup
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.tables import csv_text
+from vit_jax.draw import charts, html_page
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import SEED
+from vit_jax.tools.lab.sweep.grid import SEED, spell
 from vit_jax.tools.lab.sweep.progress import CSV_FILE, PointProgress
 from vit_jax.tools.lab.sweep.run import JSON_FILE
 from vit_jax.tools.lab.transfer.task import FINAL, Splits
 
-CHOICE_FILE = "choice.json"
+CHOICE_FILE, HTML_FILE = "choice.json", "results.html"
 LEARNING_RATE = "optim.lr"
+SIZE, BOX = (760, 260), (56, 744, 16, 224)  # of the chart on the page
+MOST_LABELS = 12  # below it
 _COUNTS = ("examples", "_images")  # endings of numbers that are no scores
 
 
@@ -221,9 +225,10 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
 def write(
     folder: epath.Path, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]
 ) -> None:
-    """Writes results.json and results.csv; `rows`: of each sweep. UserError if it cannot."""
+    """Writes results.json, .csv and .html; `rows`: of each sweep. UserError if it cannot."""
     workdir.save(folder / JSON_FILE, json.dumps(as_dicts(result), indent=2) + "\n")
     workdir.save(folder / CSV_FILE, _csv(result, rows))
+    workdir.save(folder / HTML_FILE, page(folder.name, result, rows))
 
 
 def read(folder: epath.Path) -> dict[str, Any] | None:
@@ -242,28 +247,13 @@ def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) ->
         for name in dict.fromkeys(name for row in every for name in row.numbers)
         if name.partition("/")[0] in evaluated
     ]
-    table: list[list[Any]] = [
-        ["sweep", *axes, SEED, "state", *numbers, "step", "train_seconds", "workdir"]
-    ]
-    for sweep, each in rows.items():
-        for row in each:
-            fields = row.point.common | row.point.values
-            table.append(
-                [
-                    sweep,
-                    *(fields[axis] for axis in axes),
-                    fields[SEED],
-                    row.state,
-                    *(row.numbers.get(name, "") for name in numbers),
-                    row.step,
-                    round(row.train_secs, 1),
-                    row.folder,
-                ]
-            )
+    head, *lines = progress.csv_lines(every, [*axes, SEED], numbers)
+    sweeps = [sweep for sweep, each in rows.items() for _ in each]
+    table = [["sweep", *head], *([sweep, *line] for sweep, line in zip(sweeps, lines, strict=True))]
     return csv_text(table)
 
 
-def spell(key: str, number: OverSeeds) -> str:
+def spell_score(key: str, number: OverSeeds) -> str:
     """ "97.21 % ± 0.15 (3 seeds)", or without a deviation where there is one seed."""
     shown = functools.partial(progress.shown_number, key)
     seeds = len(number.values)
@@ -277,13 +267,119 @@ def lines(result: TransferResult) -> Iterable[str]:
     """What a person reads at the end: the choice, then the test."""
     choice = result.choice
     if choice.chosen:
-        chosen = ", ".join(f"{field}={value}" for field, value in choice.chosen.items())
-        shown = progress.shown_number(choice.key, choice.score)
+        chosen, shown = spell(choice.chosen), progress.shown_number(choice.key, choice.score)
         yield f"chosen   {chosen}, by {choice.key} {shown} on {result.splits.held_out}"
         yield from (f"note     {sentence}" for sentence in choice.at_edge)
     else:
         yield "chosen   nothing: there were no lists of values, so the config's own were used"
     for name, numbers in result.scores.items():
-        yield f"test     {name} {spell(name, numbers)}"
+        yield f"test     {name} {spell_score(name, numbers)}"
     if not result.test:
         yield "test     no training has finished"
+
+
+def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:
+    """The text of results.html, with the protocol that its number comes from."""
+    choice, score = result.choice, result.score
+    seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
+    fields = [*choice.chosen, SEED]
+    return html_page.render(
+        "tools/lab/transfer/page.html",
+        title=name,
+        subtitle=f"{result.checkpoint} · {result.config}",
+        result=result,
+        score=spell_score(result.key, score) if score else "no training has finished",
+        tested=_tested(result),
+        protocol=_protocol(result),
+        choice=choice,
+        chart=_chart(choice) if choice.chosen else "",
+        candidates_head=[*choice.chosen, choice.key, ""],
+        candidates=[
+            [
+                *(each.values[field] for field in choice.chosen),
+                progress.shown_number(choice.key, each.score),
+                "; ".join(each.failures),
+            ]
+            for each in choice.candidates
+        ],
+        chosen=[
+            Markup('class="chosen"') if each.values == choice.chosen else ""
+            for each in choice.candidates
+        ],
+        test_head=["", *(f"seed {seed}" for seed in seeds), "mean ± std"],
+        test=[
+            [
+                name,
+                *(progress.shown_number(name, numbers.values.get(seed)) for seed in seeds),
+                spell_score(name, numbers),
+            ]
+            for name, numbers in result.scores.items()
+        ],
+        trainings_head=["", *fields, "state", "steps"],
+        trainings=[
+            _training(f"{sweep}/{row.point.name}", row, fields)
+            for sweep, each in rows.items()
+            for row in each
+        ],
+    )
+
+
+def _training(place: str, row: PointProgress, fields: Sequence[str]) -> list[str]:
+    values = row.point.common | row.point.values
+    return [place, *(values[field] for field in fields), row.state, f"{row.step:,}"]
+
+
+def _tested(result: TransferResult) -> str:
+    tested = result.tested
+    counted = result.test.get(f"{tested['name']}/examples")
+    images = f", {counted.mean:,.0f} images" if counted else ""
+    return f"{tested['split']} of {tested['data_dir'] or tested['source']}{images}"
+
+
+def _protocol(result: TransferResult) -> list[tuple[str, str]]:
+    splits, choice = result.splits, result.choice
+    done = len(result.score.values) if result.score else 0
+    final = f"{done} of {result.seeds} trainings on {splits.final}, each with a seed of its own"
+    steps = [("weights", result.weights or "none: from scratch")]
+    if choice.chosen:
+        steps += [
+            ("tried on", splits.choose),
+            ("chosen by", f"{choice.key} on {splits.held_out}, after the last step"),
+        ]
+    else:
+        steps.append(("chosen", "nothing: the values are the config's own"))
+    return [
+        *steps,
+        ("result", final),
+        (
+            "test",
+            f"{_tested(result)}, scored after the last step of each of them, and never before",
+        ),
+        ("±", "standard deviation over seeds (n - 1), not of the test's size"),
+    ]
+
+
+@charts.styled
+def _chart(choice: Choice) -> Markup:
+    """A dot for each seed of each candidate, in the lists' order."""
+    scores = [score for each in choice.candidates for score in each.scores.values()]
+    number = len(choice.candidates)
+    axes = charts.blank(SIZE, BOX)
+    percent = choice.key.endswith("accuracy")
+    charts.scale(axes.yaxis, *charts.limits(scores), about=5, percent=percent)
+    axes.set_xlim(-0.5, number - 0.5)
+    named = choice.candidates if number <= MOST_LABELS else ()
+    axes.set_xticks(range(len(named)), [_short(each) for each in named])
+    hints = {}
+    for place, each in enumerate(choice.candidates):
+        colour = charts.RUNS[each.values == choice.chosen]
+        for seed, score in each.scores.items():
+            name = f"dot{place}of{seed}"
+            axes.plot(place, score, "o", ms=8, mew=0, color=colour, gid=name)
+            hint = f"{_short(each)}, seed {seed}: {progress.shown_number(choice.key, score)}"
+            hints[name] = (Markup('class="dot"'), hint)
+    return charts.svg(axes, f"{choice.key} of the candidates", hints)
+
+
+def _short(candidate: Candidate) -> str:
+    return ", ".join(candidate.values.values())

@@ -11,7 +11,7 @@ test. --checkpoint=none does the same from scratch. The same command again goes 
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -25,12 +25,12 @@ from vit_jax.store import checkpoint_dir, workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder
+from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder, spell
 from vit_jax.tools.lab.sweep.grid import FILE as SWEEP_FILE
-from vit_jax.tools.lab.sweep.progress import PointProgress
+from vit_jax.tools.lab.sweep.progress import PointProgress, number
 from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.tools.lab.transfer import page, results
+from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer.results import Choice, TransferResult
 from vit_jax.tools.lab.transfer.task import (
     CHOOSE,
@@ -39,7 +39,6 @@ from vit_jax.tools.lab.transfer.task import (
     NO_CHECKPOINT,
     Splits,
     TransferTask,
-    base_config,
     check,
     check_all,
     choose_grid,
@@ -83,14 +82,20 @@ def transfer(
     with workdir_lock.alone_in(folder):
         workdir.save(folder / FILE, json.dumps(begun, indent=2) + "\n")
         failures: dict[str, str] = {}  # reasons by training
-        chosen, choose_rows = _choose(
-            folder, task, splits, weights_from, options, trainer, say, failures
-        )
-        final = final_grid(task, splits, weights_from, chosen.chosen)
-        say(f"final    {_number(task.seeds, 'training')} on {splits.final}, then the test")
-        _train(folder / FINAL, final, options, trainer, failures)
-        rows = _look_at(folder / FINAL, final)
-        config = base_config(task)
+
+        def train(name: str, grid: SweepGrid) -> list[PointProgress]:
+            """Trains what has not ended of a sweep."""
+            try:
+                of_sweep = options._replace(name=f"{options.name}-{name}")
+                sweeps.sweep(folder / name, grid, of_sweep, trainer)
+            except TrainingsFailed as error:
+                failures.update({f"{name}/{key}": why for key, why in error.reasons.items()})
+            return _look_at(folder / name, grid)
+
+        chosen, choose_rows = _choose(folder, task, splits, weights_from, train, say)
+        say(f"final    {number(task.seeds, 'training')} on {splits.final}, then the test")
+        rows = train(FINAL, final_grid(task, splits, weights_from, chosen.chosen))
+        config = task.grid.load()
         tested = evaluation_of(task, config)
         test = config.evals[tested]
         result = TransferResult(
@@ -110,15 +115,13 @@ def transfer(
             task.seeds,
             tuple(f"{name}: {reason}" for name, reason in failures.items()),
         )
-        of_sweeps = {CHOOSE: choose_rows, FINAL: rows}
-        results.write(folder, result, of_sweeps)
-        workdir.save(folder / page.FILE, page.page(folder.name, result, of_sweeps))
+        results.write(folder, result, {CHOOSE: choose_rows, FINAL: rows})
         for line in results.lines(result):
             say(line)
-        say(f"saved    {folder / page.FILE}")
+        say(f"saved    {folder / results.HTML_FILE}")
     if failures:
         raise TrainingsFailed(
-            f"{_number(len(failures), 'training')} did not finish, the others did:"
+            f"{number(len(failures), 'training')} did not finish, the others did:"
             + "".join(f"\n  {failure}" for failure in result.failures)
             + f"\nlog.txt in the folder of each, below {folder}, has the rest. Mend it, then the "
             "same command with --retry_failed; what was chosen stays chosen.",
@@ -163,8 +166,8 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     splits, notes = check_all(task, weights_from, folder)
     if there and splits._asdict() != there["splits"]:
         raise UserError(
-            f"{folder} began with other splits: {_spell(there['splits'])}; now they are "
-            f"{_spell(splits._asdict())}. If the data have changed, give another --workdir."
+            f"{folder} began with other splits: {spell(there['splits'])}; now they are "
+            f"{spell(splits._asdict())}. If the data have changed, give another --workdir."
         )
     say(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
@@ -194,55 +197,37 @@ def _choose(
     task: TransferTask,
     splits: Splits,
     weights_from: str | None,
-    options: SweepOptions,
-    trainer: Sequence[str],
+    train: Callable[[str, SweepGrid], list[PointProgress]],
     say: Say,
-    failures: dict[str, str],
 ) -> tuple[Choice, list[PointProgress]]:
-    """The choice, and the trainings that led to it; their failures are added."""
+    """The choice, and the trainings that led to it."""
     by = key(task, HELD_OUT)
     if not task.grid.axes:
         return Choice({}, by, None), []
     grid = choose_grid(task, splits, weights_from)
     kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
-    if kept and sorted(map(_spell, task.grid.points())) != sorted(
-        _spell(each.values) for each in kept.candidates
+    if kept and sorted(map(spell, task.grid.points())) != sorted(
+        spell(each.values) for each in kept.candidates
     ):
-        tried = "; ".join(_spell(each.values) for each in kept.candidates)
+        tried = "; ".join(spell(each.values) for each in kept.candidates)
         raise UserError(
             f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
             "for the test with them. For a choice from these give another --workdir."
         )
     say(
-        f"choose   {_number(len(grid.points()), 'training')} on {splits.choose}, scored on "
+        f"choose   {number(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
     )
-    _train(folder / CHOOSE, grid, options, trainer, failures)
-    rows = _look_at(folder / CHOOSE, grid)
+    rows = train(CHOOSE, grid)
     now = results.choose(rows, by)
     if kept is None:
         results.write_choice(folder, now)
     elif now.chosen != kept.chosen:
         say(
-            f"note     {_spell(now.chosen)} would be chosen now, since a training was retried; "
+            f"note     {spell(now.chosen)} would be chosen now, since a training was retried; "
             "the test stays with what was chosen before it."
         )
     return kept or now, rows
-
-
-def _train(
-    folder: epath.Path,
-    grid: SweepGrid,
-    options: SweepOptions,
-    trainer: Sequence[str],
-    failures: dict[str, str],
-) -> None:
-    """Trains what has not ended of a sweep; its failures are added."""
-    name = f"{options.name}-{folder.name}"
-    try:
-        sweeps.sweep(folder, grid, options._replace(name=name), trainer)
-    except TrainingsFailed as error:
-        failures |= {f"{folder.name}/{name}": reason for name, reason in error.reasons.items()}
 
 
 def _look_at(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
@@ -261,14 +246,6 @@ def _is_complete(
     if not (folder / FINAL / SWEEP_FILE).exists():
         return False
     return all(row.state == "finished" for row in _look_at(folder / FINAL, grid))
-
-
-def _spell(values: dict[str, str]) -> str:
-    return ", ".join(f"{field}={value}" for field, value in values.items())
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 FLAGS = flags.FLAGS

@@ -26,8 +26,7 @@ from vit_jax.data.sources.splits import Slice
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, MAX_NAMED, SEED, SweepGrid
-from vit_jax.training.evals.table import KINDS
+from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, MAX_NAMED, SEED, SweepGrid, numbers_of
 from vit_jax.training.state import EMA_ENDING
 
 CHOOSE, FINAL = "choose", "final"  # the folders of the sweeps
@@ -114,7 +113,7 @@ def check(task: TransferTask) -> None:
         raise UserError("init.weights is what --checkpoint sets: give it there.")
     for point in task.grid.points():
         task.grid.load(point)
-    config = base_config(task)
+    config = task.grid.load()
     if task.checkpoint.lower() == NO_CHECKPOINT and config.model.name is None:
         raise UserError(
             f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
@@ -150,16 +149,10 @@ def _check_axis(field: str) -> None:
         raise UserError(f"{field} has a list of values: {why}. {HINT}")
 
 
-def base_config(task: TransferTask) -> RunConfig:
-    """The config of the first values of all lists, as it is before the protocol changes it."""
-    return task.grid.load()
-
-
 def evaluation_of(task: TransferTask, config: RunConfig) -> str:
     """The name of the evaluation of the test. UserError if there is none, or several."""
-    having = [
-        name for name, c in config.evals.items() if c.kind in KINDS and task.metric in c.numbers()
-    ]
+    known = numbers_of(config)
+    having = [name for name, numbers in known.items() if task.metric in numbers]
     if task.evaluation is not None:
         if task.evaluation not in having:
             raise UserError(
@@ -168,12 +161,10 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
             )
         return task.evaluation
     if not having and config.evals:
-        numbers = {
-            number for c in config.evals.values() if c.kind in KINDS for number in c.numbers()
-        }
+        every = {number for numbers in known.values() for number in numbers}
         raise UserError(
             f"--metric={task.metric}: no evaluation of the config has this number. "
-            f"{nearest(task.metric, numbers)}"
+            f"{nearest(task.metric, every)}"
         )
     if len(having) != 1:
         there = ", ".join(having) or "none"
@@ -195,7 +186,7 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
     Args:
       weights: init.weights; None: from scratch.
     """
-    config = base_config(task)
+    config = task.grid.load()
     test = config.evals[evaluation_of(task, config)]
     held_out = dataclasses.replace(
         test, source=None, data_dir=None, label=None, split=splits.held_out
@@ -216,7 +207,7 @@ def final_grid(
     task: TransferTask, splits: Splits, weights: str | None, chosen: dict[str, str]
 ) -> SweepGrid:
     """The trainings of the result: the chosen values, all of the data, several seeds."""
-    config = base_config(task)
+    config = task.grid.load()
     test = evaluation_of(task, config)
     common = _common(task, config, weights) | {
         **chosen,
@@ -283,7 +274,7 @@ def check_all(
     """
     sweeps.leave_devices_alone()
     errors = ErrorCollector()
-    config = base_config(task)
+    config = task.grid.load()
     check_folders(config)
     parts = errors.attempt("input", find_splits, task, config)
     notes: list[str] = []

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.draw import html_page
+from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
@@ -177,5 +178,5 @@ def _cells(number: OverSeeds | None) -> list[Any]:
 
 def _row(each: TaskResult) -> list[str]:
     seeds = len(each.accuracy.values) if each.accuracy else 0
-    chosen = ", ".join(f"{field}={value}" for field, value in each.chosen.items())
-    return [TASKS[each.name].title, spell(each.accuracy), str(seeds), chosen, each.why]
+    values = grid.spell(each.chosen)
+    return [TASKS[each.name].title, spell(each.accuracy), str(seeds), values, each.why]
