@@ -38,7 +38,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.nn.attention import attend
 from vit_jax.nn.kernels import blockwise, choice
 from vit_jax.parallel.chips import TPUS
-from vit_jax.tools.plan import kernels, topology
+from vit_jax.tools.plan import hlo, topology
 from vit_jax.tools.plan.hlo import mega_cycles
 
 _SHAPES = flags.DEFINE_list(
@@ -149,7 +149,7 @@ def _figures(compiled: Any, jaxpr: Any, dump: Path) -> dict[str, object]:
         figures["mega_cycles"] = round(mega_cycles(without), 3)
         figures["kernel_mega_cycles"] = round(_of_kernels(jaxpr, dump) / 1e6, 3)
     if platform == "gpu":
-        own = kernels.kernels(text)
+        own = hlo.kernels(text)
         figures["accessed_gb"] = round(sum(k.runs * k.nbytes for k in own) / 1e9, 3)
     return figures
 

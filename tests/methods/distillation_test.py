@@ -19,7 +19,7 @@ from vit_jax.methods.distillation import Distillation, divergence
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import inputs, teachers, updates
 from vit_jax.store import checkpoint_dir
-from vit_jax.tools.plan import table
+from vit_jax.tools.plan import __main__ as command
 from vit_jax.tools.plan.forecast import forecast
 from vit_jax.train import train
 from vit_jax.training.method import Inputs, Others
@@ -245,11 +245,11 @@ def test_the_teachers_parameters_are_an_argument_of_the_step(saved):
     """Neither constants of the program nor in the state; a plan, and a check, see them."""
     config = distilled(saved())
     mesh = inputs.mesh(config.mesh)
-    planned = forecast(config, mesh, topology=None, compiled=True)
+    planned = forecast(config, compiled=True)
     size = sum(x.size for x in jax.tree.leaves(nnx.state(weights.load(config.method.teacher))))
     assert planned.memory.teacher == 4 * size
     assert planned.saved_bytes < planned.memory.state - 4 * size + 100
-    assert "  teacher" in dict(table.rows(planned, price=None))
+    assert "  teacher" in dict(command.rows(planned, price=None))
     parts = updates.step_parts(config, mesh, num_examples=64, num_classes=4)
     batch = {
         "image": jax.ShapeDtypeStruct((16, 8, 8, 3), np.uint8),

@@ -1,12 +1,17 @@
+import dataclasses
 import json
 import types
 
 import jax
 import pytest
 
+from vit_jax import models
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
+from vit_jax.parallel.products import Products
 from vit_jax.tools.plan import __main__ as command
+from vit_jax.tools.plan.compiled import DoesNotFit
+from vit_jax.tools.plan.forecast import Forecast, HostNeeds, Memory, StepTime
 
 FLAGS = {
     "topology": None, "compile": True, "cache": True, "chip_hour_price": None, "json": False,
@@ -101,3 +106,219 @@ def test_a_topology_that_is_too_small_says_what_would_fit(plan):
         )
     assert "It fits, in" in str(error.value)
     assert "--config.model.remat=full" in str(error.value)
+
+
+GIB = 2**30
+
+
+TINY = models.info("ViT-Ti/16", num_classes=10)
+# A run of 36,000 steps of a tenth of a second on four chips: four chip-hours.
+FOUR_CHIPS = Forecast(
+    topology="v5e:2x2",
+    device_kind="TPU v5 lite",
+    devices=4,
+    chips=4,
+    hosts=1,
+    mesh={"data": 4},
+    model=TINY,
+    method="supervised",
+    products=Products(TINY.forward_flops),
+    batch_size=1000,
+    steps=36_000,
+    memory=Memory(GIB, 2 * GIB, 0, 10 * GIB, None, 16 * GIB),
+    sent=None,
+    accessed=None,
+    kernels=None,
+    compile_secs=None,
+    from_cache=False,
+    time=StepTime(0.1, None, None, None),
+    peak_flops=None,
+    saved_bytes=3 * GIB,
+    host=HostNeeds(1000, 1, 1),
+)
+
+
+def test_a_cost_is_the_same_in_table_and_json():
+    assert dict(command.rows(FOUR_CHIPS, price=1.5))["cost"] == "at least 6, at 1.5 a chip-hour"
+    assert json.loads(command.as_json(FOUR_CHIPS, price=1.5))["cost"] == pytest.approx(6)
+    assert json.loads(command.as_json(FOUR_CHIPS, price=None))["cost"] is None
+    assert "cost" not in dict(command.rows(FOUR_CHIPS, price=None))
+
+
+@pytest.mark.parametrize(
+    ("activations", "free", "marked"),
+    [(10 * GIB, "3 GiB", False), (13 * GIB, "0 B", False), (14 * GIB, "-1 GiB", True)],
+)
+def test_a_tight_fit_is_marked(activations, free, marked):
+    memory = dataclasses.replace(FOUR_CHIPS.memory, activations=activations)
+    shown = dict(command.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
+    assert shown.strip().startswith(free)
+    assert ("will hardly fit" in shown) == marked
+
+
+def test_what_a_method_computes_has_a_row_and_counts():
+    assert "  by dino" not in dict(command.rows(FOUR_CHIPS, price=None))
+    of_dino = dataclasses.replace(FOUR_CHIPS, method="dino", products=Products(2e9, 1e9))
+    shown = dict(command.rows(of_dino, price=None))["  by dino"]
+    assert shown == "3 GFLOPs per example forward, 1 GFLOPs of them without gradients"
+    assert of_dino.exaflops == pytest.approx(7e9 * 36e6 / 1e18)
+    document = json.loads(command.as_json(of_dino, price=None))
+    assert document["products"] == {"learnt": 2e9, "given": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"), [(1, "7.52 TFLOPs"), (1_000, "0.007521 exaFLOPs")], ids=str
+)
+def test_flops_of_short_runs_can_be_read(steps, shown):
+    run = dict(command.rows(dataclasses.replace(FOUR_CHIPS, steps=steps), price=None))["the run"]
+    assert run == f"{steps:,} steps of 1,000 images: {shown}"
+
+
+def test_times_of_gpus_are_said_to_be_bounds():
+    time = StepTime(0.05, 0.06, 0.01, None, 0.1)
+    run = dataclasses.replace(
+        FOUR_CHIPS, topology="h100:4", time=time, sent={}, kernels=1766, accessed=150 * GIB
+    )
+    shown = dict(command.rows(run, price=2))
+    assert shown["a device runs in a step"] == "1,766 kernels"
+    assert shown["  that read and write"].strip() == "150 GiB"
+    assert shown["  at least, by roofline"].strip() == "100.0 ms, not a measurement"
+    assert (shown["MFU"], shown["chip-hours"]) == ("at most 50%", "at least 4")
+    assert shown["cost"] == "at least 8, at 2 a chip-hour"
+    assert run.core_days is None
+    assert "TPU" not in shown["chip-hours"]
+
+
+# The runs of the paper.
+
+
+def forecast(name, steps, *, topology="v3:16x16", secs=0.1, **fields):
+    """A forecast on 512 cores that take `secs` per step of 4096 images."""
+    model = models.info(name, num_classes=18_291, pre_logits=True, **fields)
+    return dataclasses.replace(
+        FOUR_CHIPS,
+        topology=topology,
+        chips=256,
+        model=model,
+        products=Products(model.forward_flops),
+        batch_size=4096,
+        steps=steps,
+        time=StepTime(None, None, None, secs),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "core_days"),
+    [
+        ("ViT-H/14", 1_035_645, 2500),
+        ("ViT-L/16", 1_035_645, 680),
+        ("ViT-L/16", 310_823, 230),
+    ],
+)
+def test_the_runs_of_table_2(name, steps, core_days):
+    ours = 512 * 0.1 * steps / 86_400
+    run = forecast(name, steps)
+    assert command.paper_comparison(run) == {
+        "core_days": core_days,
+        "ratio": pytest.approx(ours / core_days),
+    }
+    row = dict(command.rows(run, price=None))["the paper"]
+    assert row == (f"{core_days:,} TPUv3-core-days (table 2); this plan: {ours / core_days:.2f} x")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        forecast("ViT-B/16", 1_035_645),
+        forecast("ViT-L/16", 103_608),  # 30 epochs of ImageNet-21k
+        forecast("ViT-L/16", 310_823, image_size=384),
+    ],
+)
+def test_another_run_is_not_compared(run):
+    assert command.paper_comparison(run) is None
+    assert "the paper" not in dict(command.rows(run, price=None))
+
+
+def test_other_chips_have_no_ratio():
+    run = forecast("ViT-L/16", 310_823, topology="v5e:16x16")
+    assert command.paper_comparison(run) == {"core_days": 230, "ratio": None}
+    assert dict(command.rows(run, price=None))["the paper"] == "230 TPUv3-core-days (table 2)"
+
+
+def test_without_an_estimate_there_is_no_ratio():
+    run = forecast("ViT-L/16", 310_823, secs=None)
+    assert command.paper_comparison(run)["ratio"] is None
+
+
+STATE = 100
+
+
+@pytest.fixture
+def found(tiny_run):
+    """`found(batch_size, there)`: what fits where an image takes a byte beside the state."""
+
+    def found(batch_size, there, *, devices=2, given=None, refuses=False):
+        config = tiny_run(f"input.batch_size={batch_size}")
+        mesh = types.SimpleNamespace(shape={"replica": 1, "data": devices, "fsdp": 1, "tensor": 1})
+        tried = []
+
+        def memory_of(config):
+            parts = config.optim.grad_accum_steps
+            tried.append((config.input.batch_size, parts))
+            micro = config.input.batch_size // parts // devices
+            if refuses and STATE + micro > there:
+                raise DoesNotFit("too large")
+            return Memory(0, 0, 0, None, STATE + micro, there)
+
+        return command.largest_batch(config, mesh, memory_of, there=given), tried
+
+    return found
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_fewest_microbatches_that_fit(found, refuses):
+    best, tried = found(960, STATE + 100, refuses=refuses)
+    assert (best.grad_accum_steps, best.peak) == (5, STATE + 96)
+    assert (best.in_one_go, best.too_large) == (192, 240)
+    assert len(tried) <= 7 and len(set(tried)) == len(tried)
+    assert ("the same update by", "--config.optim.grad_accum_steps=5") in best.rows()
+
+
+def test_a_batch_that_fits_is_doubled(found):
+    best, tried = found(16, STATE + 100)
+    assert best == (16, 1, STATE + 8, STATE + 100, 128, 256)
+    assert [size for size, _ in tried] == [16, 32, 64, 128, 256]
+    assert found(16, 10**9)[0].too_large is None
+
+
+def test_what_can_never_fit_is_refused(found):
+    with pytest.raises(DoesNotFit, match="Not even 8 microbatches of 2 images fit"):
+        found(16, STATE)
+
+
+def test_memory_that_is_not_known_has_to_be_given(found):
+    with pytest.raises(UserError, match="give --memory_gib, or --topology"):
+        found(16, None)
+    assert found(16, None, given=STATE + 100)[0].there == STATE + 100
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_compilation")
+def test_of_a_real_step(plan):  # that fixture
+    model = ("model.name=ViT-Ti/4", "model.depth=2", "input.batch_size=256")
+    peak = lambda parts: json.loads(
+        plan(*model, f"optim.grad_accum_steps={parts}", json=True)
+    )["memory"]["peak"]  # fmt: skip
+    whole, less = peak(1), peak(8)
+    assert less < whole
+    gib = (whole + less) / 2 / 2**30
+    best = json.loads(plan(*model, largest_batch=True, memory_gib=gib, json=True))
+    assert 1 < best["grad_accum_steps"] <= 8 and best["peak"] <= gib * 2**30
+    assert peak(best["grad_accum_steps"]) == best["peak"]
+
+
+def test_only_the_batch_and_its_parts_differ(tiny_run):
+    config = tiny_run()
+    tried = command._with(config, 16, 4)
+    assert tried.optim == dataclasses.replace(config.optim, grad_accum_steps=4)
+    assert (tried.input, tried.total) == (config.input, config.total)

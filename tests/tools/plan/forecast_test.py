@@ -11,9 +11,8 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.run.parts import inputs
+from vit_jax.tools.plan import __main__ as command
 from vit_jax.tools.plan import forecast as forecasts
-from vit_jax.tools.plan import table
 from vit_jax.tools.plan.compiled import DoesNotFit
 from vit_jax.tools.plan.forecast import HostNeeds, Memory, StepTime, forecast
 
@@ -34,7 +33,7 @@ TINY = {
 @pytest.fixture(scope="module")
 def planned():
     config = configs.resolve(TINY, [])
-    return forecast(config, inputs.mesh(config.mesh), topology=None, compiled=True)
+    return forecast(config, compiled=True)
 
 
 def test_figures_of_the_run(planned):
@@ -66,13 +65,13 @@ def test_no_time_is_known_for_a_cpu(planned):
 def test_facts_of_the_data_must_be_declared(field):
     config = configs.resolve(TINY, [f"input.{field}=none"])
     with pytest.raises(UserError, match=rf"--config.input.{field}="):
-        forecast(config, inputs.mesh(config.mesh), topology=None, compiled=False)
+        forecast(config, compiled=False)
 
 
 def test_a_batch_that_does_not_divide_is_refused():
     config = configs.resolve(TINY, ["optim.grad_accum_steps=3"])
     with pytest.raises(UserError, match=r"input\.batch_size=16"):
-        forecast(config, inputs.mesh(config.mesh), topology=None, compiled=False)
+        forecast(config, compiled=False)
 
 
 def test_an_estimate_is_never_less_than_the_roofline():
@@ -103,7 +102,7 @@ def test_exaflops_of_the_paper(name, epochs, exaflops, within):
 def test_resnets_and_hybrids_are_planned(name, exaflops):
     """Plans without compiling; exaFLOPs are from arXiv 2010.11929, table 6."""
     config = configs.load(str(CONFIGS / name), [])
-    plan = forecast(config, inputs.mesh(config.mesh), topology=None, compiled=False)
+    plan = forecast(config, compiled=False)
     assert plan.exaflops == pytest.approx(exaflops, rel=0.015)
     assert plan.memory.parameters == 4 * plan.model.parameters
     assert plan.memory.activations == 4096 * plan.model.activation_bytes
@@ -188,9 +187,9 @@ def test_needs_on_the_devices_here():
 def test_images_on_the_devices_are_counted(preprocess, side):
     overrides = ["input.cache=device", f"input.preprocess={preprocess}"]
     config = configs.resolve(TINY, overrides)
-    planned = forecast(config, inputs.mesh(config.mesh), topology=None, compiled=False)
+    planned = forecast(config, compiled=False)
     assert planned.memory.images == 160 * (3 * side * side + 4 + 4)
-    assert dict(table.rows(planned, price=None))["  training images beside it"]
+    assert dict(command.rows(planned, price=None))["  training images beside it"]
 
 
 def test_images_that_do_not_fit_beside_the_step_are_refused():

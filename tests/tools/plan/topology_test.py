@@ -1,10 +1,38 @@
+"""Names and needs of absent devices, and plans for them.
+
+The tests that compile for GPUs need `pip install '.[plan-gpu]'`.
+"""
+
+import logging
+
 import pytest
 
+from vit_jax import config as configs
+from vit_jax.core import devices
 from vit_jax.core.errors import UserError
+from vit_jax.parallel import chips
+from vit_jax.parallel.products import Products
+from vit_jax.tools.plan import forecast as forecasts
 from vit_jax.tools.plan import topology
+from vit_jax.tools.plan.compiled import DoesNotFit, Figures, without_addresses
+from vit_jax.tools.plan.forecast import Memory, StepTime, forecast, step_time
+from vit_jax.tools.plan.hlo import Kernel, kernel_secs
 
 
-@pytest.mark.parametrize("name", ["v5e:16x16", "v3:2x2", "v4:4x4x4", "v6e:1x1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v5e:16x16",
+        "v3:2x2",
+        "v4:4x4x4",
+        "v6e:1x1",
+        "h100:1",
+        "h100:8",
+        "a100:2x8",
+        "h200:3",
+        "b200:128x8",
+    ],
+)
 def test_names(name):
     assert topology.check(name) == name.partition(":")[0]
 
@@ -22,6 +50,14 @@ def test_names(name):
         ("v5e:0x4", "nearest: v5e:"),
         ("v4:8x8", r"nearest: .*v4:4x4x4"),
         ("v5e:16x32", r"at most 256 chips. nearest: .*v5e:16x16"),
+        ("h100:0", r"nearest: h100:1, h100:2, h100:4\.$"),
+        ("h100:8x", r"nearest: h100:4, h100:8, h100:2x8\.$"),
+        ("h100", "nearest: h100:1,"),
+        ("h100:2x0", "nearest: "),
+        ("h100:1x2x8", "nearest: "),
+        ("h100:16", r"hosts x GPUs; a host has at most 8 GPUs.* nearest: h100:8, h100:2x8, "),
+        ("a100:200x8", r"at most 128 hosts\. nearest: .*a100:128x8\.$"),
+        ("foo:8", r"generation 'foo'.* Valid: a100, b200, h100, h200, v2, "),
     ],
 )
 def test_what_does_not_exist_lists_the_nearest(name, message):
@@ -33,3 +69,228 @@ def test_without_its_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install libtpu"):
         topology.devices("v5e:2x2")
+
+
+L16 = "configs/vit_l16_i21k.py"
+NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "overrides", "message"),
+    [
+        (L16, "v3:16x17", (), r"nearest: v3:8x16, v3:16x16, v3:16x32\.$"),
+        (L16, "v5e:17x17", (), r"at most 256 chips\. nearest: .*v5e:16x16\.$"),
+        (L16, "v9:2x2", (), "generation 'v9'.*Valid: a100, .*v2, v3, v4, v5e, v5p, v6e"),
+        (L16, "v5e", (), "nearest: v5e:1x1, v5e:2x2"),
+        (L16, "", (), "such as v5e:16x16"),
+        (L16, "v4:4x4", (), "nearest: v4:2x2x2, v4:2x2x4, v4:2x4x4"),
+        (
+            L16,
+            "v3:32x32",
+            ("input.batch_size=1024",),
+            r"v3:32x32: input.batch_size=1024 does not divide over 2048 devices; nearest: 2048\. "
+            r"Topologies that it divides over: v3:8x16, v3:16x16, v3:16x32\.$",
+        ),
+        (
+            L16,
+            "v5e:4x4",
+            ("optim.grad_accum_steps=3",),
+            "16 devices times optim.grad_accum_steps=3 parts",
+        ),
+        (L16, "v5e:4x4", ("mesh.data=3",), "mesh.data=3 takes 3 of 16 devices"),
+        (L16, "v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), "4 x 8 = 32 devices, but there are 16"),
+        (
+            L16,
+            "v5e:4x4",
+            ("mesh.data=4", "mesh.fsdp=4", "input.batch_size=24"),
+            r"24 does not divide over 16 devices \(data=4 x fsdp=4\); nearest: 16, 32\.$",
+        ),
+        (
+            "configs/vit_image_folder.py",
+            None,
+            (),
+            r"--config.input.num_examples=... --config.input.num_classes=...$",
+        ),
+        (L16, None, ("input.subset_per_class=10",), "only these can tell how many examples"),
+        (
+            "configs/vit_image_folder.py",
+            None,
+            ("input.mixture.a.num_examples=5", "input.mixture.b.weight=2", "input.num_classes=5"),
+            r"how many examples they have: give --config.input.num_examples=...$",
+        ),
+        (L16, None, ("optim.grad_accum_steps=4097",), "times optim.grad_accum_steps=4097 parts"),
+    ],
+)
+def test_gives_one_message(path, name, overrides, message):
+    if name in NEED_LIBTPU:
+        pytest.importorskip("libtpu")
+    with pytest.raises(UserError, match=message):
+        forecast(configs.load(path, overrides), name, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "num_examples"),
+    [
+        (["input.num_examples=1000", "input.subset_fraction=0.1"], 100),
+        (["input.num_examples=1000", "input.subset_examples=300"], 300),
+        (["input.mixture.a.num_examples=700", "input.mixture.b.num_examples=200"], 900),
+    ],
+)
+def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
+    overrides = (*overrides, "input.num_classes=5", "input.batch_size=10", "model.depth=1")
+    config = configs.load("configs/vit_image_folder.py", overrides)
+    assert forecast(config, compiled=False).steps == 100 * num_examples / 10
+
+
+def test_missing_data_are_not_needed():
+    overrides = ("input.num_examples=1000", "input.num_classes=5", "model.depth=1")
+    config = configs.load("configs/vit_image_folder.py", overrides)
+    assert config.evals
+    assert forecast(config, compiled=False).steps == round(100 * 1000 / 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "parts", "share", "names"),
+    [
+        ("v5e:16x16", 128, 1, 1, ["v5e:4x8", "v5e:8x8", "v5e:8x16"]),
+        ("v5e:16x16", 128, 4, 1, ["v5e:2x4", "v5e:4x4", "v5e:4x8"]),
+        ("v5e:16x16", 128, 1, 2, ["v5e:8x8", "v5e:8x16", "v5e:16x16"]),
+        ("v3:2x2", 4, 1, 1, []),
+    ],
+)
+def test_topologies_that_a_batch_divides_over(name, batch_size, parts, share, names):
+    assert topology.dividing(name, batch_size=batch_size, parts=parts, share=share) == names
+
+
+TINY = (
+    *("model.name=ViT-Ti/16", "model.depth=2", "model.width=64", "model.mlp_dim=128"),
+    *("model.num_heads=2", "input.batch_size=64"),
+)
+
+
+@pytest.fixture
+def compiler():
+    if not any(topology._is_there(plugin) for plugin in topology.GPU_PLUGINS):
+        pytest.skip("needs what compiles for GPUs: pip install '.[plan-gpu]'")
+
+
+def test_every_gpu_has_all_figures():
+    for name, chip in chips.GPUS.items():
+        assert chips.peak_flops(chip.device_kind)
+        text = topology.target(name)
+        assert f'"{chip.device_kind}"' in text and f"device_memory_size: {chip.hbm_bytes}" in text
+        assert text.count("{") == text.count("}") == 4
+
+
+def test_without_their_compiler_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(topology, "GPU_PLUGINS", ("jax_plugins.xla_cuda99",))
+    with pytest.raises(UserError, match=r"pip install .*'\.\[plan-gpu\]'"):
+        topology.devices("h100:8")
+
+
+@pytest.mark.parametrize(("set_to", "share"), [(None, 0.75), ("0.9", 0.9), (".5", 0.5)])
+@pytest.mark.parametrize("variable", topology.FRACTIONS)
+def test_memory_that_jax_gives(monkeypatch, variable, set_to, share):
+    for name in topology.FRACTIONS:
+        monkeypatch.delenv(name, raising=False)
+    if set_to:
+        monkeypatch.setenv(variable, set_to)
+    assert topology.usable_bytes("h100") == int(share * 84_942_979_072)
+
+
+@pytest.mark.parametrize("wrong", ["all", "0", "-1", "inf", "nan"])
+def test_a_share_of_memory_that_cannot_be(monkeypatch, wrong):
+    monkeypatch.setenv(topology.FRACTIONS[0], wrong)
+    with pytest.raises(UserError, match=f"{topology.FRACTIONS[0]}={wrong}: give a number"):
+        topology.usable_bytes("h100")
+
+
+def test_a_step_that_takes_more_does_not_fit():
+    fits = Memory(1, 1, 0, None, peak=10, there=10)
+    forecasts._check_memory(fits, on_gpu=True)
+    with pytest.raises(DoesNotFit, match="takes 11 B of the 10 B that JAX gives"):
+        forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10), on_gpu=True)
+
+
+def test_the_time_of_a_step_is_a_roofline():
+    figures = Figures(
+        peak_bytes=1,
+        sent={"all-reduce": 225e6, "all-gather": 225e6},
+        cycles=0.0,
+        accessed_bytes=3352.32e6,
+        compile_secs=1.0,
+        kernels=3,
+        kernels_secs=1.5e-3,
+    )
+    time = step_time(
+        figures, Products(989e9 / 3), 2, "h100", chips.peak_flops("NVIDIA H100 80GB HBM3"), 1
+    )
+    assert time == StepTime(
+        matrix=pytest.approx(2e-3),
+        hbm=pytest.approx(1e-3),
+        interconnect=pytest.approx(1.5e-3),  # half of an all-reduce is one gathering
+        cycles=None,
+        kernels=1.5e-3,
+    )
+    assert time.estimate == time.roofline == time.matrix
+
+
+def test_a_kernel_takes_as_long_as_its_slower_part():
+    h100 = chips.GPUS["h100"]
+    found = [Kernel("product", 2, 10, 989 * 10**9), Kernel("copy", 3, 3_352_320_000, 10)]
+    assert kernel_secs(found, h100.device_kind) == pytest.approx(2e-3 + 3e-3)
+    assert kernel_secs(found, "NVIDIA L4") is None
+
+
+def test_the_addresses_of_functions_do_not_change_a_program():
+    call = (
+        '%1 = stablehlo.custom_call @CustomSPMDPartitioning(%0) {{backend_config = "{}", a = "1"}}'
+    )
+    assert without_addresses(call.format(140062)) == without_addresses(call.format(993))
+    assert 'a = "1"' in without_addresses(call.format(140062))
+    other = '%1 = stablehlo.custom_call @other(%0) {backend_config = "12"}'
+    assert without_addresses(other) == other
+
+
+def test_between_hosts_the_network_counts():
+    h100, a100 = chips.GPUS["h100"], chips.GPUS["a100"]
+    assert (h100.reduce_gbps(1), h100.reduce_gbps(2)) == (225, 200)
+    assert (a100.reduce_gbps(1), a100.reduce_gbps(2)) == (150, 100)
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ("Jax plugin configuration error: Exception when calling %s.initialize()", False),
+        ("Jax plugin configuration error of %s", True),
+    ],
+)
+def test_without_a_driver_missing_parts_of_cuda_are_no_news(message, kept):
+    error = RuntimeError("Unable to load cuDNN. Is it installed?" if not kept else "another")
+    record = logging.LogRecord(
+        "jax", 40, "", 0, message, ("jax_plugins.xla_cuda13",), (type(error), error, None)
+    )
+    assert devices._keeps(record) == kept
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+def test_a_plan_for_gpus_on_two_hosts(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    config = configs.load("configs/vit_l16_i21k.py", TINY)
+    planned = forecast(config, "h100:2x8", compiled=True)
+    assert (planned.hosts, planned.devices, planned.chips) == (2, 16, 16)
+    assert planned.kernels > 100 and planned.accessed > 3 * planned.memory.parameters
+    assert planned.sent["all-reduce"] >= 2 * planned.model.parameters
+    assert planned.time.kernels >= 0.999 * max(planned.time.hbm, planned.time.matrix)
+    assert planned.memory.state < planned.memory.peak < planned.memory.there
+    again = forecast(config, "h100:2x8", compiled=True)
+    assert again.from_cache and again.time == planned.time
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("name", ["a100:1", "h200:1", "b200:1"])
+def test_other_gpus(name):
+    config = configs.load("configs/vit_l16_i21k.py", TINY)
+    assert forecast(config, name, compiled=True, anew=True).kernels > 100

@@ -8,25 +8,314 @@ estimate of time. Reads no data. --nocompile prints in seconds what follows from
 shardings alone.
 """
 
+import bisect
+import dataclasses
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 from absl import flags
 from jax.sharding import Mesh
 
 from vit_jax import config as configs
-from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.config import RunConfig, TotalConfig
+from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.run.parts import inputs
+from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
+from vit_jax.methods.table import SUPERVISED
+from vit_jax.parallel.mesh import BATCH_AXES
+from vit_jax.run.announce import forward
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import DoesNotFit
-from vit_jax.tools.plan.forecast import Forecast, forecast
-from vit_jax.tools.plan.largest_batch import LargestBatch, largest_batch
-from vit_jax.tools.plan.table import as_json, rows
+from vit_jax.tools.plan.forecast import SECS_A_DAY, Forecast, Memory, forecast
+
+Row = tuple[str, str]  # label and value
+
+
+class PaperRun(NamedTuple):
+    """A pre-training of the paper.
+
+    Attributes:
+      model: its name.
+      images: millions of images seen.
+      exaflops: exaFLOPs of matrix products (table 6).
+      core_days: TPUv3 core-days (table 2).
+    """
+
+    model: str
+    images: float
+    exaflops: float
+    core_days: float
+
+
+# JFT has 303 M images, ImageNet-21k 14.2 M. Of ViT-L/16 on ImageNet-21k table 3 has 30 and 90
+# epochs, and table 2 does not say which it lists. At 90 it would have run at 38 % of the chips'
+# rate, between the other two (43 and 32 %); at 30 at 13 %. Table 6 does not list it; its exaFLOPs
+# follow the same rule.
+RUNS = (
+    PaperRun("ViT-H/14", 14 * 303, 4262, 2500),
+    PaperRun("ViT-L/16", 14 * 303, 1567, 680),
+    PaperRun("ViT-L/16", 90 * 14.2, 472, 230),
+)
+
+
+def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
+    """Rows of the table; price: of a chip-hour. Empty rows separate its parts."""
+    model = forecast.model
+    axes = " x ".join(f"{axis} {size}" for axis, size in forecast.mesh.items())
+    where = f"{forecast.topology}: " if forecast.topology else ""
+    steps = f"{forecast.steps:,} steps of {forecast.batch_size:,} images"
+    flops = f"{forecast.exaflops:,.4g} exaFLOPs"
+    if forecast.exaflops < 1e-3:
+        flops = f"{format_count(forecast.exaflops * 1e18)}FLOPs"
+    yield (
+        "devices",
+        f"{where}{forecast.devices:,} x {forecast.device_kind}{f', {axes}' if axes else ''}",
+    )
+    yield "hosts", f"{forecast.hosts:,}"
+    yield "", ""
+    yield "model", f"{model.name}, {format_count(model.parameters)} parameters"
+    yield "an image", f"{format_count(model.forward_flops)}FLOPs forward, in matrix products"
+    if forecast.method != SUPERVISED:
+        yield f"  by {forecast.method}", forward(forecast.products)
+    yield "the run", f"{steps}: {flops}"
+    yield "", ""
+    yield from _memory(forecast)
+    yield "", ""
+    yield from _hosts(forecast)
+    yield "", ""
+    yield from _time(forecast)
+    yield from _cost(forecast, price)
+    if forecast.compile_secs is not None:
+        cached = ", for an earlier plan (--nocache compiles anew)" if forecast.from_cache else ""
+        yield "compiled in", f"{forecast.compile_secs:.1f} s{cached}"
+
+
+def _memory(forecast: Forecast) -> Iterator[Row]:
+    memory, taken = forecast.memory, forecast.memory.peak
+    yield "a device holds", ""
+    yield "  parameters", size(memory.parameters)
+    yield "  optimizer", size(memory.optimizer)
+    yield "  average", size(memory.average)
+    if memory.teacher:
+        yield "  teacher", size(memory.teacher)
+    if taken is not None:
+        yield "  gradients, activations", size(taken - memory.state)
+        yield "  peak", size(taken)
+    elif memory.activations is not None:
+        yield "  activations, about", size(memory.activations)
+        taken = memory.state + memory.activations
+    if memory.images:
+        yield "  training images beside it", size(memory.images)
+    if memory.there is not None:
+        yield "  of", size(memory.there)
+        free = memory.there - (taken or memory.state) - memory.images
+        tight = ": it will hardly fit; without --nocompile the plan tries what would"
+        yield "  free", size(free) + ("" if free >= 0 else tight)
+    if forecast.sent is not None:
+        yield "", ""
+        yield "a device sends in a step", "" if any(forecast.sent.values()) else "nothing"
+        for kind, nbytes in sorted(forecast.sent.items()):
+            yield f"  {kind}", size(nbytes)
+    if forecast.kernels is not None:
+        yield "a device runs in a step", f"{forecast.kernels:,} kernels"
+        yield "  that read and write", size(forecast.accessed or 0)
+
+
+def _time(forecast: Forecast) -> Iterator[Row]:
+    time = forecast.time
+    yield "a step takes", ""
+    yield "  matrix products", _ms(time.matrix)
+    yield "  memory", _ms(time.hbm)
+    yield "  interconnect", _ms(time.interconnect)
+    if forecast.on_gpus:
+        yield "  kernels, one by one", f"{_ms(time.kernels)}, each by the slower of the first two"
+        yield "  at least, by roofline", f"{_ms(time.roofline)}, not a measurement"
+        return
+    yield "  the compiler's cycles", _ms(time.cycles)
+    yield "  at least, these together", _ms(time.roofline)
+    if time.cycles is not None:
+        yield "  estimate", f"{_ms(time.estimate)}, cycles and interconnect one after the other"
+
+
+def _hosts(forecast: Forecast) -> Iterator[Row]:
+    host = forecast.host
+    yield "a checkpoint", size(forecast.saved_bytes)
+    yield "a host needs", ""
+    yield "  to save", size(host.saving_bytes)
+    yield "  for batches", size(host.input_bytes)
+    a_second = ""
+    if forecast.images_per_host_second is not None:
+        most = "at most " if forecast.time.cycles is None else ""
+        a_second = f", {most}{forecast.images_per_host_second:,.0f} a second"
+    yield "  to read", f"{host.images:,} images a step{a_second}"
+
+
+def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
+    least = "at least " if forecast.time.cycles is None else ""
+    if forecast.mfu is not None:
+        yield "MFU", f"{'at most ' if forecast.on_gpus else ''}{forecast.mfu:.0%}"
+    if forecast.days is not None:
+        yield "time", least + format_duration(forecast.days * SECS_A_DAY)
+    if forecast.chip_hours is not None:
+        core_days = forecast.core_days
+        of_tpus = "" if core_days is None else f" ({core_days:,.1f} TPU-core-days)"
+        yield "chip-hours", f"{least}{forecast.chip_hours:,.0f}{of_tpus}"
+        if price is not None:
+            yield "cost", f"{least}{forecast.chip_hours * price:,.0f}, at {price:g} a chip-hour"
+    if paper := paper_comparison(forecast):
+        ours = "" if paper["ratio"] is None else f"; this plan: {least}{paper['ratio']:.2f} x"
+        yield "the paper", f"{paper['core_days']:,g} TPUv3-core-days (table 2){ours}"
+
+
+def paper_comparison(forecast: Forecast) -> dict[str, Any] | None:
+    """The paper's TPUv3 core-days for the run that a forecast repeats, and the ratio to them.
+
+    None if it repeats none; the ratio is None for other chips than TPUv3.
+    """
+    images = forecast.batch_size * forecast.steps / 1e6
+    near = lambda a, b: abs(a / b - 1) <= 0.05
+    for run in RUNS:
+        same = near(images, run.images) and near(forecast.exaflops, run.exaflops)
+        if forecast.model.name == run.model and same:
+            ours = forecast.core_days if (forecast.topology or "").startswith("v3:") else None
+            return {"core_days": run.core_days, "ratio": ours and ours / run.core_days}
+    return None
+
+
+def size(nbytes: float) -> str:
+    """Bytes formatted by format_bytes, aligned at the unit."""
+    number, unit = format_bytes(nbytes).split()
+    return f"{number:>8} {unit}"
+
+
+def _ms(secs: float | None) -> str:
+    return f"{'-':>8}" if secs is None else f"{secs * 1e3:8.1f} ms"
+
+
+def as_json(forecast: Forecast, *, price: float | None) -> str:
+    """The forecast and figures derived from it as JSON; price: of a chip-hour."""
+    derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
+    document = dataclasses.asdict(forecast) | {name: getattr(forecast, name) for name in derived}
+    hours = forecast.chip_hours
+    document["products"] = forecast.products._asdict()
+    document["cost"] = None if price is None or hours is None else hours * price
+    document["paper"] = paper_comparison(forecast)
+    document["time"] |= {"roofline": forecast.time.roofline, "estimate": forecast.time.estimate}
+    return json.dumps(document, indent=2)
+
+
+DOUBLINGS = 10  # of the batch, that are tried at most
+LONG = TotalConfig(steps=10**9)  # a larger batch has fewer steps, which have no part in its memory
+
+
+class LargestBatch(NamedTuple):
+    """What fits.
+
+    Attributes:
+      batch_size: that of the config.
+      grad_accum_steps: the fewest microbatches of it that fit; 1: it fits in one go.
+      peak: bytes of a device with these.
+      there: bytes that a device has.
+      in_one_go: the largest batch tried that fits without microbatches.
+      too_large: the smallest batch tried that does not; None: all did.
+    """
+
+    batch_size: int
+    grad_accum_steps: int
+    peak: int
+    there: int
+    in_one_go: int
+    too_large: int | None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, text) for people."""
+        parts, micro = self.grad_accum_steps, self.batch_size // self.grad_accum_steps
+        how = "in one go" if parts == 1 else f"in {parts:,} microbatches of {micro:,}"
+        most = f"{self.in_one_go:,} images"
+        if self.too_large is not None:
+            most += f"; {self.too_large:,} do not fit"
+        return [
+            ("the batch", f"{self.batch_size:,} images fit {how}"),
+            ("peak", f"{format_bytes(self.peak)} of {format_bytes(self.there)} of each device"),
+            ("the same update by", f"--config.optim.grad_accum_steps={parts}"),
+            ("in one go at most", f"{most} (input.batch_size, another recipe)"),
+        ]
+
+
+def largest_batch(
+    config: RunConfig,
+    mesh: Mesh,
+    memory_of: Callable[[RunConfig], Memory],
+    *,
+    there: int | None,
+    say: Callable[[str], None] = lambda text: None,
+) -> LargestBatch:
+    """The fewest microbatches with which the config's batch fits, found by bisection.
+
+    Args:
+      memory_of: compiles the step of a config; may raise DoesNotFit.
+      there: bytes of a device; None: what `memory_of` says.
+      say: is told what is tried.
+
+    Raises:
+      DoesNotFit: not even the smallest microbatches fit.
+      UserError: how much memory there is, is not known.
+    """
+    batch_size, devices = config.input.batch_size, axes.num_devices(BATCH_AXES, mesh.shape)
+    found: dict[int, tuple[int, int]] = {}  # microbatch -> peak and memory there, where it fits
+
+    def fits(batch_size: int, parts: int = 1) -> bool:
+        of = "" if parts == 1 else f" in {parts:,} microbatches"
+        say(f"does a batch of {batch_size:,}{of} fit?")
+        tried = _with(config, batch_size, parts)
+        try:
+            memory = memory_of(tried)
+        except DoesNotFit:
+            return False
+        limit = memory.there if there is None else there
+        assert memory.peak is not None
+        if limit is None:
+            raise UserError(
+                "How much memory a device has is not known here: give --memory_gib, or --topology."
+            )
+        peak = memory.peak + memory.images
+        found[batch_size // parts] = peak, limit
+        return peak <= limit
+
+    if not fits(batch_size):
+        # Each smaller microbatch fits where a larger one does.
+        divisors = [
+            n for n in range(1, batch_size // devices + 1) if not batch_size % (n * devices)
+        ]
+        last = len(divisors) - 1
+        if last == 0 or not fits(batch_size, divisors[last]):
+            least = batch_size // divisors[last]
+            raise DoesNotFit(f"Not even {divisors[last]:,} microbatches of {least:,} images fit.")
+        fits_in = lambda parts: fits(batch_size, parts)
+        fewest = bisect.bisect_left(divisors, True, lo=1, hi=last, key=fits_in)
+        micro, too_large = (batch_size // divisors[n] for n in (fewest, fewest - 1))
+        return LargestBatch(batch_size, divisors[fewest], *found[micro], micro, too_large)
+    peak, limit = found[batch_size]
+    sizes = [batch_size * 2**n for n in range(1, DOUBLINGS + 1)]
+    too_large = next((size for size in sizes if not fits(size)), None)
+    most = sizes[-1] if too_large is None else too_large // 2
+    return LargestBatch(batch_size, 1, peak, limit, most, too_large)
+
+
+def _with(config: RunConfig, batch_size: int, parts: int) -> RunConfig:
+    """The run with this batch in `parts` microbatches."""
+    same = batch_size == config.input.batch_size
+    return dataclasses.replace(
+        config,
+        input=dataclasses.replace(config.input, batch_size=batch_size),
+        optim=dataclasses.replace(config.optim, grad_accum_steps=parts),
+        total=config.total if same else LONG,
+    )
+
 
 # Overrides that reduce the memory of a step, the cheapest first.
 SMALLER = (
@@ -39,28 +328,6 @@ SMALLER = (
 )
 
 
-def plan(config: RunConfig, name: str | None, *, compiled: bool, anew: bool) -> Forecast:
-    """The forecast of the run on a topology, or on the devices here. Raises what forecast does."""
-    return forecast(config, mesh(config, name), topology=name, compiled=compiled, anew=anew)
-
-
-def mesh(config: RunConfig, name: str | None) -> Mesh:
-    """The devices of a topology, or those here."""
-    return topology.mesh(name, config.mesh) if name is not None else inputs.mesh(config.mesh)
-
-
-def largest(config: RunConfig, name: str | None, screen: Screen) -> LargestBatch:
-    """The largest batch that fits a topology, or the devices here."""
-    gib = FLAGS.memory_gib
-    return largest_batch(
-        config,
-        mesh(config, name),
-        lambda tried: plan(tried, name, compiled=True, anew=not FLAGS.cache).memory,
-        there=None if gib is None else int(gib * 2**30),
-        say=screen.say,
-    )
-
-
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
     """A sentence about the first of SMALLER that fits; "" if none does."""
     several = len(topology.devices(name)) > 1
@@ -69,7 +336,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
             config = configs.load(FLAGS.config, [*overrides, "model.scan=true", *more])
-            planned = plan(config, name, compiled=True, anew=not FLAGS.cache)
+            planned = forecast(config, name, compiled=True, anew=not FLAGS.cache)
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
@@ -105,12 +372,21 @@ def main(_: list[str]) -> None:
     screen = Screen(sys.stderr)
     try:
         if FLAGS.largest_batch:
-            found = largest(config, FLAGS.topology, screen)
+            gib = FLAGS.memory_gib
+            found = largest_batch(
+                config,
+                topology.mesh(FLAGS.topology, config.mesh),
+                lambda tried: (
+                    forecast(tried, FLAGS.topology, compiled=True, anew=not FLAGS.cache).memory
+                ),
+                there=None if gib is None else int(gib * 2**30),
+                say=screen.say,
+            )
             print(json.dumps(found._asdict())) if FLAGS.json else _print(found.rows())
             return
         if FLAGS.compile:
             screen.say("compiling ...")
-        planned = plan(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
+        planned = forecast(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
     except DoesNotFit as error:
         hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
         hint = hint or "Nothing that was tried fits: take more chips."

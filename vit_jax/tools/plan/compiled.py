@@ -27,16 +27,14 @@ from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, preprocessing, updates
-from vit_jax.tools.plan import gpu
 from vit_jax.tools.plan import hlo as hlo_text
-from vit_jax.tools.plan import kernels as gpu_kernels
-from vit_jax.tools.plan.hlo import mega_cycles, sent_bytes
-from vit_jax.tools.plan.kernels import kernel_secs, kernels
+from vit_jax.tools.plan import topology
+from vit_jax.tools.plan.hlo import kernel_secs, kernels, mega_cycles, sent_bytes
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
 
 # The code that figures depend on, beside the program.
-_READERS = (__file__, gpu.__file__, gpu_kernels.__file__, hlo_text.__file__, chips.__file__)
+_READERS = (__file__, topology.__file__, hlo_text.__file__, chips.__file__)
 _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"\d+"')
 
 
@@ -122,7 +120,9 @@ def compile_(step: LoweredStep) -> Any:
     first = step.mesh.devices.flat[0]
     absent_gpu = first.platform == "gpu" and first not in jax.devices()
     try:
-        return step.lowered.compile(compiler_options=gpu.OPTIONS if absent_gpu else None)
+        return step.lowered.compile(
+            compiler_options=topology.GPU_COMPILER_OPTIONS if absent_gpu else None
+        )
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -142,23 +142,17 @@ def read_figures(lowered: LoweredStep) -> Figures:
         peak_bytes=peak_bytes(compiled.memory_analysis()),
         sent=dict(sent_bytes(hlo, lowered.mesh.shape)),
         cycles=mega_cycles(hlo) * 1e6,
-        accessed_bytes=None,
+        accessed_bytes=None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed"),
         compile_secs=secs,
     )
     device = lowered.mesh.devices.flat[0]
-    if device.platform == "gpu":
-        return _of_gpu(figures, hlo, device.device_kind)
-    accessed = None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed")
-    return figures._replace(accessed_bytes=accessed)
-
-
-def _of_gpu(figures: Figures, hlo: str, device_kind: str) -> Figures:
-    """With what follows from the kernels."""
-    found = kernels(hlo)
+    if device.platform != "gpu":
+        return figures
+    gpu_kernels = kernels(hlo)
     return figures._replace(
-        accessed_bytes=sum(k.runs * k.nbytes for k in found),
-        kernels=sum(k.runs for k in found),
-        kernels_secs=kernel_secs(found, device_kind),
+        accessed_bytes=sum(k.runs * k.nbytes for k in gpu_kernels),
+        kernels=sum(k.runs for k in gpu_kernels),
+        kernels_secs=kernel_secs(gpu_kernels, device.device_kind),
     )
 
 
@@ -168,12 +162,18 @@ def peak_bytes(memory: Any) -> int:
     return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
 
 
-def cached_figures(step: LoweredStep, topology: str, *, anew: bool) -> tuple[Figures, bool]:
+def cached_figures(step: LoweredStep, topology: str | None, *, anew: bool) -> tuple[Figures, bool]:
     """The figures of a step for a topology "v5e:16x16", and whether they are from the cache.
 
-    anew: compile it even if its figures are cached, and cache the new ones. Raises DoesNotFit, also
-    if that was found when it was compiled before.
+    Args:
+      topology: None for the devices here; of these jax keeps the program itself.
+      anew: compile it even if its figures are cached, and cache the new ones.
+
+    Raises:
+      DoesNotFit: the compiler says so, or said so before.
     """
+    if topology is None:
+        return read_figures(step), False
     path = cache_dir() / "plans" / f"{key(step, topology)}.json"
     kept: Any = None
     if not anew:
@@ -203,7 +203,7 @@ def key(step: LoweredStep, topology: str) -> str:
         str([(d.id, d.device_kind) for d in devices]),
         *(metadata.version(package) for package in ("jax", "jaxlib")),
         devices[0].client.platform_version,  # version of libtpu
-        gpu.versions() if devices[0].platform == "gpu" else "",
+        topology.compiler_versions() if devices[0].platform == "gpu" else "",
         *(os.environ.get(flag, "") for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
         *(Path(file).read_text() for file in _READERS),
     ]

@@ -18,19 +18,101 @@ from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import device_cache, examples, inputs
-from vit_jax.tools.plan import gpu
+from vit_jax.tools.plan import topology as topologies
 from vit_jax.tools.plan.compiled import (
     DoesNotFit,
     Figures,
+    PlannedStep,
     cached_figures,
     lower,
     planned_step,
-    read_figures,
 )
-from vit_jax.tools.plan.step_time import StepTime, step_time
-from vit_jax.tools.plan.topology import dividing
 from vit_jax.training.objective import Batch
 from vit_jax.training.state import StateLayout, device_bytes, total_bytes
+
+# Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
+MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step, by each resource alone; None: unknown.
+
+    Attributes:
+      matrix: the matrix products (parallel/products.py) at the data sheet's rate.
+      hbm: the bytes that the compiled step accesses, at the memory's bandwidth. On TPUs unrolled
+        steps only: the compiler counts the body of a loop once.
+      interconnect: the bytes that devices exchange, at the bandwidth of all-reduces.
+      cycles: the compiler's own estimates of all operations but those between devices; TPUs only.
+      kernels: one kernel after the other, each at the slower of the first two; GPUs only.
+    """
+
+    matrix: float | None
+    hbm: float | None
+    interconnect: float | None
+    cycles: float | None
+    kernels: float | None = None
+
+    @property
+    def roofline(self) -> float | None:
+        """A lower bound: all of them overlap."""
+        parts = (self.matrix, self.hbm, self.interconnect, self.kernels)
+        return max((x for x in parts if x is not None), default=None)
+
+    @property
+    def estimate(self) -> float | None:
+        """The compiler's cycles plus the communication, without overlap; else `roofline`."""
+        if self.cycles is None:
+            return self.roofline
+        return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
+
+
+def step_time(
+    figures: Figures | None,
+    products: Products,
+    images: float,
+    generation: str | None,
+    peak: float | None,
+    hosts: int,
+) -> StepTime:
+    """Seconds of a step.
+
+    images: those of one device in a step; generation: of chips.TPUS or chips.GPUS, None for the
+    devices here; peak: FLOP/s of one device; hosts: their number.
+    """
+    flops = products.training * images
+    matrix = flops / peak if peak else None
+    if generation is None or figures is None:
+        return StepTime(matrix, None, None, None)
+    if generation in chips.GPUS:
+        return _gpu_time(figures, matrix, chips.GPUS[generation], hosts)
+    chip, accessed, units = chips.TPUS[generation], figures.accessed_bytes, MXUS.get(generation)
+    # Cycles a second, from the data sheet's rate of matrix products.
+    clock = peak / (units * 2 * 128 * 128) if units and peak else None
+    a_second = lambda gbps: gbps * 1e9 / chip.cores
+    return StepTime(
+        matrix=matrix,
+        hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
+        interconnect=sum(figures.sent.values()) / a_second(chip.reduce_gbps)
+        if chip.reduce_gbps
+        else None,
+        cycles=figures.cycles / clock if clock else None,
+    )
+
+
+def _gpu_time(figures: Figures, matrix: float | None, chip: chips.GpuChip, hosts: int) -> StepTime:
+    """Seconds of a step on GPUs: bounds, since XLA's own times are not usable (docs/plan.md)."""
+    # An all-reduce is a reduce-scatter and an all-gather.
+    share = lambda kind: 1.0 if kind == "all-reduce" else 0.5
+    sent = sum(share(kind) * nbytes for kind, nbytes in figures.sent.items())
+    return StepTime(
+        matrix=matrix,
+        hbm=(figures.accessed_bytes or 0) / (chip.hbm_gbps * 1e9),
+        interconnect=sent / (chip.reduce_gbps(hosts) * 1e9),
+        cycles=None,
+        kernels=figures.kernels_secs,
+    )
+
 
 SECS_A_DAY = 86_400
 # Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
@@ -180,34 +262,36 @@ class Forecast:
 
 
 def forecast(
-    config: RunConfig, mesh: Mesh, *, topology: str | None, compiled: bool, anew: bool = False
+    config: RunConfig, topology: str | None = None, *, compiled: bool, anew: bool = False
 ) -> Forecast:
-    """The forecast of a run on a mesh; reads no data.
+    """The forecast of a run; reads no data.
 
-    topology: the name of devices that may be absent, such as "v5e:16x16". compiled: whether to
-    compile the step; anew: even if its figures are cached. Raises UserError for a config that does
-    not fit the mesh, or lacks fields that a plan needs, and DoesNotFit.
+    Args:
+      topology: the name of devices that may be absent, such as "v5e:16x16"; None: those here.
+      compiled: whether to compile the step.
+      anew: even if its figures are cached.
+
+    Raises:
+      UserError: the config does not fit the devices, or lacks fields that a plan needs.
+      DoesNotFit: the step takes more memory than there is.
     """
-    c = config.input
+    c, mesh = config.input, topologies.mesh(topology, config.mesh)
     num_examples = _declared_examples(c)
     examples.check_views(c)
     _check_batch(config, mesh, topology)
     step = planned_step(config, mesh, num_examples=num_examples)
     figures, from_cache = None, False
-    if compiled and topology is None:  # jax keeps the program itself
-        figures = read_figures(lower(step))
-    elif compiled and topology is not None:
+    if compiled:
         figures, from_cache = cached_figures(lower(step), topology, anew=anew)
-    some = mesh.devices.flat
     generation = topology.partition(":")[0] if topology else None
-    memory = _memory(step.layout, figures, generation, _activations(config, step.model, mesh))
-    memory = _with_images(memory, config, mesh, num_examples)
+    memory = _memory(config, step, figures, generation, num_examples)
     _check_memory(memory, on_gpu=generation in chips.GPUS)
-    hosts = len({d.process_index for d in some})
-    peak = chips.peak_flops(some[0].device_kind)
+    hosts = len({d.process_index for d in mesh.devices.flat})
+    device_kind = mesh.devices.flat[0].device_kind
+    peak = chips.peak_flops(device_kind)
     return Forecast(
         topology=topology,
-        device_kind=some[0].device_kind,
+        device_kind=device_kind,
         devices=mesh.size,
         chips=mesh.size // _cores(generation) if generation else None,
         hosts=hosts,
@@ -259,7 +343,7 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
     except UserError as error:
         if topology is None or -1 not in dataclasses.astuple(config.mesh):
             raise
-        near = dividing(
+        near = topologies.dividing(
             topology,
             batch_size=config.input.batch_size,
             parts=config.optim.grad_accum_steps,
@@ -270,38 +354,38 @@ def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
 
 
 def _memory(
-    layout: StateLayout, figures: Figures | None, generation: str | None, activations: int | None
+    config: RunConfig,
+    step: PlannedStep,
+    figures: Figures | None,
+    generation: str | None,
+    num_examples: int,
 ) -> Memory:
-    state = layout.state
+    """The memory of a device, with the images of input.cache=device, of one label each.
+
+    Where only the files tell their size, it is taken to be the model's. UserError for random ops
+    that do not run on devices.
+    """
+    layout, state = step.layout, step.layout.state
     if generation is None:
         there = (layout.mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
     elif generation in chips.GPUS:
-        there = gpu.usable_bytes(generation)
+        there = topologies.usable_bytes(generation)
     else:
         there = int(chips.TPUS[generation].hbm_gib * 2**30) // _cores(generation)
+    images = 0
+    if device_cache.is_cached(config.input):
+        size = device_cache.cached_size(config.input.preprocess, "input.preprocess")
+        images = device_cache.cached_bytes(num_examples, size, layout.mesh, there).on_device
     return Memory(
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
         teacher=device_bytes(layout.fixed),
-        activations=activations,
+        activations=_activations(config, step.model, layout.mesh),
         peak=figures.peak_bytes if figures else None,
         there=there,
+        images=images,
     )
-
-
-def _with_images(memory: Memory, config: RunConfig, mesh: Mesh, num_examples: int) -> Memory:
-    """`memory` with the images of input.cache=device, of one label each.
-
-    Where only the files tell their size, it is taken to be the model's. UserError for random ops
-    that do not run on devices.
-    """
-    c = config.input
-    if not device_cache.is_cached(c):
-        return memory
-    size = device_cache.cached_size(c.preprocess, "input.preprocess")
-    images = device_cache.cached_bytes(num_examples, size, mesh, memory.there).on_device
-    return dataclasses.replace(memory, images=images)
 
 
 def _check_memory(memory: Memory, *, on_gpu: bool) -> None:
@@ -319,8 +403,8 @@ def _check_memory(memory: Memory, *, on_gpu: bool) -> None:
             "input.cache=ram, which keeps images on the host."
         )
     share = (
-        f" that JAX gives to programs, a share of the GPU's memory that {gpu.FRACTIONS[0]} sets "
-        f"(default: {gpu.MEMORY_FRACTION})"
+        " that JAX gives to programs, a share of the GPU's memory that "
+        f"{topologies.FRACTIONS[0]} sets (default: {topologies.MEMORY_FRACTION})"
         if on_gpu
         else " that a device has"
     )
