@@ -26,7 +26,7 @@ from vit_jax.core import synsets
 from vit_jax.data.sources import table as sources
 from vit_jax.models import images
 from vit_jax.models.int8 import quantise
-from vit_jax.tools.export.to_onnx.file import save
+from vit_jax.tools.export.onnx_file import save
 
 FLAGS = flags.FLAGS
 BATCH = 50

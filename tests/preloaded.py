@@ -140,7 +140,7 @@ def _serve(path):
     import vit_jax.convert
     import vit_jax.evaluate.page
     import vit_jax.predict
-    import vit_jax.tools.export.to_onnx.file
+    import vit_jax.tools.export.onnx_file
     import vit_jax.tools.look.preview
     import vit_jax.train  # noqa: F401, so that forks have them
 

@@ -12,8 +12,8 @@ from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.models.int8 import quantise
 from vit_jax.tools.export import tflite
+from vit_jax.tools.export.onnx_file import save as onnx
 from vit_jax.tools.export.program import stablehlo
-from vit_jax.tools.export.to_onnx.file import save as onnx
 
 FLAGS = flags.FLAGS
 READ_BY = {"batch_size": "tflite", "platforms": "stablehlo"}

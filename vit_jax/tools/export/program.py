@@ -1,22 +1,38 @@
 """A program in StableHLO, for JAX without this package."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 from jax import export as jax_export
 
+import vit_jax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.nn.kernels import choice
-from vit_jax.tools.export.about import about
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz, of_array
+
+
+def about(loaded: Loaded) -> dict[str, Any]:
+    """Class names, how images are prepared, versions: for about.json, or a file's metadata."""
+    model = loaded.model
+    return {
+        "model": loaded.name,
+        "gives": "logits" if model.num_classes else "features",
+        "num_classes": model.num_classes,
+        "class_names": loaded.class_names,
+        "preprocess": dataclasses.asdict(model.preprocess),
+        "made_with": {"vit_jax": vit_jax.__version__, "jax": jax.__version__},
+    }
+
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
 PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"

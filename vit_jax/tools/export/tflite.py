@@ -14,7 +14,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.nn.kernels import choice
-from vit_jax.tools.export.about import about
+from vit_jax.tools.export.program import about
 from vit_jax.weights import Loaded
 
 ENDING, ABOUT, INPUT = ".tflite", "about.json", "images"

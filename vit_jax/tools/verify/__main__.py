@@ -17,10 +17,15 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file
 from vit_jax.store.metrics_file import RESERVED
-from vit_jax.tools.verify import published_curve, recipe_card
-from vit_jax.tools.verify.logged_run import LoggedRun, compared_fields, differences, read_run
-from vit_jax.tools.verify.published_curve import PublishedCurve
-from vit_jax.tools.verify.recipe_card import Comparison
+from vit_jax.tools.verify import recipe_card
+from vit_jax.tools.verify.recipe_card import (
+    Comparison,
+    LoggedRun,
+    PublishedCurve,
+    compared_fields,
+    differences,
+    read_run,
+)
 
 MAX_SHOWN = 12  # numbers of a published curve
 
@@ -48,7 +53,7 @@ def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
 def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
     """The published curve of the run's config, if there is one."""
     for file in sorted(folder.glob("*.json")):
-        curve = published_curve.read(file)
+        curve = recipe_card.read_published(file)
         fields = compared_fields(configs.load(str(folder.parent.parent / curve.config)))
         if not differences(fields, run.fingerprint, run):
             return curve
@@ -59,7 +64,7 @@ def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
     """Prints the run beside the published curve."""
     section = run.fields["input"]
     steps_per_epoch = section["num_examples"] / section["batch_size"]
-    points = published_curve.compare(curve, run.rows, steps_per_epoch)
+    points = recipe_card.compare_published(curve, run.rows, steps_per_epoch)
     print(f"curve    {curve.metric} of {curve.config}, by {curve.source}")
     if not points:
         print(f"         {run.folder} has no {curve.metric} yet to show beside it")

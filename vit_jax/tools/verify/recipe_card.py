@@ -9,6 +9,10 @@ rule by which a further run is compared:
   estimate a spread badly.
 - A number must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
   prediction interval of one more run, and what other devices and versions may differ by.
+
+Curves that others have published (cards/published) are of one run each, so they give no range that
+a run should be in. Their JSON files have the recipe's config, the source, the name of the number in
+our logs, and its values by epoch.
 """
 
 import dataclasses
@@ -20,9 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
+from vit_jax import config as configs
+from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.schema import renamed
+from vit_jax.store import runs, workdir
 
 LOSS = "train/loss"
 MIN_SEEDS = 3
@@ -239,3 +246,122 @@ def same_until(card: Card, seed: int, rows: Rows) -> int:
                     break
                 last = step
     return last
+
+
+# Fields in which the runs of a card may differ, besides those that do not affect the numbers.
+FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
+
+
+class LoggedRun(NamedTuple):
+    """A run as its work directory records it.
+
+    Attributes:
+      fields: nested, those that a card has.
+      origin: seed, time, versions, commit, devices.
+      rows: numbers by step.
+    """
+
+    folder: epath.Path
+    fields: dict[str, Any]
+    fingerprint: dict[str, str]
+    origin: dict[str, Any]
+    rows: dict[int, dict[str, float | None]]
+
+
+def read_run(folder: epath.Path) -> LoggedRun:
+    """The run in a work directory. UserError if the folder is not one, or is damaged."""
+    document = workdir.read_document(folder)
+    logged = runs.rows_by_step(folder)
+    with runs.damage_named(folder):
+        config = configs.resolve(document["config"])
+        started = document["runs"][-1]
+        origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
+        rows = {
+            step: {name: None if x is None else float(x) for name, x in row.items()}
+            for step, row in logged.items()
+        }
+    origin = {"seed": config.seed, **origin}
+    return LoggedRun(folder, compared_fields(config), document["fingerprint"], origin, rows)
+
+
+def compared_fields(config: RunConfig) -> dict[str, Any]:
+    """Fields in which the runs of a card agree, nested."""
+    fields = configs.to_dict(config)
+    for name in FREE_FIELDS:
+        *sections, last = name.split(".")
+        nested = [fields]
+        for part in sections:
+            nested = [x for f in nested for x in (f.values() if part == "*" else [f[part]])]
+        for section in nested:
+            section.pop(last, None)  # not every method has a teacher
+    return fields
+
+
+def differences(fields: dict[str, Any], fingerprint: dict[str, str], run: LoggedRun) -> list[str]:
+    """What differs, such as "optim.lr: 0.003 there, 0.001 here"; "there" is not the run."""
+    # A field that was added after a card was recorded had its default.
+    there = {"config": compared_fields(configs.resolve(fields)), "fingerprint": fingerprint}
+    here = {"config": run.fields, "fingerprint": run.fingerprint}
+    return list(workdir.differences(there, here).values())
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedCurve:
+    """A curve that others measured.
+
+    Attributes:
+      config: its file, with its variant.
+      source: where it is published.
+      metric: its key in our logs, "validation/accuracy".
+      epochs: the epochs after which it was measured, rising.
+      values: of the metric.
+    """
+
+    config: str
+    source: str
+    metric: str
+    epochs: list[float]
+    values: list[float]
+
+
+class CurvePoint(NamedTuple):
+    """A published number beside the run's."""
+
+    epoch: float
+    theirs: float
+    ours: float
+
+
+def read_published(path: epath.Path) -> PublishedCurve:
+    """The curve in a file. UserError if there is none, or a damaged one."""
+    try:
+        curve = PublishedCurve(**json.loads(path.read_text()))
+        numbers = np.asarray([curve.epochs, curve.values], np.float64)  # ragged: ValueError
+        if numbers.size == 0 or np.any(np.diff(numbers[0]) <= 0):
+            raise ValueError("its epochs do not rise")
+        return curve
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not an intact published curve ({type(error).__name__}: {error})."
+        ) from error
+
+
+def compare_published(
+    curve: PublishedCurve, rows: Mapping[int, Mapping[str, float | None]], steps_per_epoch: float
+) -> list[CurvePoint]:
+    """Compares published numbers with a run's, interpolated between its evaluations.
+
+    rows: by step. Points before the run's first evaluation and after its last are left out.
+    """
+    logged = {step: row[curve.metric] for step, row in rows.items() if curve.metric in row}
+    finite = {step: value for step, value in sorted(logged.items()) if value is not None}
+    if not finite:
+        return []
+    epochs = np.asarray(list(finite)) / steps_per_epoch
+    # A step is whole, an epoch of the plan need not be: half a step belongs to it.
+    first, last = epochs[0] - 0.5 / steps_per_epoch, epochs[-1] + 0.5 / steps_per_epoch
+    return [
+        CurvePoint(epoch, theirs, float(np.interp(epoch, epochs, list(finite.values()))))
+        for epoch, theirs in zip(curve.epochs, curve.values, strict=True)
+        if first <= epoch <= last
+    ]

@@ -13,13 +13,13 @@ from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models.images import load
 from vit_jax.models.int8 import quantise
-from vit_jax.tools.export.to_onnx import file
-from vit_jax.tools.export.to_onnx.file import save
+from vit_jax.tools.export import onnx_file
+from vit_jax.tools.export.onnx_file import save
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-TRAINED = Path(__file__).parents[5] / "shared/data/vit_ti16_augreg"
+TRAINED = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 LOGITS = 1e-4  # of the largest logit
 SMALL = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3}
 TINY_VIT = SMALL | {"image_size": (12, 8)}
@@ -94,7 +94,7 @@ def test_states_what_its_user_needs(tmp_path):
     (images,), (logits,) = session.get_inputs(), session.get_outputs()
     assert (images.name, images.shape) == ("images", ["batch", 12, 8, 3])
     assert (logits.name, logits.shape) == ("logits", ["batch", 3])
-    assert onnx.load(tmp_path / "new" / "model.onnx").opset_import[0].version == file.OPSET
+    assert onnx.load(tmp_path / "new" / "model.onnx").opset_import[0].version == onnx_file.OPSET
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
 
 
@@ -116,8 +116,8 @@ def test_kernels_of_8_bits_stay_so(tmp_path):
 
 
 def test_large_weights_are_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(file, "MOST_BYTES", 10_000)
-    monkeypatch.setattr(file, "SMALL_BYTES", 100)
+    monkeypatch.setattr(onnx_file, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(onnx_file, "SMALL_BYTES", 100)
     check_model("ViT-Ti/4", TINY_VIT, tmp_path / "model.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     (tmp_path / "model.onnx").unlink()

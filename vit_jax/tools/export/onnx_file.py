@@ -1,0 +1,249 @@
+"""An ONNX file of a model: the graph, its weights, and metadata that make it usable alone.
+
+An ONNX node is written for each operation of the model's JAX program on what is not constant. What
+depends on constants alone, such as a standardised kernel or a resized position embedding, is
+computed here; loops are unrolled.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax import export as jax_export
+from jax.extend import core
+
+from vit_jax.core.errors import UserError
+from vit_jax.nn.kernels import choice
+from vit_jax.tools.export.onnx_operators import (
+    OPERATORS,
+    Graph,
+    Node,
+    Value,
+    concatenate,
+    constant,
+    cut,
+    same,
+)
+from vit_jax.tools.export.program import about
+from vit_jax.weights import Loaded
+
+# Of primitives that JAX has no public name for.
+BY_NAME = {"name": same, "sharding_constraint": same, "stop_gradient": same}
+# Calls of a program within the program, by the parameter that holds it.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+
+
+def write(graph: Graph, program: Any, arguments: Sequence[Value]) -> list[Value]:
+    """Adds the nodes of a (closed) program; its results.
+
+    Raises UserError for a primitive that has no translation.
+    """
+    consts: Sequence[Any] = ()
+    if hasattr(program, "jaxpr"):
+        program, consts = program.jaxpr, program.consts
+    known: dict[Any, Value] = {}
+    known.update(zip(program.constvars, map(constant, consts), strict=True))
+    known.update(zip(program.invars, arguments, strict=True))
+    read = lambda v: constant(v.val) if isinstance(v, core.Literal) else known[v]
+    for equation in program.eqns:
+        results = _results(graph, equation, [read(v) for v in equation.invars])
+        known.update(zip(equation.outvars, results, strict=True))
+    return [read(v) for v in program.outvars]
+
+
+def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Value]:
+    name, params = equation.primitive.name, equation.params
+    if name in CALLS:
+        return write(graph, params[CALLS[name]], operands)
+    if name == "scan":
+        return _loop(graph, params, operands)
+    folded = _folded(equation, operands)
+    if folded is not None:
+        return folded
+    translate = OPERATORS.get(equation.primitive) or BY_NAME.get(name)
+    if translate is None:
+        raise UserError(
+            f"ONNX: {name}, an operation of this model, has no translation "
+            "(vit_jax/tools/export/onnx_operators.py has those there are): export to stablehlo."
+        )
+    results = translate(graph, params, *operands)
+    return results if isinstance(results, list) else [results]
+
+
+def _folded(equation: Any, operands: list[Value]) -> list[Value] | None:
+    """The results of an operation on constants; None if there are others.
+
+    Integers of 8 bits stay as they are, which is what they are for.
+    """
+    arrays = [operand.whole for operand in operands]
+    static = all(isinstance(s, int) for v in equation.outvars for s in v.aval.shape)
+    widens = equation.primitive.name == "convert_element_type" and operands[0].dtype == np.int8
+    if not static or widens or any(array is None for array in arrays):
+        return None
+    results = equation.primitive.bind(*arrays, **equation.params)
+    several = equation.primitive.multiple_results
+    return [constant(np.asarray(x)) for x in (results if several else [results])]
+
+
+def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[Value]:
+    """The rounds of a loop, one after the other."""
+    shared, carry, each = _parts_of_loop(params, operands)
+    rounds = range(params["length"])
+    outputs: dict[int, list[Value]] = {}
+    for i in reversed(rounds) if params["reverse"] else rounds:
+        own = [_row(graph, x, i) for x in each]
+        results = write(graph, params["jaxpr"], [*shared, *carry, *own])
+        carry, outputs[i] = results[: len(carry)], results[len(carry) :]
+    stacks = [
+        _stacked(graph, [outputs[i][k] for i in rounds])
+        for k in range(len(outputs[0]) if outputs else 0)
+    ]
+    return [*carry, *stacks]
+
+
+def _parts_of_loop(params: dict[str, Any], operands: list[Value]) -> list[list[Value]]:
+    """What all rounds share, what goes from one to the next, and what has a row for each."""
+    if "ft_in" in params:  # since JAX 0.12
+        return [list(part) for part in params["ft_in"].update(operands).unpack()]
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return [operands[:first], operands[first:last], operands[last:]]
+
+
+def _row(graph: Graph, x: Value, i: int) -> Value:
+    """x[i]."""
+    whole = x.whole
+    if whole is not None:
+        return constant(whole[i])
+    rest = x.shape[1:]
+    starts, limits = (i, *(0 for _ in rest)), (i + 1, *rest)
+    return graph.reshape(cut(graph, x, starts, limits, (1,) * len(limits)), rest)
+
+
+def _stacked(graph: Graph, rows: list[Value]) -> Value:
+    """Values along a new first axis."""
+    wider = [graph.reshape(row, (1, *row.shape)) for row in rows]
+    return wider[0] if len(wider) == 1 else concatenate(graph, {"dimension": 0}, *wider)
+
+
+# ReduceMax takes its axes as an input, and Split its number of parts, since 18 (ONNX 1.13).
+OPSET, IR_VERSION = 18, 8
+# A file of protocol buffers holds less than 2 GiB: larger weights are in a second file.
+MOST_BYTES = 2**31 - 2**20
+SMALL_BYTES = 1024  # constants below are never in the second file
+ENDING = ".onnx"
+INPUT, BATCH = "images", "batch"
+
+
+def save(loaded: Loaded, path: str | Path) -> None:
+    """Writes a model as an ONNX file, which must not exist yet.
+
+    The graph takes `images` [batch, H, W, 3] float32, normalised, for any number of images, and
+    gives `logits` [batch, C], or `features` [batch, D] of a model without a head. Weights of 2 GiB
+    and more are in a second file beside it, of the same name with .data behind.
+
+    Raises:
+      UserError: another ending; a file is there, or cannot be written; `onnx` is not installed; or
+        the model has an operation without a translation.
+    """
+    path = Path(path).expanduser()
+    beside = path.with_name(path.name + ".data")
+    if path.suffix != ENDING:
+        raise UserError(f"--output={path}: of --to=onnx it is a file that ends in {ENDING}.")
+    for each in (path, beside):
+        if os.path.lexists(each):
+            raise UserError(f"{each} is there already: give another output, or delete it.")
+    onnx = _package()
+    proto = as_proto(onnx, loaded)
+    large = sum(len(array.raw_data) for array in proto.graph.initializer) >= MOST_BYTES
+    how: dict[str, Any] = {"location": beside.name, "size_threshold": SMALL_BYTES}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            written = Path(folder) / path.name
+            onnx.save_model(proto, str(written), save_as_external_data=large, **how)
+            if large:
+                (Path(folder) / beside.name).replace(beside)
+            written.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _package() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise UserError(
+            "--to=onnx needs the package onnx, which is not installed: pip install onnx, or "
+            "install this project with the extra, '.[onnx]'."
+        ) from error
+    return onnx
+
+
+def as_graph(model: Any) -> tuple[Graph, Value]:
+    """The graph of a model's forward pass, and its result."""
+    structure, state = nnx.split(model, nnx.Param)
+    params = jax.tree.map(np.asarray, nnx.to_pure_dict(state))
+    (batch,) = jax_export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *model.preprocess.image_size, 3), np.float32)
+    with choice.portable():
+        program = jax.jit(lambda p, x: nnx.merge(structure, p)(x)).trace(params, images).jaxpr
+    graph = Graph()
+    argument = graph.argument(INPUT, images.shape, images.dtype)
+    weights = [constant(x) for x in jax.tree.leaves(params)]
+    (result,) = write(graph, program, [*weights, argument])
+    return graph, result
+
+
+def as_proto(onnx: Any, loaded: Loaded) -> Any:
+    """The model as ONNX's message."""
+    graph, result = as_graph(loaded.model)
+    facts = about(loaded)
+    last = graph.full(result)
+    graph.nodes.append(Node("Identity", (last,), (facts["gives"],), {}))
+    helper, of_array = onnx.helper, onnx.numpy_helper.from_array
+    used, nodes = {facts["gives"]}, []
+    for node in reversed(graph.nodes):
+        if used.intersection(node.outputs):
+            used.update(node.inputs)
+            nodes.append(_node(helper, node))
+    info = lambda name, shape: helper.make_tensor_value_info(
+        name, onnx.TensorProto.FLOAT, [x if isinstance(x, int) else BATCH for x in shape]
+    )
+    proto = helper.make_model(
+        helper.make_graph(
+            nodes[::-1],
+            name=loaded.name,
+            inputs=[info(name, shape) for name, shape in graph.inputs.items()],
+            outputs=[info(facts["gives"], result.shape)],
+            initializer=[of_array(x, n) for n, x in graph.constants.items() if n in used],
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="vit_jax",
+        producer_version=facts["made_with"]["vit_jax"],
+    )
+    text = {key: x if isinstance(x, str) else json.dumps(x) for key, x in facts.items()}
+    helper.set_model_props(proto, text)
+    return proto
+
+
+def _node(helper: Any, node: Node) -> Any:
+    attributes = {
+        key: helper.np_dtype_to_tensor_dtype(x) if isinstance(x, np.dtype) else x
+        for key, x in node.attributes.items()
+    }
+    return helper.make_node(node.operator, node.inputs, node.outputs, node.outputs[0], **attributes)

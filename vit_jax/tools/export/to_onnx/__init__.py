@@ -1,1 +1,0 @@
-"""JAX's programs as ONNX graphs, operation by operation."""
