@@ -15,7 +15,7 @@ from vit_jax import weights
 from vit_jax.config import MeshConfig
 from vit_jax.optim import optimizers
 from vit_jax.run.parts import examples, inputs
-from vit_jax.store.checksums import checksums
+from vit_jax.store.checkpoint_dir import checksums
 from vit_jax.train import train
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order

@@ -23,7 +23,7 @@ from vit_jax.methods import table as methods
 from vit_jax.optim.decay import WEIGHT_DECAY_MEANINGS
 from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS
 from vit_jax.optim.schedules import DECAYS
-from vit_jax.store.metrics_file import RESERVED
+from vit_jax.store.runs import RESERVED
 from vit_jax.training.evals import table as evals
 from vit_jax.training.evals.kind import EvalConfig
 from vit_jax.training.objective import LOSSES

@@ -25,7 +25,7 @@ from vit_jax.core.tables import as_text
 from vit_jax.models.head import probabilities
 from vit_jax.models.images import AnyImage, find, listed, load
 from vit_jax.models.int8 import quantise
-from vit_jax.store import disk_space
+from vit_jax.store import workdir
 from vit_jax.weights import Loaded
 
 MAX_BATCH_SIZE = 2**14  # 9 GiB of images of 224 pixels
@@ -170,7 +170,7 @@ def write_table(
                     rows = []
                 screen.bar("images", done, total)
     except OSError as error:
-        raise disk_space.unwritable(output, error) from error
+        raise workdir.unwritable_output(output, error) from error
 
 
 def name_of(image: Path | int) -> str:

@@ -116,7 +116,7 @@ LIVES = (
             ),
             Box(
                 "write",
-                "store/checksums.py",
+                "store/checkpoint_dir.py",
                 "into a folder of another name, with a checksum",
                 "of each array and all that prediction needs",
             ),

@@ -206,7 +206,7 @@ def test_programs_are_kept_there(storage, command, tmp_path):
 
 def test_a_second_run_at_the_same_time_is_refused(storage, start_python, command, tmp_path):
     holds = (
-        "import time; from vit_jax.store import workdir_lock, lease; lease.RENEW_SECS = 0.5\n"
+        "import time; from vit_jax.store import workdir_lock; workdir_lock.RENEW_SECS = 0.5\n"
         "with workdir_lock.lock('gs://bucket/shared'): print('held', flush=True); time.sleep(600)"
     )
     output = tmp_path / "output"

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from vit_jax.store import disk_space
+from vit_jax.store import workdir
 
 # Without what the emulator and orbax need (extra "test"), nothing here is a test.
-if not (importlib.util.find_spec("trustme") and disk_space.has_google_storage()):
+if not (importlib.util.find_spec("trustme") and workdir.has_google_storage()):
     collect_ignore_glob = ["*_test.py"]
 
 # Everything random is on: anything but a function of (seed, step) would show.

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.store import checksums as checksums_lib
-from vit_jax.store.checksums import checksums
+from vit_jax.store import checkpoint_dir as checksums_lib
+from vit_jax.store.checkpoint_dir import checksums
 
 DTYPES = ("float32", "bfloat16", "float16", "int32", "uint32", "int8", "uint8", "bool", "complex64")
 

@@ -12,7 +12,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.store import checkpoint_dir, runs, workdir
-from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.store.runs import MetricsFile
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.grid import Point
 from vit_jax.tools.verify import __main__ as verify

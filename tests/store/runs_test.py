@@ -1,10 +1,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.store import runs
+from vit_jax.store.runs import MetricsFile
 
 
 def test_rows_of_one_step_are_one(make_workdir):
@@ -84,3 +86,89 @@ def test_one_run_with_numbers_is_enough(make_workdir):
         runs.read_all([empty])
     with pytest.raises(UserError, match="None of the 2 runs has logged anything yet"):
         runs.read_all([empty, make_workdir("c", {})])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def test_one_json_object_per_row(path):
+    metrics = MetricsFile(path)
+    metrics.write(1, {"train/loss": 2.5})
+    metrics.write(2, {"train/loss": np.float32(0.5), "digits/accuracy": 1})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == metrics.rows()
+    assert metrics.rows() == [
+        {"step": 1, "train/loss": 2.5},
+        {"step": 2, "train/loss": 0.5, "digits/accuracy": 1.0},
+    ]
+
+
+def test_non_finite_values_are_null(path):
+    values = {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "huge": 1e300}
+    MetricsFile(path).write(1, values)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    row = json.loads(path.read_text(), parse_constant=refuse)
+    assert row == {"step": 1, "nan": None, "inf": None, "minus": None, "huge": 1e300}
+
+
+def test_truncates_the_rows_that_a_resumed_run_writes_again(path):
+    metrics = MetricsFile(path)
+    metrics.truncate_after(5)
+    assert metrics.rows() == []
+    for step in (0, 5, 5, 6, 10):
+        metrics.write(step, {"x": step})
+    metrics.truncate_after(5)
+    assert [row["step"] for row in metrics.rows()] == [0, 5, 5]
+    metrics.write(6, {})
+    assert [row["step"] for row in metrics.rows()] == [0, 5, 5, 6]
+    metrics.truncate_after(-1)
+    assert path.read_text() == ""
+    assert [f.name for f in path.parent.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("remains", ['{"step": 3, "x": 0.1', '{"step": 3}', "{", "\0\0"])
+def test_a_half_written_last_row_is_dropped(path, remains):
+    metrics = MetricsFile(path)
+    metrics.write(2, {"x": 1.0})
+    with path.open("a") as file:
+        file.write(remains)
+    assert metrics.rows() == [{"step": 2, "x": 1.0}]
+    metrics.truncate_after(2)
+    metrics.write(3, {"x": 2.0})
+    assert [row["step"] for row in metrics.rows()] == [2, 3]
+
+
+@pytest.mark.parametrize("line", ["not json", "[1]", '{"loss": 1}', "3", "\udcff"])
+def test_a_foreign_line_is_named(path, line):
+    text = '{"step": 1}\n' + line + '\n{"step": 2}\n'
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"Line 2 of .*metrics\.jsonl is not a row"):
+        MetricsFile(path).truncate_after(9)
+
+
+def test_a_file_that_cannot_be_written_is_the_users_error(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        MetricsFile(tmp_path / "missing" / "metrics.jsonl").write(1, {})
+
+
+def test_a_folder_in_its_place_is_the_users_error(path):
+    path.mkdir()
+    metrics = MetricsFile(path)
+    with pytest.raises(UserError, match=r"cannot be read: Is a directory\. Move it away"):
+        metrics.truncate_after(0)
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        metrics.rows()
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+        metrics.write(1, {})
+
+
+def test_needs_neither_jax_nor_orbax(run_python):
+    code = (
+        "import sys, vit_jax.store.runs, vit_jax.store.workdir;"
+        "assert not {'jax', 'orbax', 'tensorflow'} & set(sys.modules)"
+    )
+    assert run_python("-c", code, fresh=True).returncode == 0

@@ -1,10 +1,13 @@
+import collections
 import json
 import uuid
 
 import pytest
+from etils import epath
 
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
+from vit_jax.store import workdir
 from vit_jax.store.workdir import MayDiffer, check_workdir, read_document, record, unwritable
 
 CONFIG = {
@@ -226,3 +229,78 @@ def test_the_config_can_be_read_back(trained):
 @pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])
 def test_the_reason_is_reported_whatever_raised_it(tmp_path, error):
     assert "cannot be written: no room." in str(unwritable(tmp_path, error))
+
+
+Usage = collections.namedtuple("Usage", ["total", "used", "free"])
+GIB = 2**30
+
+
+@pytest.fixture
+def check_space(tmp_path, monkeypatch):
+    """`check_disk_space` by free space, for checkpoints of 1 GiB at steps 10, 20 ... 95."""
+
+    def check_space(free_bytes, keep_last=2, there=(), folder=None):
+        monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, free_bytes))
+        workdir = epath.Path(tmp_path if folder is None else folder)
+        for step in there:
+            (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+        workdir.check_disk_space(
+            workdir, checkpoint_bytes=GIB, keep_last=keep_last, every_steps=10, total_steps=95
+        )
+
+    return check
+
+
+def test_one_more_than_is_kept_must_fit(check_space):
+    check_space(3 * GIB)
+    with pytest.raises(
+        UserError, match=r"2 GiB free; 3 more checkpoints of 1 GiB need 3 GiB.*_last=2"
+    ):
+        check_space(2 * GIB)
+    check_space(2 * GIB, keep_last=1)
+
+
+def test_checkpoints_on_disk_needs_no_space(check_space):
+    check_space(GIB, there=(10, 20))
+    with pytest.raises(UserError, match="1 more"):
+        check_space(GIB - 1)
+
+
+def test_past_saves_need_no_space(check_space):
+    check_space(0, there=(90, 95))
+
+
+def test_a_run_that_saves_once_needs_space_for_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, GIB))
+    workdir.check_disk_space(
+        epath.Path(tmp_path), checkpoint_bytes=GIB, keep_last=2, every_steps=10, total_steps=7
+    )
+
+
+def test_remote_folders_are_not_measured(check_space):
+    check_space(0, folder="gs://bucket/run")
+
+
+def test_writable_without_a_trace(tmp_path):
+    workdir.check_writable(epath.Path(tmp_path / "a" / "b"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_not_writable(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run", "/proc/run"):
+        with pytest.raises(UserError, match=r"cannot be written: .*--workdir"):
+            workdir.check_writable(epath.Path(folder))
+
+
+def test_a_folder_whose_name_is_not_utf_8(tmp_path):
+    with pytest.raises(UserError, match=r"udcff' is not UTF-8"):
+        workdir.check_writable(epath.Path(tmp_path / "\udcff"))
+
+
+def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):
+    monkeypatch.setattr(workdir, "has_google_storage", lambda: False)
+    with pytest.raises(UserError, match=r"gs://bucket/run needs google-cloud-storage.*\.\[gcs\]"):
+        workdir.check_writable(epath.Path("gs://bucket/run"))
+    monkeypatch.setattr(workdir, "has_google_storage", lambda: True)
+    workdir.check_writable(epath.Path("gs://bucket/run"))

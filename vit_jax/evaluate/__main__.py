@@ -28,7 +28,7 @@ from vit_jax.parallel import cores
 from vit_jax.run import announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
-from vit_jax.store import checkpoint_dir, disk_space
+from vit_jax.store import checkpoint_dir, workdir
 from vit_jax.store.workdir import read_document
 from vit_jax.training.evals.classification import Scores
 from vit_jax.training.state import EMA_ENDING
@@ -201,7 +201,7 @@ def _file(flag: str, ending: str = "") -> epath.Path | None:
     file = epath.Path(FLAGS[flag].value).expanduser()
     if file.suffix != ending and ending:
         raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in {ending}.")
-    disk_space.check_output(file, flag)
+    workdir.check_output(file, flag)
     return file
 
 

@@ -24,7 +24,7 @@ from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
-from vit_jax.store.metrics_file import RESERVED
+from vit_jax.store.runs import RESERVED
 from vit_jax.training.early_stopping import EarlyStopping
 from vit_jax.training.feed import BadImages
 from vit_jax.training.method import Teacher

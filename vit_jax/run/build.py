@@ -38,7 +38,8 @@ from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses, eval_data
 from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.run.parts.updates import StepParts, step_parts
-from vit_jax.store import checkpoint_dir, disk_space
+from vit_jax.store import checkpoint_dir
+from vit_jax.store import workdir as workdirs
 from vit_jax.training.evals import Evals
 from vit_jax.training.feed import Feed
 from vit_jax.training.objective import Batch
@@ -147,7 +148,7 @@ class Run:
         shapes = attempt("init", _shapes_to_take, config.init, trained, step.layout, step.model)
         attempt("init", _check_head, config.init, trained, source, after=[shapes])
         attempt("log", outputs.check_log, config.log)
-        attempt("workdir", disk_space.check_writable, workdir)
+        attempt("workdir", workdirs.check_writable, workdir)
         attempt("workdir", _check_disk_space, config, workdir, step.layout, step.durations)
         return cls(
             requested=config if requested is None else requested,
@@ -260,7 +261,7 @@ def _check_head(c: InitConfig, trained: CheckpointInfo | None, source: Source) -
 def _check_disk_space(
     config: RunConfig, workdir: epath.Path, layout: StateLayout, durations: Durations
 ) -> None:
-    disk_space.check_disk_space(
+    workdirs.check_disk_space(
         workdir,
         checkpoint_bytes=total_bytes(layout.state),
         keep_last=config.checkpoint.keep_last,
@@ -292,7 +293,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     errors.attempt("method", teachers.check_teacher, config)
     if workdir is not None:
         errors.attempt("init", _check_weights, config, workdir)
-        errors.attempt("workdir", disk_space.check_writable, workdir)
+        errors.attempt("workdir", workdirs.check_writable, workdir)
     errors.raise_all()
 
 

@@ -26,7 +26,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.store import array_files, checkpoint_dir, disk_space, workdir
+from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
 
 # Advice to the user, by the operating system's error.
@@ -267,7 +267,7 @@ class _Best:
 
 def _check_writable(directory: epath.Path) -> None:
     """Checks by writing: permissions alone are not reliable, least of all for root or on gs://."""
-    disk_space.check_name(directory)
+    workdir.check_name(directory)
     trial = directory / f".writable_{jax.process_index()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.store.runs import MetricsFile
 from vit_jax.store.workdir import PICTURES
 from vit_jax.training.histograms import Distributions, Histogram, histogram
 

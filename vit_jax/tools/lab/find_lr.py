@@ -30,7 +30,7 @@ from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
 from vit_jax.run.session import first_state
-from vit_jax.store import disk_space
+from vit_jax.store import workdir
 from vit_jax.tools.look.preview import save
 from vit_jax.training.step import lower_update
 
@@ -218,7 +218,7 @@ def main(_: list[str]) -> None:
     if output is not None and output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     if output is not None:
-        disk_space.check_output(output)  # before a search of minutes
+        workdir.check_output(output)  # before a search of minutes
     config = configs.load(FLAGS.config, FLAGS.config_override)
     check_folders(config)
     compilation_cache.use()

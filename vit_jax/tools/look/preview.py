@@ -21,7 +21,7 @@ from vit_jax.draw.contact_sheet import Cell
 from vit_jax.run.build import check_folders
 from vit_jax.run.parts import examples, inputs, updates
 from vit_jax.run.parts.durations import make_durations
-from vit_jax.store import disk_space
+from vit_jax.store import workdir
 from vit_jax.training import step as steps
 from vit_jax.training.method import view_names
 
@@ -109,7 +109,7 @@ def save(data: bytes, output: epath.Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(data)
     except OSError as error:
-        raise disk_space.unwritable(output, error) from error
+        raise workdir.unwritable_output(output, error) from error
 
 
 FLAGS = flags.FLAGS

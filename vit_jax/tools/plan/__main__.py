@@ -297,8 +297,8 @@ def largest_batch(
             raise DoesNotFit(f"Not even {divisors[last]:,} microbatches of {least:,} images fit.")
         fits_in = lambda parts: fits(batch_size, parts)
         fewest = bisect.bisect_left(divisors, True, lo=1, hi=last, key=fits_in)
-        micro, too_large = (batch_size // divisors[n] for n in (fewest, fewest - 1))
-        return LargestBatch(batch_size, divisors[fewest], *found[micro], micro, too_large)
+        micro, one_less = batch_size // divisors[fewest], batch_size // divisors[fewest - 1]
+        return LargestBatch(batch_size, divisors[fewest], *found[micro], micro, one_less)
     peak, limit = found[batch_size]
     sizes = [batch_size * 2**n for n in range(1, DOUBLINGS + 1)]
     too_large = next((size for size in sizes if not fits(size)), None)

@@ -28,13 +28,13 @@ from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, preprocessing, updates
 from vit_jax.tools.plan import hlo as hlo_text
-from vit_jax.tools.plan import topology
+from vit_jax.tools.plan import topology as topologies
 from vit_jax.tools.plan.hlo import kernel_secs, kernels, mega_cycles, sent_bytes
 from vit_jax.training import step
 from vit_jax.training.state import StateLayout
 
 # The code that figures depend on, beside the program.
-_READERS = (__file__, topology.__file__, hlo_text.__file__, chips.__file__)
+_READERS = (__file__, topologies.__file__, hlo_text.__file__, chips.__file__)
 _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"\d+"')
 
 
@@ -121,7 +121,7 @@ def compile_(step: LoweredStep) -> Any:
     absent_gpu = first.platform == "gpu" and first not in jax.devices()
     try:
         return step.lowered.compile(
-            compiler_options=topology.GPU_COMPILER_OPTIONS if absent_gpu else None
+            compiler_options=topologies.GPU_COMPILER_OPTIONS if absent_gpu else None
         )
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -203,7 +203,7 @@ def key(step: LoweredStep, topology: str) -> str:
         str([(d.id, d.device_kind) for d in devices]),
         *(metadata.version(package) for package in ("jax", "jaxlib")),
         devices[0].client.platform_version,  # version of libtpu
-        topology.compiler_versions() if devices[0].platform == "gpu" else "",
+        topologies.compiler_versions() if devices[0].platform == "gpu" else "",
         *(os.environ.get(flag, "") for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
         *(Path(file).read_text() for file in _READERS),
     ]

@@ -15,7 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.store import lease
+from vit_jax.store import workdir_lock
 from vit_jax.tools.prepare.pipeline import WORK_DIR
 from vit_jax.tools.prepare.prepared_set import PreparedSet
 
@@ -41,7 +41,7 @@ def upload(data_set: PreparedSet, output: str, screen: Screen) -> epath.Path:
     """Copies what is missing; returns the folder. UserError if another command writes there."""
     version = data_set.folder
     target = epath.Path(output) / version.parent.name / version.name
-    with lease.held(str(target), ".lock"):
+    with workdir_lock.hold_lease(str(target), ".lock"):
         cloud.upload(
             version,
             target,

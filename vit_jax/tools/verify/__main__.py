@@ -16,7 +16,7 @@ from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file
-from vit_jax.store.metrics_file import RESERVED
+from vit_jax.store.runs import RESERVED
 from vit_jax.tools.verify import recipe_card
 from vit_jax.tools.verify.recipe_card import (
     Comparison,

@@ -15,7 +15,7 @@ from etils import epath
 from tests import preloaded
 from tests.conftest import python_environment
 from vit_jax.store import workdir
-from vit_jax.store.metrics_file import MetricsFile
+from vit_jax.store.runs import MetricsFile
 
 REPOSITORY = Path(__file__).parents[4]
 POINTS, STEPS, SAVE_EVERY, LOG_EVERY = 8, 40, 10, 5

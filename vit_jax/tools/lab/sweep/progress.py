@@ -20,7 +20,7 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.core.tables import csv_text
 from vit_jax.store import runs, workdir
-from vit_jax.store.metrics_file import RESERVED
+from vit_jax.store.runs import RESERVED
 from vit_jax.tools.lab.sweep.grid import SEED, Point
 from vit_jax.training.early_stopping import stopped
 

@@ -14,7 +14,7 @@ from etils import epath
 from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
-from vit_jax.store import disk_space, runs
+from vit_jax.store import runs, workdir
 from vit_jax.tools.look.report import page
 
 NAME = "report.html"
@@ -33,7 +33,7 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, text)
     except OSError as error:
-        raise disk_space.unwritable(output, error) from error
+        raise workdir.unwritable_output(output, error) from error
     empty = [run.name for run in read if not run.series]
     if empty:
         print(f"note     nothing logged yet by {', '.join(empty)}")

@@ -5,8 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vit_jax.store.metrics_file import RESERVED
-from vit_jax.store.runs import Run, Series
+from vit_jax.store.runs import RESERVED, Run, Series
 
 # Layers and blocks have hundreds of curves: TensorBoard shows them.
 TOO_MANY = ("gradients", "activations")

@@ -9,7 +9,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.draw import html_page
 from vit_jax.draw.html_page import Findings, Section
-from vit_jax.store import disk_space
+from vit_jax.store import workdir
 
 FILE = "index.html"
 PROGRAM = "visualize"
@@ -19,7 +19,7 @@ _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
 def check_folder(folder: Path) -> None:
     """UserError if the page cannot be written there, or would replace one of something else."""
     try:
-        disk_space.try_writing(folder)
+        workdir.try_writing(folder)
         _pictures_there(folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
