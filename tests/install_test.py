@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vit_jax
-from vit_jax.core import devices
+from vit_jax.core import command
 
 ROOT = Path(__file__).parents[1]
 EXTRA = re.compile(r"(?:\.|vit-jax-pretraining)\[([a-z,-]+)\]")
@@ -40,7 +40,7 @@ def declared():
 
 def test_every_extra_is_documented_and_those_in_messages_exist():
     assert named((ROOT / "docs" / "install.md").read_text()) == declared()
-    in_messages = set(devices._EXTRAS.values())
+    in_messages = set(command._EXTRAS.values())
     for file in (ROOT / "vit_jax").rglob("*.py"):
         in_messages |= named(file.read_text())
     assert {"gpu", "hub", "maps", "beam"} <= in_messages <= declared()

@@ -24,11 +24,11 @@ from vit_jax import weights
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.preemption import stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import compilation_cache, devices
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError, UserFacingError
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
-from vit_jax.core.signals import at_once
+from vit_jax.core.signals import exit_immediately_on_signal
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
@@ -109,7 +109,7 @@ class Run:
           NonFiniteError: a loss or gradient is NaN or infinite.
           Preempted: it was interrupted; the state is saved.
         """
-        with _one_message(), at_once("before anything was begun."):
+        with _one_message(), exit_immediately_on_signal("before anything was begun."):
             self._prepare()
             check_folders(self.config, self.workdir)
         self._predictor = None
@@ -206,7 +206,7 @@ def _one_message() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = error if isinstance(error, UserFacingError) else devices.unusable(error)
+        told = error if isinstance(error, UserFacingError) else command.unusable(error)
         if told is None:
             raise
         told.__context__ = None

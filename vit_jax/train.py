@@ -22,7 +22,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.core.signals import StopRequest, at_once
+from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.run import environment, processes
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.check import check
@@ -86,7 +86,7 @@ _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 def main(_: list[str]) -> None:
     """The command."""
-    with at_once(_NOT_BEGUN):
+    with exit_immediately_on_signal(_NOT_BEGUN):
         config = configs.load(FLAGS.config, FLAGS.config_override)
         if config.deterministic:
             environment.deterministic()
@@ -103,10 +103,10 @@ def main(_: list[str]) -> None:
         raise UserError("--all_images belongs to --check: give both, or neither.")
     with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
-        with at_once(_NOT_BEGUN):
+        with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
-            with at_once("before the check was finished."):
+            with exit_immediately_on_signal("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
                 every = FLAGS.all_images
                 check(config, workdir, screen, peers, allow_config_change=allow, all_images=every)

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from vit_jax.core import signals
-from vit_jax.core.signals import SIGNALS, StopRequest, at_once
+from vit_jax.core.signals import SIGNALS, StopRequest, exit_immediately_on_signal
 
 # Stays in C for long, like a compiler or a wait for devices: no Python handler runs.
 BUSY = """
@@ -65,7 +65,7 @@ def test_requests_can_be_nested_and_repeated():
 def test_with_nothing_to_save_a_signal_ends_at_once(number):
     before = signal.getsignal(number)
     stopped = pytest.raises(KeyboardInterrupt, match=f"^Stopped by {number.name} before the end")
-    with stopped, at_once("before the end."):
+    with stopped, exit_immediately_on_signal("before the end."):
         os.kill(os.getpid(), number)
         raise AssertionError("it goes on")
     assert signal.getsignal(number) == before

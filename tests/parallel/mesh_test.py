@@ -2,6 +2,7 @@ import jax
 import pytest
 
 from vit_jax.core.errors import UserError
+from vit_jax.parallel import mesh
 from vit_jax.parallel import mesh as meshes
 
 
@@ -101,3 +102,29 @@ def test_each_part_of_a_batch_has_to_divide():
         "input.batch_size=60 does not divide over 24 devices (replica=2 x data=3 x fsdp=4) times "
         "optim.grad_accum_steps=2 parts; nearest: 48, 96."
     )
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What JAX is told, on a machine of 6 cores and 64 GB."""
+    told = {}
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(jax.config, "update", told.__setitem__)
+    monkeypatch.setattr(mesh, "_cores", lambda: 6)
+    sizes = {"SC_PHYS_PAGES": 16 * 10**6, "SC_PAGE_SIZE": 4000}
+    monkeypatch.setattr(mesh.os, "sysconf", sizes.__getitem__)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("weights_bytes", "devices"), [(10**6, 6), (4 * 10**9, 4), (10**11, 1), (0, 6)]
+)
+def test_as_many_as_copies_of_the_weights_fit(asked, weights_bytes, devices):
+    mesh.use_cores_as_devices(weights_bytes)
+    assert asked == {"jax_num_cpu_devices": devices}
+
+
+def test_what_jax_is_told_otherwise_holds(asked, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--{mesh.HOST_DEVICES_FLAG}=3")
+    mesh.use_cores_as_devices(1)
+    assert asked == {}

@@ -76,7 +76,7 @@ SHARDED = r"""
 import math, re
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from vit_jax.store import checksums as c
+from vit_jax.store import checkpoint_dir as c
 x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 specs = [P(), P("data"), P("model", "data"), P(("data", "model"), None), P(None, "model")]

@@ -241,14 +241,17 @@ def check_space(tmp_path, monkeypatch):
 
     def check_space(free_bytes, keep_last=2, there=(), folder=None):
         monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, free_bytes))
-        workdir = epath.Path(tmp_path if folder is None else folder)
         for step in there:
             (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
         workdir.check_disk_space(
-            workdir, checkpoint_bytes=GIB, keep_last=keep_last, every_steps=10, total_steps=95
+            epath.Path(tmp_path if folder is None else folder),
+            checkpoint_bytes=GIB,
+            keep_last=keep_last,
+            every_steps=10,
+            total_steps=95,
         )
 
-    return check
+    return check_space
 
 
 def test_one_more_than_is_kept_must_fit(check_space):

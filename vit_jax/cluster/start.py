@@ -42,7 +42,7 @@ def connect_processes(
     if cluster is None:
         yield Peers.alone()
         return
-    with signals.at_once(BEFORE_ALL_CAME):
+    with signals.exit_immediately_on_signal(BEFORE_ALL_CAME):
         meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
     ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
     peers = Peers(

@@ -1,7 +1,26 @@
-"""Names of image files: one list for training, evaluation, prediction and `prepare`."""
+"""Image files: their names and formats, and decoded images as RGB of 8 bits.
+
+One list of formats holds for training, evaluation, prediction and `prepare`, and one rule for every
+mode of Pillow. `prepare`, prediction, thumbnails and hashes decode with Pillow and use it; training
+and evaluation decode with TensorFlow, which does the same for the formats that they read.
+
+- 16 bits keep their upper 8, as libpng and TensorFlow do it; n bits of a sensor in a file that says
+  so keep the upper 8 of n. (Pillow's own conversion makes all levels above 255 white.)
+- Transparency is dropped, not composited: the colour remains, also where nothing is seen of it.
+  Colours that are stored multiplied by their opacity are divided by it.
+- CMYK is inverted if, and only if, it is in a JPEG with Adobe's marker, as libjpeg says.
+- Colour profiles and gamma are not applied.
+- Numbers whose range the file does not state have no value in 8 bits: ValueError for floats,
+  integers of 32 bits, and signed ones.
+"""
 
 import collections
+import struct
+from collections.abc import Callable
 from pathlib import PurePath
+
+import numpy as np
+from PIL import Image, ImageChops, ImageFile
 
 # By the format as Pillow names it; the first extension is the usual one. No other formats are
 # decoded: for EPS Pillow would start a program, and some of its plugins are hardly used.
@@ -87,3 +106,157 @@ class PassedOver:
             f"passed over {len(paths):,} file{'s' * (len(paths) > 1)}: {reason}, such as {paths[0]}"
             for reason, paths in self._paths.items()
         )
+
+
+_EXIF_ORIENTATION = 274
+_TIFF_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
+_EXIF_HEAD = b"Exif\0\0"
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Of TIFF 6.0.
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+_WHITE_IS_ZERO, _UNSIGNED, _UNDEFINED = 0, 1, 4
+
+
+class UnknownRangeError(ValueError):
+    """Pixels that have no value in 8 bits."""
+
+
+def rgb(image: Image.Image, *, upright: bool = False) -> Image.Image:
+    """An image of any mode as "RGB"; with `upright` turned as its EXIF data say.
+
+    Raises:
+      UnknownRangeError: its mode has no value in 8 bits.
+      Exception: of any type, from Pillow's decoders of damaged images.
+    """
+    _decode(image)
+    if image.mode not in _TO_RGB:
+        raise UnknownRangeError(f"its pixels are of mode {image.mode}, which has no rule")
+    pixels = _TO_RGB[image.mode](_of_known_range(image))
+    turn = _TURNS.get(orientation(image.info.get("exif") or b"")) if upright else None
+    return pixels if turn is None else pixels.transpose(turn)
+
+
+def _decode(image: Image.Image) -> None:
+    """Loads the pixels, without the mapping of a file that is known by name.
+
+    Pillow maps uncompressed TIFFs with the sides of the turned image, which shears those that their
+    orientation turns by 90 degrees.
+    """
+    if not isinstance(image, ImageFile.ImageFile):  # made in memory
+        return
+    name, image.filename = image.filename, ""
+    try:
+        image.load()
+    finally:
+        image.filename = name
+
+
+def orientation(exif: bytes) -> int:
+    """The camera's note, 1..8 (Exif 2.3, tag 274); 1, upright as stored, where none can be read.
+
+    Only Exif data count, not what XMP or a PNG's text says, as in browsers.
+    """
+    tiff = exif.removeprefix(_EXIF_HEAD)
+    try:
+        order = _TIFF_BYTE_ORDERS[tiff[:2]]
+        # The entries of the first directory (TIFF 6.0, section 2).
+        directory = struct.unpack_from(order + "I", tiff, 4)[0]
+        num_entries = struct.unpack_from(order + "H", tiff, directory)[0]
+        for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
+            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
+            if tag == _EXIF_ORIENTATION:
+                return value if 1 <= value <= 8 else 1
+    except (struct.error, IndexError, KeyError):
+        pass
+    return 1
+
+
+def _tags(image: Image.Image) -> dict[int, object]:
+    """The first directory of a TIFF, by tag; {} of other formats."""
+    return dict(getattr(image, "tag_v2", {})) if image.format == "TIFF" else {}
+
+
+def _of_known_range(image: Image.Image) -> Image.Image:
+    kinds = _tags(image).get(_SAMPLE_FORMAT, _UNSIGNED)
+    kinds = set(kinds) if isinstance(kinds, tuple) else {kinds}
+    if not kinds <= {_UNSIGNED, _UNDEFINED}:
+        what = "floats" if image.mode == "F" else "signed integers"
+        raise UnknownRangeError(_NO_RANGE.format(what=what))
+    return image
+
+
+_NO_RANGE = "its pixels are {what}, of no known range: give one of 8 or 16 bits, without a sign"
+
+
+def _refused(what: str) -> Callable[[Image.Image], Image.Image]:
+    def refuse(image: Image.Image) -> Image.Image:
+        raise UnknownRangeError(_NO_RANGE.format(what=what))
+
+    return refuse
+
+
+def _colour(image: Image.Image) -> Image.Image:
+    return image.convert("RGB")
+
+
+def _colour_of_transparent(image: Image.Image) -> Image.Image:
+    return image.convert("RGBA").convert("RGB")
+
+
+def _gray_of_multiplied(image: Image.Image) -> Image.Image:
+    return image.convert("LA").convert("RGB")
+
+
+def _cmyk(image: Image.Image) -> Image.Image:
+    # Pillow inverts all JPEGs.
+    plain = image.format == "JPEG" and "adobe" not in image.info
+    return _colour(ImageChops.invert(image) if plain else image)
+
+
+def _sixteen_bits(image: Image.Image) -> Image.Image:
+    tags = _tags(image)
+    bits = tags.get(_BITS_PER_SAMPLE, 16)
+    bits = bits[0] if isinstance(bits, tuple) else bits
+    assert isinstance(bits, int)
+    upper = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
+    # Pillow inverts the others of this kind, those of up to 8 bits.
+    gray = 255 - upper if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else upper
+    return Image.fromarray(gray).convert("RGB")
+
+
+def _thirty_two_bits(image: Image.Image) -> Image.Image:
+    if image.format != "PPM":  # which Pillow scales to 16 bits
+        return _refused("integers of 32 bits")(image)
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+
+
+_TO_RGB: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "1": _colour,
+    "L": _colour,
+    "LA": _colour,
+    "La": _gray_of_multiplied,
+    "P": _colour_of_transparent,
+    "PA": _colour_of_transparent,
+    "RGB": _colour,
+    "RGBA": _colour,
+    "RGBa": _colour_of_transparent,
+    "RGBX": _colour,
+    "CMYK": _cmyk,
+    "YCbCr": _colour,
+    "LAB": _colour,
+    "HSV": _colour,
+    "I;16": _sixteen_bits,
+    "I;16L": _sixteen_bits,
+    "I;16B": _sixteen_bits,
+    "I;16N": _sixteen_bits,
+    "I": _thirty_two_bits,
+    "F": _refused("floats"),
+}

@@ -1,8 +1,8 @@
 """SIGTERM and SIGINT, while a command starts, where nothing has to be saved, and in training.
 
 During a command's imports they end it with one line (answer_signals), where Python would print the
-traceback of some import; so they do wherever there is nothing to save (at_once). During training
-they set a flag that the loop checks after every step (StopRequest).
+traceback of some import; so they do wherever there is nothing to save (exit_immediately_on_signal).
+During training they set a flag that the loop checks after every step (StopRequest).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def at_once(what: str) -> Iterator[None]:
+def exit_immediately_on_signal(what: str) -> Iterator[None]:
     """Context in which a signal raises, e.g., KeyboardInterrupt("Stopped by SIGTERM <what>").
 
     Outside the main thread, where Python allows no handlers, it has no effect.

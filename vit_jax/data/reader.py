@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vit_jax.core import rgb
+from vit_jax.core import image_files
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data.order.streams import Choose
@@ -128,9 +128,9 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def orientation(data: bytes) -> int:
-    """The camera's note in an image file, see core/rgb.py; 1 where none can be read."""
+    """The camera's note in an image file, see core/image_files.py; 1 where none can be read."""
     try:
-        return rgb.orientation(_exif(data))
+        return image_files.orientation(_exif(data))
     except (struct.error, IndexError):
         return 1
 

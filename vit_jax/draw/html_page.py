@@ -16,8 +16,7 @@ import jinja2
 from markupsafe import Markup
 from PIL import Image, ImageFile
 
-from vit_jax.core.image_files import OPENED
-from vit_jax.core.rgb import rgb
+from vit_jax.core.image_files import OPENED, rgb
 
 TEMPLATES = Path(__file__).parents[1]  # names of templates are paths in the package
 QUALITY = 78  # of a thumbnail's JPEG

@@ -24,7 +24,7 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import comparison, data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
-from vit_jax.parallel import cores
+from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
     checkpoints = _find_all([FLAGS.checkpoint, *arguments])
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
         infos = map(weights.checkpoint_info, checkpoints.values())
-        cores.as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
+        use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
     with processes.connect_processes(cluster):
         page_file, csv_file = _file("page", ".html"), _file("csv")
         compilation_cache.use()

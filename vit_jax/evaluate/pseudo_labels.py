@@ -28,7 +28,6 @@ from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evaluate import prepared
 from vit_jax.evaluate.prepared import Prepared
-from vit_jax.evaluate.selection import choose
 from vit_jax.models import head
 from vit_jax.run import announce
 from vit_jax.run.memory import explain_out_of_memory
@@ -310,3 +309,37 @@ def _tell(
             f"soft      {kept} of {classes.number:,} classes of each image; of its probability "
             f"{max(0.0, numbers['dropped_probability']):.2%} is in the others, and dropped"
         )
+
+
+def choose(
+    classes: np.ndarray,
+    confidence: np.ndarray,
+    *,
+    at_least: float,
+    per_class: int | None,
+    num_classes: int,
+) -> np.ndarray:
+    """How often each image is to be trained on, int32 [N]; 0: not at all.
+
+    Images below the confidence are left out. With `per_class` each class then has the most
+    confident of its images, so many; where it has fewer, these are duplicated, all equally often
+    but for the most confident, which are there once more. A class without images stays without.
+    Images of equal confidence are taken in their order.
+
+    Noisy Student (arXiv 1911.04252), which duplicates images at random.
+
+    Args:
+      classes: int [N], the most probable class of each image.
+      confidence: float32 [N], its probability.
+    """
+    copies = np.zeros(len(classes), np.int32)
+    sure = np.flatnonzero(confidence >= at_least)
+    if per_class is None:
+        copies[sure] = 1
+        return copies
+    order = sure[np.lexsort((sure, -confidence[sure], classes[sure]))]
+    of = classes[order]
+    sizes = np.bincount(of, minlength=num_classes)
+    rank = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[of]
+    copies[order] = per_class // sizes[of] + (rank < per_class % sizes[of])
+    return copies

@@ -25,8 +25,8 @@ from vit_jax.core.image_files import (
     extension,
     is_hidden,
     is_image_name,
+    rgb,
 )
-from vit_jax.core.rgb import rgb
 from vit_jax.models import Preprocess
 
 # The default of input.max_image_pixels: prediction has no config.

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from vit_jax import config as configs
-from vit_jax.core import devices
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
@@ -270,7 +270,7 @@ def test_without_a_driver_missing_parts_of_cuda_are_no_news(message, kept):
     record = logging.LogRecord(
         "jax", 40, "", 0, message, ("jax_plugins.xla_cuda13",), (type(error), error, None)
     )
-    assert devices._keeps(record) == kept
+    assert command._keeps(record) == kept
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def main(_: list[str]) -> None:
         screen = Screen()
         screen.say(f"model    {looker.name}, {looker.num_classes:,} classes")
         screen.say(f"open     {server.url} (Ctrl-C ends the demo)")
-        with signals.at_once("the demo"), contextlib.suppress(KeyboardInterrupt):
+        with signals.exit_immediately_on_signal("the demo"), contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
         # A computation that is under way at exit would end the process with an error.
         looker.one_at_a_time.acquire(timeout=ENDING_SECS)

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import Image
 
-from vit_jax.core.image_files import EXTENSIONS, FORMATS, OPENED, extension
-from vit_jax.core.rgb import UnknownRangeError, rgb
-from vit_jax.core.rgb import orientation as exif_orientation
+from vit_jax.core.image_files import EXTENSIONS, FORMATS, OPENED, UnknownRangeError, extension, rgb
+from vit_jax.core.image_files import orientation as exif_orientation
 from vit_jax.data.reader import orientation, stored_size
 from vit_jax.tools.prepare.catalogue import ImageRow
 from vit_jax.tools.prepare.faults import CONVERT, KEEP, SET_ASIDE, Policy

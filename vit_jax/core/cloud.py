@@ -1,17 +1,27 @@
-"""What the storage behind gs:// and the like answers, as messages.
+"""Paths at gs:// and the like: what their storage answers, as messages, and copying to them.
 
 Five libraries speak to it, each with errors of its own: TensorFlow (by etils' paths), TensorStore
 (the arrays of checkpoints), google-cloud-storage (orbax), array_record, and fsspec. They try what
 may pass again by themselves, for minutes; what arrives here has failed for good.
 """
 
+import concurrent.futures
+import contextlib
+import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from etils import epath
 
 from vit_jax.core.errors import UserError
+
+# TensorStore, of checkpoints and of the lock, would wait for ever for a connection that has died: a
+# minute without a byte ends an attempt, and another follows. It reads these at its first request.
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 
 # Modules whose errors are the storage's, or of the network before it.
 _MODULES = (
@@ -118,3 +128,66 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         waiting += list(getattr(each, "exceptions", ()))
         context = None if each.__suppress_context__ else each.__context__
         waiting += [e for e in (each.__cause__, context) if e is not None]
+
+
+_THREADS = 8  # that upload
+_SMALL_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def staged(output: str | os.PathLike) -> Iterator[str]:
+    """Path of this machine to write a new file or folder to, which is uploaded afterwards.
+
+    A path that is local already is given back as it is. UserError if something is there.
+    """
+    if not is_remote(output):
+        yield os.fspath(output)
+        return
+    target = epath.Path(output)
+    if target.exists():
+        raise UserError(f"{target} is there already: give another output, or delete it.")
+    with tempfile.TemporaryDirectory(prefix="vit_jax_upload_") as scratch:
+        local = Path(scratch) / target.name
+        yield str(local)
+        upload(local, target)
+
+
+def upload(
+    source: Path,
+    target: epath.Path,
+    *,
+    last: str = "",
+    leave_out: Sequence[str] = (),
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Copies a file, or what is below a folder, to cloud storage; an object appears whole.
+
+    Files of the same size that are there already are not copied again, so that an interrupted copy
+    goes on; small ones are, since their size may stay the same.
+
+    Args:
+      last: name of the file that is copied after all others, which says that they are there.
+      leave_out: names in the folder that are not copied.
+      tell: is called with the numbers of files that are there and in all.
+    """
+    if source.is_file():
+        epath.Path(source).copy(target, overwrite=True)
+        return
+    files = [p for p in sorted(source.rglob("*")) if p.is_file()]
+    names = [p.relative_to(source) for p in files]
+    names = [name for name in names if name.parts[0] not in leave_out and str(name) != last]
+
+    def copy(name: Path) -> None:
+        there = target / name.as_posix()
+        size = (source / name).stat().st_size
+        if size < _SMALL_BYTES or not there.exists() or there.stat().length != size:
+            epath.Path(source / name).copy(there, overwrite=True)
+
+    total = len(names) + bool(last)
+    tell(0, total)
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        for done, _ in enumerate(pool.map(copy, names), start=1):
+            tell(done, total)
+    if last:
+        epath.Path(source / last).copy(target / last, overwrite=True)
+        tell(total, total)
