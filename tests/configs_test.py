@@ -19,7 +19,7 @@ from vit_jax.models.vit import PLACES, PLAIN
 from vit_jax.run.build import Run
 from vit_jax.run.parts import networks, preprocessing, updates
 from vit_jax.run.parts.durations import make_durations
-from vit_jax.training.step import lower_update
+from vit_jax.training.updates import lower_update
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

@@ -10,7 +10,7 @@ from tests.methods.runs_test import RANDOM, rows, run
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.methods import dino, masking, prototypes
+from vit_jax.methods import dino, masking
 from vit_jax.methods.dino import DINO
 from vit_jax.nn import posemb
 from vit_jax.run.build import Run
@@ -125,13 +125,13 @@ def test_what_is_skipped_does_not_count_in_the_batch():
     logits = rng.normal(size=(6, 5)).astype(np.float32)
     weight = np.array([1, 1, 0, 1, 1, 0], np.float32)
     kept = weight > 0
-    found = prototypes.sinkhorn(logits, weight, 0.1)
-    alone = prototypes.sinkhorn(logits[kept], weight[kept], 0.1)
+    found = dino.sinkhorn(logits, weight, 0.1)
+    alone = dino.sinkhorn(logits[kept], weight[kept], 0.1)
     np.testing.assert_allclose(found[kept], alone, rtol=1e-5)
     assert not np.asarray(found)[~kept].any()
     features = rng.normal(size=(6, 3)).astype(np.float32)
-    found = prototypes.spreading(features, weight)
-    alone = prototypes.spreading(features[kept], weight[kept])
+    found = dino.spreading(features, weight)
+    alone = dino.spreading(features[kept], weight[kept])
     np.testing.assert_allclose(found[kept], alone, rtol=1e-5)
 
 
@@ -186,7 +186,7 @@ def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_to
 
 
 def test_prototypes_are_still_at_first():
-    head = prototypes.PrototypeHead(
+    head = dino.PrototypeHead(
         models.spec("ViT-Ti/4"), 6, hidden=8, bottleneck=4, prototypes=5, centred=True,
         rngs=nnx.Rngs(0),
     )  # fmt: skip

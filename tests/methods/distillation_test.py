@@ -22,7 +22,7 @@ from vit_jax.store import checkpoint_dir
 from vit_jax.tools.plan import __main__ as command
 from vit_jax.tools.plan.forecast import forecast
 from vit_jax.train import train
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import StepContext, StepInputs
 
 DIGITS = tuple("0123456789")
 TOLERANCE = 1e-5  # float32 sums over a few classes
@@ -108,13 +108,13 @@ def test_labels_have_their_share(logits, hard, weight):
             return jnp.asarray(ours, jnp.float32)
 
     teacher = lambda images: seen.append(images) or jnp.asarray(theirs, jnp.float32)
-    inputs = Inputs(images, jnp.asarray(labels, jnp.float32), {})
-    found = method.learn(Model(), inputs, jax.random.key(0), Others(None, teacher=teacher))
+    inputs = StepInputs(images, jnp.asarray(labels, jnp.float32), {})
+    found = method.loss(Model(), inputs, jax.random.key(0), StepContext(None, teacher=teacher))
     np.testing.assert_allclose(found.losses, expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert seen[0] is images
     agrees = ours.argmax(-1) == theirs.argmax(-1)
-    np.testing.assert_array_equal(found.numbers["agreement"], agrees)
-    np.testing.assert_array_equal(found.numbers["accuracy"], ours.argmax(-1) == [0, 1, 2, 3, 3])
+    np.testing.assert_array_equal(found.metrics["agreement"], agrees)
+    np.testing.assert_array_equal(found.metrics["accuracy"], ours.argmax(-1) == [0, 1, 2, 3, 3])
 
 
 def test_a_distillation_token_learns_from_the_teacher_alone():
@@ -127,9 +127,9 @@ def test_a_distillation_token_learns_from_the_teacher_alone():
     taught = jax.random.normal(jax.random.key(2), (3, 4))
     labels = np.eye(4)[[0, 1, 2]]
     method = Distillation(teacher="x", hard=True, label_weight=0.5)
-    others = Others(None, teacher=lambda _: taught)
-    inputs = Inputs(images, jnp.asarray(labels, jnp.float32), {})
-    found = method.learn(model, inputs, jax.random.key(0), others)
+    others = StepContext(None, teacher=lambda _: taught)
+    inputs = StepInputs(images, jnp.asarray(labels, jnp.float32), {})
+    found = method.loss(model, inputs, jax.random.key(0), others)
     of_class, of_token = (np.asarray(x) for x in model.logits_of_each(images, jax.random.key(0)))
     expected = (xent(of_class, labels) + xent(of_token, np.eye(4)[taught.argmax(-1)])) / 2
     np.testing.assert_allclose(found.losses, expected, rtol=TOLERANCE)

@@ -9,7 +9,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.methods import mae, masking
 from vit_jax.nn.posemb import sincos
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import StepContext, StepInputs
 
 SIZE, PATCH, WIDTH, DECODER, HEADS = 32, 8, 32, 16, 2
 SAME = 1e-5
@@ -101,14 +101,17 @@ def test_the_loss_is_that_of_transformers(theirs, normalize):
     images = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
     key = jax.random.key(5)
     n = (SIZE // PATCH) ** 2
-    noise = jax.random.uniform(jax.random.split(key)[0], (3, n))  # as `masking.order` draws it
-    np.testing.assert_array_equal(masking.order(jax.random.split(key)[0], 3, n), noise.argsort(1))
+    order_key = jax.random.split(key)[0]
+    noise = jax.random.uniform(order_key, (3, n))
+    np.testing.assert_array_equal(masking.random_order(order_key, 3, n), noise.argsort(1))
     theirs.config.norm_pix_loss = normalize
     with torch.no_grad():
         wanted = theirs(
             torch.tensor(images.transpose(0, 3, 1, 2)), noise=torch.tensor(np.asarray(noise))
         )
-    found = method.learn(model, Inputs(jnp.asarray(images), jnp.zeros(()), {}), key, Others(None))
+    found = method.loss(
+        model, StepInputs(jnp.asarray(images), jnp.zeros(()), {}), key, StepContext(None)
+    )
     np.testing.assert_allclose(found.losses.mean(), float(wanted.loss), rtol=SAME)
 
 

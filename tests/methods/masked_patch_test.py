@@ -7,7 +7,7 @@ from flax import nnx
 
 from vit_jax import models
 from vit_jax.methods import masked_patch
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import StepContext, StepInputs
 
 SIZE, PATCH, WIDTH, N = 32, 8, 16, 16
 B = 64
@@ -41,8 +41,8 @@ def learn(method, images):
     real.method = method.extend(real, nnx.Rngs(1))
     model = Watched(real)
     normalised = (images.astype(np.float32) / 255 - 0.5) / 0.5
-    inputs = Inputs(normalised, np.zeros(()), {"image": images})
-    found = method.learn(model, inputs, jax.random.key(3), Others(None))
+    inputs = StepInputs(normalised, np.zeros(()), {"image": images})
+    found = method.loss(model, inputs, jax.random.key(3), StepContext(None))
     return found, *map(np.asarray, (model.seen, real.patches(normalised))), real.method
 
 
@@ -84,7 +84,7 @@ def test_losses_as_in_numpy(images, target, monkeypatch):
     if target == "pixels":
         wanted = (cut / 255 - 0.5) / 0.5
         losses = np.square(predicted - wanted.reshape(B, N, -1)).mean(-1)
-        assert found.numbers == {}
+        assert found.metrics == {}
     else:
         side = {"mean_colour": 1, "colours_4x4": 4}[target]
         p = PATCH // side
@@ -96,6 +96,6 @@ def test_losses_as_in_numpy(images, target, monkeypatch):
         losses = -np.take_along_axis(logits, colours[..., None], -1)[..., 0].mean(-1)
         right = (logits.argmax(-1) == colours).mean(-1)
         accuracy = (right * is_mask).sum(1) / is_mask.sum(1)
-        np.testing.assert_allclose(found.numbers["accuracy"], accuracy, rtol=SAME)
+        np.testing.assert_allclose(found.metrics["accuracy"], accuracy, rtol=SAME)
     wanted = (losses * is_mask).sum(1) / is_mask.sum(1)
     np.testing.assert_allclose(found.losses, wanted, rtol=SAME)

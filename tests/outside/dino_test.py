@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from vit_jax.core.pytrees import flatten
-from vit_jax.methods import dino, prototypes
+from vit_jax.methods import dino
 from vit_jax.methods.dino import DINO
 from vit_jax.models import spec
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import StepContext, StepInputs
 
 SAME = 1e-5
 WIDTH, HIDDEN, BOTTLENECK, K = 12, 20, 8, 16
@@ -71,9 +71,9 @@ def test_two_steps_of_dino_are_its_authors(theirs):
 
     def loss(params, views):
         images = [view[:, None, None] for view in views]
-        inputs = Inputs(images[0], None, {"weight": jnp.ones(EXAMPLES)}, tuple(images[1:]))
-        others = Others(teacher, progress=EPOCH / EPOCHS)
-        learnt = METHOD.learn(nnx.merge(graph, params), inputs, jax.random.key(0), others)
+        inputs = StepInputs(images[0], None, {"weight": jnp.ones(EXAMPLES)}, tuple(images[1:]))
+        others = StepContext(teacher, progress=EPOCH / EPOCHS)
+        learnt = METHOD.loss(nnx.merge(graph, params), inputs, jax.random.key(0), others)
         return learnt.losses.mean()
 
     for step, views in enumerate(values["views"]):
@@ -107,18 +107,18 @@ def test_losses_of_dinov2_are_its_authors(theirs):
     expected = theirs("dinov2", "dinov2_losses", lambda: values)
     by_example = {name: values[name].swapaxes(0, 1) for name in ("student", "teacher")}
     rows = by_example["teacher"].reshape(-1, K)
-    targets = prototypes.sinkhorn(rows, jnp.ones(len(rows)), 0.07).reshape(EXAMPLES, 2, K)
+    targets = dino.sinkhorn(rows, jnp.ones(len(rows)), 0.07).reshape(EXAMPLES, 2, K)
     np.testing.assert_allclose(targets.swapaxes(0, 1), expected["targets"], atol=SAME)
     losses = dino.between_views(targets, by_example["student"], 0.1)
     np.testing.assert_allclose(losses.mean(), expected["loss"], rtol=SAME)
 
-    known = prototypes.sinkhorn(values["patches_teacher"], jnp.ones(counts.sum()), 0.07)
+    known = dino.sinkhorn(values["patches_teacher"], jnp.ones(counts.sum()), 0.07)
     np.testing.assert_allclose(known, expected["patch_targets"], atol=SAME)
-    each = prototypes.cross_entropy(known, values["patches_student"], 0.1)
+    each = dino.cross_entropy(known, values["patches_student"], 0.1)
     places = np.zeros(masks.shape, np.float32)
     places[masks] = each
     mean = dino.of_masked(places, masks.astype(np.float32))
     np.testing.assert_allclose(mean.mean(), expected["patch_loss"], rtol=SAME)
 
-    spread = prototypes.spreading(values["features"], jnp.ones(EXAMPLES))
+    spread = dino.spreading(values["features"], jnp.ones(EXAMPLES))
     np.testing.assert_allclose(spread.mean(), expected["koleo"], rtol=SAME)

@@ -10,7 +10,7 @@ from vit_jax import models
 from vit_jax.methods import masking
 from vit_jax.methods.mae import MAE
 from vit_jax.nn import posemb
-from vit_jax.training.method import Inputs, Others
+from vit_jax.training.method import StepContext, StepInputs
 
 SIZE, PATCH, WIDTH, DEPTH, HEADS, DECODER = 32, 8, 32, 2, 2, 16
 EXAMPLES, PLACES = 3, (SIZE // PATCH) ** 2
@@ -22,7 +22,7 @@ def drawn():
     images = np.random.default_rng(0).normal(size=(EXAMPLES, SIZE, SIZE, 3)).astype(np.float32)
     noise = jax.random.uniform(jax.random.split(KEY)[0], (EXAMPLES, PLACES))
     np.testing.assert_array_equal(
-        masking.order(jax.random.split(KEY)[0], EXAMPLES, PLACES), noise.argsort(1)
+        masking.random_order(jax.random.split(KEY)[0], EXAMPLES, PLACES), noise.argsort(1)
     )
     return {
         "images": images, "noise": noise, "masked": 0.75, "img_size": SIZE, "patch_size": PATCH,
@@ -87,8 +87,8 @@ def test_the_loss_is_its_authors(theirs, normalized, monkeypatch):
         decoder_width=DECODER, decoder_depth=1, decoder_heads=HEADS, normalize_pixels=normalized
     )
     model = with_weights(method, expected)
-    images = Inputs(jnp.asarray(inputs["images"]), jnp.zeros(()), {})
-    losses = method.learn(model, images, KEY, Others(None)).losses
+    images = StepInputs(jnp.asarray(inputs["images"]), jnp.zeros(()), {})
+    losses = method.loss(model, images, KEY, StepContext(None)).losses
     np.testing.assert_allclose(losses.mean(), expected[f"loss_{normalized}"], rtol=SAME)
 
 

@@ -33,9 +33,9 @@ def loss(tiny_run, targets, *overrides):
         of_step, class_weights=class_weights(config, None, num_classes=4)
     )
     model = lambda images, train, rngs: jnp.asarray(LOGITS)
-    inputs = objective.Inputs(None, of_step.asked(jnp.asarray(targets)), {})
-    losses = of_step.learn(model, inputs, None, None).losses
-    return jnp.sum(losses * of_step.shares(jnp.asarray(targets), jnp.ones(len(targets))))
+    inputs = objective.StepInputs(None, of_step.loss_targets(jnp.asarray(targets)), {})
+    losses = of_step.compute_loss(model, inputs, None, None).losses
+    return jnp.sum(losses * of_step.loss_weights(jnp.asarray(targets), jnp.ones(len(targets))))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -8,7 +8,7 @@ from vit_jax.data.ops import table as ops
 from vit_jax.data.order import streams
 from vit_jax.data.source import Example
 from vit_jax.parallel import mesh as meshes
-from vit_jax.training import step
+from vit_jax.training import objective
 from vit_jax.training.device_feed import CachedSet
 from vit_jax.training.feed import own_rows
 
@@ -37,7 +37,7 @@ def batches(*, batch_size, is_divided, mesh):
     preprocess = ops.parse(PREPROCESS)
     first = preprocess.before_random()
     stored = decoded.decode(source, first, **READ, **skip, progress=lambda done, total: None)
-    layout = step.batch_layout(
+    layout = objective.batch_layout(
         mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
     )
     cached = CachedSet(stored, preprocess.on_device(), layout, is_divided=is_divided)

@@ -11,7 +11,8 @@ from vit_jax.training import step as steps
 from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
 from vit_jax.training.run_log import RunLog
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import lower_update, make_update
+from vit_jax.training.step import make_update
+from vit_jax.training.updates import lower_update
 
 SAME_MATH = 1e-4  # relative; float32 sums in another order
 CONFIG = {

@@ -11,15 +11,10 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel import mesh as meshes
-from vit_jax.training.objective import Objective
+from vit_jax.training.objective import Objective, batch_layout
 from vit_jax.training.state import state_layout
-from vit_jax.training.step import (
-    batch_layout,
-    lower_update,
-    make_update,
-    skip_update,
-    supported_compiler_options,
-)
+from vit_jax.training.step import make_update
+from vit_jax.training.updates import lower_update, skip_update, supported_compiler_options
 
 SAME_MATH = 1e-5  # relative; float32 sums in another order
 TINY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2}
@@ -321,7 +316,7 @@ def test_options_that_a_compiler_does_not_know_are_left_out():
 def test_options_are_asked_for_under_the_mesh_of_a_step(run_python):
     code = """
 import jax
-from vit_jax.training.step import supported_compiler_options
+from vit_jax.training.updates import supported_compiler_options
 known = {"xla_cpu_enable_fast_math": "False"}
 with jax.set_mesh(jax.make_mesh((2,), ("data",))):
     assert supported_compiler_options(known, jax.devices()[0]) == known

@@ -16,20 +16,75 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax import models
-from vit_jax.core.axes import WIDTH
+from vit_jax.core.axes import CLASSES, MLP, STREAM, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.methods import masking, prototypes
-from vit_jax.methods.prototypes import PrototypeHead
-from vit_jax.methods.vit_only import VIT
-from vit_jax.nn.linear import param
-from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
+from vit_jax.methods import masking
+from vit_jax.methods.masking import VIT
+from vit_jax.models.family import ModelSpec
+from vit_jax.nn.linear import Linear, param
+from vit_jax.training.method import LossOutput, Method, Sizes, StepContext, StepInputs
 
 LARGE = 2  # views that the teacher sees: the image and the first of input.views
 BIT = "A BiT ResNet"
 # Of log(prototypes): a teacher that tells images apart by less than this has collapsed.
 LEAST_INFORMATION = 0.01
 FIRST_WARNING = 0.1  # share of the run after which a teacher should tell images apart
+_NORM_EPSILON = 1e-12
+_SINKHORN_ROUNDS = 3  # as in the code of arXiv 2304.07193
+
+
+class PrototypeHead(nnx.Module):
+    """An MLP of three layers, and the cosine of its result with each prototype.
+
+    The prototypes are stored unnormalised, as their authors' weight normalisation with a length
+    that stays 1.
+
+    Args:
+      spec: the model's fields.
+      features: the width of what it gets.
+      prototypes: K.
+      centred: whether it keeps the running mean of the teacher's logits.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        features: int,
+        *,
+        hidden: int,
+        bottleneck: int,
+        prototypes: int,
+        centred: bool,
+        rngs: nnx.Rngs,
+    ):
+        init = initializers.truncated_normal(0.02, lower=-100, upper=100)
+        make = lambda inputs, outputs, axes: Linear(
+            (inputs,), (outputs,), axes[:1], axes[1:], kernel_init=init, precision=spec.precision,
+            rngs=rngs,
+        )  # fmt: skip
+        self.fc1 = make(features, hidden, (WIDTH, MLP))
+        self.fc2 = make(hidden, hidden, (MLP, STREAM))
+        self.fc3 = make(hidden, bottleneck, (MLP, STREAM))
+        bound = bottleneck**-0.5
+        uniform = lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+        self.prototypes = nnx.Dict(
+            kernel=param(uniform, (bottleneck, prototypes), (WIDTH, CLASSES), rngs.params())
+        )
+        if centred:  # a statistic by its name, which the step moves (core/pytrees.py)
+            self.running_mean = param(initializers.zeros, (prototypes,), (CLASSES,), None)
+
+    def __call__(self, x: jax.Array, still: jax.Array | bool = False) -> jax.Array:
+        """[..., D] -> cosines [..., K] float32; `still`: the prototypes get no gradient."""
+        x = self.fc1(x)
+        x = self.fc2(jax.nn.gelu(x, approximate=False))
+        x = self.fc3(jax.nn.gelu(x, approximate=False))
+        kernel = self.prototypes["kernel"][...]
+        kernel = jnp.where(still, jax.lax.stop_gradient(kernel), kernel)
+        x, kernel = unit(x.astype(jnp.float32), -1), unit(kernel, 0)
+        return jnp.matmul(x.astype(self.fc1.precision.compute), kernel.astype(x.dtype)).astype(
+            jnp.float32
+        )
 
 
 class Heads(nnx.Module):
@@ -55,7 +110,7 @@ class Heads(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class DINO(Plain):
+class DINO(Method):
     """The fields of config.method."""
 
     kind: str = field("dino")
@@ -132,7 +187,7 @@ class DINO(Plain):
             )
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches
-            masking.number(self.masked_most, number, "method.masked_most")
+            masking.num_masked(self.masked_most, number, "method.masked_most")
 
     def _check_read(self) -> None:
         """UserError for a field that another one makes useless."""
@@ -164,11 +219,13 @@ class DINO(Plain):
         """From `momentum` to 1 by a cosine."""
         return 1.0 - (1.0 - self.momentum) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
         """The losses, and by how much the teacher tells images apart."""
         keys = jax.random.split(key, 2 + len(inputs.views))
         weight = inputs.batch["weight"]
-        views, teacher = (inputs.images, *inputs.views), others.averaged
+        views, teacher = (inputs.images, *inputs.views), context.averaged
         large = _together(views[:LARGE])
         b, n = len(weight), _num_patches(model, large)
         masked = self.masks(keys[0], large, model) if self.patch_weight else None
@@ -182,8 +239,8 @@ class DINO(Plain):
             _encoded(model, _together(list(group)), key, None)[0].reshape(b, -1, features.shape[-1])
             for (_, group), key in zip(groups, keys[2:], strict=False)
         ]
-        still = others.progress < self.still
-        temperature = self._temperature(others.progress)
+        still = context.progress < self.still
+        temperature = self._temperature(context.progress)
         head = model.method.images
         said = head(jnp.concatenate([features, *of_small], axis=1), still)  # [B, V, K]
         logits = teacher.method.images(known.reshape(b, LARGE, -1))  # [B, 2, K]
@@ -196,16 +253,14 @@ class DINO(Plain):
             logits = teacher.method.patches(place(known_tokens))  # [2B, M, K]
             counted = masked.counts * jnp.repeat(weight > 0, LARGE)[:, None]
             wanted = self._targets(patches, logits, counted, temperature)
-            each = prototypes.cross_entropy(
-                wanted, patches(place(tokens), still), self.student_temperature
-            )
+            each = cross_entropy(wanted, patches(place(tokens), still), self.student_temperature)
             mean = of_masked(each, masked.counts).reshape(b, LARGE)
             losses += self.patch_weight * jnp.mean(mean, axis=1)
             losses += self._centre_moves(patches, logits.reshape(b, -1, logits.shape[-1]))
         if self.koleo_weight:
-            of_view = [prototypes.spreading(features[:, i], weight) for i in range(LARGE)]
+            of_view = [spreading(features[:, i], weight) for i in range(LARGE)]
             losses += self.koleo_weight * sum(of_view)
-        return Learnt(losses, told_apart(targets, weight))
+        return LossOutput(losses, told_apart(targets, weight))
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Of a teacher that says the same of all images."""
@@ -235,22 +290,22 @@ class DINO(Plain):
         logits = jax.lax.stop_gradient(logits)
         if self.centring == "mean":
             centre = jax.lax.stop_gradient(head.running_mean[...])
-            return prototypes.centred(logits, centre, temperature)
+            return centred(logits, centre, temperature)
         rows = logits.reshape(-1, logits.shape[-1])
         each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
-        return prototypes.sinkhorn(rows, each, temperature).reshape(logits.shape)
+        return sinkhorn(rows, each, temperature).reshape(logits.shape)
 
     def _centre_moves(self, head: PrototypeHead, logits: jax.Array) -> jax.Array | float:
         if self.centring != "mean":
             return 0.0
-        return prototypes.moving(head.running_mean[...], logits, self.centre_momentum)
+        return moving(head.running_mean[...], logits, self.centre_momentum)
 
     def masks(self, key: jax.Array, images: jax.Array, model: Any) -> "Masks":
         """Blocks of patches of some of the large views."""
         of_order, of_view, of_share = jax.random.split(key, 3)
         layout = model.spec.token_layout(images.shape[1:3])
         b, n = len(images), layout.num_patches
-        most = masking.number(self.masked_most, n, "method.masked_most")
+        most = masking.num_masked(self.masked_most, n, "method.masked_most")
         order = masking.block_order(of_order, b, layout.grid)[:, n - most :][:, ::-1]
         share = jax.random.uniform(
             of_share, (b, 1), minval=self.masked_least, maxval=self.masked_most
@@ -290,6 +345,68 @@ def _encoded(
     return model.pool(tokens).astype(jnp.float32), tokens
 
 
+def unit(x: jax.Array, axis: int) -> jax.Array:
+    """The vectors along an axis, of length 1."""
+    squares = jnp.sum(jnp.square(x), axis=axis, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squares, _NORM_EPSILON**2))
+
+
+def centred(logits: jax.Array, centre: jax.Array, temperature: jax.Array) -> jax.Array:
+    """A teacher's cosines [..., K] and their running mean [K] -> probabilities [..., K]."""
+    return jax.nn.softmax((logits - centre) / temperature)
+
+
+def sinkhorn(logits: jax.Array, weight: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Rows [R, K] -> probabilities [R, K] that use all prototypes alike (arXiv 2006.09882).
+
+    weight: [R], 0 for a row that is not to count.
+    """
+    counted = weight[:, None] > 0
+    x = jnp.where(counted, logits, -jnp.inf) / temperature
+    q = jnp.exp(x - jnp.max(x))
+    for _ in range(_SINKHORN_ROUNDS):
+        of_prototype = jnp.sum(q, axis=0, keepdims=True)
+        q = q / jnp.where(of_prototype > 0, of_prototype, 1.0)
+        of_row = jnp.sum(q, axis=1, keepdims=True)
+        q = q / jnp.where(of_row > 0, of_row, 1.0)
+    return q
+
+
+def moving(centre: jax.Array, logits: jax.Array, momentum: float) -> jax.Array:
+    """Zeros [B] whose gradient by the centre [K] moves it towards the logits [B, ..., K].
+
+    In the mean over a batch the step subtracts (1 - momentum) (centre - mean of the logits).
+    """
+    now = jax.lax.stop_gradient(centre)
+    mean = jnp.mean(logits.reshape(logits.shape[0], -1, logits.shape[-1]), axis=1)
+    away = (1.0 - momentum) * (now - jax.lax.stop_gradient(mean))
+    return jnp.sum(away * (centre - now), axis=-1)
+
+
+def cross_entropy(targets: jax.Array, logits: jax.Array, temperature: float) -> jax.Array:
+    """Probabilities [..., K], a student's cosines [..., K] -> [...]."""
+    return -jnp.sum(targets * jax.nn.log_softmax(logits / temperature), axis=-1)
+
+
+def entropy(probabilities: jax.Array) -> jax.Array:
+    """[..., K] -> [...], in nats."""
+    return jnp.sum(jax.scipy.special.entr(probabilities), axis=-1)
+
+
+def spreading(features: jax.Array, weight: jax.Array) -> jax.Array:
+    """KoLeo (arXiv 1806.03198): minus the log of the distance to the nearest other, [B, D] -> [B].
+
+    weight: [B], 0 for one that is nobody's neighbour.
+    """
+    x = unit(features.astype(jnp.float32), -1)
+    b = x.shape[0]
+    cosines = jax.lax.stop_gradient(x @ x.T)
+    others = (weight[None] > 0) & ~jnp.eye(b, dtype=bool)
+    nearest = jnp.argmax(jnp.where(others, cosines, -jnp.inf), axis=1)
+    away = x - x[nearest] + 1e-8
+    return -jnp.log(jnp.sqrt(jnp.sum(jnp.square(away), axis=-1)) + 1e-8)
+
+
 def between_views(targets: jax.Array, said: jax.Array, temperature: float) -> jax.Array:
     """[B, 2, K], [B, V, K] -> [B]: cross-entropies, without those of a view with itself."""
     log_p = jax.nn.log_softmax(said / temperature)
@@ -310,7 +427,7 @@ def told_apart(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Array]:
     collapsed, be it to one prototype or to all alike.
     """
     mean = jnp.einsum("btk,b->k", targets, weight) / jnp.maximum(jnp.sum(weight) * LARGE, 1e-9)
-    each = jnp.mean(prototypes.entropy(targets), axis=1)
+    each = jnp.mean(entropy(targets), axis=1)
     log_mean = jnp.log(jnp.maximum(mean, 1e-30))
     information = -jnp.mean(jnp.einsum("btk,k->bt", targets, log_mean), axis=1) - each
     return {"teacher_entropy": each, "teacher_information": information}

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
+from vit_jax.training.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.training.objective import main_labels, softmax_cross_entropy, top_k_correct
 
 
 @dataclasses.dataclass(frozen=True)
-class Distillation(Plain):
+class Distillation(Method):
     """The fields of config.method."""
 
     kind: str = field("distillation")
@@ -71,10 +71,12 @@ class Distillation(Plain):
                 "does, or model.distillation_token=false."
             )
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
         """The loss against the teacher and, by their share, the labels; how often each is met."""
-        assert others.teacher is not None
-        taught = jax.lax.stop_gradient(others.teacher(inputs.images))
+        assert context.teacher is not None
+        taught = jax.lax.stop_gradient(context.teacher(inputs.images))
         if getattr(model.spec, "distillation_token", False):
             # Each token learns from one of them (arXiv 2012.12877, section 4); in use, their mean.
             of_class, of_token = model.logits_of_each(inputs.images, key)
@@ -86,11 +88,11 @@ class Distillation(Plain):
             of_labels = softmax_cross_entropy(of_class, inputs.targets)
             losses = self.label_weight * of_labels + (1.0 - self.label_weight) * losses
         agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(taught, axis=-1)
-        numbers = {
+        metrics = {
             "accuracy": top_k_correct(logits, main_labels(inputs.targets), 1),
             "agreement": agrees.astype(jnp.float32),
         }
-        return Learnt(losses, numbers)
+        return LossOutput(losses, metrics)
 
     def losses(self, logits: jax.Array, taught: jax.Array) -> jax.Array:
         """Logits of the model and of the teacher, [B, C] -> [B]."""

@@ -15,7 +15,7 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ABOVE_0, COUNT, field
-from vit_jax.methods import masking, patch_pixels, vit_only
+from vit_jax.methods import masking
 from vit_jax.models.head import head
 from vit_jax.models.vit import ViTSpec
 from vit_jax.nn.block import Block
@@ -23,7 +23,7 @@ from vit_jax.nn.linear import Linear, param
 from vit_jax.nn.norm import norm
 from vit_jax.nn.posemb import sincos
 from vit_jax.nn.stack import Stack
-from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
+from vit_jax.training.method import LossOutput, Method, Sizes, StepContext, StepInputs
 
 VARIANCE_EPSILON = 1e-6  # of a patch's pixels, as in the authors' code
 
@@ -74,7 +74,7 @@ class Decoder(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class MAE(Plain):
+class MAE(Method):
     """The fields of config.method."""
 
     kind: str = field("mae")
@@ -90,12 +90,12 @@ class MAE(Plain):
 
     def check_name(self, name: str) -> None:
         """UserError for a model that it cannot learn with."""
-        vit_only.check(self.kind, name)
+        masking.check_model(self.kind, name)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields of a model, or images, that it cannot learn with."""
-        vit_only.check_pooling(self.kind, spec)
-        masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
+        masking.check_pooling(self.kind, spec)
+        masking.num_masked(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if spec.position_place != "input":
             raise UserError(
                 "method.kind=mae leaves patches out after their positions were added, but "
@@ -120,21 +120,23 @@ class MAE(Plain):
         )
         return Decoder(model.spec, spec, rngs)
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
         """The mean squared distance of each image's masked pixels (section 3)."""
-        del others
+        del context
         order_key, dropout = jax.random.split(key)
         spec, images = model.spec, inputs.images
         layout = spec.token_layout(images.shape[1:3])._replace(registers=0)
         n, b = layout.num_patches, images.shape[0]
-        masked = masking.number(self.masked, n, "method.masked")
-        order = masking.order(order_key, b, n)
-        places = masking.places(order)
+        masked = masking.num_masked(self.masked, n, "method.masked")
+        order = masking.random_order(order_key, b, n)
+        places = masking.inverse(order)
         tokens = encode_visible(model, images, order[:, : n - masked], dropout)
         predicted = model.method(tokens, places, layout)
-        wanted = self.targets(patch_pixels.cut(images, spec.patch_size))
+        wanted = self.targets(masking.cut(images, spec.patch_size))
         of_patch = jnp.mean(jnp.square(predicted - wanted), axis=-1)
-        return Learnt(jnp.sum(of_patch * (places >= n - masked), axis=1) / masked, {})
+        return LossOutput(jnp.sum(of_patch * (places >= n - masked), axis=1) / masked, {})
 
     def targets(self, patches: jax.Array) -> jax.Array:
         """[B, N, P, P, 3] -> [B, N, 3 P^2]."""

@@ -16,10 +16,10 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, CLASSES, TOKENS, WIDTH, constrain
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ABOVE_0, field
-from vit_jax.methods import masking, patch_pixels, vit_only
+from vit_jax.methods import masking
 from vit_jax.models.head import head
 from vit_jax.nn.linear import param
-from vit_jax.training.method import Inputs, Learnt, Others, Plain, Sizes
+from vit_jax.training.method import LossOutput, Method, Sizes, StepContext, StepInputs
 
 TO_MASK, TO_OTHER = 0.8, 0.1  # of the corrupted patches; the rest is kept (B.1.2)
 SIDE = 4  # of the grid of colours that the target "colours_4x4" has
@@ -36,7 +36,7 @@ class Extra(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPatch(Plain):
+class MaskedPatch(Method):
     """The fields of config.method."""
 
     kind: str = field("masked_patch")
@@ -52,12 +52,12 @@ class MaskedPatch(Plain):
 
     def check_name(self, name: str) -> None:
         """UserError for a model that it cannot learn with."""
-        vit_only.check(self.kind, name)
+        masking.check_model(self.kind, name)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         """UserError for fields of a model, or images, that it cannot learn with."""
-        vit_only.check_pooling(self.kind, spec)
-        masking.number(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
+        masking.check_pooling(self.kind, spec)
+        masking.num_masked(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if self.target == "colours_4x4" and spec.patch_size % SIDE:
             raise UserError(
                 f"method.target=colours_4x4 divides patches of {spec.patch_size} pixels into "
@@ -69,16 +69,18 @@ class MaskedPatch(Plain):
         """What is trained beside the model."""
         each = {"mean_colour": 1, "colours_4x4": SIDE * SIDE}
         pixels = 3 * model.spec.patch_size**2
-        return Extra(model, patch_pixels.COLOURS * each.get(self.target, 0) or pixels, rngs)
+        return Extra(model, masking.COLOURS * each.get(self.target, 0) or pixels, rngs)
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
         """The mean loss over each image's corrupted patches, and how many colours are right."""
-        del others
+        del context
         order_key, kind_key, other_key, dropout = jax.random.split(key, 4)
         patches = model.patches(inputs.images)
         b, n, _ = patches.shape
-        masked = masking.number(self.masked, n, "method.masked")
-        is_corrupted = masking.places(masking.order(order_key, b, n)) >= n - masked
+        masked = masking.num_masked(self.masked, n, "method.masked")
+        is_corrupted = masking.inverse(masking.random_order(order_key, b, n)) >= n - masked
         kind = jax.random.uniform(kind_key, (b, n))
         # Another one: the distance to it, around the end, is not 0.
         step = jax.random.randint(other_key, (b, n), 1, n)
@@ -92,20 +94,20 @@ class MaskedPatch(Plain):
         predicted = constrain(predicted, BATCH, TOKENS, CLASSES)
         losses, right = self._losses(predicted, inputs, model.spec.patch_size)
         mean = lambda x: jnp.sum(x * is_corrupted, axis=1) / masked
-        return Learnt(mean(losses), {} if right is None else {"accuracy": mean(right)})
+        return LossOutput(mean(losses), {} if right is None else {"accuracy": mean(right)})
 
     def _losses(
-        self, predicted: jax.Array, inputs: Inputs, patch_size: int
+        self, predicted: jax.Array, inputs: StepInputs, patch_size: int
     ) -> tuple[jax.Array, jax.Array | None]:
         """Of each patch, [B, N]: its loss, and the share of its colours that are right."""
         if self.target == "pixels":
-            wanted = patch_pixels.cut(inputs.images, patch_size)
+            wanted = masking.cut(inputs.images, patch_size)
             wanted = wanted.reshape(predicted.shape)
             return jnp.mean(jnp.square(predicted - wanted), axis=-1), None
-        patches = patch_pixels.cut(inputs.batch["image"], patch_size)
+        patches = masking.cut(inputs.batch["image"], patch_size)
         side = SIDE if self.target == "colours_4x4" else 1
-        colours = patch_pixels.mean_colours(patch_pixels.cells(patches, side))
-        logits = predicted.reshape(*colours.shape, patch_pixels.COLOURS)
+        colours = masking.mean_colours(masking.cut_again(patches, side))
+        logits = predicted.reshape(*colours.shape, masking.COLOURS)
         log_p = jax.nn.log_softmax(logits)
         losses = -jnp.take_along_axis(log_p, colours[..., None], axis=-1)[..., 0]
         right = jnp.argmax(logits, axis=-1) == colours

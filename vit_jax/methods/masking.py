@@ -1,14 +1,41 @@
-"""Which patches are masked: exactly so many of each image, at random."""
+"""Masking of patches: which are masked, their pixels as targets, and the models that can."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.nn.patches import whole_patches
 
+VIT = "A ViT"
+COLOURS = 512  # 3 bits for each channel
 _LONGEST_SIDES = 10 / 3  # of a block, by the other sides
 
 
-def number(fraction: float, num_patches: int, field: str) -> int:
+def check_model(method: str, name: str) -> None:
+    """UserError for a model that is not a plain ViT."""
+    kind = models.kind(name)
+    if kind != VIT:
+        raise UserError(
+            f"method.kind={method} hides patches from a ViT, but model.name={name} is "
+            f"{kind[0].lower()}{kind[1:]}, which sees through them: give a ViT, such as "
+            "--config.model.name=ViT-S/16."
+        )
+
+
+def check_pooling(method: str, spec: Any) -> None:
+    """UserError for weights behind the tokens, which a loss on these leaves as they are."""
+    for field, value, instead in (("pool", "map", "avg"), ("pre_logits", True, False)):
+        if getattr(spec, field) == value:
+            raise UserError(
+                f"method.kind={method} learns from tokens alone: the weights of model.{field}="
+                f"{value}, which come after them, would stay random. Set model.{field}={instead}."
+            )
+
+
+def num_masked(fraction: float, num_patches: int, field: str) -> int:
     """How many of the patches are masked. UserError unless some are, and some are not."""
     masked = round(fraction * num_patches)
     if not 0 < masked < num_patches:
@@ -21,18 +48,18 @@ def number(fraction: float, num_patches: int, field: str) -> int:
     return masked
 
 
-def order(key: jax.Array, batch_size: int, num_patches: int) -> jax.Array:
+def random_order(key: jax.Array, batch_size: int, num_patches: int) -> jax.Array:
     """int32 [B, N]: a random order of each image's patches; the last ones are to be masked."""
     return jnp.argsort(jax.random.uniform(key, (batch_size, num_patches)), axis=1)
 
 
-def places(order: jax.Array) -> jax.Array:
+def inverse(order: jax.Array) -> jax.Array:
     """[B, N] -> [B, N]: where each patch is in the order; the inverse permutation."""
     return jnp.argsort(order, axis=1)
 
 
 def block_order(key: jax.Array, batch_size: int, grid: tuple[int, int]) -> jax.Array:
-    """int32 [B, N]: as `order`, but the last so many are a block of each image, at random.
+    """int32 [B, N]: as `random_order`, but the last so many are a block of each image, at random.
 
     A block of random place and shape, with sides in a ratio of up to 10 to 3 as in arXiv
     2106.08254, that reaches beyond no border: those of its patches are elsewhere around it.
@@ -45,3 +72,33 @@ def block_order(key: jax.Array, batch_size: int, grid: tuple[int, int]) -> jax.A
     rows = jnp.abs(y - centre(of_row, grid[0])) * shape
     columns = jnp.abs(x - centre(of_column, grid[1])) / shape
     return jnp.argsort(-jnp.maximum(rows, columns), axis=1)
+
+
+def cut(images: jax.Array, patch_size: int) -> jax.Array:
+    """[B, H, W, 3] -> [B, N, P, P, 3], row by row; of whole patches."""
+    p = patch_size
+    images = whole_patches(images, p)
+    b, h, w, c = images.shape
+    x = images.reshape(b, h // p, p, w // p, p, c).transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(b, -1, p, p, c)
+
+
+def mean_colours(patches: jax.Array) -> jax.Array:
+    """uint8 pixels [..., P, P, 3] -> int32 [...] below COLOURS: their mean in 3 bits a channel.
+
+    Each channel's mean in [0, 1] is put into one of 8 equal bins; red's is the slowest. Exact for
+    patches of up to 1,024 pixels a side.
+    """
+    total = jnp.sum(patches.astype(jnp.int32), axis=(-3, -2))
+    most = 255 * patches.shape[-3] * patches.shape[-2]
+    level = jnp.minimum(8 * total // most, 7)
+    return level[..., 0] * 64 + level[..., 1] * 8 + level[..., 2]
+
+
+def cut_again(patches: jax.Array, side: int) -> jax.Array:
+    """[..., P, P, 3] -> [..., side * side, P / side, P / side, 3]: each patch cut again."""
+    *first, p, _, c = patches.shape
+    n = p // side
+    x = patches.reshape(*first, side, n, side, n, c)
+    x = jnp.swapaxes(x, -4, -3)
+    return x.reshape(*first, side * side, n, n, c)

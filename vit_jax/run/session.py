@@ -31,8 +31,8 @@ from vit_jax.training.histograms import make_distributions
 from vit_jax.training.objective import Batch
 from vit_jax.training.run_log import Logger, write_parameters
 from vit_jax.training.state import StateLayout, TrainState
-from vit_jax.training.step import Scalars, lower_update
-from vit_jax.training.updates import Updates
+from vit_jax.training.step import Scalars
+from vit_jax.training.updates import Updates, lower_update
 from vit_jax.training.warm_start import warm_start
 
 

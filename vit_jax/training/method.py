@@ -1,19 +1,20 @@
-"""A method of pre-training other than by labels, as a step sees it (vit_jax/methods has them)."""
+"""A method of pre-training other than by labels, as a step sees it: vit_jax/methods has them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, constrain
+from vit_jax.parallel.products import Products, count
 from vit_jax.weights import LazyModel
 
 
-class Inputs(NamedTuple):
-    """What a step learns from; every array's axis 0 is the batch's.
+class StepInputs(NamedTuple):
+    """The inputs of a loss; every array's axis 0 is the batch's.
 
     Attributes:
       images: float32 [B, H, W, 3], normalised; mixed where the config says so.
@@ -28,8 +29,8 @@ class Inputs(NamedTuple):
     views: tuple[jax.Array, ...] = ()
 
 
-class Others(NamedTuple):
-    """What a step knows beside the model and its inputs.
+class StepContext(NamedTuple):
+    """The things that a loss may use beside the model and its inputs.
 
     Attributes:
       averaged: the model with the EMA of its parameters, where the run has one.
@@ -43,17 +44,17 @@ class Others(NamedTuple):
     progress: Any = 0.0
 
 
-class Learnt(NamedTuple):
-    """The result of a forward pass.
+class LossOutput(NamedTuple):
+    """The losses and metrics of a forward pass.
 
     Attributes:
       losses: [B]; the weighted mean is minimised.
-      numbers: [B] each, by name; their weighted means are logged. Of learning from labels: the
+      metrics: [B] each, by name; their weighted means are logged. Of learning from labels: the
         logits, [B, C].
     """
 
     losses: jax.Array
-    numbers: Any
+    metrics: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Teacher:
         return int(self.model.about.spec.forward_flops(self.model.num_classes, self.image_size))
 
     def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
-        """`Others.teacher`, in evaluation mode, of these parameters.
+        """`StepContext.teacher`, in evaluation mode, of these parameters.
 
         Images of another size are resized on the device: bilinear, with antialiasing.
         """
@@ -123,90 +124,104 @@ class Sizes(NamedTuple):
     views: tuple[tuple[int, int], ...] = ()
 
 
-class Method(Protocol):
-    """A dataclass of the method's fields, `kind` among them, with what they mean.
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method of pre-training: a frozen dataclass of its fields, `kind` among them.
+
+    The answers here suit all models, one view of an image, and an EMA by optim.ema_decay.
 
     Attributes:
       uses_labels: whether the model has a head over the data's classes; then also `reads_of_loss`,
         the fields of the section `loss` that it reads.
       teacher: only of methods that learn from another model: the path of its weights; and
         `teacher_image_size`, None for the weights' own.
-      reads_views: whether it learns from `Inputs.views`.
+      reads_views: whether it learns from `StepInputs.views`.
     """
 
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether the model has a head over the data's classes."""
-        ...
-
-    @property
-    def reads_views(self) -> bool:
-        """Whether it learns from `Inputs.views`."""
-        ...
+    kind: str = ""
+    uses_labels: ClassVar[bool] = False
+    reads_views: ClassVar[bool] = False
 
     @property
     def whole_batch(self) -> str | None:
         """The field, as name=value, by which an image's loss depends on the others of its batch."""
-        ...
+        return None
 
     def check_name(self, name: str) -> None:
-        """UserError for a model that it cannot learn with, whatever its fields."""
-        ...
+        """Raises UserError for a model that it cannot learn with, whatever its fields."""
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for fields of a model, or images of these sizes, that it cannot learn with."""
-        ...
+        """Raises UserError for a model's fields, or sizes of images, that it cannot learn with."""
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
-        """What is trained beside the model, which then has it as `model.method`; or None."""
-        ...
+        """Makes what is trained beside the model, which then has it as `model.method`; or None."""
 
     def averaging(self, progress: Any) -> Any:
-        """The share that the EMA keeps in an update, by `Others.progress`; None: as optim says."""
-        ...
+        """The EMA's decay by `StepContext.progress`; None: as optim.ema_decay says."""
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
-        """One forward pass. `key`: for all that is random in it."""
-        ...
+    def loss(self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext) -> Any:
+        """Computes a LossOutput by one forward pass. `key`: for all that is random in it."""
+        return self.learn(model, inputs, key, context)  # type: ignore[attr-defined]  # its old name
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
-        """What is wrong, by a row of the log and `Others.progress`; None: nothing."""
-        ...
+        """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Plain:
-    """The answers of a method for all models, with one view of an image, no EMA of its own and no
-    warnings.
+# The names that plug-ins were promised before.
+Inputs, Others, Learnt, Plain = StepInputs, StepContext, LossOutput, Method
+
+
+def count_products(
+    method: Method,
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    sizes: Sizes,
+    *,
+    batch_size: int,
+    num_classes: int,
+    has_average: bool,
+    teacher_flops: int,
+) -> Products:
+    """Counts the FLOPs of one example's products in the program of its losses; computes nothing.
+
+    has_average: whether the run keeps an EMA of the weights. teacher_flops: of the teacher's
+    forward pass of one image; 0 where there is none.
     """
+    graph, variables = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))), nnx.Param)
+    params = nnx.to_pure_dict(variables)
+    b, seen = batch_size, []
+    shape = lambda *sides, dtype=jnp.float32: jax.ShapeDtypeStruct((b, *sides), dtype)
+    images = [shape(*size, 3) for size in (sizes.image, *sizes.views)]
+    names = ("image", *view_names(len(sizes.views)))
+    batch = {
+        **{n: shape(*x.shape[1:], dtype=jnp.uint8) for n, x in zip(names, images, strict=True)},
+        "labels": shape(1, dtype=jnp.int32),
+        "weight": shape(),
+    }
 
-    uses_labels = False
-    reads_views = False
+    def teacher(images: jax.Array) -> jax.Array:
+        seen.append(len(images))
+        return jnp.zeros((len(images), num_classes))
 
-    @property
-    def whole_batch(self) -> str | None:
-        """None: the loss of an image is its own."""
-        return None
+    def losses(params: Any, rest: Any, images: Any, targets: Any, batch: Any) -> Any:
+        averaged, progress = rest
+        output = method.loss(
+            nnx.merge(graph, params),
+            StepInputs(images[0], targets, batch, tuple(images[1:])),
+            jax.random.key(0),
+            StepContext(
+                nnx.merge(graph, averaged) if has_average else None,
+                teacher if teacher_flops else None,
+                progress,
+            ),
+        )
+        return jnp.sum(output.losses), output.metrics
 
-    def check_name(self, name: str) -> None:
-        """Nothing is wrong with any model."""
-        del name
-
-    def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
-        """Nothing is trained beside the model."""
-        del model, rngs
-        return None
-
-    def averaging(self, progress: Any) -> Any:
-        """As optim.ema_decay says."""
-        del progress
-
-    def warning(self, row: Mapping[str, float], progress: float) -> str | None:
-        """None."""
-        del row, progress
-        return None
+    progress = jax.ShapeDtypeStruct((), jnp.float32)
+    arguments = (params, (params, progress), images, shape(num_classes), batch)
+    program, outputs = jax.make_jaxpr(losses, return_shape=True)(*arguments)
+    found = count(
+        program,
+        trained=[i == 0 for i, each in enumerate(arguments) for _ in jax.tree.leaves(each)],
+        losses=[i == 0 for i, _ in enumerate(jax.tree.leaves(outputs))],
+    )
+    return Products(found.learnt / b, (found.given + sum(seen) * teacher_flops) / b)

@@ -1,19 +1,60 @@
 """The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from vit_jax.core import axes
 from vit_jax.optim.patterns import Adapters
-from vit_jax.training.method import Inputs, Learnt, Method, Others, view_names
+from vit_jax.parallel import mesh as meshes
+from vit_jax.training.method import (
+    LossOutput,
+    Method,
+    StepContext,
+    StepInputs,
+    view_names,
+)
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
 # [B, h, w, 3], by `view_names`.
 Batch = dict[str, Any]
+
+
+def batch_layout(
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    image_size: tuple[int, int],
+    views: Sequence[tuple[int, int]] = (),
+    max_labels: int,
+    weighted: bool = False,
+) -> Batch:
+    """Shapes and shardings of a batch as it arrives on the devices.
+
+    `views` are the sizes of an image's further views; `max_labels` is K of Batch;
+    `weighted`: whether labels have weights.
+    """
+    sizes = {"image": image_size} | dict(zip(view_names(len(views)), views, strict=True))
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        **{name: ((batch_size, *size, 3), jnp.uint8) for name, size in sizes.items()},
+        "labels": ((batch_size, max_labels), jnp.int32),
+        "weight": ((batch_size,), jnp.float32),
+    }
+    if weighted:
+        shapes["label_weights"] = ((batch_size, max_labels), jnp.float32)
+    return {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            dtype,
+            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1)), shape),
+        )
+        for name, (shape, dtype) in shapes.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +91,7 @@ class Objective:
         targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
         return images, targets, batch["weight"]
 
-    def asked(self, targets: jax.Array) -> jax.Array:
+    def loss_targets(self, targets: jax.Array) -> jax.Array:
         """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
         if self.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
@@ -60,24 +101,37 @@ class Objective:
         """The share of the run that `step` updates are, float32 []."""
         return step.astype(jnp.float32) / self.total_steps
 
-    def averaging(self, step: jax.Array) -> Any:
-        """The share that the EMA keeps after `step` updates; None: optim.ema_decay says it."""
-        return None if self.method is None else self.method.averaging(self.progress(step))
+    def ema_decay(self, decay: float, step: jax.Array) -> Any:
+        """The EMA's decay after `step` updates: the method's, or at most `decay`.
+
+        It is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
+        an average of mostly its first parameters.
+        """
+        own = None if self.method is None else self.method.averaging(self.progress(step))
+        return jnp.minimum(decay, (1.0 + step) / (10.0 + step)) if own is None else own
 
     def warning(self, row: Mapping[str, float], step: int) -> str | None:
         """What is wrong, by a row of the log after `step` updates; None: nothing."""
         return None if self.method is None else self.method.warning(row, step / self.total_steps)
 
-    def learn(self, model: Any, inputs: Inputs, key: jax.Array, others: Others) -> Learnt:
+    def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
+        """The inputs of a loss, of mixed images and targets; arrays that no one reads are left."""
+        pixels = {} if self.method is None else batch
+        return StepInputs(images, self.loss_targets(targets), pixels, self.views(batch))
+
+    def compute_loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
         """A forward pass in training."""
         if self.method is not None:
-            return self.method.learn(model, inputs, key, others)
+            output: LossOutput = self.method.loss(model, inputs, key, context)
+            return output
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         of_classes = None if weights is None else jnp.asarray(weights, jnp.float32)
-        return Learnt(LOSSES[self.loss](logits, inputs.targets, of_classes), logits)
+        return LossOutput(LOSSES[self.loss](logits, inputs.targets, of_classes), logits)
 
-    def shares(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
+    def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
         """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
 
         The softmax loss with class weights is divided by the weights of the labels it saw.
@@ -87,11 +141,11 @@ class Objective:
             counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
         return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
-    def numbers(self, learnt: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-        """What is logged of `Learnt.numbers`, [] each; targets [B, C], weights [B] of sum 1."""
+    def metrics(self, metrics: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+        """The logged means of `LossOutput.metrics`; targets [B, C], weights [B] of sum 1."""
         if self.method is None:
-            return {"accuracy": accuracy(learnt, targets, weights)}
-        return {name: jnp.sum(x * weights) for name, x in learnt.items()}
+            return {"accuracy": accuracy(metrics, targets, weights)}
+        return {name: jnp.sum(x * weights) for name, x in metrics.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]; without class weights, to compare models by."""

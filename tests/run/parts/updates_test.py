@@ -159,8 +159,8 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     fields = ("loss.kind=sigmoid", "loss.mixup=0.8")
     shares = updates.objective(tiny_run(*fields), num_classes=4)
     whole = updates.objective(tiny_run(*fields, "loss.binarize_targets=true"), num_classes=4)
-    np.testing.assert_array_equal(shares.asked(blended), blended)
-    np.testing.assert_array_equal(whole.asked(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
+    np.testing.assert_array_equal(shares.loss_targets(blended), blended)
+    np.testing.assert_array_equal(whole.loss_targets(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
     with pytest.raises(
         UserError, match=r"loss\.binarize_targets=True goes with loss\.kind=sigmoid"
     ):

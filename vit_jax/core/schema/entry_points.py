@@ -44,7 +44,7 @@ GROUPS: dict[str, _Rule] = {
     ),
     "methods": _Rule(
         "a dataclass with what vit_jax.training.method.Method asks for",
-        _is_dataclass_with("check", "extend", "averaging", "learn"),
+        _is_dataclass_with("check", "extend", "averaging", "loss"),
     ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }

@@ -21,7 +21,7 @@ from vit_jax.run import memory
 from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
-from vit_jax.training import step
+from vit_jax.training import objective
 from vit_jax.training.evals.table import CLASSIFICATION, FROZEN, FrozenConfig
 from vit_jax.training.feed import BadImages, Feed, own_rows
 from vit_jax.weights import external
@@ -172,7 +172,7 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
     name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
     c, input = config.evals[name], config.input
     batch_size = _batch_size(name, config)
-    arrays = step.batch_layout(
+    arrays = objective.batch_layout(
         mesh,
         batch_size=batch_size,
         image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),

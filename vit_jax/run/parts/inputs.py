@@ -17,7 +17,7 @@ from vit_jax.run.parts import device_cache
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.examples import in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size, view_sizes
-from vit_jax.training import step
+from vit_jax.training import objective
 from vit_jax.training.feed import Feed, own_rows
 from vit_jax.training.method import view_names
 from vit_jax.training.objective import Batch
@@ -43,7 +43,7 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     """Shapes and shardings of a training batch."""
     c = config.input
     check_batch(config, mesh)
-    return step.batch_layout(
+    return objective.batch_layout(
         mesh,
         batch_size=c.batch_size,
         image_size=image_size(c.preprocess, "input.preprocess"),

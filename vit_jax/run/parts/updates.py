@@ -13,7 +13,6 @@ from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.data.source import Source
-from vit_jax.methods import cost
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
 from vit_jax.optim import optimizers, patterns, schedules
@@ -23,7 +22,7 @@ from vit_jax.run.parts.examples import class_frequencies
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.preprocessing import view_sizes
 from vit_jax.run.parts.teachers import teacher
-from vit_jax.training.method import Method, Sizes, Teacher
+from vit_jax.training.method import Method, Sizes, Teacher, count_products
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import StateLayout, state_layout
 from vit_jax.training.step import make_update
@@ -314,7 +313,7 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
     method = pretraining(config)
     if method is None:
         return Products(model.info.forward_flops)
-    return cost.products(
+    return count_products(
         method,
         model.make_counted,
         Sizes(model.preprocess.image_size, view_sizes(config.input)),

@@ -32,7 +32,7 @@ from vit_jax.run.parts import examples, inputs, networks, pins, updates
 from vit_jax.run.session import first_state
 from vit_jax.store import workdir
 from vit_jax.tools.look.preview import save
-from vit_jax.training.step import lower_update
+from vit_jax.training.updates import lower_update
 
 SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
 DIVERGED = 4.0  # times the best mean so far, as in fastai

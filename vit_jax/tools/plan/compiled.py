@@ -30,8 +30,9 @@ from vit_jax.run.parts import examples, preprocessing, updates
 from vit_jax.tools.plan import hlo as hlo_text
 from vit_jax.tools.plan import topology as topologies
 from vit_jax.tools.plan.hlo import kernel_secs, kernels, mega_cycles, sent_bytes
-from vit_jax.training import step
+from vit_jax.training.objective import Batch, batch_layout
 from vit_jax.training.state import StateLayout
+from vit_jax.training.updates import lower_update
 
 # The code that figures depend on, beside the program.
 _READERS = (__file__, topologies.__file__, hlo_text.__file__, chips.__file__)
@@ -48,7 +49,7 @@ class PlannedStep(NamedTuple):
     model: ModelInfo
     products: Products
     layout: StateLayout
-    batch: step.Batch
+    batch: Batch
     update: Any
     total_steps: int
 
@@ -95,7 +96,7 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
     assert num_classes is not None
     num_examples = num_examples or examples.declared_examples(config.input) or batch_size
     parts = updates.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
-    batch = step.batch_layout(
+    batch = batch_layout(
         mesh,
         batch_size=batch_size,
         image_size=parts.model.preprocess.image_size,
@@ -111,7 +112,7 @@ def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = No
 def lower(planned: PlannedStep) -> LoweredStep:
     """Lowers the step, to be compiled."""
     started = time.perf_counter()
-    lowered = step.lower_update(planned.update, planned.layout, planned.batch)
+    lowered = lower_update(planned.update, planned.layout, planned.batch)
     return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
 
 

@@ -8,22 +8,21 @@ import pytest
 from tests.models.training_test import KINDS, toy
 from vit_jax import models
 from vit_jax.config import resolve
-from vit_jax.methods import cost
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import networks, updates
-from vit_jax.training.method import Learnt, Plain, Sizes
+from vit_jax.training.method import LossOutput, Method, Sizes, count_products
 
 # Of one image, for what a batch shares: a map's probe, positions of other sizes.
 SHARED = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class Outputs(Plain):
+class Outputs(Method):
     """As labels are learnt from, by a model's logits."""
 
-    def learn(self, model, inputs, key, others):
-        del others
-        return Learnt(model(inputs.images, train=True, rngs=key).sum(-1), {})
+    def loss(self, model, inputs, key, context):
+        del context
+        return LossOutput(model(inputs.images, train=True, rngs=key).sum(-1), {})
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -34,7 +33,7 @@ def test_the_count_of_a_forward_pass_is_the_closed_form(name):
     fields |= {k: v for k, v in changes.items() if hasattr(own, k)}
     size = (own.stride, 2 * own.stride)
     make = lambda rngs: models.create(name, num_classes=7, image_size=size, rngs=rngs, **fields)
-    found = cost.products(
+    found = count_products(
         Outputs(),
         make,
         Sizes(size),
