@@ -8,7 +8,7 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import adapters
-from vit_jax.optim.patterns import Adapters
+from vit_jax.models.adapters import Adapters
 from vit_jax.weights.loading import merged
 
 MERGED = 1e-5  # of the largest logit: float32 sums in another order

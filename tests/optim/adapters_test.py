@@ -8,8 +8,8 @@ import pytest
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.models.adapters import Adapters
 from vit_jax.optim import decay, matrices, patterns
-from vit_jax.optim.patterns import Adapters
 
 L, D, N, R, H, K = 3, 4, 3, 2, 2, 2
 QKV, FC = "blocks/block/attention/qkv/", "blocks/block/mlp/fc1/"

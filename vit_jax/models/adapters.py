@@ -7,17 +7,71 @@ with these merged (weights/loading.py).
 """
 
 import math
+import re
 import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from flax import nnx
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.pytrees import PROJECTIONS, is_stacked, layer_name
 from vit_jax.nn.linear import Linear
-from vit_jax.optim.patterns import Adapters, adapted
 
 MOST_LISTED = 12  # names of kernels in a message
+
+
+def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
+    """Returns a function that matches whole names; UserError, naming `field`, if it is none."""
+    try:
+        return re.compile(pattern).fullmatch
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
+
+
+class Adapters(NamedTuple):
+    """Low-rank adapters (arXiv 2106.09685), and what else is trained.
+
+    Attributes:
+      kernels: patterns of the kernels that have one. Of projections side by side each has its own,
+        and a name: `.../attention/query/kernel` is a part of `.../attention/qkv/kernel`.
+      rank: of every adapter.
+      alpha: an adapter's product is multiplied by alpha / rank.
+      train: patterns of other parameters that are trained.
+    """
+
+    kernels: tuple[str, ...]
+    rank: int
+    alpha: float
+    train: tuple[str, ...]
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's product is multiplied by."""
+        return self.alpha / self.rank
+
+
+def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
+    """bool [L, n]: which parts of a kernel a pattern of Adapters matches.
+
+    L layers, 1 if it is not stacked, and n projections side by side, 1 if it is one. `kernel` is
+    its name, `shape` its shape.
+    """
+    matches = compile_pattern(pattern, "lora.kernels")
+    *above, parent, last = ("", *kernel.split("/"))
+    of = lambda name: "/".join((*above[1:], name, last))
+    names = [{kernel, of(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
+    layers = range(shape[0]) if is_stacked(kernel) else [None]
+    in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
+    return np.array(
+        [
+            [any(matches(n) for name in either for n in in_layer(name, i)) for either in names]
+            for i in layers
+        ]
+    )
 
 
 def add(model: nnx.Module, adapters: Adapters, rngs: nnx.Rngs) -> nnx.Module:

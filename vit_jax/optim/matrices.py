@@ -23,14 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.core.pytrees import LORA_A, LORA_B, is_stacked
-
-# Several projections to H heads of K side by side: kernels [D, n, H, K], biases [n, H, K].
-PROJECTIONS = {
-    "qkv": ("query", "key", "value"),
-    "query": ("query",),
-    "key_value": ("key", "value"),
-}
+from vit_jax.core.pytrees import LORA_A, LORA_B, PROJECTIONS, is_stacked
 
 
 class MatrixAxes(NamedTuple):

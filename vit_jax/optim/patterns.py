@@ -8,9 +8,7 @@ six blocks, and `blocks/.*` everything in all blocks.
 
 import functools
 import math
-import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +18,7 @@ import optax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import LORA_B, OF_METHOD, is_stacked, layer_name, stack_name
-from vit_jax.optim.matrices import PROJECTIONS
+from vit_jax.models.adapters import Adapters, adapted, compile_pattern
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = (  # first parts of names
@@ -34,7 +32,7 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
 
     Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
-    matches = _compiled(pattern, field)
+    matches = compile_pattern(pattern, field)
 
     def mask(name: str, param: Any) -> np.ndarray:
         layers = [layer_name(name, i) for i in range(param.shape[0])] if is_stacked(name) else []
@@ -52,61 +50,12 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     return masks
 
 
-def _compiled(pattern: str, field: str) -> Callable[[str], Any]:
-    try:
-        return re.compile(pattern).fullmatch
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
-
-
 def over(mask: np.ndarray, param: Any) -> np.ndarray:
     """A mask or factors, [L] or [], expanded to as many axes as the parameter."""
     return mask.reshape(mask.shape + (1,) * (param.ndim - mask.ndim))
 
 
 # --- low-rank adapters (models/adapters.py), which are trained in place of kernels
-
-
-class Adapters(NamedTuple):
-    """Low-rank adapters (arXiv 2106.09685), and what else is trained.
-
-    Attributes:
-      kernels: patterns of the kernels that have one. Of projections side by side each has its own,
-        and a name: `.../attention/query/kernel` is a part of `.../attention/qkv/kernel`.
-      rank: of every adapter.
-      alpha: an adapter's product is multiplied by alpha / rank.
-      train: patterns of other parameters that are trained.
-    """
-
-    kernels: tuple[str, ...]
-    rank: int
-    alpha: float
-    train: tuple[str, ...]
-
-    @property
-    def scale(self) -> float:
-        """What an adapter's product is multiplied by."""
-        return self.alpha / self.rank
-
-
-def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
-    """bool [L, n]: which parts of a kernel a pattern of Adapters matches.
-
-    L layers, 1 if it is not stacked, and n projections side by side, 1 if it is one. `kernel` is
-    its name, `shape` its shape.
-    """
-    matches = _compiled(pattern, "lora.kernels")
-    *above, parent, last = ("", *kernel.split("/"))
-    of = lambda name: "/".join((*above[1:], name, last))
-    names = [{kernel, of(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
-    layers = range(shape[0]) if is_stacked(kernel) else [None]
-    in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
-    return np.array(
-        [
-            [any(matches(n) for name in either for n in in_layer(name, i)) for either in names]
-            for i in layers
-        ]
-    )
 
 
 def _trained_with(adapters: Adapters, params: Any) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.optim.patterns import Adapters
+from vit_jax.models.adapters import Adapters
 from vit_jax.parallel import mesh as meshes
 from vit_jax.training.method import (
     LossOutput,

@@ -13,9 +13,8 @@ from vit_jax.core import errors
 from vit_jax.core.pytrees import OF_METHOD
 from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
-from vit_jax.models.adapters import add
+from vit_jax.models.adapters import Adapters, add
 from vit_jax.nn.kernels.choice import XLA
-from vit_jax.optim.patterns import Adapters
 from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.training.method import Method, Sizes
