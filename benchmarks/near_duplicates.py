@@ -23,12 +23,12 @@ from PIL import Image, ImageOps
 from benchmarks import rows
 from vit_jax.data.sources import tfds
 from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.catalogue import ImageRow
-from vit_jax.tools.prepare.check_image import check
-from vit_jax.tools.prepare.near_pairs import near_pairs
-from vit_jax.tools.prepare.near_pairs import search as search_mirrors
+from vit_jax.tools.prepare.collection import ImageRow
+from vit_jax.tools.prepare.duplicates import near_pairs
+from vit_jax.tools.prepare.duplicates import search as search_mirrors
+from vit_jax.tools.prepare.faults import check
 
-MEASURED = "vit_jax/tools/prepare/near_pairs.py vit_jax/tools/prepare/check_image.py"
+MEASURED = "vit_jax/tools/prepare/duplicates.py vit_jax/tools/prepare/faults.py"
 PLANTED = 1000
 DISTANCES = (2, 4, 6, 8)
 FLAGS = flags.FLAGS

@@ -28,8 +28,8 @@ from vit_jax.data.source import Example
 from vit_jax.draw import html_page
 from vit_jax.models import Preprocess, images
 from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.catalogue import ImageRow
-from vit_jax.tools.prepare.check_image import check, perceptual_hashes
+from vit_jax.tools.prepare.collection import ImageRow
+from vit_jax.tools.prepare.faults import check, perceptual_hashes
 
 
 def test_pillow_knows_the_extensions_of_each_format():

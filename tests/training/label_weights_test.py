@@ -14,8 +14,8 @@ from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import eval_data, examples, inputs, updates
 from vit_jax.run.parts.eval_data import ModelClasses
 from vit_jax.tools.look import preview
+from vit_jax.tools.prepare import records
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.readers import records
 from vit_jax.train import train
 
 ENTRIES = [

@@ -23,11 +23,15 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.ops.decode import decode_image
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import Example
-from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.catalogue import ImageRow
-from vit_jax.tools.prepare.check_image import check
-from vit_jax.tools.prepare.collection import Collection, CollectionRequest, Part, PrepareOptions
-from vit_jax.tools.prepare.readers import image_folder
+from vit_jax.tools.prepare import faults, image_folder
+from vit_jax.tools.prepare.collection import (
+    Collection,
+    CollectionRequest,
+    ImageRow,
+    Part,
+    PrepareOptions,
+)
+from vit_jax.tools.prepare.faults import check
 
 MAX_PIXELS = 100_000_000
 

@@ -19,14 +19,8 @@ from PIL import Image
 from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
+from vit_jax.tools.prepare import image_folder, imagenet, records, tars
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.readers import (
-    image_folder,
-    imagenet21k,
-    imagenet2012,
-    records,
-    webdataset,
-)
 from vit_jax.tools.prepare.report import report_files
 
 OPTIONS = PrepareOptions(shard_mib=0.05, splits="train=rest")
@@ -86,7 +80,7 @@ def a_webdataset(root: Path) -> tuple[Collection, Counter[str]]:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    return webdataset.collection(CollectionRequest(str(root), num_classes=2)), Counter(
+    return tars.webdataset(CollectionRequest(str(root), num_classes=2)), Counter(
         kept=7, dotted_name=6, other_image=2, same_member=1, no_image=1, hidden=2
     )
 
@@ -121,7 +115,7 @@ def synsets(root: Path) -> tuple[Collection, Counter[str]]:
     files = {"a.JPEG": jpeg(0), "b.txt": b"text", "c.JPEG": b""}
     whole = {f"{SYNSETS[0]}.tar": tar(files), "x/other.tar": b"", "._n.tar": b"", "notes": b""}
     (root / "whole.tar").write_bytes(tar(whole))
-    collection = imagenet21k.collection(CollectionRequest(str(root / "whole.tar")))
+    collection = imagenet.imagenet21k(CollectionRequest(str(root / "whole.tar")))
     return collection, Counter(kept=1, unreadable=1, empty=1, hidden=1, beside_classes=2)
 
 
@@ -129,7 +123,7 @@ def folder_of_synsets(root: Path) -> tuple[Collection, Counter[str]]:
     (root / f"{SYNSETS[0]}.tar").write_bytes(tar({"a.JPEG": jpeg(0)}))
     for name in ("other.tar", ".DS_Store", "notes.txt"):
         (root / name).write_bytes(b"")
-    collection = imagenet21k.collection(CollectionRequest(str(root)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(root)))
     return collection, Counter(kept=1, hidden=1, beside_classes=2)
 
 
@@ -138,7 +132,7 @@ def validation(root: Path) -> tuple[Collection, Counter[str]]:
     for name in ("ILSVRC2012_val_00000001.JPEG", "ILSVRC2012_val_00000002.JPEG", "other.JPEG"):
         (root / "val" / name).write_bytes(jpeg(len(name)))
     (root / "val" / ".DS_Store").write_bytes(b"x")
-    collection = imagenet2012.collection(CollectionRequest(str(root)))
+    collection = imagenet.imagenet2012(CollectionRequest(str(root)))
     return collection, Counter(kept=2, no_label=1, hidden=1)
 
 
@@ -146,7 +140,7 @@ def version_2(root: Path) -> tuple[Collection, Counter[str]]:
     for number, name in enumerate(["3/a.jpeg", "3/.DS_Store", "3/deep/b.jpeg", "other/c.jpeg"]):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(jpeg(number))
-    collection = imagenet2012.version_2(CollectionRequest(str(root)))
+    collection = imagenet.imagenet_v2(CollectionRequest(str(root)))
     return collection, Counter(kept=1, hidden=1, nested=1, no_label=1)
 
 
@@ -188,7 +182,7 @@ def test_names_of_folders_are_composed(tmp_path: Path) -> None:
 def test_compressed_files_in_a_folder_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "a.TAR").write_bytes(tar({"0.jpg": jpeg(0), "0.cls": b"0"}))
     wanted = CollectionRequest(str(tmp_path), num_classes=1)
-    assert len(webdataset.collection(wanted).parts) == 1
+    assert len(tars.webdataset(wanted).parts) == 1
     (tmp_path / "b.tar.zst").write_bytes(b"x")
     with pytest.raises(UserError, match=r"b\.tar\.zst is compressed and not read \(1 of"):
-        webdataset.collection(wanted)
+        tars.webdataset(wanted)

@@ -14,12 +14,10 @@ from PIL import Image
 from tests.tools.prepare.conftest import jpeg
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.tools.prepare import evaluation_sets
+from vit_jax.tools.prepare import evaluation_sets, image_folder, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, Part, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet, read_note
-from vit_jax.tools.prepare.readers import image_folder
-from vit_jax.tools.prepare.tasks import runners
 
 
 def folder_of(root: Path, images: dict[str, bytes]) -> Path:
@@ -34,7 +32,7 @@ def folder_of(root: Path, images: dict[str, bytes]) -> Path:
 def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
     options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
     collection = image_folder.collection(CollectionRequest(str(source)))
-    return prepare(collection, output, options, runners.in_processes(1), Screen(io.StringIO()))
+    return prepare(collection, output, options, tasks.in_processes(1), Screen(io.StringIO()))
 
 
 def left_out(data_set: PreparedSet) -> dict[str, str]:
@@ -96,7 +94,7 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
         CollectionRequest(str(folder_of(tmp_path / "set", images)))
     )
     options = PrepareOptions(splits="test=2,train=rest")
-    run = runners.in_processes(1)
+    run = tasks.in_processes(1)
     folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
 
     def count(parts: Sequence[Part], _: str) -> pa.Table:

@@ -18,12 +18,10 @@ from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources import tfds_writer
-from vit_jax.tools.prepare import catalogue
+from vit_jax.tools.prepare import collection as collection_module
+from vit_jax.tools.prepare import image_folder, imagenet, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import WORK_DIR
-from vit_jax.tools.prepare.readers import image_folder, imagenet21k
-from vit_jax.tools.prepare.readers import imagenet21k as archive
-from vit_jax.tools.prepare.tasks import read_part
 
 
 @pytest.fixture
@@ -57,9 +55,9 @@ def test_a_full_disk(
     whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
     with monkeypatch.context() as patch:
         if write == "catalogue":
-            patch.setattr(catalogue.pq, "write_table", full)
+            patch.setattr(collection_module.pq, "write_table", full)
         elif write == "copies":
-            patch.setattr(read_part.ImageCopies, "keep", full)
+            patch.setattr(tasks.ImageCopies, "keep", full)
         elif write == "records":
             patch.setattr(tfds_writer, "write_records", full)
         elif write == "metadata":
@@ -114,7 +112,7 @@ def test_a_disk_that_grows_until_it_suffices(
 
 
 def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     work = tmp_path / "imagenet21k" / "1.0.0" / WORK_DIR
     work.mkdir(parents=True)
     held = (
@@ -133,7 +131,7 @@ def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Pa
 
 
 def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     data_set = prepared(collection, tmp_path)
     before = files(data_set.folder)
     shard = next(data_set.folder.glob("*train*-00000-*"))
@@ -145,7 +143,7 @@ def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) ->
 
 
 def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     data_set = prepared(collection, tmp_path)
     before = files(data_set.folder)
     shard = next(data_set.folder.glob("*train*-00000-*"))
@@ -165,7 +163,7 @@ def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) 
 
 
 def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     data_set = prepared(collection, tmp_path)
     (data_set.folder / WORK_DIR / "options.json").write_text("{")
     with pytest.raises(UserError, match=r"options\.json is damaged .* Delete"):
@@ -175,7 +173,7 @@ def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
 WORKING = """
 import sys, time
 from pathlib import Path
-from vit_jax.tools.prepare.tasks.runners import in_processes
+from vit_jax.tools.prepare.tasks import in_processes
 
 def task(path):
     import os
@@ -215,7 +213,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     """Kills all processes of the command, or only the parent."""
     source = tmp_path / "tars"
     source.mkdir()
-    for k, synset in enumerate(list(imagenet21k.synsets.names())[:30]):
+    for k, synset in enumerate(list(imagenet.synsets.names())[:30]):
         images = {f"{synset}_{i}.JPEG": jpeg(100 * k + i, (200, 150)) for i in range(40)}
         (source / f"{synset}.tar").write_bytes(tar(images))
     command = [

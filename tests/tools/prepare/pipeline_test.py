@@ -21,13 +21,11 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.order import label_index
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
+from vit_jax.tools.prepare import image_folder, imagenet, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.readers import image_folder
-from vit_jax.tools.prepare.readers import imagenet21k as archive
 from vit_jax.tools.prepare.report import report_files
-from vit_jax.tools.prepare.tasks import read_part, runners, write_shard
 
 SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 
@@ -35,7 +33,7 @@ SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 def prepared(
     collection: Collection, output: Path, options: PrepareOptions = SMALL, num_workers: int = 1
 ) -> PreparedSet:
-    run = runners.in_processes(num_workers)
+    run = tasks.in_processes(num_workers)
     return prepare(collection, output, options, run, Screen(io.StringIO()))
 
 
@@ -51,7 +49,7 @@ def files(folder: Path) -> dict[str, str]:
 def test_an_archive_becomes_a_data_set(
     tmp_path: Path, imagenet21k: Path, synset_tars: dict[str, bytes]
 ) -> None:
-    data_set = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "out")
+    data_set = prepared(imagenet.imagenet21k(CollectionRequest(str(imagenet21k))), tmp_path / "out")
     assert {name: len(rows) for name, rows in data_set.assignment.splits.items()} == {
         "test": 5,
         "validation": 5,
@@ -79,13 +77,13 @@ def test_a_folder_of_tars_gives_the_same_set(
     folder.mkdir()
     for name, data in synset_tars.items():
         (folder / name).write_bytes(data)
-    one = prepared(archive.collection(CollectionRequest(str(imagenet21k))), tmp_path / "one")
-    other = prepared(archive.collection(CollectionRequest(str(folder))), tmp_path / "other")
+    one = prepared(imagenet.imagenet21k(CollectionRequest(str(imagenet21k))), tmp_path / "one")
+    other = prepared(imagenet.imagenet21k(CollectionRequest(str(folder))), tmp_path / "other")
     assert one.digest == other.digest and files(one.folder) == files(other.folder)
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     options = dataclasses.replace(SMALL, stratify=True)
     one = prepared(collection, tmp_path / "one", options)
     two = prepared(collection, tmp_path / "two", options, num_workers=2)
@@ -97,7 +95,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k
 def test_resumes_where_it_was_interrupted(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     whole = prepared(collection, tmp_path / "whole")
     calls = []
 
@@ -111,15 +109,15 @@ def test_resumes_where_it_was_interrupted(
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(read_part, "run", stopping(read_part.run))
-        patch.setattr(write_shard, "run", stopping(write_shard.run))
+        patch.setattr(tasks, "read_part", stopping(tasks.read_part))
+        patch.setattr(tasks, "write_shard", stopping(tasks.write_shard))
         with pytest.raises(KeyboardInterrupt):
             prepared(collection, tmp_path / "stopped")
     done = len(calls)
     with monkeypatch.context() as patch:
         counting = lambda run: lambda task: calls.append(task) or run(task)
-        patch.setattr(read_part, "run", counting(read_part.run))
-        patch.setattr(write_shard, "run", counting(write_shard.run))
+        patch.setattr(tasks, "read_part", counting(tasks.read_part))
+        patch.setattr(tasks, "write_shard", counting(tasks.write_shard))
         again = prepared(collection, tmp_path / "stopped")
     assert files(again.folder) == files(whole.folder)
     num_tasks = len(collection.parts) + sum(len(s.shard_lengths) for s in whole.splits.values())
@@ -134,7 +132,7 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
         for k, synset in enumerate(SYNSETS)
     }
     source.write_bytes(tar(tars))
-    collection = archive.collection(CollectionRequest(str(source)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(source)))
     counts = {}
     for duplicates in ("keep", "drop", "merge"):
         options = PrepareOptions(splits="train=rest", duplicates=duplicates)
@@ -152,7 +150,7 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
 
 
 def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     prepared(collection, tmp_path)
     with pytest.raises(UserError, match="begun with other options: duplicates was 'keep'"):
         prepared(collection, tmp_path, dataclasses.replace(SMALL, duplicates="drop"))
@@ -185,9 +183,9 @@ def test_impossible_options_are_refused_before_images_are_read(
     mistake: dict[str, Any],
     message: str,
 ) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     with monkeypatch.context() as patch:
-        patch.setattr(read_part, "run", lambda _: pytest.fail("an image was read"))
+        patch.setattr(tasks, "read_part", lambda _: pytest.fail("an image was read"))
         with pytest.raises(UserError, match=message):
             prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
     prepared(collection, tmp_path)  # and correct options resume
@@ -196,7 +194,7 @@ def test_impossible_options_are_refused_before_images_are_read(
 def test_options_may_change_until_files_are_written(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     with pytest.raises(UserError, match="30 images are left, and --splits wants 99"):
         prepared(collection, tmp_path / "one", dataclasses.replace(SMALL, splits="b=99,a=rest"))
     (tmp_path / "test_set").mkdir()
@@ -206,9 +204,9 @@ def test_options_may_change_until_files_are_written(
     )
     whole = prepared(collection, tmp_path / "whole", options)
     with monkeypatch.context() as patch:
-        read = read_part.run
-        hashes = lambda task: read(task) if task.part.reader == read_part.FILES else pytest.fail()
-        patch.setattr(read_part, "run", hashes)  # the collection is not read again
+        read = tasks.read_part
+        hashes = lambda task: read(task) if task.part.reader == tasks.FILES else pytest.fail()
+        patch.setattr(tasks, "read_part", hashes)  # the collection is not read again
         data_set = prepared(collection, tmp_path / "one", options)
     assert files(data_set.folder) == files(whole.folder)
     other = dataclasses.replace(SMALL, policy=("gray:set_aside",), max_image_pixels=100)
@@ -226,7 +224,7 @@ def test_label_order_of_the_released_heads() -> None:
 
 
 def test_label_order_of_the_archive(imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k), label_order="archive"))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k), label_order="archive"))
     assert [name.split()[0] for name in collection.class_names] == list(SYNSETS)
     assert [part.labels for part in collection.parts] == [(0,), (1,), (2,)]
 
@@ -234,13 +232,13 @@ def test_label_order_of_the_archive(imagenet21k: Path) -> None:
 def test_releases_are_distinguished() -> None:
     names = list(synsets.names())
     fall = [name for name in names if name not in synsets.NOT_IN_FALL_2011]
-    assert archive.release(fall) == "All 21,841 synsets of fall 2011."
-    assert "winter 2021" in archive.release(fall[: synsets.WINTER_2021])
-    assert "neither" in archive.release(fall[:-1]) and fall[-1] in archive.release(fall[:-1])
+    assert imagenet.release(fall) == "All 21,841 synsets of fall 2011."
+    assert "winter 2021" in imagenet.release(fall[: synsets.WINTER_2021])
+    assert "neither" in imagenet.release(fall[:-1]) and fall[-1] in imagenet.release(fall[:-1])
 
 
 def test_a_finished_preparation_is_not_repeated(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = archive.collection(CollectionRequest(str(imagenet21k)))
+    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     options = dataclasses.replace(SMALL, duplicates="drop")
     first = prepared(collection, tmp_path, options)
     left = {path.name for path in (first.folder / ".preparing").iterdir()}
@@ -284,15 +282,15 @@ def test_an_image_that_changes_before_it_is_written(
     tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection = image_folder.collection(CollectionRequest(str(photos)))
-    changed, write = photos / "class" / "3.jpg", write_shard.run
+    changed, write = photos / "class" / "3.jpg", tasks.write_shard
     longer = jpeg(9) + bytes(1000)  # no read would be too short
 
-    def late(task: write_shard.ShardTask) -> write_shard.WrittenShard:
+    def late(task: tasks.ShardTask) -> tasks.WrittenShard:
         changed.write_bytes(longer)
         return write(task)
 
     with monkeypatch.context() as patch:
-        patch.setattr(write_shard, "run", late)
+        patch.setattr(tasks, "write_shard", late)
         with pytest.raises(UserError, match=r"3\.jpg has been changed since it was checked"):
             prepared(collection, tmp_path, PrepareOptions())
     prepared(collection, tmp_path, PrepareOptions())

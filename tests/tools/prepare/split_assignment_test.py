@@ -11,8 +11,8 @@ from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.duplicates_test import A, B, assigned, table
 from tests.tools.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
+from vit_jax.tools.prepare import image_folder
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.readers import image_folder
 from vit_jax.tools.prepare.split_assignment import Splits, stratified
 
 

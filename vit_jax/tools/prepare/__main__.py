@@ -14,6 +14,7 @@ of this machine and uploaded.
 
 import dataclasses
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -21,33 +22,29 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+from etils import epath
 
 from vit_jax.core import cloud, command
 from vit_jax.core.errors import Preempted, UserError, nearest
+from vit_jax.core.files import cache_dir
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.tools.prepare import bucket
+from vit_jax.data.sources.tfds_writer import NOTE
+from vit_jax.store import workdir_lock
+from vit_jax.tools.prepare import image_folder, imagenet, records, tars, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
-from vit_jax.tools.prepare.near_pairs import MOST_BITS
+from vit_jax.tools.prepare.duplicates import MOST_BITS
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.readers import (
-    image_folder,
-    imagenet21k,
-    imagenet2012,
-    records,
-    webdataset,
-)
 from vit_jax.tools.prepare.report import report_files
 from vit_jax.tools.prepare.split_assignment import reasons
-from vit_jax.tools.prepare.tasks import runners
 
 COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
-    "imagenet21k": imagenet21k.collection,
-    "imagenet2012": imagenet2012.collection,
-    "imagenet2012_real": imagenet2012.real,
-    "imagenet_v2": imagenet2012.version_2,
+    "imagenet21k": imagenet.imagenet21k,
+    "imagenet2012": imagenet.imagenet2012,
+    "imagenet2012_real": imagenet.imagenet2012_real,
+    "imagenet_v2": imagenet.imagenet_v2,
     "image_folder": image_folder.collection,
-    "webdataset": webdataset.collection,
+    "webdataset": tars.webdataset,
     "records": records.collection,
 }
 # Flags that only some collections read.
@@ -86,7 +83,7 @@ def main(arguments: list[str]) -> None:
             )
         collection = dataclasses.replace(collection, name=FLAGS.name)
     if remote:
-        bucket.check(remote, output, collection.name, FLAGS.version)
+        _check_bucket(remote, output / collection.name / FLAGS.version)
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
@@ -96,22 +93,26 @@ def main(arguments: list[str]) -> None:
     options = PrepareOptions(**given)
     if FLAGS.runner == "beam":
         folder = output / collection.name / options.version / WORK_DIR / "beam"
-        run = runners.on_beam(folder, FLAGS.beam_flags)
+        run = tasks.on_beam(folder, FLAGS.beam_flags)
     else:
-        run = runners.in_processes(FLAGS.workers or os.cpu_count() or 1)
+        run = tasks.in_processes(FLAGS.workers or os.cpu_count() or 1)
     try:
         data_set = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:
         raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
     _summarise(data_set, screen)
     if remote:
-        screen.say(f"uploaded     {bucket.upload(data_set, remote, screen)}")
+        screen.say(f"uploaded     {_upload(data_set, remote, screen)}")
 
 
 def _output(kind: str) -> tuple[Path, str]:
     """The folder that the data set is made in, and where it is uploaded to: "" if nowhere."""
     if FLAGS.output.startswith("gs://"):
-        return bucket.scratch_folder(FLAGS.output, FLAGS.scratch), FLAGS.output
+        # ArrayRecord's writer, as pip installs it, writes to this machine's files only. So the data
+        # set is made in a folder here, another one for each output, and uploaded.
+        scratch = Path(FLAGS.scratch).expanduser() if FLAGS.scratch else cache_dir() / "prepared"
+        name = hashlib.sha256(FLAGS.output.rstrip("/").encode()).hexdigest()[:16]
+        return scratch / name, FLAGS.output
     if FLAGS.scratch is not None:
         raise UserError("--scratch is for --output=gs://...: leave it out.")
     output = _local("output", FLAGS.output)
@@ -128,6 +129,35 @@ def _output(kind: str) -> tuple[Path, str]:
                     "split: give one beside it."
                 )
     return output, ""
+
+
+def _check_bucket(output: str, made: Path) -> None:
+    """UserError if another data set than `made` is at the output; makes its folder there."""
+    there = epath.Path(output) / made.parent.name / made.name
+    if (there / NOTE).exists() and not (made / NOTE).is_file():
+        raise UserError(
+            f"{there} holds a data set that was made elsewhere: give another --version or --name, "
+            "or delete it."
+        )
+    there.mkdir(parents=True, exist_ok=True)
+
+
+def _upload(data_set: PreparedSet, output: str, screen: Screen) -> epath.Path:
+    """Copies what is missing; returns the folder. UserError if another command writes there.
+
+    The file that says that the data set is ready is uploaded last.
+    """
+    version = data_set.folder
+    target = epath.Path(output) / version.parent.name / version.name
+    with workdir_lock.hold_lease(str(target), ".lock"):
+        cloud.upload(
+            version,
+            target,
+            last=NOTE,
+            leave_out=(WORK_DIR,),
+            tell=lambda done, total: screen.bar("uploading", done, total),
+        )
+    return target
 
 
 def _kind(arguments: list[str]) -> str:
@@ -206,7 +236,7 @@ def define(values: flags.FlagValues = FLAGS) -> None:
     text("version", default.version, "Version of the data set.")
     text("splits", default.splits, "As test=25600,train=rest; default: those of the collection.")
     switch("stratify", default.stratify, "Split each class of --splits in proportion.")
-    choice("label_order", "released", imagenet21k.ORDERS, "Order of ImageNet-21k's classes.")
+    choice("label_order", "released", imagenet.ORDERS, "Order of ImageNet-21k's classes.")
     repeated("policy", [], "Action for a fault, as gray:set_aside. May be repeated.")
     choice("duplicates", default.duplicates, ("keep", "drop", "merge"), "Copies with equal bytes.")
     choice(
@@ -228,7 +258,7 @@ def define(values: flags.FlagValues = FLAGS) -> None:
     )
     integer("max_image_pixels", default.max_image_pixels, "Larger images are set aside.", 1)
     number("shard_mib", default.shard_mib, "Approximate size of a file.", 0)
-    integer("workers", None, "Processes; default: one per core.", 1, runners.MOST)
+    integer("workers", None, "Processes; default: one per core.", 1, tasks.MOST_WORKERS)
     choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
     several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")
     flags.mark_flags_as_required(["source", "output"], values)

@@ -1,29 +1,123 @@
-"""The description of a collection, known before any image is read; what flags ask for."""
+"""A collection before its images are read, what flags ask for, and the rows of its images.
+
+A catalogue has a row for each image, in Parquet files of one part each.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.tools.prepare.catalogue import Labels
-from vit_jax.tools.prepare.duplicates import NEAR_BITS
-from vit_jax.tools.prepare.near_pairs import MOST_BITS
+from vit_jax.core.files import atomic_file
+from vit_jax.tools.prepare.duplicates import MOST_BITS, NEAR_BITS
 
 if TYPE_CHECKING:
-    from vit_jax.tools.prepare.readers.labels import Reading
+    from vit_jax.tools.prepare.entries import Reading
 
 MOST_CLASSES = 4_000_000  # their names are held in memory, and their counts in the report
 IMAGES_PER_PART = 1000  # in folders
+CATALOGUE = "catalogue.parquet"  # beside a data set
+_WORD = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("order", pa.uint64()),
+        ("split", _WORD),
+        ("labels", pa.list_(pa.int32())),
+        ("weights", pa.list_(pa.float32())),
+        ("path", _WORD),
+        ("offset", pa.int64()),
+        ("nbytes", pa.int64()),
+        ("faults", pa.list_(_WORD)),
+        ("action", _WORD),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("format", _WORD),
+        ("sha256", pa.binary(32)),
+        ("look", pa.uint64()),
+        ("mirrored", pa.uint64()),
+    ]
+)
+
+Labels = tuple[int, ...]
+
+
+class ImageRow(NamedTuple):
+    """All that is known of an image, on its way from the reader to the shard.
+
+    A reader fills in the name, the location and the labels; the check of the image adds the rest.
+    """
+
+    name: str  # unique in the collection and the same for everyone, since it decides the order
+    # Location of the bytes to store, in a file that can be read again; "" if there is none.
+    path: str = ""
+    offset: int = 0
+    nbytes: int = 0
+    labels: Labels | None = None  # None in a row that leaves them to its part
+    weights: tuple[float, ...] = ()  # of the labels; () if none are given
+    split: str | None = None  # named by the collection; None: assigned by the order of the images
+    faults: tuple[str, ...] = ()  # names in faults.FAULTS
+    action: str = ""  # the strictest that the policy has for these faults
+    height: int = 0  # in pixels as stored, like the width; 0 if unknown
+    width: int = 0
+    format: str = ""  # as Pillow names it, such as "JPEG"; "" if unknown
+    sha256: bytes = bytes(32)  # of the image's bytes in the collection
+    # Perceptual hashes of the image and of its mirror image; None: not decoded, or no contrast.
+    look: int | None = None
+    mirrored: int | None = None
+
+    def located(self, path: str = "", offset: int = 0, nbytes: int = 0) -> ImageRow:
+        """The row with another location; nowhere by default."""
+        return self._replace(path=path, offset=offset, nbytes=nbytes)
+
+
+# What readers yield; the bytes are None if the row's fault forbids to read them.
+RowAndBytes = tuple[ImageRow, bytes | None]
+
+
+def order(name: str) -> int:
+    """64 bits that put images into an order without a pattern, the same for everyone."""
+    return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8], "big")
+
+
+def write_catalogue(path: Path, rows: Sequence[ImageRow]) -> None:
+    """Writes a complete file or none."""
+    columns = {name: [getattr(row, name) for row in rows] for name in ImageRow._fields}
+    columns["order"] = [order(row.name) for row in rows]
+    with atomic_file(path) as temporary:
+        table = pa.Table.from_pydict(columns, schema=SCHEMA)
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_catalogues(paths: Sequence[Path]) -> pa.Table:
+    """The rows of all files, one after the other."""
+    tables = [pq.read_table(path, schema=SCHEMA, memory_map=True) for path in paths]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+@contextlib.contextmanager
+def file_errors(path: Path | str) -> Iterator[None]:
+    """Raises UserError if the operating system cannot read the path."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectionRequest:
     """The flags that a collection is made from; each collection reads those that concern it."""
 
-    source: str  # a file or a folder; for lists and WebDataset's tars also as in source_files.py
+    source: str  # a file or a folder; for lists and WebDataset's tars see entries.source_files
     label_order: str = "released"  # or "archive", for ImageNet-21k
     # For lists and WebDataset's tars: a file with the names of the classes, one per line, or where
     # labels are numbers, how many; the field of entries that holds the labels; whether these are
@@ -43,7 +137,7 @@ class Part:
     """A piece of a collection that is read from its beginning to its end."""
 
     name: str  # readable, and unique in the collection: "n01440764.tar"
-    reader: str  # a key of read_part.READERS
+    reader: str  # a key of tasks.READERS
     path: str  # of the file or the folder
     offset: int = 0  # of the piece in the file; for Parquet, the index of the row group
     nbytes: int | None = None  # of the piece; None: up to the end of the file

@@ -1,28 +1,43 @@
 """Copies of images: with the same bytes, or with nearly the same look.
 
 Also between the images and evaluation sets, which a model must not have been trained on. Looks are
-perceptual hashes (check_image.py), the same if they differ in few bits; images without one are
-compared by bytes alone. Mirrored copies have the look of the other one's mirror image.
+perceptual hashes (faults.py), the same if they differ in few bits; images without one are compared
+by bytes alone. Mirrored copies have the look of the other one's mirror image.
+
+Pairs of looks that differ in few bits are found without comparing all with all. The 64 bits are cut
+into `bits + k` blocks. Two hashes that differ in at most `bits` bits agree in at least k blocks; so
+they fall into one group when hashes are sorted by the right k of them, and hashes are compared
+within groups only. Every choice of k blocks is one round.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from vit_jax.tools.prepare import near_pairs
-from vit_jax.tools.prepare.near_pairs import Pairs, Tell
-
 NEAR_BITS = 4  # docs/data_right.md has the measurement
+# A hash is compared with at most so many behind it in its group. Groups of random hashes are far
+# smaller; comparing all in a crowd of similar hashes would take quadratic time.
+MOST_COMPARISONS = 512
+MOST_BITS = 8  # more would take thousands of rounds, and match unrelated images
+_SORT = 30  # cost of sorting a hash, in comparisons of two
+# Hashes to permute, and to compare, at once: as many as fit into a core's cache.
+_AT_ONCE, _COMPARED_AT_ONCE = 1 << 15, 1 << 17
+
+Tell = Callable[[int, int], None]  # called with the work that is done, and all work
 
 
 class EvaluationSet(NamedTuple):
     """Hashes of a set that models are evaluated on."""
 
     name: str
-    hashes: pa.Table  # with the columns `sha256` and `look` of catalogue.SCHEMA
+    hashes: pa.Table  # with the columns `sha256` and `look` of collection.SCHEMA
 
 
 @dataclasses.dataclass
@@ -66,12 +81,18 @@ def find(
     looks, seen = _looks(table)
     known = [_looks(one.hashes) for one in evaluations]
     distinct = np.unique(np.concatenate([looks[order][seen[order]], *(v[ok] for v, ok in known)]))
-    pairs, turned = near_pairs.search(distinct, *_mirrors(table, order, distinct), bits, tell)
-    copies = Duplicates(not_compared=len(pairs.crowded))
     place = np.where(seen, np.searchsorted(distinct, looks), len(distinct))
+    # Mirrored look of the first image of each distinct look: the first of several is written last.
+    with_mirror = order[(seen & table["mirrored"].is_valid().to_numpy())[order]][::-1]
+    mirrors, has_mirror = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
+    mirrors[place[with_mirror]] = table["mirrored"].fill_null(0).to_numpy()[with_mirror]
+    has_mirror[place[with_mirror]] = True
+    pairs, turned = search(distinct, mirrors, has_mirror, bits, tell)
+    digests = _digests(table)
+    copies = Duplicates(not_compared=len(pairs.crowded))
     for one, (values, ok) in zip(evaluations, known, strict=True):
         rows = order if in_training is None else order[in_training[order]]
-        here, there = _digests(table)[rows], _digests(one.hashes)
+        here, there = digests[rows], _digests(one.hashes)
         their_place = np.where(ok, np.searchsorted(distinct, values), len(distinct))
         same, near = _is_in(here, there), _near(their_place, len(distinct), pairs)[place[rows]]
         also = _is_in(there, here) | _near(place[rows], len(distinct), pairs)[their_place]
@@ -85,7 +106,7 @@ def find(
         copies.by_look += int((near & ~same).sum())
         copies.evaluated |= dict.fromkeys(rows[same | near].tolist(), one.name)
         order = order[~np.isin(order, rows[same | near])]
-    copies.same = _same(_digests(table), order)
+    copies.same = _same(digests, order)
     visible = order[seen[order]]
     copies.near = _copies(visible, place, len(distinct), pairs, copies.same)
     if without_near:
@@ -99,24 +120,27 @@ def find(
 def _copies(
     rows: np.ndarray, place: np.ndarray, looks: int, pairs: Pairs, same: dict[int, int]
 ) -> dict[int, int]:
-    """Row -> its keeper, without pairs that are in `same`."""
-    keeper = _keepers(rows, place[rows], looks, pairs)
+    """Row -> the row that stays for it, without pairs that are in `same`; `place` is of its look.
+
+    In the order of rows a look stays unless it is near one that stays. So every dropped row is near
+    a kept one, and chains whose ends are not alike are not dropped as a whole.
+    """
+    places = place[rows]
+    rank = np.full(looks, len(rows))  # of a look's first row
+    np.minimum.at(rank, places, np.arange(len(rows)))
+    there = (rank[pairs.first] < len(rows)) & (rank[pairs.second] < len(rows))
+    first, second = pairs.first[there], pairs.second[there]
+    swap = rank[first] > rank[second]
+    earlier, later = np.where(swap, second, first), np.where(swap, first, second)
+    stays = np.arange(looks)
+    for at in np.lexsort((rank[earlier], rank[later])).tolist():
+        one, other = earlier[at], later[at]
+        if stays[other] == other and stays[one] == one:
+            stays[other] = one
+    keeper = rows[rank[stays[places]]]
     differing = np.flatnonzero(keeper != rows)
     pairs_of_rows = zip(rows[differing].tolist(), keeper[differing].tolist(), strict=True)
     return {row: stays for row, stays in pairs_of_rows if same.get(row) != stays}
-
-
-def _mirrors(
-    table: pa.Table, order: np.ndarray, distinct: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mirrored look of the first image of each distinct look: (uint64 [n], bool [n] if known)."""
-    there = np.logical_and(table["mirrored"].is_valid().to_numpy(), _looks(table)[1])
-    rows = order[there[order]][::-1]  # the first of several is written last
-    mirrored, known = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
-    place = np.searchsorted(distinct, _looks(table)[0][rows])
-    mirrored[place] = table["mirrored"].fill_null(0).to_numpy()[rows]
-    known[place] = True
-    return mirrored, known
 
 
 def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
@@ -142,26 +166,6 @@ def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
     return first
 
 
-def _keepers(rows: np.ndarray, places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
-    """The keeper of each row, whose look is at `places`: the row that stays for it, maybe itself.
-
-    In the order of rows a look stays unless it is near one that stays. So every dropped row is near
-    a kept one, and chains whose ends are not alike are not dropped as a whole.
-    """
-    rank = np.full(looks, len(rows))  # of a look's first row
-    np.minimum.at(rank, places, np.arange(len(rows)))
-    there = (rank[pairs.first] < len(rows)) & (rank[pairs.second] < len(rows))
-    first, second = pairs.first[there], pairs.second[there]
-    swap = rank[first] > rank[second]
-    earlier, later = np.where(swap, second, first), np.where(swap, first, second)
-    stays = np.arange(looks)
-    for at in np.lexsort((rank[earlier], rank[later])).tolist():
-        one, other = earlier[at], later[at]
-        if stays[other] == other and stays[one] == one:
-            stays[other] = one
-    return rows[rank[stays[places]]]
-
-
 def _digests(table: pa.Table) -> np.ndarray:
     """uint64 [n, 4], the SHA-256 of each row."""
     column = table["sha256"].combine_chunks()
@@ -185,3 +189,154 @@ def _is_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
     is_in = np.zeros(len(digests), bool)
     is_in[candidates] = [bytes(digests[at]) in known for at in candidates]
     return is_in
+
+
+class Pairs(NamedTuple):
+    """Pairs of near hashes."""
+
+    first: np.ndarray  # int64 [n], places of hashes in the input; sorted
+    second: np.ndarray  # int64 [n], > first
+    crowded: np.ndarray  # int64 [m], in a group so crowded that pairs may be missing; sorted
+
+
+def _packed(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """uint64, each pair of places once, rising."""
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    return np.unique(low.astype(np.uint64) << 32 | high.astype(np.uint64))
+
+
+def _unpacked(packed: np.ndarray, crowded: np.ndarray) -> Pairs:
+    low, high = packed >> 32, packed & (2**32 - 1)
+    return Pairs(low.astype(np.int64), high.astype(np.int64), crowded)
+
+
+def near_pairs(hashes: np.ndarray, bits: int, tell: Tell = lambda done, total: None) -> Pairs:
+    """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes, distinct and rising."""
+    rounds = list(_rounds(bits, len(hashes))) if bits else []
+    packed, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    tell(0, len(rounds))
+    for done, step in enumerate(rounds):
+        # Permuted so that the round's bits are the highest: sorting the values is all it takes.
+        moved = _moved(hashes, step.to)
+        moved.sort()
+        where = lambda values, back=step.back: np.searchsorted(hashes, _moved(values, back))
+        crowded: list[np.ndarray] = []
+        for one, other in _close(moved, step.bits, bits, crowded):
+            packed.append(_packed(where(one), where(other)))
+        packed = [np.unique(np.concatenate(packed))]
+        crowds += [where(some) for some in crowded]
+        tell(done + 1, len(rounds))
+    return _unpacked(packed[0], np.unique(np.concatenate(crowds)))
+
+
+def _close(
+    values: np.ndarray, agreeing: int, bits: int, crowded: list[np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of rising values that agree in the highest bits and differ in few of the others.
+
+    Appends values that were not compared with all of their group to `crowded`.
+    """
+    less = np.uint64(2 ** (64 - agreeing))
+    for start in range(0, len(values), _COMPARED_AT_ONCE):
+        some = values[start : start + _COMPARED_AT_ONCE + MOST_COMPARISONS]
+        places = np.flatnonzero(some[1:] ^ some[:-1] < less)
+        places = places[: np.searchsorted(places, _COMPARED_AT_ONCE)]
+        distance = 1
+        while len(places):
+            if distance > MOST_COMPARISONS:
+                crowded.append(some[places])
+                break
+            differing = some[places] ^ some[places + distance]
+            close = places[np.bitwise_count(differing) <= bits]
+            if len(close):
+                yield some[close], some[close + distance]
+            distance += 1
+            places = places[: np.searchsorted(places, len(some) - distance)]
+            places = places[some[places] ^ some[places + distance] < less]
+
+
+class _Round(NamedTuple):
+    """A permutation that makes the bits to sort by the highest."""
+
+    bits: int  # to sort by
+    to: list[tuple[int, int]]  # (mask, shift to the left) of bits moved together
+    back: list[tuple[int, int]]  # the inverse
+
+
+def _shifted(bits: Any, left: int) -> Any:
+    return bits << left if left >= 0 else bits >> -left
+
+
+def _moved(hashes: np.ndarray, moves: Sequence[tuple[int, int]]) -> np.ndarray:
+    moved = np.zeros_like(hashes)
+    for start in range(0, len(hashes), _AT_ONCE):
+        some, out = hashes[start : start + _AT_ONCE], moved[start : start + _AT_ONCE]
+        for mask, left in moves:
+            out |= _shifted(some & mask, left)
+    return moved
+
+
+def _rounds(bits: int, hashes: int) -> Iterator[_Round]:
+    agreeing = min(range(1, 9), key=lambda k: _work(bits, k, hashes))
+    ends = [64 * i // (bits + agreeing) for i in range(bits + agreeing + 1)]
+    blocks = list(itertools.pairwise(ends))
+    for chosen in itertools.combinations(blocks, agreeing):
+        others = [block for block in blocks if block not in chosen]
+        to: dict[int, int] = {}  # to the left -> mask
+        place = 0
+        for start, end in (*others, *chosen):
+            mask = (1 << end) - (1 << start)
+            to[place - start] = to.get(place - start, 0) | mask
+            place += end - start
+        yield _Round(
+            sum(end - start for start, end in chosen),
+            [(mask, left) for left, mask in to.items()],
+            [(_shifted(mask, left), -left) for left, mask in to.items()],
+        )
+
+
+def _work(bits: int, agreeing: int, hashes: int) -> float:
+    """Cost of all rounds: more agreeing blocks mean fewer comparisons, but more sorts."""
+    blocks = bits + agreeing
+    same = 2.0 ** -(64 / blocks * agreeing)  # probability that two random hashes share a group
+    return math.comb(blocks, agreeing) * hashes * (_SORT + hashes * same / 2)
+
+
+def search(
+    looks: np.ndarray, mirrors: np.ndarray, known: np.ndarray, bits: int, tell: Tell
+) -> tuple[Pairs, Pairs]:
+    """(near pairs of looks, those that are near only when one is mirrored): up to `bits` differ.
+
+    `looks` are uint64 [n], distinct and rising, `mirrors` those of the same images mirrored, where
+    they are `known`. Mirrored looks take part as if they were further images; a pair of one of them
+    and a look is a pair of images of which one is near the mirror image of the other.
+    """
+    values, counts = np.unique(np.concatenate([looks, mirrors[known]]), return_counts=True)
+    both = values[counts > 1]  # 0 bits apart; looks are distinct, so one of the two is mirrored
+    pairs = near_pairs(values, bits, tell)
+    first, second = values[pairs.first], values[pairs.second]
+    crowded = np.flatnonzero(np.isin(looks, values[pairs.crowded]))
+    one, other = _places(looks, first), _places(looks, second)
+    there = (one >= 0) & (other >= 0)
+    near = _packed(one[there], other[there])
+    # The images that a matched mirrored look belongs to, possibly several.
+    owners = np.flatnonzero(known & np.isin(mirrors, np.concatenate([first, second, both])))
+    owners = owners[np.argsort(mirrors[owners], kind="stable")]
+    turned = [np.zeros(0, np.uint64)]
+    for look, mirrored in ((first, second), (second, first), (both, both)):
+        place = _places(looks, look)
+        start, end = (np.searchsorted(mirrors[owners], mirrored, s) for s in ("left", "right"))
+        count = np.where(place >= 0, end - start, 0)
+        offset = np.repeat(start - (np.cumsum(count) - count), count)
+        one, other = np.repeat(place, count), owners[offset + np.arange(count.sum())]
+        turned.append(_packed(one[one != other], other[one != other]))
+    packed = np.setdiff1d(np.concatenate(turned), near)
+    return _unpacked(near, crowded), _unpacked(packed, crowded)
+
+
+def _places(looks: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Place of each value among the looks, or -1."""
+    if not len(looks):
+        return np.full(len(values), -1)
+    place = np.minimum(np.searchsorted(looks, values), len(looks) - 1)
+    return np.where(looks[place] == values, place, -1)

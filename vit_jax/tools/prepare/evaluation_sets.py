@@ -6,7 +6,7 @@ which can be given in place of the images.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,13 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
 from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.catalogue import ImageRow, RowAndBytes
-from vit_jax.tools.prepare.collection import IMAGES_PER_PART, Part, is_text
+from vit_jax.tools.prepare.collection import (
+    IMAGES_PER_PART,
+    ImageRow,
+    Part,
+    RowAndBytes,
+    is_text,
+)
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.split_assignment import ALL
 
@@ -35,7 +40,7 @@ def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
     """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
 
     A split of a data set is PATH:SPLIT, all of several splits are PATH:all. `read` makes a table of
-    catalogue.SCHEMA of the parts of the set with this name. UserError if a path is none of these,
+    collection.SCHEMA of the parts of the set with this name. UserError if a path is none of these,
     or does not say which of several splits is meant.
     """
     sets: dict[str, EvaluationSet] = {}
@@ -61,7 +66,7 @@ def _load(text: str, read: Read) -> EvaluationSet:
     folder = tfds.find(path, where=FLAG) if path.is_dir() else None
     if folder:
         name = f"{folder.parent.name}-{split}" if split else folder.parent.name
-        return EvaluationSet(name, read(_examples(folder, _chosen(folder, split, text)), name))
+        return EvaluationSet(name, read(_examples(folder, split, text), name))
     if split:
         raise UserError(
             f"{FLAG}={text}: {path} is not a data set in TFDS layout, and has no splits."
@@ -77,18 +82,6 @@ def _load(text: str, read: Read) -> EvaluationSet:
     return EvaluationSet(path.absolute().name, read(_images(path), path.absolute().name))
 
 
-def _chosen(folder: Path, split: str, text: str) -> dict[str, int]:
-    """The chosen splits and their sizes."""
-    sizes = tfds.split_sizes(folder)
-    if split in sizes:
-        return {split: sizes[split]}
-    if split == ALL or (not split and len(sizes) == 1):
-        return sizes
-    path = text.removesuffix(f":{split}")
-    choices = " or ".join(f"{path}:{name}" for name in [*sizes, ALL])
-    raise UserError(f"{FLAG}={text}: say which split is evaluated on, {choices}.")
-
-
 def digest(one: EvaluationSet) -> str:
     """A digest of its images that does not depend on their order; hexadecimal."""
     column = one.hashes["sha256"].to_numpy(zero_copy_only=False)
@@ -102,7 +95,15 @@ def save(folder: Path, evaluations: Sequence[EvaluationSet]) -> None:
         pq.write_table(one.hashes.select(COLUMNS), folder / f"{one.name}.parquet")
 
 
-def _examples(folder: Path, splits: Mapping[str, int]) -> list[Part]:
+def _examples(folder: Path, split: str, text: str) -> list[Part]:
+    """Parts of the chosen splits. UserError if it is not clear which is meant."""
+    splits = tfds.split_sizes(folder)
+    if split in splits:
+        splits = {split: splits[split]}
+    elif split != ALL and (split or len(splits) > 1):
+        path = text.removesuffix(f":{split}")
+        choices = " or ".join(f"{path}:{name}" for name in [*splits, ALL])
+        raise UserError(f"{FLAG}={text}: say which split is evaluated on, {choices}.")
     return [
         Part(f"{split}[{start}:]", "tfds", str(folder), files=(f"{split}[{start}:{stop}]",))
         for split, size in splits.items()

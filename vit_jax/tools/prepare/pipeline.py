@@ -1,6 +1,5 @@
 """Makes a data set of a collection, in the order of the steps."""
 
-import contextlib
 import dataclasses
 import errno
 import functools
@@ -8,7 +7,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,19 @@ from vit_jax.data.order import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
 from vit_jax.run.environment import versions
-from vit_jax.tools.prepare import catalogue, evaluation_sets, faults, prepared_set, split_assignment
-from vit_jax.tools.prepare.collection import Collection, Part, PrepareOptions, refuse_names
+from vit_jax.tools.prepare import evaluation_sets, faults, prepared_set, split_assignment, tasks
+from vit_jax.tools.prepare.collection import (
+    Collection,
+    Part,
+    PrepareOptions,
+    read_catalogues,
+    refuse_names,
+)
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.prepared_set import PreparedSet
 from vit_jax.tools.prepare.report import report_files
 from vit_jax.tools.prepare.split_assignment import SplitAssignment, Splits, assign_splits
-from vit_jax.tools.prepare.tasks import progress, read_part, write_shard
-from vit_jax.tools.prepare.tasks.read_part import PartTask
-from vit_jax.tools.prepare.tasks.write_shard import ShardTask, WrittenShard
+from vit_jax.tools.prepare.tasks import PartTask, ShardTask, WrittenShard
 
 PACKAGES = ("array_record", "numpy", "pillow", "protobuf", "pyarrow", "tensorflow-datasets")
 # In the folder of the data set; once that is ready, only the lock and the options remain in it.
@@ -41,7 +44,7 @@ _LOCK, _OPTIONS = "lock", "options.json"
 # images of 16 bits in "catalogues".
 _CATALOGUES = "checked"
 _EVALUATIONS = "evaluations"  # hashes of evaluation sets
-RunTasks = Callable[..., Iterator[Any]]  # see tasks/runners.py
+RunTasks = Callable[..., Iterator[Any]]  # see tasks.in_processes
 
 
 def prepare(
@@ -94,17 +97,12 @@ class _Preparation:
     def work(self) -> Path:
         return self.folder / WORK_DIR
 
-    @property
-    def multi_label(self) -> bool:
-        return self.collection.multi_label or self.options.duplicates == "merge"
-
     def data_set(self) -> PreparedSet:
         """Reads, assigns and writes, unless it is ready. UserError if it is of other images."""
         started = time.monotonic()
-        parts = self.collection.parts
-        tasks = self._tasks(parts, self.work / _CATALOGUES, self.policy)
+        of_parts = self._tasks(self.collection.parts, self.work / _CATALOGUES, self.policy)
         # What is passed over may change: a system puts its files everywhere.
-        read = [task for task in tasks if task.part.reader not in faults.FAULTS]
+        read = [task for task in of_parts if task.part.reader not in faults.FAULTS]
         names = "\n".join(task.catalogue.name for task in read)
         source = hashlib.sha256(names.encode()).hexdigest()
         if note := prepared_set.read_note(self.folder):
@@ -117,14 +115,13 @@ class _Preparation:
             return prepared_set.read(self.folder)
         # Evaluation sets first: they are small, and their paths may be wrong.
         evaluations, digests = self._evaluations()
-        table = self._read(tasks, "checking")
+        table = self._read(of_parts, "checking")
         tell = functools.partial(self.screen.bar, "looking for duplicates")
         assignment = assign_splits(table, self.splits, self.options, evaluations, tell)
         # Until here the options may still change, and nothing is read again.
-        _keep_options(self.work, self.options, digests)
-        weighted = split_assignment.weighted(table, assignment)
-        written = self._write(table, assignment, weighted)
-        data_set = self._with_metadata(table, assignment, written, weighted)
+        begun = dataclasses.asdict(self.options) | {_EVALUATIONS: digests}
+        write_text(self.work / _OPTIONS, json.dumps(begun))
+        data_set = self._write(table, assignment)
         evaluation_sets.save(self.folder / _EVALUATIONS, evaluations)
         note = {
             "source": source,
@@ -147,8 +144,7 @@ class _Preparation:
 
         def read(parts: Sequence[Part], name: str) -> pa.Table:
             folder = self.work / _EVALUATIONS / name
-            tasks = self._tasks(parts, folder, evaluation_sets.POLICY)
-            return self._read(tasks, f"hashing {name}")
+            return self._read(self._tasks(parts, folder, evaluation_sets.POLICY), f"hashing {name}")
 
         paths = self.options.drop_duplicates_of
         evaluations = evaluation_sets.load(paths, read)
@@ -167,105 +163,83 @@ class _Preparation:
         pixels = self.options.max_image_pixels
         return [PartTask(k, part, policy, pixels, str(folder)) for k, part in enumerate(parts)]
 
-    def _read(self, tasks: Sequence[PartTask], title: str) -> pa.Table:
+    def _read(self, of_parts: Sequence[PartTask], title: str) -> pa.Table:
         """The catalogue of all parts; reads those that have none yet."""
-        todo = [task for task in tasks if not task.catalogue.exists()]
+        todo = [task for task in of_parts if not task.catalogue.exists()]
         problems: list[str] = []
-        bar = progress.PartsBar(self.screen, title, len(tasks), len(tasks) - len(todo))
-        with contextlib.ExitStack() as stack:
-            if todo:
-                stack.enter_context(progress.watched(Path(tasks[0].folder), bar.show))
-            for result in self.run(read_part.run_or_message, todo):
+        folder, done = Path(of_parts[0].folder), len(of_parts) - len(todo)
+        with tasks.PartsBar(self.screen, title, folder, len(of_parts), done) as bar:
+            for result in self.run(tasks.read_part_or_message, todo):
                 if isinstance(result, str):
                     problems.append(result)
                 bar.add(0 if isinstance(result, str) else result)
-        self.screen.bar(title, len(tasks), len(tasks))
         if problems:
             raise UserError("\n".join(problems))
-        return catalogue.read([task.catalogue for task in tasks])
+        return read_catalogues([task.catalogue for task in of_parts])
 
-    def _shards(
-        self, table: pa.Table, assignment: SplitAssignment
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """The paths of the files of each split, and the rows of their examples, in order."""
+    def _write(self, table: pa.Table, assignment: SplitAssignment) -> PreparedSet:
+        """Writes the missing shards, and TFDS's files beside them."""
         nbytes = table["nbytes"].to_numpy()
-        shard_bytes = int(self.options.shard_mib * 2**20)
-        shards = {}
+        multi_label = self.collection.multi_label or self.options.duplicates == "merge"
+        weighted = split_assignment.weighted(table, assignment)
+        rows_of: dict[str, np.ndarray] = {}  # path of a shard -> rows of its examples, in order
+        paths_of: dict[str, list[str]] = {}  # split -> paths of its shards
         for split, rows in assignment.splits.items():
-            ends = split_assignment.shard_ends(nbytes[rows], shard_bytes)
-            names = [
-                tfds_writer.file_name(self.collection.name, split, i, len(ends))
+            ends = split_assignment.shard_ends(nbytes[rows], int(self.options.shard_mib * 2**20))
+            paths_of[split] = [
+                str(self.folder / tfds_writer.file_name(self.collection.name, split, i, len(ends)))
                 for i in range(len(ends))
             ]
-            paths = [str(self.folder / name) for name in names]
-            shards[split] = dict(zip(paths, np.split(rows, ends[:-1]), strict=True))
-        return shards
-
-    def _write(
-        self, table: pa.Table, assignment: SplitAssignment, weighted: bool
-    ) -> dict[str, list[WrittenShard]]:
-        """Writes the missing shards; the contents of all, by split."""
-        by_split = self._shards(table, assignment)
-        shards = {path: rows for of_split in by_split.values() for path, rows in of_split.items()}
-        written: dict[str, WrittenShard] = {}
-        nbytes = table["nbytes"].to_numpy()
-        needed = sum(int(nbytes[rows].sum()) for p, rows in shards.items() if not Path(p).exists())
+            rows_of |= zip(paths_of[split], np.split(rows, ends[:-1]), strict=True)
+        needed = sum(int(nbytes[rows].sum()) for p, rows in rows_of.items() if not Path(p).exists())
         free = shutil.disk_usage(self.work).free
         if needed > free:
             sizes = f"{format_bytes(needed)} more, and {format_bytes(free)} are free"
             raise UserError(f"{self.folder} needs {sizes}.")
+        written: dict[str, WrittenShard] = {}
 
-        def tasks() -> Iterator[ShardTask]:
+        def todo() -> Iterator[ShardTask]:
             """Made one by one: together they are as large as the catalogue."""
-            for path, rows in shards.items():
+            for path, rows in rows_of.items():
                 images = split_assignment.example_rows(table, rows, assignment)
                 note = str(self.work / f"{Path(path).name}.json")
-                task = ShardTask(path, note, tuple(images), self.multi_label, weighted)
-                if earlier := write_shard.already_written(task):
+                task = ShardTask(path, note, tuple(images), multi_label, weighted)
+                if earlier := tasks.already_written(task):
                     written[path] = earlier
                 else:
                     yield task
 
-        self.screen.bar("writing", 0, len(shards))
-        for path, shard in self.run(write_shard.run_and_name, tasks()):
+        self.screen.bar("writing", 0, len(rows_of))
+        for path, shard in self.run(tasks.write_shard_and_name, todo()):
             written[path] = shard
-            self.screen.bar("writing", len(written), len(shards))
-        self.screen.bar("writing", len(shards), len(shards))
-        return {split: [written[path] for path in paths] for split, paths in by_split.items()}
-
-    def _with_metadata(
-        self,
-        table: pa.Table,
-        assignment: SplitAssignment,
-        written: Mapping[str, Sequence[WrittenShard]],
-        weighted: bool,
-    ) -> PreparedSet:
-        """Writes TFDS's files beside the shards."""
-        sizes = {
-            split: SplitSize([one.examples for one in shards], sum(one.nbytes for one in shards))
-            for split, shards in written.items()
-        }
+            self.screen.bar("writing", len(written), len(rows_of))
+        self.screen.bar("writing", len(rows_of), len(rows_of))
+        sizes_of = {}
+        for split, paths in paths_of.items():
+            shards = [written[path] for path in paths]
+            sizes_of[split] = SplitSize([s.examples for s in shards], sum(s.nbytes for s in shards))
         tfds_writer.write_metadata(
             self.folder,
             name=self.collection.name,
             version=self.options.version,
             description=self.collection.description,
             class_names=self.collection.class_names,
-            splits=sizes,
-            multi_label=self.multi_label,
+            splits=sizes_of,
+            multi_label=multi_label,
             weighted=weighted,
         )
         for split, rows in assignment.splits.items():
             index = split_assignment.label_index_of(table, rows, assignment.labels)
             label_index.write(self.folder / label_index.file_name(split), index)
-        digests = [one.digest for shards in written.values() for one in shards]
-        digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        return PreparedSet(self.folder, table, assignment, sizes, digest)
+        digests = "\n".join(written[path].digest for path in rows_of)
+        digest = hashlib.sha256(digests.encode()).hexdigest()
+        return PreparedSet(self.folder, table, assignment, sizes_of, digest)
 
 
 def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
     """UserError if files of the data set were written with other options."""
-    now, before = _as_json(options), _begun(work)
+    before = _begun(work)
+    now = json.loads(json.dumps(dataclasses.asdict(options)))
     differing = [name for name in now if name in before and before[name] != now[name]]
     if differing:
         raise UserError(
@@ -275,23 +249,13 @@ def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
         )
 
 
-def _keep_options(work: Path, options: PrepareOptions, digests: Sequence[str]) -> None:
-    """Records what the data set is written with: options, and digests of evaluation sets."""
-    document = _as_json(options) | {_EVALUATIONS: digests}
-    write_text(work / _OPTIONS, json.dumps(document))
-
-
 def _begun(work: Path) -> dict[str, Any]:
-    """The contents that `_keep_options` wrote; {} before any file was written."""
+    """Options and digests of evaluation sets, once files are written with them; {} before."""
     path = work / _OPTIONS
     try:
         return json.loads(path.read_text()) if path.exists() else {}
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}). Delete {work.parent}.") from error
-
-
-def _as_json(options: PrepareOptions) -> dict[str, Any]:
-    return json.loads(json.dumps(dataclasses.asdict(options)))
 
 
 def _clear(work: Path) -> None:

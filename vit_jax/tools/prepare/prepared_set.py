@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
-from vit_jax.tools.prepare import catalogue
+from vit_jax.tools.prepare.collection import CATALOGUE
 from vit_jax.tools.prepare.duplicates import Duplicates
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 
@@ -34,7 +34,7 @@ class PreparedSet:
     """A finished data set."""
 
     folder: Path
-    table: pa.Table  # catalogue.SCHEMA; without locations if it was read from its folder
+    table: pa.Table  # collection.SCHEMA; without locations if it was read from its folder
     assignment: SplitAssignment
     splits: dict[str, SplitSize]
     digest: str  # of names, labels and images in their order; hexadecimal
@@ -43,7 +43,7 @@ class PreparedSet:
 def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
     """Writes both files, prepared.json last, with the entries of `note`: the data set is ready."""
     table = _with_assignment(data_set.table, data_set.assignment).drop_columns(_NOT_KEPT)
-    with atomic_file(data_set.folder / catalogue.NAME) as temporary:
+    with atomic_file(data_set.folder / CATALOGUE) as temporary:
         pq.write_table(table, temporary, compression="zstd")
     copies = data_set.assignment.copies
     note = {
@@ -86,12 +86,12 @@ def read(folder: Path) -> PreparedSet:
                 "bytes."
             )
     try:
-        table = pq.read_table(folder / catalogue.NAME)
+        table = pq.read_table(folder / CATALOGUE)
         splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
         assignment = _assignment(table, note["copies"])
     except (pa.ArrowException, OSError, KeyError, TypeError) as error:
         raise UserError(
-            f"{folder}: {NOTE} or {catalogue.NAME} is damaged ({error}). Delete {folder}."
+            f"{folder}: {NOTE} or {CATALOGUE} is damaged ({error}). Delete {folder}."
         ) from error
     return PreparedSet(folder, table, assignment, splits, note["content"])
 

@@ -13,11 +13,9 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.order import label_index
-from vit_jax.tools.prepare.catalogue import ImageRow, Labels
-from vit_jax.tools.prepare.collection import PrepareOptions
-from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, find
+from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions
+from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Tell, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
-from vit_jax.tools.prepare.near_pairs import Tell
 
 REST = "rest"
 ALL = "all"  # the splits of a data set, to TFDS too
@@ -141,7 +139,7 @@ def assign_splits(
 ) -> SplitAssignment:
     """Assigns the images of a catalogue to splits, and leaves some out.
 
-    `table` is of catalogue.SCHEMA, the parts in their order; `splits` are those of images whose
+    `table` is of collection.SCHEMA, the parts in their order; `splits` are those of images whose
     part names none. Images of `evaluations` are left out, except from splits that the collection
     itself holds out: those that it names other than `train...`. UserError if nothing is left for a
     split.

@@ -16,13 +16,11 @@ from PIL import Image, ImageOps
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.duplicates_test import A, B, C, assigned, table
 from vit_jax.core.screen import Screen
-from vit_jax.tools.prepare import faults
+from vit_jax.tools.prepare import faults, image_folder, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
-from vit_jax.tools.prepare.readers import image_folder
 from vit_jax.tools.prepare.report import copy_pairs, summary
 from vit_jax.tools.prepare.report import page as report_page
-from vit_jax.tools.prepare.tasks import runners
 
 STRANGE = "<b>&amp; 'x'.jpg"
 
@@ -54,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = PrepareOptions(splits="test=4,train=rest", duplicates="drop")
     collection = image_folder.collection(CollectionRequest(str(source)))
     output = tmp_path_factory.mktemp("output")
-    run = runners.in_processes(1)
+    run = tasks.in_processes(1)
     return prepare(collection, output, options, run, Screen(io.StringIO())).folder
 
 

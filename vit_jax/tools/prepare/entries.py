@@ -1,23 +1,114 @@
-"""Classes and weights as entries of lists and samples state them, converted to labels."""
+"""Collections whose flags say what they are: files of --source, classes, labels of entries."""
 
+import collections
 import dataclasses
 import functools
+import glob
 import hashlib
 import io
 import json
+import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.class_names import are_same, difference, normal, normal_names
 from vit_jax.core.errors import UserError
-from vit_jax.tools.prepare.catalogue import Labels
-from vit_jax.tools.prepare.collection import MOST_CLASSES, CollectionRequest
+from vit_jax.core.image_files import is_hidden
+from vit_jax.tools.prepare.collection import (
+    MOST_CLASSES,
+    CollectionRequest,
+    Labels,
+    file_errors,
+)
 
 MOST_BYTES = 256 * 2**20  # of a list of names
+MOST_FILES = 1_000_000
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
+
+
+class SourceFile(NamedTuple):
+    """A file of the source."""
+
+    name: str  # its path below the folder that all files are in
+    path: Path
+    split: str | None  # of its images; None: assigned by their order
+
+
+def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
+    """The files of a source, sorted by split and path; `suffixes`: of those taken from a folder.
+
+    `source` has files, folders, or patterns such as "shard-{000..127}.tar" and "*.tar", separated
+    by commas; "train=..." puts a pattern's files into a split. UserError if a pattern matches no
+    file, or too many.
+    """
+    named = []
+    for item in source.split(","):
+        if not item:
+            raise UserError(f"--source={source} has nothing before or after a comma.")
+        match = _SPLIT.fullmatch(item)
+        split, pattern = match.groups() if match else (None, item)
+        named += [(split or "", path) for path in _files(pattern, suffixes)]
+    paths = [path for _, path in named]
+    twice = [path for path, count in collections.Counter(paths).items() if count > 1]
+    if twice:
+        raise UserError(f"--source={source} names {twice[0]} twice.")
+    root = os.path.commonpath([path.parent for path in paths])
+    return [
+        SourceFile(str(path.relative_to(root)), path, split or None)
+        for split, path in sorted(named)
+    ]
+
+
+def _files(pattern: str, suffixes: Sequence[str]) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        wanted = tuple(suffixes)
+        there = [p for p in path.iterdir() if p.is_file() and not is_hidden(p.name)]
+        paths = [p for p in there if p.name.lower().endswith(wanted)]
+        # Others would be lost in silence: shard-0001.tar.zst among tars.
+        packed = [p for p in there if p not in paths and p.stem.lower().endswith(wanted)]
+        if packed := sorted(p for p in packed if p.suffix.lower() in _COMPRESSED):
+            raise UserError(
+                f"--source: {packed[0]} is compressed and not read ({len(packed):,} of {path}): "
+                "decompress it, or name the files to read with a pattern."
+            )
+    elif path.exists():
+        paths = [path]
+    else:
+        named = _ranges(pattern)
+        paths = [
+            Path(p) for one in named for p in (glob.glob(one) if glob.has_magic(one) else [one])
+        ]
+        if missing := [p for p in paths if not p.is_file()]:
+            raise UserError(
+                f"--source: no file {missing[0]} ({len(missing)} of {len(paths)} lack)."
+            )
+    if not paths:
+        raise UserError(f"--source: {pattern} names no files ({', '.join(suffixes)}).")
+    return [path.absolute() for path in paths]
+
+
+def _ranges(pattern: str) -> list[str]:
+    """ "a{08..11}" -> a08, a09, a10, a11."""
+    match = _RANGE.search(pattern)
+    if not match:
+        return [pattern]
+    first, last = int(match[1]), int(match[2])
+    if not 0 <= last - first < MOST_FILES:
+        raise UserError(f"--source: {match[0]} names no files, or more than {MOST_FILES:,}.")
+    numbers = [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
+    rest = _ranges(pattern[match.end() :])
+    if len(rest) * len(numbers) > MOST_FILES:
+        raise UserError(f"--source: {pattern} names more than {MOST_FILES:,} files.")
+    return [pattern[: match.start()] + number + end for number in numbers for end in rest]
 
 
 class BadLabelError(ValueError):
@@ -48,6 +139,11 @@ class Classes:
         if type(value) is int and 0 <= value < self.number:  # not a bool
             return value
         raise BadLabelError(value)
+
+    def label_in_text(self, text: str) -> int:
+        """The label of a class's name, or of its number in digits. Raises BadLabelError."""
+        is_number = text.isascii() and text.isdigit() and normal(text) not in _numbers(self)
+        return self.label(int(text) if is_number else text)
 
     def labels(self, value: object, *, several: bool) -> Labels:
         """The labels of one value or, with `several`, of a list; () for None. BadLabelError."""
@@ -124,7 +220,7 @@ def _numbers(known: Classes) -> dict[str, int]:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with file_errors(f"--classes={path}"):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise UserError(
@@ -132,8 +228,6 @@ def _read(path: Path) -> bytes:
                 "names, one per line."
             )
         return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"--classes={path} cannot be read: {error.strerror}.") from error
 
 
 def _names(path: Path, data: bytes) -> dict[str, int]:

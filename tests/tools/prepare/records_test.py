@@ -1,4 +1,4 @@
-"""Lists in JSON lines and Parquet, and WebDataset tars."""
+"""Lists in JSON lines, Parquet and CSV, and WebDataset tars."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
-from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare import entries as entries_module
+from vit_jax.tools.prepare import records, tars
+from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
+from vit_jax.tools.prepare.entries import source_files
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.readers import labels as labels_module
-from vit_jax.tools.prepare.readers import records, webdataset
-from vit_jax.tools.prepare.readers.source_files import source_files
 from vit_jax.tools.prepare.report import summary
 
 SMALL = PrepareOptions(shard_mib=0.02)
@@ -304,7 +304,7 @@ def test_endless_lists_of_classes(tmp_path: Path, folder: Path) -> None:
 def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     collection = records.collection(request(folder, str(folder)))
-    labels_module._numbers.cache_clear()  # as in another process
+    entries_module._numbers.cache_clear()  # as in another process
     (folder / "classes.txt").write_text("bee\nant\n")
     with pytest.raises(UserError, match="has changed in the meantime"):
         prepared(collection, tmp_path / "out", SMALL)
@@ -348,7 +348,7 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
         name = f"shard-{number:03}.tar" + ".gz" * compressed
         (folder / name).write_bytes(gzip.compress(content) if compressed else content)
     pattern = str(folder / ("shard-{000..001}.tar" + ".gz" * compressed))
-    data_set = prepared(webdataset.collection(request(folder, pattern)), tmp_path / "out", SMALL)
+    data_set = prepared(tars.webdataset(request(folder, pattern)), tmp_path / "out", SMALL)
     source = Tfds(str(data_set.folder), "train", None, where="input")
     examples = [(example.image, *example.labels) for example in source.read(np.arange(4))]
     assert Counter(examples) == Counter([(jpeg(0), 0), (jpeg(1), 1), (jpeg(0), 2), (jpeg(1), 1)])
@@ -357,7 +357,7 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
 def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
     (folder / "a.tar").write_bytes(samples("json", ["bee", "ant"], [2]))
     wanted = request(folder, str(folder), label_field="tags", multi_label=True)
-    data_set = prepared(webdataset.collection(wanted), tmp_path / "out", SMALL)
+    data_set = prepared(tars.webdataset(wanted), tmp_path / "out", SMALL)
     assert labels(data_set) == {jpeg(0): (1, 0), jpeg(1): (2,)}
 
 
@@ -366,9 +366,7 @@ def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:
     for i, text in enumerate((b"dog", b"3", b"-1", b"9" * 10_000, b"1" * 2_000_000, b"\xff")):
         files |= {f"bad{i}.jpg": jpeg(2 + i), f"bad{i}.cls": text}
     (folder / "a.tar").write_bytes(tar(files | {"last.cls": b"1"}))
-    data_set = prepared(
-        webdataset.collection(request(folder, str(folder))), tmp_path / "out", SMALL
-    )
+    data_set = prepared(tars.webdataset(request(folder, str(folder))), tmp_path / "out", SMALL)
     assert data_set.assignment.left_out == {
         1: "no_label", **dict.fromkeys(range(2, 8), "bad_label"), 8: "no_image"
     }  # fmt: skip
@@ -458,3 +456,115 @@ def test_composed_and_decomposed_names_of_classes(tmp_path: Path, folder: Path) 
     collection = records.collection(request(folder, str(folder / "a.jsonl")))
     assert tuple(collection.class_names) == ("café", "ant")
     assert labels(prepared(collection, tmp_path / "out", SMALL)) == {jpeg(0): (0,)}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A table's tables, with images in it and in train/."""
+    for number, name in enumerate(["0.jpg", "1.jpg", "2.jpg", "train/a1.jpg", "train/b2.jpeg"]):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_bytes(jpeg(number))
+    return tmp_path / "set"
+
+
+def table(
+    tables: Path, content: str | bytes, name: str = "labels.csv", **options: object
+) -> Collection:
+    data = content.encode() if isinstance(content, str) else content
+    (tables / name).write_bytes(data)
+    return records.collection(CollectionRequest(str(tables / name), **options))  # type: ignore[arg-type]
+
+
+def contents(collection: Collection, output: Path) -> dict[bytes, str]:
+    """Image -> the name of its class."""
+    data_set = prepared(collection, output, SMALL)
+    return {image: collection.class_names[of[0]] for image, of in labels(data_set).items()}
+
+
+EXPECTED = {jpeg(0): "cat", jpeg(1): "dog, wild", jpeg(2): "café"}
+PLAIN = 'file,label\n0.jpg,cat\n1.jpg,"dog, wild"\n2.jpg,café\n'
+ODD = 'n,Category, Image Path \n1, cat ,.\\0.jpg\n\n2,"dog, wild",1.jpg\n3,cafe\u0301,2\n'  # NFD
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (PLAIN, "a.csv"),
+        ("\ufeff" + PLAIN, "bom.csv"),
+        (PLAIN.replace("\n", "\r\n"), "windows.csv"),
+        (PLAIN.encode("latin-1"), "latin.csv"),
+        (PLAIN.encode("utf-16"), "utf16.csv"),
+        (PLAIN.replace(",", ";").replace("dog;", "dog,"), "semicolons.csv"),
+        ("filename\tclass\n0.jpg\tcat\n1.jpg\tdog, wild\n2.jpg\tcafé\n", "a.tsv"),
+        (ODD, "c.csv"),
+    ],
+)
+def test_forms_of_tables(tmp_path: Path, tables: Path, content: str | bytes, name: str) -> None:
+    assert contents(table(tables, content, name), tmp_path / "out") == EXPECTED
+
+
+def test_files_in_the_other_form_of_unicode(tmp_path: Path, tables: Path) -> None:
+    """As macOS packs them."""
+    (tables / "cafe\u0301").mkdir()
+    (tables / "0.jpg").rename(tables / "cafe\u0301" / "e\u0301.jpg")
+    collection = table(tables, "file,label\ncaf\xe9/\xe9.jpg,cat\n1.jpg,dog\n")
+    assert contents(collection, tmp_path / "out") == {jpeg(0): "cat", jpeg(1): "dog"}
+
+
+def test_classes_that_are_numbers_are_in_their_order(tables: Path) -> None:
+    collection = table(tables, "file,label\n0.jpg,10\n1.jpg,-1\n2.jpg,2\n")
+    assert collection.class_names == ["-1", "2", "10"]
+
+
+def test_ids_without_extensions_in_a_folder_beside_the_table(tmp_path: Path, tables: Path) -> None:
+    collection = table(tables, "id,breed\na1,10\nb2,9\n", label_field="breed")
+    assert collection.class_names == ["9", "10"]
+    assert collection.notes[0] == "labels.csv: images of the column 'id', labels of 'breed'."
+    assert contents(collection, tmp_path / "out") == {jpeg(3): "10", jpeg(4): "9"}
+
+
+def test_rows_that_are_left_out_are_named(tmp_path: Path, tables: Path) -> None:
+    rows = ["0.jpg,cat", "1.jpg,", "no.jpg,cat", "../x.jpg,cat", "2.jpg,bee", "0.jpg,cat", "9"]
+    (tables / "names.txt").write_text("cat\ndog\n")
+    (tables.parent / "x.jpg").write_bytes(jpeg(9))
+    content = "\n".join(["path,label", *rows, ",cat"])
+    data_set = prepared(
+        table(tables, content, classes=str(tables / "names.txt")),
+        tmp_path / "out",
+        SMALL,
+    )
+    assert sorted(data_set.assignment.left_out.values()) == [
+        "bad_entry", "bad_entry", "bad_label", "missing", "no_label", "outside", "same_name",
+    ]  # fmt: skip
+    left_out = (data_set.folder / "set_aside.jsonl").read_text()
+    for name in ("no.jpg", "../x.jpg", "labels.csv, line 8", "labels.csv, line 9"):
+        assert f'"name": "{name}"' in left_out
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("0.jpg,cat\n", {}, r"names the columns '0\.jpg', 'cat': name one with --image_field"),
+        ("file,breed\n0.jpg,x\n", {}, r"'file', 'breed': name one with --label_field"),
+        ("file,label\n", {"label_field": "labl"}, r"no column 'labl'; it has 'file', 'label'"),
+        ("file,label,class\n", {}, r"columns 'label' and 'class' for their classes: name one"),
+        ("file,label\nhttp://x/0.jpg,cat\n", {}, r"line 2: http://x/0\.jpg is an address"),
+        ("file,label\n0.jpg,cat\n1.jpg,a\n0.jpg,dog\n", {}, r"'cat' in line 2, 'dog' in line 4"),
+        ('file,label\n0.jpg,"cat\n', {}, r"labels\.csv, line 2: .*quotation"),
+        ("file,label\n0.jpg,\n", {}, "no row has a label"),
+        ("", {}, "columns none"),
+        ("file,label\n0.jpg,cat\n", {"multi_label": True}, "--multi_label: a row"),
+        (b"\x00\x01\x02", {}, "is not text"),
+    ],
+)
+def test_tables_that_cannot_be_read(
+    tables: Path, content: str | bytes, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        table(tables, content, **options)
+
+
+def test_an_image_that_may_be_two(tables: Path) -> None:
+    (tables / "0.png").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"line 2: 0 may be 0\.jpg or 0\.png"):
+        table(tables, "id,label\n0,cat\n")

@@ -13,8 +13,8 @@ from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
+from vit_jax.tools.prepare import imagenet
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.readers import imagenet2012
 
 VALIDATION = [f"ILSVRC2012_val_{i:08}.JPEG" for i in (1, 2, 3)]
 # From TFDS's list: n01751748, n09193705 and n02105855.
@@ -30,14 +30,14 @@ def source(tmp_path: Path) -> Path:
         f"{synset}.tar": tar({f"{synset}_{i}.JPEG": jpeg(10 * k + i) for i in range(2)})
         for k, synset in enumerate(("n01440764", "n04399382"))
     }
-    (folder / imagenet2012.TRAIN[0]).write_bytes(tar(train))
+    (folder / imagenet.TRAIN[0]).write_bytes(tar(train))
     validation = {name: jpeg(100 + i) for i, name in enumerate(VALIDATION)}
-    (folder / imagenet2012.VALIDATION[0]).write_bytes(tar(validation))
+    (folder / imagenet.VALIDATION[0]).write_bytes(tar(validation))
     return folder
 
 
 def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
-    collection = imagenet2012.collection(CollectionRequest(str(source)))
+    collection = imagenet.imagenet2012(CollectionRequest(str(source)))
     assert collection.notes[0].startswith("Of the 1,000 synsets 998 have no tar, first n01443537")
     prepared(collection, tmp_path, SMALL)
     train = Tfds(str(tmp_path), "train", None, where="input")
@@ -62,7 +62,7 @@ def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
         (unpacked / "val" / name).write_bytes(jpeg(100 + i))
     digests = {
         prepared(
-            imagenet2012.collection(CollectionRequest(str(folder))), tmp_path / name, SMALL
+            imagenet.imagenet2012(CollectionRequest(str(folder))), tmp_path / name, SMALL
         ).digest
         for name, folder in (("one", source), ("other", unpacked))
     }
@@ -70,17 +70,17 @@ def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
 
 
 def test_one_of_the_tars_is_enough(source: Path) -> None:
-    (source / imagenet2012.TRAIN[0]).unlink()
-    notes = imagenet2012.collection(CollectionRequest(str(source))).notes
+    (source / imagenet.TRAIN[0]).unlink()
+    notes = imagenet.imagenet2012(CollectionRequest(str(source))).notes
     assert "train is left out" in notes[-1]
-    (source / imagenet2012.VALIDATION[0]).unlink()
+    (source / imagenet.VALIDATION[0]).unlink()
     with pytest.raises(UserError, match="holds neither ILSVRC2012_img_train"):
-        imagenet2012.collection(CollectionRequest(str(source)))
+        imagenet.imagenet2012(CollectionRequest(str(source)))
 
 
 def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) -> None:
     (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
-    data_set = prepared(imagenet2012.real(CollectionRequest(str(source))), tmp_path, SMALL)
+    data_set = prepared(imagenet.imagenet2012_real(CollectionRequest(str(source))), tmp_path, SMALL)
     assert list(data_set.assignment.left_out.values()) == ["no_label"]
     validation = Tfds(str(tmp_path), "validation", None, where="input")
     labels = {example.image: example.labels for example in validation.read(np.arange(2))}
@@ -103,7 +103,7 @@ def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) 
 def test_other_files_than_the_real_labels(source: Path, text: str, message: str) -> None:
     (source / "real.json").write_text(text)
     with pytest.raises(UserError, match=f"is not the list of ReaL labels: .*{message}"):
-        imagenet2012.real(CollectionRequest(str(source)))
+        imagenet.imagenet2012_real(CollectionRequest(str(source)))
 
 
 V2 = {f"{number}/{i}.jpeg": jpeg(7 * number + i) for number in (0, 11, 999) for i in range(2)}
@@ -118,7 +118,7 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
         (tmp_path / folder / name).write_bytes(data)
     one, other = (
         prepared(
-            imagenet2012.version_2(CollectionRequest(str(source))),
+            imagenet.imagenet_v2(CollectionRequest(str(source))),
             tmp_path / "out" / source.name,
             SMALL,
         )
@@ -136,10 +136,10 @@ def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.tar.gz"
         path.write_bytes(data)
         with pytest.raises(UserError, match=rf"{number}\.tar\.gz: not a tar, or damaged"):
-            prepared(imagenet2012.version_2(CollectionRequest(str(path))), tmp_path / "out", SMALL)
+            prepared(imagenet.imagenet_v2(CollectionRequest(str(path))), tmp_path / "out", SMALL)
 
 
 def test_folders_that_are_not_classes(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
     with pytest.raises(UserError, match="folder of folders 0"):
-        imagenet2012.version_2(CollectionRequest(str(tmp_path)))
+        imagenet.imagenet_v2(CollectionRequest(str(tmp_path)))

@@ -1,21 +1,40 @@
-"""Tar archives, also inside others: their members and the locations of these, in place."""
+"""Tar archives, also inside others, read in place, and the samples of WebDataset's tars.
+
+WebDataset (https://github.com/webdataset/webdataset): files with the same name but for the
+extension make a sample: `0017.jpg` and `0017.cls`, a number or a name as text; or `0017.json` with
+a field for the class or classes. A name ends at its first dot: `clip.01.jpg` and `clip.02.jpg` are
+two fields of the sample `clip`, and neither is its image.
+"""
 
 from __future__ import annotations
 
 import errno
 import gzip
 import io
+import json
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import IO
+from typing import IO, NamedTuple
 
 from vit_jax.core.errors import UserError
-from vit_jax.tools.prepare.catalogue import ImageRow, Location, RowAndBytes
-from vit_jax.tools.prepare.collection import Part
+from vit_jax.core.image_files import is_hidden, is_image_name
+from vit_jax.tools.prepare.collection import (
+    Collection,
+    CollectionRequest,
+    ImageRow,
+    Labels,
+    Part,
+    RowAndBytes,
+    file_errors,
+)
+from vit_jax.tools.prepare.entries import BadLabelError, Reading, classes, source_files
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
+MAX_HEADER_BYTES, MAX_LABEL_BYTES = 2**20, 2**20
+SUFFIXES = (".tar", ".tar.gz", ".tgz")
+CLASS = "cls"
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
 _DAMAGE = (
     tarfile.TarError,
@@ -24,7 +43,6 @@ _DAMAGE = (
     zlib.error,
     RecursionError,  # of very many headers for one member
 )
-MAX_HEADER_BYTES = 2**20
 _LONG_HEADERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -44,9 +62,9 @@ def images(
     with Archive(part, decompress=True) as archive:
         for info, fault in archive.files():
             if fault:
-                yield archive.refused(info, fault), None
+                yield archive.row(info, info.name, fault), None
             else:
-                yield ImageRow(named(info.name), *archive.location(info)), archive.read(info)
+                yield archive.row(info, named(info.name)), archive.read(info)
 
 
 class Archive:
@@ -58,10 +76,8 @@ class Archive:
 
     def __init__(self, part: Part, *, decompress: bool = False) -> None:
         self._part = part
-        try:
+        with file_errors(part.path):
             file: IO[bytes] = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
-        except OSError as error:
-            raise UserError(f"{part.path} cannot be read: {error.strerror}.") from error
         if part.offset or part.nbytes is not None:
             size = (
                 part.nbytes if part.nbytes is not None else file.seek(0, io.SEEK_END) - part.offset
@@ -102,10 +118,8 @@ class Archive:
                 end = tar.offset
             self._file.seek(end)
             mark = self._file.read(tarfile.BLOCKSIZE)
-        except (*_DAMAGE, ValueError, OverflowError) as error:
-            raise self._damaged(str(error)) from error
-        except OSError as error:
-            raise self._unreadable(error) from error
+        except (*_DAMAGE, ValueError, OverflowError, OSError) as error:
+            raise self._error(error) from error
         if mark.count(0) != tarfile.BLOCKSIZE:
             raise self._damaged("its end is missing")
 
@@ -113,30 +127,27 @@ class Archive:
         """(member, its fault or ""), without folders."""
         return ((info, fault(info)) for info in self.infos() if not info.isdir())
 
-    def location(self, info: tarfile.TarInfo) -> Location:
-        """The location of a member's bytes; nowhere if the tar is compressed."""
+    def row(self, info: tarfile.TarInfo, name: str, *faults: str) -> ImageRow:
+        """The row of a member; it is located nowhere if the tar is compressed."""
+        row = ImageRow(name, faults=faults)
         if self._is_gzip:
-            return Location()
-        return Location(self._part.path, self._part.offset + info.offset_data, info.size)
-
-    def refused(self, info: tarfile.TarInfo, fault: str, prefix: str = "") -> ImageRow:
-        """The row of a member that must not be read."""
-        return ImageRow(prefix + info.name, *self.location(info), faults=(fault,))
+            return row
+        return row.located(self._part.path, self._part.offset + info.offset_data, info.size)
 
     def read(self, info: tarfile.TarInfo) -> bytes:
         """The bytes of a member."""
         try:
             self._file.seek(info.offset_data)
             data = self._file.read(info.size)
-        except _DAMAGE as error:
-            raise self._damaged(str(error)) from error
-        except OSError as error:
-            raise self._unreadable(error) from error
+        except (*_DAMAGE, OSError) as error:
+            raise self._error(error) from error
         if len(data) != info.size:
             raise self._damaged(f"it ends inside {info.name}")
         return data
 
-    def _unreadable(self, error: OSError) -> UserError:
+    def _error(self, error: Exception) -> UserError:
+        if not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile | ValueError):
+            return self._damaged(str(error))
         if error.errno == errno.EINVAL:  # an offset that no file can have
             return self._damaged("an absurd size")
         return UserError(f"{self._part.path} cannot be read: {error.strerror}.")
@@ -203,3 +214,91 @@ class FileSlice(io.RawIOBase):
         if not self.closed:
             self._file.close()
         super().close()
+
+
+def webdataset(request: CollectionRequest) -> Collection:
+    """The samples of WebDataset's tars. UserError: no tars, or the classes are not given."""
+    reading = Reading(classes(request), request.label_field or "", bool(request.multi_label))
+    return Collection(
+        name="webdataset",
+        description="Images of WebDataset tars.",
+        class_names=reading.classes.names,
+        parts=[
+            Part(file.name, "webdataset", str(file.path), split=file.split, reading=reading)
+            for file in source_files(request.source, SUFFIXES)
+        ],
+        multi_label=reading.several,
+    )
+
+
+class _Sample(NamedTuple):
+    """The members of a sample that are read; others, such as captions, are no images."""
+
+    key: str  # the path up to the first dot of the name
+    images: dict[str, RowAndBytes]  # by extension, all behind the first dot; in their order
+    twice: list[ImageRow]  # images with the name of another one
+    labels: list[bytes]  # the text with its label or labels; b"\0" for two texts
+
+
+def samples(part: Part) -> Iterator[RowAndBytes]:
+    """The samples of a tar, and its members that are not samples.
+
+    Each member that is an image has a row: that of its sample, or one that is left out.
+    """
+    assert part.reading is not None
+    label_extension = "json" if part.reading.label_field else CLASS
+    with Archive(part, decompress=True) as archive:
+        sample = _Sample("", {}, [], [])
+        for info, refused in archive.files():
+            path = PurePosixPath(info.name)
+            fault = refused or ("hidden" if any(map(is_hidden, path.parts)) else "")
+            if fault:
+                yield archive.row(info, f"{part.name}/{info.name}", fault), None
+                continue
+            row = archive.row(info, f"{part.name}/{info.name}")
+            stem, _, last = path.name.partition(".")
+            key, last = str(path.with_name(stem)), last.lower()
+            if key != sample.key:
+                yield from _rows(part, sample)
+                sample = _Sample(key, {}, [], [])
+            if is_image_name(path.name):
+                if last in sample.images:
+                    sample.twice.append(row._replace(faults=("same_member",)))
+                else:
+                    sample.images[last] = row, archive.read(info)
+            elif last == label_extension:
+                text = archive.read(info) if info.size <= MAX_LABEL_BYTES else b"\0"
+                sample.labels[:] = [text if sample.labels in ([], [text]) else b"\0"]
+        yield from _rows(part, sample)
+
+
+def _rows(part: Part, sample: _Sample) -> Iterator[RowAndBytes]:
+    """The image of a sample, and its others, which are left out."""
+    if not sample.key:  # before the first one
+        return
+    whole = next((name for name in sample.images if "." not in name), None)
+    if not sample.images:
+        yield ImageRow(f"{part.name}/{sample.key}", faults=("no_image",)), None
+    for name, (row, data) in sample.images.items():
+        if name != whole:
+            yield row._replace(faults=("dotted_name" if whole is None else "other_image",)), None
+            continue
+        try:
+            labels = _labels(sample.labels[0], part.reading) if sample.labels else ()
+        except UserError:  # about the list of classes
+            raise
+        except (ValueError, RecursionError):  # from JSON or UTF-8; BadLabelError
+            yield row._replace(faults=("bad_label",)), None
+        else:
+            yield row._replace(labels=labels), data
+    yield from ((row, None) for row in sample.twice)
+
+
+def _labels(text: bytes, reading: Reading | None) -> Labels:
+    assert reading is not None
+    if not reading.label_field:
+        return (reading.classes.label_in_text(text.decode().strip()),)
+    entry = json.loads(text)
+    if not isinstance(entry, dict):
+        raise BadLabelError(entry)
+    return reading.classes.labels(entry.get(reading.label_field), several=reading.several)

@@ -2,36 +2,43 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.class_names import normal, normal_names
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_hidden, is_image_name
-from vit_jax.tools.prepare.catalogue import ImageRow, Labels, RowAndBytes
 from vit_jax.tools.prepare.collection import (
     IMAGES_PER_PART,
     Collection,
     CollectionRequest,
+    ImageRow,
+    Labels,
     Part,
+    RowAndBytes,
+    file_errors,
     is_line,
 )
 from vit_jax.tools.prepare.faults import CONVERT
-from vit_jax.tools.prepare.readers.tars import MAX_MEMBER_BYTES
+from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
 
 
 def images(part: Part) -> Iterator[RowAndBytes]:
     """The part's files below its folder."""
     for name in part.files:
         path = Path(part.path, name)
-        try:
+        with file_errors(path):
             row = ImageRow(name, str(path), 0, path.stat().st_size)
             if row.nbytes > MAX_MEMBER_BYTES:
                 yield row._replace(faults=("too_large",)), None
             else:
                 yield row, path.read_bytes()
-        except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def not_read(part: Part) -> Iterator[RowAndBytes]:
+    """Rows of files that are not read; the part's reader is their fault."""
+    for name in part.files:
+        yield ImageRow(name, faults=(part.reader,)), None
 
 
 def parts_of_folder(
@@ -80,27 +87,25 @@ def collection(request: CollectionRequest) -> Collection:
         normal_names(names, str(root / where))  # no two of them are one name
     classes = sorted({normal(name) for names in of_classes.values() for name in names})
     labels = {name: label for label, name in enumerate(classes)}
-    passed_over = PassedOver()
-    for name in _entries(root):
-        if name not in folders:
-            passed_over.pass_over(root, name)
-    for split in folders if has_splits else ():
-        for name in _entries(root / split):
-            if name not in by_split[split]:
-                passed_over.pass_over(root, str(Path(split, name)))
-    parts = [
-        part
-        for split in (folders if has_splits else [None])
-        for name in (by_split[split] if split else folders)
-        for part in _parts(root, split, name, labels[normal(name)], passed_over)
-    ]
+    passed_over = PassedOver(root)
+    if has_splits:
+        passed_over.pass_over(name for name in _entries(root) if name not in folders)
+    for where, names in of_classes.items():
+        others = [name for name in _entries(root / where) if name not in names]
+        passed_over.pass_over(str(Path(where, name)) for name in others)
+    parts = []
+    for where, names in of_classes.items():
+        for name in names:
+            folder = str(Path(where, name))
+            files, label = passed_over.files_of_class(folder), labels[normal(name)]
+            parts += parts_of_folder(folder, root, files, where or None, (label,))
     if not parts:
         raise UserError(f"--source={root} holds no files as <class>/* or <split>/<class>/*.")
     return Collection(
         name="image_folder",
         description=f"Images of {root.name}.",
         class_names=classes,
-        parts=[*parts, *passed_over.parts(root)],
+        parts=[*parts, *passed_over.parts()],
         # Training ignores the orientation in data sets, but honours it in folders.
         policy={"rotated": CONVERT},
     )
@@ -122,60 +127,47 @@ def _are_splits(root: Path, folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 class PassedOver:
-    """Files below a folder that are not images of a class, by the fault that says why."""
+    """What is below a folder and not an image of a class, by the fault that says why."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._names: dict[str, list[str]] = {}
-
-    def pass_over(self, root: Path, name: str, *, inside: str = "") -> None:
-        """Notes what is called `name` below `root`, of a folder all that is in it.
-
-        inside: the fault of what is in it; that of what is not in a class by default.
-        """
-        path = root / name
-        if any(map(is_hidden, Path(name).parts)):
-            inside = "hidden"
-        if os.path.isdir(path) and not os.path.islink(path):
-            for entry in _entries(path):
-                self.pass_over(root, str(Path(name, entry)), inside=inside or "beside_classes")
-        else:
-            known = os.path.isfile(path) or os.path.isdir(path)
-            fault = (inside or "beside_classes") if known else "no_file"
-            self.add(fault, name)
 
     def add(self, fault: str, name: str) -> None:
         """Notes a file, or what else has a name."""
         self._names.setdefault(fault, []).append(name)
 
-    def parts(self, root: Path) -> list[Part]:
+    def pass_over(self, names: Iterable[str], fault: str = "beside_classes") -> None:
+        """Notes what is called so below the root, of a folder all that is in it."""
+        for name in names:
+            path = self._root / name
+            why = "hidden" if any(map(is_hidden, Path(name).parts)) else fault
+            if os.path.isdir(path) and not os.path.islink(path):
+                self.pass_over((str(Path(name, entry)) for entry in _entries(path)), why)
+            else:
+                known = os.path.isfile(path) or os.path.isdir(path)
+                self.add(why if known else "no_file", name)
+
+    def files_of_class(self, folder: str) -> list[str]:
+        """The files in a folder below the root; notes what else is in it."""
+        files = []
+        for name in _entries(self._root / folder):
+            file = str(Path(folder, name))
+            # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
+            if os.path.isfile(self._root / file) and not is_hidden(name):
+                files.append(file)
+            else:
+                self.pass_over([file], "nested")
+        return files
+
+    def parts(self) -> list[Part]:
         """Parts of rows without images, whose reader is the fault."""
         return [
-            Part(f"{fault}, {start + 1:,} ...", fault, str(root), files=tuple(some))
+            Part(f"{fault}, {start + 1:,} ...", fault, str(self._root), files=tuple(some))
             for fault, names in sorted(self._names.items())
             for start in range(0, len(names), IMAGES_PER_PART)
             for some in [names[start : start + IMAGES_PER_PART]]
         ]
-
-
-def not_read(part: Part) -> Iterator[RowAndBytes]:
-    """Rows of files that are not read; the part's reader is their fault."""
-    for name in part.files:
-        yield ImageRow(name, faults=(part.reader,)), None
-
-
-def _parts(
-    root: Path, split: str | None, class_name: str, label: int, passed_over: PassedOver
-) -> list[Part]:
-    folder = Path(split or "", class_name)
-    files = []
-    for name in _entries(root / folder):
-        file = str(folder / name)
-        # os.path.isfile, since DirEntry.is_file raises where links lead in a circle.
-        if os.path.isfile(root / file) and not is_hidden(name):
-            files.append(file)
-        else:
-            passed_over.pass_over(root, file, inside="nested")
-    return parts_of_folder(str(folder), root, files, split, (label,))
 
 
 def _folders(folder: Path) -> list[str]:
@@ -202,7 +194,5 @@ def _names(folder: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[str]:
-    try:
+    with file_errors(folder):
         return sorted(os.listdir(folder))
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error

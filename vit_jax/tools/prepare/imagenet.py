@@ -1,0 +1,305 @@
+"""ImageNet-21k and ImageNet-1k from the published archives, and other labels and images for them.
+
+ImageNet-21k (https://image-net.org) has a tar for each synset (n01440764.tar): 21,841 of them in
+`fall11_whole.tar`, 19,167 in `winter21_whole.tar.gz`; or a folder with the inner tars.
+
+ImageNet-1k (ILSVRC 2012): `ILSVRC2012_img_train.tar` is 1,000 tars in a tar,
+`ILSVRC2012_img_val.tar` 50,000 images without labels, which a text file in TFDS's package lists.
+ImageNet-V2 is 10,000 new images in folders named by class number
+(https://github.com/modestyachts/ImageNetV2): `imagenetv2-matched-frequency.tar.gz`, read as it is,
+compressed, with copies of the images in the work folder; or the folder in it. The sets have the
+names and the splits that TFDS gives them: imagenet2012, imagenet2012_real, imagenet_v2.
+"""
+
+import collections
+import dataclasses
+import functools
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from vit_jax.core import synsets
+from vit_jax.core.errors import UserError
+from vit_jax.core.image_files import is_hidden
+from vit_jax.tools.prepare import tars
+from vit_jax.tools.prepare.collection import (
+    Collection,
+    CollectionRequest,
+    Labels,
+    Part,
+    RowAndBytes,
+)
+from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
+
+ORDERS = ("released", "archive")  # of ImageNet-21k's classes
+TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
+VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
+REAL = "real.json"
+V2_SPLIT = "test"  # its name in TFDS
+MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
+_TAR_NAME = re.compile(r"(n\d{8})\.tar")
+# The only class of ImageNet-1k that is not in the list of ImageNet-21k.
+_TEDDY = "n04399382 teddy, teddy bear"
+
+
+def imagenet21k(request: CollectionRequest) -> Collection:
+    """All synsets of the source. UserError if it is not ImageNet-21k."""
+    known = synsets.names()
+    parts, others = _synset_tars(Path(request.source))
+    ids = [_synset_of(part) for part in parts]
+    order = list(known) if request.label_order == "released" else sorted(set(ids) & set(known))
+    labels = {synset: number for number, synset in enumerate(order)}
+    return Collection(
+        name="imagenet21k",
+        description="ImageNet-21k (https://image-net.org), images as published.",
+        class_names=[known[synset] for synset in order],
+        parts=[*_labelled(parts, labels), *others],
+        splits="test=25600,validation=25600,train=rest",
+        notes=[release(ids)],
+    )
+
+
+def release(ids: Sequence[str]) -> str:
+    """A sentence that names the archive with these synsets."""
+    fall = set(synsets.names()) - set(synsets.NOT_IN_FALL_2011)
+    if set(ids) == fall:
+        return f"All {len(fall):,} synsets of fall 2011."
+    if len(ids) == synsets.WINTER_2021 and set(ids) < fall:
+        return f"{len(ids):,} synsets, as many as winter 2021 has, all of them in fall 2011."
+    missing = sorted(fall - set(ids))
+    return (
+        f"{len(ids):,} synsets: neither fall 2011 ({len(fall):,}) nor winter 2021 "
+        f"({synsets.WINTER_2021:,}). Of fall 2011 {len(missing):,} are missing, "
+        f"first {', '.join(missing[:3])}."
+    )
+
+
+def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
+    """(parts of the tars, sorted, without labels; parts of what is left out).
+
+    UserError if there are no tars, or two of a synset.
+    """
+    passed_over = PassedOver(source)
+    parts = []
+    if source.is_dir():
+        names = sorted(path.name for path in source.iterdir())
+        tar_names = list(filter(_TAR_NAME.fullmatch, names))
+        parts = [Part(name, "tar", str(source / name)) for name in tar_names]
+        passed_over.pass_over(name for name in names if name not in tar_names)
+    elif source.is_file():
+        with tars.Archive(Part(source.name, "tar", str(source))) as archive:
+            for info, fault in archive.files():
+                name = PurePosixPath(info.name).name
+                if fault not in ("", "too_large"):  # as a tar may be
+                    passed_over.add(fault, info.name)
+                elif not _TAR_NAME.fullmatch(name):
+                    passed_over.add("hidden" if is_hidden(name) else "beside_classes", info.name)
+                else:
+                    parts.append(Part(name, "tar", str(source), info.offset_data, info.size))
+    else:
+        raise UserError(f"--source={source}: no such file or folder.")
+    if not parts:
+        raise UserError(
+            f"{source} holds no tars named as synsets (n01440764.tar ...): neither the archive as "
+            "published, nor a folder of the tars in it."
+        )
+    parts.sort(key=lambda part: part.name)
+    counts = collections.Counter(part.name for part in parts)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UserError(f"{source} holds {', '.join(twice[:5])} twice.")
+    return parts, passed_over.parts()
+
+
+def _synset_of(part: Part) -> str:
+    """The WordNet id of a part's images."""
+    return part.name.removesuffix(".tar")
+
+
+def _labelled(
+    parts: Sequence[Part], label: Mapping[str, int], *, split: str | None = None
+) -> list[Part]:
+    """The parts with the labels of their synsets. UserError if a synset has none."""
+    if unknown := [_synset_of(part) for part in parts if _synset_of(part) not in label]:
+        raise UserError(
+            f"{parts[0].path} has synsets that do not belong there: {', '.join(unknown[:5])} "
+            f"({len(unknown)} of {len(parts)})."
+        )
+    return [
+        dataclasses.replace(part, labels=(label[_synset_of(part)],), split=split) for part in parts
+    ]
+
+
+def imagenet2012(request: CollectionRequest) -> Collection:
+    """`train` and `validation`, or the one that exists. UserError if neither does."""
+    source = _folder(request.source)
+    names = classes()
+    train, validation = _first(source, TRAIN), _first(source, VALIDATION)
+    if train is None and validation is None:
+        raise UserError(
+            f"--source={source} holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor a folder of what "
+            f"is in them ({TRAIN[1]}, {VALIDATION[1]})."
+        )
+    label = {synset: number for number, synset in enumerate(names)}
+    parts: list[Part] = []
+    left_out: list[Part] = []
+    notes: list[str] = []
+    if train:
+        parts, left_out = _synset_tars(train)
+        missing = sorted(set(names) - set(map(_synset_of, parts)))
+        parts = _labelled(parts, label, split="train")
+        notes.append(
+            f"Of the {len(names):,} synsets {len(missing)} have no tar, first {missing[0]}."
+            if missing
+            else f"All {len(names):,} synsets have a tar."
+        )
+    if validation:
+        labels = {name: (label[synset],) for name, synset in _validation().items()}
+        parts += _images_of_validation(validation, labels)
+    for name, path in (("train", train), ("validation", validation)):
+        if not path:
+            notes.append(f"{name} is left out: {source} does not hold it.")
+    return Collection(
+        name="imagenet2012",
+        description="ImageNet-1k, ILSVRC 2012 (https://image-net.org), images as published.",
+        class_names=list(names.values()),
+        parts=[*parts, *left_out],
+        notes=notes,
+    )
+
+
+def imagenet2012_real(request: CollectionRequest) -> Collection:
+    """The validation images with all their labels; images without labels are set aside.
+
+    https://github.com/google-research/reassessed-imagenet, arXiv 2006.07159. UserError if the
+    images or real.json are missing, or real.json is damaged.
+    """
+    source = _folder(request.source)
+    validation, path = _first(source, VALIDATION), source / REAL
+    if validation is None or not path.is_file():
+        raise UserError(
+            f"--source={source} must hold {VALIDATION[0]} and {REAL} (of "
+            "https://github.com/google-research/reassessed-imagenet); one of them is missing."
+        )
+    labels = dict(zip(sorted(_validation()), _real_labels(path), strict=True))
+    return Collection(
+        name="imagenet2012_real",
+        description="ImageNet-1k's validation images with the ReaL labels (arXiv 2006.07159).",
+        class_names=list(classes().values()),
+        parts=_images_of_validation(validation, labels),
+        multi_label=True,
+    )
+
+
+def _folder(source: str) -> Path:
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UserError(f"--source={source} is not a folder: it should hold {VALIDATION[0]} ...")
+    return folder
+
+
+def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
+def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part]:
+    if not path.is_dir():
+        return [Part(path.name, "tar", str(path), split="validation", labels=labels)]
+    names = sorted(file.name for file in path.iterdir())
+    files = [name for name in names if name in labels]
+    if not files:
+        raise UserError(f"{path} holds no images named {next(iter(labels))} ...")
+    passed_over = PassedOver(path)
+    passed_over.pass_over((name for name in names if name not in labels), "no_label")
+    parts = parts_of_folder(path.name, path, files, "validation", labels)
+    return [*parts, *passed_over.parts()]
+
+
+@functools.cache
+def classes() -> dict[str, str]:
+    """WordNet id -> "n01440764 tench, Tinca tinca", in the order of the labels: sorted."""
+    names = synsets.names() | {_TEDDY.partition(" ")[0]: _TEDDY}
+    return {synset: names[synset] for synset in _tfds_list("labels.txt")}
+
+
+def _validation() -> dict[str, str]:
+    """File name -> WordNet id of the 50,000 validation images."""
+    listed = _tfds_list("validation_labels.txt")
+    return {f"ILSVRC2012_val_{i + 1:08}.JPEG": synset for i, synset in enumerate(listed)}
+
+
+def _tfds_list(name: str) -> list[str]:
+    """Lines of a file in TFDS's package, without importing it."""
+    spec = importlib.util.find_spec("tensorflow_datasets")
+    assert spec is not None and spec.origin is not None
+    path = Path(spec.origin).with_name("datasets") / "imagenet2012" / name
+    return path.read_text().split()
+
+
+def _real_labels(path: Path) -> list[Labels]:
+    """The labels of the images in the order of their names."""
+    wrong = f"{path} is not the list of ReaL labels: "
+    if path.stat().st_size > MAX_LIST_BYTES:
+        raise UserError(wrong + f"it is longer than {MAX_LIST_BYTES:,} bytes.")
+    try:
+        listed = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(wrong + f"not JSON ({error}).") from error
+    number, num_classes = len(_validation()), len(classes())
+    if not isinstance(listed, list) or len(listed) != number:
+        raise UserError(wrong + f"it should be a list of {number:,} lists of classes.")
+    for index, labels in enumerate(listed):
+        if not isinstance(labels, list) or not all(
+            type(label) is int and 0 <= label < num_classes for label in labels
+        ):
+            raise UserError(
+                wrong + f"entry {index} is not a list of classes in [0, {num_classes})."
+            )
+    return [tuple(sorted(set(labels))) for labels in listed]
+
+
+def imagenet_v2(request: CollectionRequest) -> Collection:
+    """The test images. UserError if the source is neither a tar nor a folder of numbered ones."""
+    source = Path(request.source)
+    if source.is_file():
+        parts = [Part(source.name, "numbered_tar", str(source), split=V2_SPLIT)]
+    else:
+        parts = _numbered_parts(source)
+    if not parts:
+        raise UserError(
+            f"--source={source}: neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
+        )
+    return Collection(
+        name="imagenet_v2",
+        description="ImageNet-V2 (arXiv 1902.10811), images as published.",
+        class_names=list(classes().values()),
+        parts=parts,
+    )
+
+
+def _numbered_parts(source: Path) -> list[Part]:
+    """Parts of the folders that are named by class number, and what else is there."""
+    names = sorted(file.name for file in source.glob("*"))
+    numbered = sorted((n for n in names if _label(n) and (source / n).is_dir()), key=int)
+    passed_over = PassedOver(source)
+    passed_over.pass_over((name for name in names if name not in numbered), "no_label")
+    files = {number: tuple(passed_over.files_of_class(number)) for number in numbered}
+    parts = [
+        Part(number, "files", str(source), files=some, split=V2_SPLIT, labels=_label(number))
+        for number, some in files.items()
+        if some
+    ]
+    return [*parts, *passed_over.parts()] if parts else []
+
+
+def numbered_images(part: Part) -> Iterator[RowAndBytes]:
+    """Images in the numbered folders of a tar, named `<number>/<file>`."""
+    for row, data in tars.images(part, named=lambda path: "/".join(PurePosixPath(path).parts[-2:])):
+        yield row._replace(labels=_label(row.name.partition("/")[0])), data
+
+
+def _label(folder: str) -> Labels:
+    """The label of a folder's images; () if its name is not a class number."""
+    is_one = folder.isascii() and folder.isdigit() and len(folder) <= 4
+    return (int(folder),) if is_one and int(folder) < len(classes()) else ()

@@ -1,1 +1,0 @@
-"""Readers of raw collections: folders, tars, JSON lines, Parquet files."""

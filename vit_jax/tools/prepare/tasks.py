@@ -1,0 +1,447 @@
+"""The tasks of a preparation, their progress, and where they run: processes here, or Apache Beam.
+
+The first task reads a part once, checks its images and writes its catalogue; the second writes a
+shard of the data set from the locations of its images.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file, write_text
+from vit_jax.core.screen import Screen, format_count
+from vit_jax.data.sources import tfds_writer
+from vit_jax.tools.prepare import evaluation_sets, image_folder, imagenet, records, tars
+from vit_jax.tools.prepare.collection import (
+    ImageRow,
+    Part,
+    RowAndBytes,
+    file_errors,
+    is_text,
+    write_catalogue,
+)
+from vit_jax.tools.prepare.faults import CONVERT, FAULTS, SET_ASIDE, Policy, check, strictest
+
+FILES = "files"  # of a folder
+READERS: dict[str, Callable[[Part], Iterator[RowAndBytes]]] = {
+    "tar": tars.images,
+    "numbered_tar": imagenet.numbered_images,
+    FILES: image_folder.images,
+    "webdataset": tars.samples,
+    "json_lines": records.json_lines,
+    "parquet": records.parquet_rows,
+    "tfds": evaluation_sets.examples,
+    # Files that a collection passes over, by the fault that says why.
+    **dict.fromkeys(FAULTS, image_folder.not_read),
+}
+MOST_OPEN_FILES = 64
+MOST_WORKERS = 1024  # processes
+PROGRESS_SUFFIX = ".progress"
+EVERY_SECS = 2.0
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartTask:
+    """A part to read."""
+
+    number: int  # from 0
+    part: Part
+    policy: Policy
+    max_pixels: int  # of an image
+    folder: str  # for catalogues and copies of images
+
+    @functools.cached_property
+    def catalogue(self) -> Path:
+        """The file to write; another one if the part's files or the options change.
+
+        UserError if the part does not exist any more.
+        """
+        part = self.part
+        # A folder's own time does not change when a file in it is replaced.
+        paths = [Path(part.path, name) for name in part.files] if part.reader == FILES else ()
+        state = []
+        for path in paths or [Path(part.path)]:
+            with file_errors(path):
+                stat = path.stat()
+            state.append((stat.st_size, stat.st_mtime_ns))
+        definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
+        digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
+        return Path(self.folder, f"{self.number:06}-{digest}.parquet")
+
+
+def read_part_or_message(task: PartTask) -> int | str:
+    """`read_part`, with a UserError returned as its message, so that the other parts go on."""
+    try:
+        return read_part(task)
+    except UserError as error:
+        return str(error)
+
+
+def read_part(task: PartTask) -> int:
+    """Writes the part's catalogue; returns the number of its images.
+
+    UserError if the part as a whole cannot be read.
+    """
+    path = task.catalogue
+    with ImageCopies(path.with_suffix(".images")) as copies:
+        images = READERS[task.part.reader](task.part)
+        watched = with_progress(images, task.part, path.with_suffix(PROGRESS_SUFFIX))
+        rows = [_checked(task, row, data, copies) for row, data in watched]
+    write_catalogue(path, rows)
+    return len(rows)
+
+
+def _checked(task: PartTask, row: ImageRow, data: bytes | None, copies: ImageCopies) -> ImageRow:
+    part, policy = task.part, task.policy
+    if not is_text(row.name):  # it cannot be written
+        name = row.name.encode("utf-8", "backslashreplace").decode()
+        row, data = ImageRow(name, faults=("unsafe_name",)), None
+    elif not is_text(row.path):
+        row = row.located()
+    if row.labels is None:
+        labels = part.labels
+        of_image = labels.get(row.name, ()) if isinstance(labels, Mapping) else labels
+        row = row._replace(labels=of_image)
+    row = row._replace(split=part.split)
+    if data is None:
+        (fault,) = row.faults
+        return row._replace(action=policy[fault])
+    row, stored = check(row, data, policy, task.max_pixels)
+    if not row.labels:
+        action = strictest((row.action, policy["no_label"]))
+        row = row._replace(faults=(*row.faults, "no_label"), action=action)
+    if row.action != SET_ASIDE and (stored is not data or not row.path):
+        return row.located(*copies.keep(stored))
+    return row if row.path else row._replace(nbytes=len(data))
+
+
+class ImageCopies(contextlib.ExitStack):
+    """A file of images, one behind the other, whose bytes in the collection cannot be stored."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def keep(self, data: bytes) -> tuple[str, int, int]:
+        """Appends an image; returns its path, offset and size in the finished file."""
+        if self._file is None:
+            temporary = self.enter_context(atomic_file(self._path))
+            self._file = self.enter_context(temporary.open("wb"))
+        location = str(self._path), self._file.tell(), len(data)
+        self._file.write(data)
+        return location
+
+
+def with_progress(images: Iterable[RowAndBytes], part: Part, path: Path) -> Iterator[RowAndBytes]:
+    """The same images; the file `path` holds the progress until they end."""
+    written = time.monotonic()
+    try:
+        for number, (row, data) in enumerate(images, 1):
+            yield row, data
+            if time.monotonic() - written >= EVERY_SECS:
+                written = time.monotonic()
+                with contextlib.suppress(OSError):  # other writes report a full disk
+                    path.write_text(f"{number} {_fraction(part, row, number)}")
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _fraction(part: Part, row: ImageRow, images: int) -> float:
+    """The fraction of the part that is read; 0 if it cannot be known before the end."""
+    if part.files:
+        return min(images / len(part.files), 1.0)
+    if row.path != part.path:
+        return 0.0
+    size = part.nbytes or Path(part.path).stat().st_size - part.offset
+    return min(max((row.offset + row.nbytes - part.offset) / size, 0.0), 1.0)
+
+
+class PartsBar:
+    """A bar of the parts that are read, with fractions of unfinished ones; of few, in percent.
+
+    Within it, another thread draws it every few seconds: a single part may take minutes.
+    """
+
+    FEW = 100
+
+    def __init__(self, screen: Screen, title: str, folder: Path, parts: int, done: int) -> None:
+        self._screen, self._title, self._folder, self._parts = screen, title, folder, parts
+        self._done, self._images = done, 0
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PartsBar:
+        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):  # of killed processes
+            path.unlink(missing_ok=True)
+        self._screen.bar(self._title, 0, max(self._parts, 1))  # the time counts from now on
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if kind is None:
+            self._screen.bar(self._title, self._parts, self._parts)
+
+    def add(self, images: int) -> None:
+        """Counts a part that is done, with so many images."""
+        with self._lock:
+            self._done += 1
+            self._images += images
+        self._draw(0, 0.0)
+
+    def unfinished(self) -> tuple[int, float]:
+        """Sums over the parts that are being read: images, and fractions of parts."""
+        images, parts = 0, 0.0
+        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):
+            with contextlib.suppress(OSError, ValueError):  # just removed, or half written
+                number, fraction = path.read_text().split()
+                images, parts = images + int(number), parts + float(fraction)
+        return images, parts
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY_SECS):
+            self._draw(*self.unfinished())
+
+    def _draw(self, images: int, parts: float) -> None:
+        with self._lock:
+            total = self._parts if self._parts >= self.FEW else 100
+            done = int((self._done + parts) / max(self._parts, 1) * total)
+            title = f"{self._title}, {format_count(self._images + images)} images"
+            # At 0 the time left is unknown; the end is shown once.
+            if 0 < done < total:
+                self._screen.bar(title + (", %" if total != self._parts else ""), done, total)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTask:
+    """A shard to write."""
+
+    path: str
+    note: str  # path of a file that records that the shard is written, and its contents
+    rows: tuple[ImageRow, ...]
+    multi_label: bool
+    weighted: bool
+
+    @property
+    def key(self) -> str:
+        """A hash of all inputs; a note with another one does not count."""
+        inputs = repr((self.rows, self.multi_label, self.weighted))
+        return hashlib.sha256(inputs.encode()).hexdigest()
+
+
+class WrittenShard(NamedTuple):
+    """The contents of a shard."""
+
+    examples: int
+    nbytes: int  # of its records
+    digest: str  # of names, labels and images in their order; hexadecimal
+
+
+def already_written(task: ShardTask) -> WrittenShard | None:
+    """The note of an earlier preparation; None: the shard has to be written."""
+    try:
+        note = json.loads(Path(task.note).read_text())
+        is_same = os.stat(task.path).st_size == note["file_bytes"] and note["key"] == task.key
+        return WrittenShard(**note["done"]) if is_same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_shard_and_name(task: ShardTask) -> tuple[str, WrittenShard]:
+    """`write_shard`, with the shard's path, since results come in any order."""
+    return task.path, write_shard(task)
+
+
+def write_shard(task: ShardTask) -> WrittenShard:
+    """Writes the shard, then its note."""
+    if earlier := already_written(task):
+        return earlier
+    digest, nbytes = hashlib.sha256(), 0
+
+    def records() -> Iterator[bytes]:
+        nonlocal nbytes
+        with contextlib.ExitStack() as stack:
+            files: dict[str, IO[bytes]] = {}
+            for row in task.rows:
+                image = _image(row, files, stack)
+                labels = row.labels or ()
+                digest.update(repr((row.name, labels, row.weights, len(image))).encode())
+                digest.update(image)
+                record = tfds_writer.example(
+                    image,
+                    labels,
+                    row.name,
+                    weights=row.weights,
+                    multi_label=task.multi_label,
+                    weighted=task.weighted,
+                )
+                nbytes += len(record)
+                yield record
+
+    with atomic_file(Path(task.path)) as temporary:
+        tfds_writer.write_records(temporary, records())
+        file_bytes = temporary.stat().st_size
+    written = WrittenShard(len(task.rows), nbytes, digest.hexdigest())
+    note = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": written._asdict()})
+    write_text(Path(task.note), note)
+    return written
+
+
+def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitStack) -> bytes:
+    """The bytes at a row's location, of a few `files` that stay open. UserError if they changed."""
+    with file_errors(row.path):
+        if row.path not in files:
+            if len(files) >= MOST_OPEN_FILES:
+                files.pop(next(iter(files))).close()
+            files[row.path] = stack.enter_context(open(row.path, "rb"))  # noqa: SIM115
+        files[row.path].seek(row.offset)
+        data = files[row.path].read(row.nbytes)
+    # The hash of a converted image is that of its original; nobody else changes the copy.
+    is_same = row.action == CONVERT or hashlib.sha256(data).digest() == row.sha256
+    if len(data) != row.nbytes or not is_same:
+        raise UserError(
+            f"{row.path} has been changed since it was checked: {row.name}. Give another "
+            "--version, or delete what was prepared so far."
+        )
+    return data
+
+
+def in_processes(workers: int) -> Callable[..., Iterator[object]]:
+    """A function that runs tasks in so many processes and yields results as they come."""
+
+    def run(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        if workers == 1:
+            yield from map(function, tasks)
+            return
+        # Not forked: a copy of a process with threads may deadlock.
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_watch)
+        try:
+            yield from _run(pool, function, tasks, ahead=2 * workers)
+        except BrokenProcessPool as error:
+            raise UserError(
+                "A worker was killed, perhaps because memory ran out: the same command goes on; "
+                "give it fewer --workers."
+            ) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            # Unfinished tasks may be killed, since files are written completely or not at all.
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    return run
+
+
+def _run(
+    pool: concurrent.futures.Executor,
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    ahead: int,
+) -> Iterator[Result]:
+    """Runs the tasks, at most `ahead` of them in the pool, since they may be large."""
+    waiting: set[concurrent.futures.Future[Result]] = set()
+    for task in tasks:
+        if len(waiting) >= ahead:
+            done, waiting = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
+            yield from (future.result() for future in done)
+        with _no_interrupts():
+            waiting.add(pool.submit(function, task))
+    for future in concurrent.futures.as_completed(waiting):
+        yield future.result()
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Delays Ctrl-C, and keeps it from processes started here: the parent ends its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _watch() -> None:
+    """Ends this worker with its parent, even if that is killed and cannot tell it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
+    """Like `in_processes`, on one machine or many. UserError if Beam is not installed.
+
+    Tasks and results are files in `folder`, which no other run uses, so the pipeline carries their
+    numbers only. All machines must see the source and the output under the same paths, on a shared
+    file system. They also need this package; --beam_flags tells Beam how they get it.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError as error:
+        raise UserError(
+            f"--runner=beam needs Apache Beam ({error}): pip install 'vit-jax-pretraining[beam]'."
+        ) from error
+
+    def run(function: Callable[[Any], object], tasks: Iterable[object]) -> Iterator[object]:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        number = 0
+        for number, task in enumerate(tasks, 1):
+            (folder / f"{number}.task").write_bytes(pickle.dumps(task))
+        if number:
+            with beam.Pipeline(options=PipelineOptions(list(beam_flags))) as pipeline:
+                numbers = pipeline | beam.Create(range(1, number + 1)) | beam.Reshuffle()
+                _ = numbers | beam.Map(run_task, function, str(folder))
+        for k in range(1, number + 1):
+            result = pickle.loads((folder / f"{k}.result").read_bytes())
+            if isinstance(result, Exception):
+                raise result
+            yield result
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return run
+
+
+def run_task(number: int, function: Callable[[Any], object], folder: str) -> None:
+    """Runs a task on a worker; errors of the user or the disk are results, too."""
+    path = Path(folder, f"{number}.result")
+    if path.exists():  # Beam may repeat a finished task
+        return
+    task = pickle.loads(path.with_suffix(".task").read_bytes())
+    try:
+        result = function(task)
+    except (UserError, OSError) as error:
+        result = error
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(pickle.dumps(result))

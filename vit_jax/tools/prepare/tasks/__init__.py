@@ -1,1 +1,0 @@
-"""Tasks that read parts and write shards, in processes here or on Apache Beam."""
