@@ -159,7 +159,6 @@ def _read(opened: Opened) -> ExternalWeights:
 def _holds(spec: Any, num_classes: int) -> bool:
     """Whether a model is a Dinov2, and not a plain ViT."""
     plain = ("position_at", "parallel", "qk_norm", "dense_bias", "norm", "pre_logits")
-    defaults = {name: getattr(ViTSpec, name) for name in plain}
     return (
         type(spec) is ViTSpec
         and spec.pool == ("cls_avg" if num_classes else "cls")
@@ -168,7 +167,7 @@ def _holds(spec: Any, num_classes: int) -> bool:
         and spec.mlp in ("mlp", "swiglu")
         and spec.qkv_bias in ("all", "none")
         and _mlp_ratio(spec) is not None
-        and all(getattr(spec, name) == default for name, default in defaults.items())
+        and all(getattr(spec, name) == getattr(ViTSpec, name) for name in plain)
     )
 
 
@@ -277,42 +276,31 @@ V3_CONFIG: dict[str, Any] = {
     "use_gated_mlp": False,
     "num_register_tokens": 0,
 }
-
-
 _V3_TABLE = """
-attention/qkv/kernel : LAYERS.{}.attention.[q_proj k_proj v_proj].weight
-attention/out/kernel : LAYERS.{}.attention.o_proj.weight
-mlp/gate/kernel      : LAYERS.{}.mlp.gate_proj.weight
-mlp/fc1/kernel       : LAYERS.{}.mlp.up_proj.weight
-mlp/fc2/kernel       : LAYERS.{}.mlp.down_proj.weight
+attention/qkv              : LAYERS.{}.attention.[q_proj k_proj v_proj]
+attention/[query value]_bias : LAYERS.{}.attention.[q_proj v_proj].bias
+attention/out              : LAYERS.{}.attention.o_proj
+mlp/gate                   : LAYERS.{}.mlp.gate_proj
+mlp/fc1                    : LAYERS.{}.mlp.up_proj
+mlp/fc2                    : LAYERS.{}.mlp.down_proj
+norm                       : norm
 """
-_V3_DENSE_BIASES = """
-attention/out/bias : LAYERS.{}.attention.o_proj.bias
-mlp/gate/bias      : LAYERS.{}.mlp.gate_proj.bias
-mlp/fc1/bias       : LAYERS.{}.mlp.up_proj.bias
-mlp/fc2/bias       : LAYERS.{}.mlp.down_proj.bias
-"""
-_V3_BIASES = {
-    "all": "attention/qkv/bias : LAYERS.{}.attention.[q_proj k_proj v_proj].bias",
-    "query_value": "attention/[query value]_bias : LAYERS.{}.attention.[q_proj v_proj].bias",
-    "none": "",
-}
 
 
 @functools.cache
 def v3_layout(layers: str, qkv_bias: str, dense_bias: bool, gated: bool) -> Layout:
     """The table for one of LAYERS and three fields of the model."""
-    dense = _V3_TABLE + (_V3_DENSE_BIASES if dense_bias else "")
-    if not gated:
-        dense = "\n".join(line for line in dense.splitlines() if "gate_proj" not in line)
-    tables = (
-        "patches : embeddings.patch_embeddings",
-        *(_TOKENS_TABLE, _NORMS_TABLE, dense, _V3_BIASES[qkv_bias]),
-        "norm : norm",
+    tables = ("patches : embeddings.patch_embeddings", _TOKENS_TABLE, _NORMS_TABLE, _V3_TABLE)
+    absent = (
+        *(() if qkv_bias == "all" else ("attention/qkv/bias",)),
+        *(() if qkv_bias == "query_value" else ("query_bias", "value_bias")),
+        *(() if dense_bias else ("out/bias", "gate/bias", "fc1/bias", "fc2/bias")),
+        *(() if gated else ("gate/kernel", "gate/bias")),
     )
+    present = rules(*(table.replace("LAYERS", layers) for table in tables))
     return Layout(
         "Hugging Face's DINOv3",
-        tuple(r for table in tables for r in rules(table.replace("LAYERS", layers))),
+        tuple(rule for rule in present if not rule.ours.endswith(absent)),
         ignored=(_MASK_TOKEN_PATTERN,),
         needed=(*_NEEDED, *(["qkv_bias"] if qkv_bias == "all" else [])),
     )
