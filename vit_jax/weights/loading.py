@@ -81,7 +81,7 @@ class Options(TypedDict, total=False):
 
 
 def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
-    """A trained model, in evaluation mode; an optimizer's state is not read.
+    """Loads a trained model, in evaluation mode; an optimizer's state is not read.
 
     Args:
       path: a work directory (its newest checkpoint), its checkpoints folder or a step's folder; or
@@ -98,7 +98,7 @@ def load(path: str | epath.Path, **options: Unpack[Options]) -> Any:
 
 
 def load_with_info(path: str | epath.Path, **options: Unpack[Options]) -> Loaded:
-    """Like `load`, with the name, class names and step."""
+    """Loads a model as `load` does, with its name, class names and step."""
     lazy = open_model(path, **options)
     return Loaded(
         model=nnx.merge(lazy.graph, lazy.read()),
@@ -278,7 +278,11 @@ def open_model(
     position_resize: str | None = None,
     scan: bool | None = None,
 ) -> LazyModel:
-    """The model that `load_with_info` would load, by shapes and shardings alone. UserError."""
+    """Opens a model by shapes and shardings alone; the arguments are those of `Options`.
+
+    Raises:
+      UserError: as in `load`.
+    """
     for word, choices in (
         (head, ("keep", "drop")),
         (position_resize or "bilinear", tuple(METHODS)),
@@ -358,7 +362,7 @@ def checkpoint_info(
     image_size: tuple[int, int] | None = None,
     num_heads: int | None = None,
 ) -> CheckpointInfo:
-    """Metadata of the checkpoint or file at `path`; for the arguments see `load` and `Options`.
+    """Reads metadata of the checkpoint or file at `path`; the arguments are as in `Options`.
 
     What is assumed of a file, since nothing states it, is said on stderr.
 
@@ -367,7 +371,7 @@ def checkpoint_info(
     """
     fetched = fetch(path)
     if not is_external(fetched.path):
-        info = _own(fetched.path)
+        info = _info_of_checkpoint(fetched.path)
         _check_heads(fetched, info.spec, num_heads)
         return info
     opened = detect_format.open_weights(Path(fetched.path))
@@ -390,7 +394,7 @@ def checkpoint_info(
     )
 
 
-def _own(path: str | epath.Path) -> CheckpointInfo:
+def _info_of_checkpoint(path: str | epath.Path) -> CheckpointInfo:
     """Metadata of one of this project's checkpoints."""
     try:
         folder = checkpoint_dir.find(path)
@@ -465,7 +469,7 @@ def _say_once(line: str) -> None:
 def is_external(path: str | epath.Path) -> bool:
     """Whether `path` is a file or folder of another project, not a checkpoint of this one.
 
-    Names of weights (online/) are none: `fetch` says where their files are.
+    It is not for names of weights: `fetch` gives their files.
     """
     # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))

@@ -228,8 +228,12 @@ def _read(opened: Opened) -> ExternalWeights:
         return _read_efficientnet(opened, match)
     if not match.is_bit:
         match = external.with_heads(opened, match, _heads(name))
+    # timm's arrays do not show whether the class token has a position.
+    arguments, class_position = external.section(config, "model_args"), None
+    if arguments.get("no_embed_class") is not None:
+        class_position = not external.flag(arguments, "no_embed_class", False)
     match, image_size = external.with_image_size(
-        opened, match, _stated_image_size(config), class_position=_class_position(config)
+        opened, match, _stated_image_size(config), class_position=class_position
     )
     _check_arguments(config, match)
     return external.external_weights(
@@ -239,14 +243,6 @@ def _read(opened: Opened) -> ExternalWeights:
         class_names=class_names(config, match.sizes.get("C", 0)),
         assumed=_assumed(config),
     )
-
-
-def _class_position(config: Mapping[str, Any]) -> bool | None:
-    """Whether the class token has a position, which timm's arrays do not show; None: unknown."""
-    arguments = external.section(config, "model_args")
-    if arguments.get("no_embed_class") is None:
-        return None
-    return not external.flag(arguments, "no_embed_class", False)
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
