@@ -20,11 +20,10 @@ from vit_jax.core.schema import config_file, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.methods import table as methods
-from vit_jax.optim.decay import WEIGHT_DECAY_MEANINGS
-from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS
+from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
 from vit_jax.optim.schedules import DECAYS
 from vit_jax.store.runs import RESERVED
-from vit_jax.training.evals import table as evals
+from vit_jax.training import evals
 from vit_jax.training.evals.kind import EvalConfig
 from vit_jax.training.objective import LOSSES
 

@@ -15,7 +15,7 @@ from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.vit import PLACES, PLAIN
-from vit_jax.optim.decay import kernels_only
+from vit_jax.optim.optimizers import kernels_only
 from vit_jax.parallel.mesh import AXES
 from vit_jax.training.state import state_layout
 

@@ -9,7 +9,7 @@ import pytest
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models.adapters import Adapters
-from vit_jax.optim import decay, matrices, patterns
+from vit_jax.optim import matrices, optimizers, patterns
 
 L, D, N, R, H, K = 3, 4, 3, 2, 2, 2
 QKV, FC = "blocks/block/attention/qkv/", "blocks/block/mlp/fc1/"
@@ -69,7 +69,7 @@ def test_a_wrong_pattern_beside_adapters(pattern):
 
 
 def test_factors_are_matrices_like_kernels():
-    assert decay.kernels_only(PARAMS)["blocks"]["block"]["mlp"]["fc1"]["lora_a"]
+    assert optimizers.kernels_only(PARAMS)["blocks"]["block"]["mlp"]["fc1"]["lora_a"]
     sizes = {
         name: matrices.split(name, jnp.ones(shape)).shape
         for name, shape in NAMED.items()

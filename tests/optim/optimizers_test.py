@@ -11,7 +11,7 @@ import pytest
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.optim import decay, optimizers
+from vit_jax.optim import optimizers
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 B1, B2, EPS, MOMENTUM = 0.9, 0.999, 1e-8, 0.9
@@ -197,7 +197,8 @@ GRADIENTS = [tree(seed) for seed in range(1, 1 + len(LRS))]
 
 
 @pytest.mark.parametrize(
-    ("name", "meaning"), list(itertools.product(optimizers.OPTIMIZERS, decay.WEIGHT_DECAY_MEANINGS))
+    ("name", "meaning"),
+    list(itertools.product(optimizers.OPTIMIZERS, optimizers.WEIGHT_DECAY_MEANINGS)),
 )
 def test_meanings_of_weight_decay(name, meaning):
     params, weight_decay = tree(0), 0.3
@@ -244,7 +245,7 @@ def test_lamb_may_see_query_key_and_value_as_one_matrix():
 
 
 # Whether `train/effective_weight_decay` equals what decay takes off, or is left out.
-DECOUPLED = [m for m in decay.WEIGHT_DECAY_MEANINGS if m != "coupled"]
+DECOUPLED = [m for m in optimizers.WEIGHT_DECAY_MEANINGS if m != "coupled"]
 WITH_SHRINKAGE = [*itertools.product(optimizers.OPTIMIZERS, DECOUPLED), ("sgd", "coupled")]
 
 
@@ -289,13 +290,13 @@ def test_no_effective_weight_decay_where_the_update_rule_hides_it(name):
     assert optimizers.effective_weight_decay(name, None, 1e-3, weight_decay=0.0, **fields) == 0
 
 
-@pytest.mark.parametrize("meaning", decay.WEIGHT_DECAY_MEANINGS)
+@pytest.mark.parametrize("meaning", optimizers.WEIGHT_DECAY_MEANINGS)
 def test_plain_sgd_takes_off_the_effective_weight_decay(meaning):
     zeros = jax.tree.map(np.zeros_like, tree(0))
     result = run(
         "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
     )
-    share = LRS[0] * decay.decay_per_lr(0.3, meaning, PEAK)
+    share = LRS[0] * optimizers.decay_per_lr(0.3, meaning, PEAK)
     for (name, after), before in zip(
         matrices(result).items(), matrices(tree(0)).values(), strict=True
     ):
@@ -402,3 +403,48 @@ def test_reads_exactly_the_fields_of_the_table(name):
 def test_wrong_fields_are_explained(name, changes, message):
     with pytest.raises(UserError, match=message):
         optimizers.create(name, **settings(**changes))
+
+
+def test_only_kernels_decay():
+    leaf = jnp.zeros(2)
+    params = {
+        "cls": leaf,
+        "posemb": {"table": leaf},
+        "blocks": {"norm1": {"scale": leaf, "bias": leaf}, "mlp": {"kernel": leaf, "bias": leaf}},
+        "kernel": {"bias": leaf},
+        "head": {"kernel": leaf, "kernel_scale": leaf},
+    }
+    assert optimizers.kernels_only(params) == {
+        "cls": False,
+        "posemb": {"table": False},
+        "blocks": {
+            "norm1": {"scale": False, "bias": False},
+            "mlp": {"kernel": True, "bias": False},
+        },
+        "kernel": {"bias": False},
+        "head": {"kernel": True, "kernel_scale": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("meaning", "weight_decay", "expected"),
+    [
+        ("lr_scaled", 0.1, 1e-4 * 0.1),
+        ("schedule_scaled", 1e-4, 0.1 * 1e-4),  # at a tenth of the peak
+        ("coupled", 0.1, 1e-4 * 0.1),
+    ],
+)
+def test_effective_weight_decay(meaning, weight_decay, expected):
+    actual = 1e-4 * optimizers.decay_per_lr(weight_decay, meaning, 1e-3)
+    assert actual == pytest.approx(expected)
+
+
+def test_unknown_meaning_names_the_nearest():
+    with pytest.raises(UserError, match="'lr_scaled'"):
+        optimizers.decay_per_lr(0.1, "lr_scale", 1e-3)
+
+
+def test_schedule_scaled_needs_a_peak():
+    with pytest.raises(UserError, match=r"optim\.lr=0"):
+        optimizers.decay_per_lr(0.1, "schedule_scaled", 0.0)
+    assert optimizers.decay_per_lr(0, "schedule_scaled", 0.0) == 0

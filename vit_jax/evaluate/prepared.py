@@ -14,7 +14,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core.screen import Screen
 from vit_jax.run.parts import inputs, preprocessing
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.training.evals.table import CLASSIFICATION
+from vit_jax.training.evals.classification import CLASSIFICATION
 from vit_jax.weights.loading import Loaded
 
 

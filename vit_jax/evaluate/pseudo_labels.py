@@ -34,7 +34,7 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
-from vit_jax.training.evals.split_reader import INDEX, SplitReader
+from vit_jax.training.evals.kind import INDEX, SplitReader
 
 UNLABELLED = "unlabelled"  # the evaluation whose images get labels
 _SHOWN = 5  # names of classes in a line

@@ -25,11 +25,10 @@ from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.runs import RESERVED
-from vit_jax.training.early_stopping import EarlyStopping
-from vit_jax.training.feed import BadImages
+from vit_jax.training.clock import EarlyStopping
+from vit_jax.training.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.training.method import Teacher
 from vit_jax.training.objective import Objective
-from vit_jax.training.skipped import NUMBER
 from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
 
@@ -218,7 +217,7 @@ class Progress:
     def show(self, step: int, values: Mapping[str, float], eta_secs: float) -> None:
         """Updates the line; the key facts come first, since narrow terminals cut it."""
         durations = self._durations
-        skipped = values.get(NUMBER, 0)
+        skipped = values.get(SKIPPED_IMAGES, 0)
         # A step whose batch is left out has no loss and no accuracy.
         of_step = {
             "loss {:.4f}": values.get("train/loss"),
@@ -281,7 +280,7 @@ def finished(
 ) -> None:
     """Prints the result after the last step, `end`, where it is, and what to do next."""
     screen.say(f"finished {end:,} steps")
-    if skipped := row.get(NUMBER):
+    if skipped := row.get(SKIPPED_IMAGES):
         screen.say(
             f"skipped  bad images {skipped:,.0f} times, by weight 0; named above when first met"
         )

@@ -183,10 +183,10 @@ class Session:
           NonFiniteError: a loss or gradient was not finite.
           UserError: there were too many bad images.
         """
-        scalars, counts = fetch((scalars, self._skipped.pending))
+        scalars, counts = fetch((scalars, self._skipped.uncommitted))
         stop_if_not_finite(scalars)
         announce.bad_images(self._screen, self.feed.bad_images)
-        row = self._skipped.settle(counts)
+        row = self._skipped.commit(counts)
         if Due.LOG in due:
             row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
             row |= self.clock.tick(step) | self._skipped.row()
@@ -219,7 +219,7 @@ class Session:
         """Shows the results, and writes all numbers to the log."""
         announce.results(self._screen, step, results)
         if row or results:
-            self._log.write(step, {**row, **results}, self._run.evals.drawn())
+            self._log.write(step, {**row, **results}, self._run.evals.take_pictures())
 
     def save(self, step: int, state: TrainState, results: dict[str, float], due: Due) -> None:
         """Begins to save the state, if it is due or the run ends."""

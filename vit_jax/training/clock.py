@@ -1,9 +1,11 @@
-"""When something is due, and the speed of a run, measured between logged steps."""
+"""When something is due, where a run ends early, and its speed between logged steps."""
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from vit_jax.training.feed import Feed
 
@@ -72,3 +74,68 @@ class Clock:
         started = time.perf_counter()
         yield
         self._since += time.perf_counter() - started
+
+
+class Stopped(NamedTuple):
+    """Where patience ran out.
+
+    Attributes:
+      step: of the last evaluation that was waited for.
+      best, best_step: the best value, and its evaluation; None and 0 if no value was finite.
+    """
+
+    step: int
+    best: float | None
+    best_step: int
+
+
+def stopped(
+    values: Iterable[tuple[int, float | None]], *, mode: str, patience: int, min_delta: float
+) -> Stopped | None:
+    """Where a run ends with these (step, value) of its evaluations, in order; None: nowhere yet.
+
+    It is the first step at which the last `patience` evaluations were no better than the best
+    before them by more than `min_delta`. A value that is None or not finite is no better.
+    """
+    sign = 1 if mode == "max" else -1
+    best: float | None = None
+    best_step = since = 0
+    for step, value in values:
+        number = math.nan if value is None else value
+        better = best is None or sign * (number - best) > min_delta
+        if math.isfinite(number) and better:
+            best, best_step, since = number, step, 0
+        else:
+            since += 1
+        if since == patience:
+            return Stopped(step, best, best_step)
+    return None
+
+
+@dataclasses.dataclass
+class EarlyStopping:
+    """Whether a run ends here: a function of all values of its metric so far.
+
+    The values of a resumed run are those of its log, so it ends where it would have ended.
+    """
+
+    metric: str | None  # None: it never ends early
+    mode: str
+    patience: int
+    min_delta: float
+    _values: dict[int, float | None] = dataclasses.field(default_factory=dict)
+
+    def add(self, step: int, row: Mapping[str, float | None]) -> None:
+        """Adds what was logged for `step`."""
+        if self.metric is not None and self.metric in row:
+            self._values[step] = row[self.metric]
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Where the run ends by what was added; None: nowhere yet."""
+        return stopped(
+            sorted(self._values.items()),
+            mode=self.mode,
+            patience=self.patience,
+            min_delta=self.min_delta,
+        )

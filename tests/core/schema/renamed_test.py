@@ -12,7 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs
 from vit_jax.train import train
-from vit_jax.training.evals import table as evals
+from vit_jax.training import evals
 
 LATER = ("loss.binarize_targets=true", "loss.kind=sigmoid", "optim.grad_accum_steps=2")
 

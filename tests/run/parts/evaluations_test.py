@@ -15,7 +15,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.source import DerivedSource
 from vit_jax.run.parts import eval_data, evaluations, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.training.evals.table import FrozenConfig
+from vit_jax.training.evals.frozen import FrozenConfig
 
 DIGITS = tuple("0123456789")
 

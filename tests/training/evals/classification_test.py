@@ -14,8 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted
 from vit_jax.training.evals.classification import ClassificationConfig
-from vit_jax.training.evals.kind import EvalInputs
-from vit_jax.training.evals.split_reader import SplitReader
+from vit_jax.training.evals.kind import EvalInputs, SplitReader
 from vit_jax.training.objective import Objective
 
 RIGHT, WRONG = (9, 0, 0), (0, 9, 0)  # of class 0

@@ -14,10 +14,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot, neighbours
 from vit_jax.probes.rank import rank_me
-from vit_jax.training.evals.feature_cache import FeatureCache
-from vit_jax.training.evals.features import FeatureReader
-from vit_jax.training.evals.frozen import Frozen, FrozenConfig
-from vit_jax.training.evals.split_reader import SplitReader
+from vit_jax.training.evals.frozen import FeatureCache, FeatureReader, Frozen, FrozenConfig
+from vit_jax.training.evals.kind import SplitReader
 from vit_jax.training.objective import Objective
 
 BATCH = 4

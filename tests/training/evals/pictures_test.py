@@ -29,9 +29,9 @@ def test_pictures_are_kept_apart_from_numbers_until_the_next_run():
     evals = Evals({"look": (Drawing(), Cadence(2, 4))})
     run = lambda step: evals.run(step, {"": 1, "_ema": 2}, lambda *_: None)
     assert run(2) == {"look/number": 1, "look_ema/number": 2}
-    assert evals.drawn() == {"look/picture": b"png of 1", "look_ema/picture": b"png of 2"}
-    assert evals.drawn() == {}
-    assert (run(3), evals.drawn()) == ({}, {})
+    assert evals.take_pictures() == {"look/picture": b"png of 1", "look_ema/picture": b"png of 2"}
+    assert evals.take_pictures() == {}
+    assert (run(3), evals.take_pictures()) == ({}, {})
 
 
 @pytest.mark.slow

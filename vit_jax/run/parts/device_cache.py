@@ -22,7 +22,7 @@ from vit_jax.data.ops import table as ops
 from vit_jax.data.source import Source
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run.memory import device_memory
-from vit_jax.training.device_feed import CachedSet
+from vit_jax.training.feed import CachedSet
 from vit_jax.training.objective import Batch
 
 DEVICE = "device"

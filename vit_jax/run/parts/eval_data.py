@@ -22,8 +22,9 @@ from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import objective
-from vit_jax.training.evals.table import CLASSIFICATION, FROZEN, FrozenConfig
-from vit_jax.training.feed import BadImages, Feed, own_rows
+from vit_jax.training.evals.classification import CLASSIFICATION
+from vit_jax.training.evals.frozen import FROZEN, FrozenConfig
+from vit_jax.training.feed import BadImages, Feed, local_rows
 from vit_jax.weights import external
 
 SYNTHETIC = "synthetic"
@@ -180,7 +181,7 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
         weighted=source.weighted,
     )
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
-    rows, num_batches = own_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
+    rows, num_batches = local_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
     split = SplitOfRun(where, source, c.preprocess)
     cached = functools.cache(lambda: cached_set(input, split, arrays))
 

@@ -19,15 +19,12 @@ from vit_jax.data.source import NO_LABEL
 from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.updates import ema_decay
-from vit_jax.training.clock import Cadence
-from vit_jax.training.early_stopping import EarlyStopping
-from vit_jax.training.evals import Evals
-from vit_jax.training.evals.classification import Scores
-from vit_jax.training.evals.feature_cache import FeatureCache
-from vit_jax.training.evals.kind import EvalInputs
+from vit_jax.training.clock import Cadence, EarlyStopping
+from vit_jax.training.evals import KINDS, Evals
+from vit_jax.training.evals.classification import CLASSIFICATION, Scores
+from vit_jax.training.evals.frozen import FeatureCache
+from vit_jax.training.evals.kind import EvalInputs, SplitReader
 from vit_jax.training.evals.pictures import Shown
-from vit_jax.training.evals.split_reader import SplitReader
-from vit_jax.training.evals.table import CLASSIFICATION, KINDS
 from vit_jax.training.objective import Objective
 from vit_jax.training.state import EMA_ENDING
 

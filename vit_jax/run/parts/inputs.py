@@ -18,7 +18,7 @@ from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.examples import in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size, view_sizes
 from vit_jax.training import objective
-from vit_jax.training.feed import Feed, own_rows
+from vit_jax.training.feed import Feed, local_rows
 from vit_jax.training.method import view_names
 from vit_jax.training.objective import Batch
 
@@ -80,7 +80,7 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
 
     With input.cache=device, their images are made there.
     """
-    c, rows = config.input, own_rows(layout["weight"])
+    c, rows = config.input, local_rows(layout["weight"])
     if device_cache.is_cached(c):
         cached = device_cache.cached_set(c, SplitOfRun("input", source, c.preprocess), layout)
         order = stream(c, source, seed=config.seed)

@@ -18,13 +18,12 @@ from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
 from vit_jax.training.clock import Clock
-from vit_jax.training.feed import Feed
+from vit_jax.training.feed import SKIPPED_IMAGES, Feed, SkippedImages
 from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
 from vit_jax.training.loggers.tensorboard import TensorBoard
 from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
 from vit_jax.training.method import Teacher
 from vit_jax.training.run_log import Logger, RunLog
-from vit_jax.training.skipped import NUMBER, SkippedImages
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
@@ -115,7 +114,7 @@ def skipped_images(
     """Counts bad images, continuing from where the run stopped."""
     return SkippedImages(
         feed.bad_images,
-        before=log.last(NUMBER) or 0.0,
+        before=log.last(SKIPPED_IMAGES) or 0.0,
         step=start_step,
         batch_size=config.input.batch_size,
         num_examples=source.num_examples,

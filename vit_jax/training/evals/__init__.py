@@ -1,4 +1,6 @@
-"""A run's evaluations, each with its own cadence."""
+"""The table of evaluations, config.evals.<name>.kind, and those of a run, each with its cadence."""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -6,12 +8,26 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from vit_jax.core.schema import entry_points
 from vit_jax.training.clock import Cadence
-from vit_jax.training.evals.kind import Evaluator
+from vit_jax.training.evals.classification import CLASSIFICATION, ClassificationConfig
+from vit_jax.training.evals.frozen import FROZEN, FrozenConfig
+from vit_jax.training.evals.kind import EvalConfig, Evaluator
+from vit_jax.training.evals.pictures import PICTURES, PicturesConfig
 
-Progress = Callable[[str, int, int], None]  # name, batches done, batches in all
-
+NamedProgress = Callable[[str, int, int], None]  # name, batches done, batches in all
 Stop = Any  # its bool is whether a stop was requested
+
+KINDS: dict[str, type[EvalConfig]] = {
+    CLASSIFICATION: ClassificationConfig,
+    FROZEN: FrozenConfig,
+    PICTURES: PicturesConfig,
+}
+
+
+def find(kind: str) -> type[EvalConfig]:
+    """The dataclass of a kind's fields; what all kinds have if there is none of this name."""
+    return KINDS.get(kind) or entry_points.find("evaluators", kind) or EvalConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +37,7 @@ class Evals:
     by_name: Mapping[str, tuple[Evaluator, Cadence]]
     _pictures: dict[str, bytes] = dataclasses.field(default_factory=dict, init=False)
 
-    def drawn(self) -> dict[str, bytes]:
+    def take_pictures(self) -> dict[str, bytes]:
         """PNG files drawn since the last call, by "<eval name><ending>/<picture>"."""
         pictures = dict(self._pictures)
         self._pictures.clear()
@@ -35,7 +51,7 @@ class Evals:
         self,
         step: int,
         weights: Mapping[str, Any],
-        progress: Progress,
+        progress: NamedProgress,
         stop: Stop = False,
         together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
         done: Collection[str] = (),

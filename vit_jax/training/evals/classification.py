@@ -15,8 +15,7 @@ from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.data.source import Source
 from vit_jax.models import head
 from vit_jax.probes import calibration as probabilities
-from vit_jax.training.evals.kind import EvalConfig, EvalInputs
-from vit_jax.training.evals.split_reader import INDEX, Progress
+from vit_jax.training.evals.kind import INDEX, EvalConfig, EvalInputs, Progress
 from vit_jax.training.objective import top_k_correct
 
 CLASSIFICATION = "classification"

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from vit_jax.core.schema.fields import field
 from vit_jax.models.observe import chunks
 from vit_jax.parallel import mesh as meshes
-from vit_jax.training.evals.kind import EvalConfig, EvalInputs
+from vit_jax.training.evals.kind import EvalConfig, EvalInputs, Progress
 
 NUMBERS = (
     "filters_explained", "positions_row_plus_column", "first_distance_px", "last_distance_px",
@@ -79,9 +79,7 @@ class Pictures:
         self._shown: Shown | None = None
         self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(mesh))
 
-    def run(
-        self, params: Any, progress: Callable[[int, int], None], stop: Any
-    ) -> dict[str, float | bytes]:
+    def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float | bytes]:
         """Numbers and PNG files by name."""
         # These import matplotlib, which no other evaluation needs.
         from vit_jax.draw import of_attention, of_weights

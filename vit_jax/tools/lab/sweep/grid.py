@@ -26,7 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, renamed, strict
 from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
-from vit_jax.training.evals.table import KINDS
+from vit_jax.training.evals import KINDS
 
 FILE = "sweep.json"
 CONFIG, SEED = "config", "seed"  # the axis of config files, and of seeds

@@ -22,7 +22,7 @@ from vit_jax.core.tables import csv_text
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED
 from vit_jax.tools.lab.sweep.grid import SEED, Point
-from vit_jax.training.early_stopping import stopped
+from vit_jax.training.clock import stopped
 
 CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
 EARLY = ("metric", "mode", "patience", "min_delta")
