@@ -52,24 +52,24 @@ class Study(NamedTuple):
     budgets: tuple[float, ...] = ()
 
 
-def check(asked: Study) -> None:
+def check(request: Study) -> None:
     """UserError if it is wrong in itself."""
-    if not asked.grid.axes:
+    if not request.grid.axes:
         raise UserError(
             "The grid is empty: it is a single training. Give values with commas between them, "
             "such as --config.model.name=ViT-Ti/16,ViT-S/16 --config.input.subset_fraction=0.1,1 "
             "--config.total.epochs=10,30."
         )
-    if asked.law is not None and asked.law not in scaling_law.PARAMETERS:
-        raise UserError(f"--law={asked.law}: {nearest(asked.law, scaling_law.PARAMETERS)}")
-    for budget in asked.budgets:
+    if request.law is not None and request.law not in scaling_law.PARAMETERS:
+        raise UserError(f"--law={request.law}: {nearest(request.law, scaling_law.PARAMETERS)}")
+    for budget in request.budgets:
         if not 0 < budget < float("inf"):
             raise UserError(f"--budget={budget:g}: give exaFLOPs, numbers above 0.")
 
 
 def study(
     folder: epath.Path,
-    asked: Study,
+    request: Study,
     options: SweepOptions,
     *,
     trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
@@ -85,22 +85,22 @@ def study(
       TrainingsFailed: some trainings have failed; the others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    every, known, rows = _begin(folder, asked, say)
+    every, known, rows = _begin(folder, request, say)
     failed = None
     with workdir_lock.alone_in(folder):
         if any(row.state != "finished" for row in rows):
             errors = ErrorCollector()
-            sweeps.check_values(asked.grid, folder / TRAININGS, errors)
+            sweeps.check_values(request.grid, folder / TRAININGS, errors)
             errors.raise_all()
             try:
-                sweeps.sweep(folder / TRAININGS, asked.grid, options, trainer)
+                sweeps.sweep(folder / TRAININGS, request.grid, options, trainer)
             except TrainingsFailed as error:
                 failed = error
         rows = progress.look_at(every, folder / TRAININGS)
-        metric = asked.metric or progress.choose_metric(rows)
-        config = asked.grid.common.get(CONFIG) or ", ".join(asked.grid.axes[CONFIG])
+        metric = request.metric or progress.choose_metric(rows)
+        config = request.grid.common.get(CONFIG) or ", ".join(request.grid.axes[CONFIG])
         found = points.collect(rows, known)
-        made = results.result(config, found, metric, asked.law or DEFAULT_LAW, asked.budgets)
+        made = results.result(config, found, metric, request.law or DEFAULT_LAW, request.budgets)
         workdir.make(folder)
         results.write(folder, made)
         page.write(folder, made)
@@ -112,22 +112,22 @@ def study(
     return made
 
 
-def dry_run(folder: epath.Path, asked: Study, options: SweepOptions, say: Say = print) -> None:
+def dry_run(folder: epath.Path, request: Study, options: SweepOptions, say: Say = print) -> None:
     """Shows what each training costs, and its command. Reads data only where a size is missing."""
-    _begin(folder, asked, say)
-    sweeps.dry_run(folder / TRAININGS, asked.grid, options)
+    _begin(folder, request, say)
+    sweeps.dry_run(folder / TRAININGS, request.grid, options)
 
 
 def _begin(
-    folder: epath.Path, asked: Study, say: Say
+    folder: epath.Path, request: Study, say: Say
 ) -> tuple[list[Point], dict[str, Cost], list[PointProgress]]:
     """All points of the folder and the grid, their costs, which are shown, and their progress."""
-    check(asked)
+    check(request)
     grid.check_folder(folder, "study")
     sweeps.leave_devices_alone()
-    every, _ = grid.add(folder / TRAININGS, asked.grid)
-    if asked.metric is not None:
-        _check_metric(asked.metric, every)
+    every, _ = grid.add(folder / TRAININGS, request.grid)
+    if request.metric is not None:
+        _check_metric(request.metric, every)
     known = points.costs(every)
     rows = progress.look_at(every, folder / TRAININGS)
     found = points.collect(rows, known)
@@ -136,7 +136,7 @@ def _begin(
     total = sum(known[row.point.name].exaflops for row in rows)
     left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
     say(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
-    _check_law(asked.law, found)
+    _check_law(request.law, found)
     return every, known, rows
 
 
@@ -168,14 +168,14 @@ FLAGS = flags.FLAGS
 def main(_: list[str]) -> None:
     """The command."""
     folder, options = sweeps.read_flags("give the study a folder of its own: runs/study")
-    asked = Study(
+    request = Study(
         grid.of_config(FLAGS.config, FLAGS.config_override),
         FLAGS.metric,
         FLAGS.law,
         tuple(map(_budget, FLAGS.budget)),
     )
     sweeps.run_or_show(
-        folder, lambda: study(folder, asked, options), lambda: dry_run(folder, asked, options)
+        folder, lambda: study(folder, request, options), lambda: dry_run(folder, request, options)
     )
 
 

@@ -146,33 +146,31 @@ def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: 
 def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     """The contents of transfer.json: as they are there, else of what was looked at now."""
     check_folder(folder, "transfer")
-    asked = {field: getattr(task, field) for field in FIXED}
-    there = workdir.read_json(
-        folder / FILE, _checked, "Delete it, and give the same command again."
-    )
-    if there:
+    fixed = {field: getattr(task, field) for field in FIXED}
+    kept = workdir.read_json(folder / FILE, _checked, "Delete it, and give the same command again.")
+    if kept:
         changes = [
-            f"\n  {field}: {there['task'].get(field)!r} there, {value!r} here"
-            for field, value in asked.items()
-            if there["task"].get(field) != value
+            f"\n  {field}: {kept['task'].get(field)!r} there, {value!r} here"
+            for field, value in fixed.items()
+            if kept["task"].get(field) != value
         ]
         if changes:
             raise UserError(
                 f"{folder} belongs to another transfer:{''.join(changes)}\nGive another --workdir."
             )
-        if _is_complete(folder, task, Splits(**there["splits"]), there["weights"]):
-            return there
-    weights_from = there["weights"] if there else pinned(task.checkpoint)
+        if _is_complete(folder, task, Splits(**kept["splits"]), kept["weights"]):
+            return kept
+    weights_from = kept["weights"] if kept else pinned(task.checkpoint)
     splits, notes = check_all(task, weights_from, folder)
-    if there and splits._asdict() != there["splits"]:
+    if kept and splits._asdict() != kept["splits"]:
         raise UserError(
-            f"{folder} began with other splits: {spell(there['splits'])}; now they are "
+            f"{folder} began with other splits: {spell(kept['splits'])}; now they are "
             f"{spell(splits._asdict())}. If the data have changed, give another --workdir."
         )
     say(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
         say(f"note     {note}")
-    return there or {"task": asked, "splits": splits._asdict(), "weights": weights_from}
+    return kept or {"task": fixed, "splits": splits._asdict(), "weights": weights_from}
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:

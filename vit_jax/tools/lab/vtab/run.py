@@ -101,7 +101,7 @@ def _folder(task: VtabTask, root: str) -> str | None:
         return None
 
 
-def _tell_missing(names: Sequence[str], asked: Sequence[str], root: str) -> None:
+def _tell_missing(names: Sequence[str], request: Sequence[str], root: str) -> None:
     """Raises the UserError about data sets that are not there."""
     by_folder: dict[str, list[str]] = {}
     for name in names:
@@ -112,8 +112,8 @@ def _tell_missing(names: Sequence[str], asked: Sequence[str], root: str) -> None
     first = next(iter(by_folder))
     by_hand = [folder for folder in by_folder if folder.startswith(_BY_HAND)]
     what = "is not there" if not files.is_folder(root) else f"lacks {len(by_folder)} data sets"
-    rest = [name for name in asked if name not in names]
-    remedy = f"--leave_out={','.join(names)}" if len(asked) == len(TASKS) else ""
+    rest = [name for name in request if name not in names]
+    remedy = f"--leave_out={','.join(names)}" if len(request) == len(TASKS) else ""
     remedy = remedy or f"--tasks={','.join(rest)}"
     raise UserError(
         f"--data={root} {what}:{lines}\n"
@@ -203,7 +203,7 @@ class VtabRun(NamedTuple):
 
 def vtab(
     folder: epath.Path,
-    asked: VtabRun,
+    request: VtabRun,
     options: SweepOptions,
     *,
     trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
@@ -219,12 +219,12 @@ def vtab(
         some tasks have failed, after all others are done.
       Preempted: on a signal; what ran has saved.
     """
-    names = asked.names()
-    found = find_data(names, asked.root)
-    pinned = _begin(folder, asked)
-    wanted = {name: transfer_task(asked, name, found[name], pinned) for name in names}
+    names = request.names()
+    found = find_data(names, request.root)
+    pinned = _begin(folder, request)
+    wanted = {name: transfer_task(request, name, found[name], pinned) for name in names}
     _check(folder, wanted, pinned)
-    summary = VtabSummary(asked.checkpoint, pinned, asked.config, [], names)
+    summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
     for number, (name, task) in enumerate(wanted.items(), start=1):
         say(f"task     {name}, {number} of {len(names)}, of {found[name].name}")
         of_task, why = options._replace(name=f"{options.name}-{name}"), ""
@@ -246,34 +246,34 @@ def vtab(
     return summary
 
 
-def dry_run(folder: epath.Path, asked: VtabRun, options: SweepOptions, say: Say = print) -> None:
+def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions, say: Say = print) -> None:
     """Checks all that `vtab` checks at its start, and shows the commands of the trainings."""
-    names = asked.names()
-    found = find_data(names, asked.root)
-    pinned = transfers.pinned(asked.checkpoint)
+    names = request.names()
+    found = find_data(names, request.root)
+    pinned = transfers.pinned(request.checkpoint)
     for name in names:
         say(f"task     {name}, of {found[name].name}")
-        task = transfer_task(asked, name, found[name], pinned)
+        task = transfer_task(request, name, found[name], pinned)
         transfers.dry_run(folder / name, task, options, say)
 
 
-def transfer_task(asked: VtabRun, name: str, found: TaskData, pinned: str | None) -> TransferTask:
+def transfer_task(request: VtabRun, name: str, found: TaskData, pinned: str | None) -> TransferTask:
     """The transfer of a task, by the benchmark's splits; pixels are normalised as the weights say.
 
     The overrides that are asked for come last, and win.
     """
     task = TASKS[name]
-    file, _, variant = asked.config.partition(":")
+    file, _, variant = request.config.partition(":")
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
-    overrides = [f"input.data_dir={found.folder}", *_normalisation(pinned), *asked.overrides]
+    overrides = [f"input.data_dir={found.folder}", *_normalisation(pinned), *request.overrides]
     return TransferTask(
         pinned or NO_CHECKPOINT,
         grid.of_config(config, overrides),
         choose_split=task.train,
         held_out_split=task.held_out,
         evaluation="test",
-        seeds=asked.seeds,
-        choose_seeds=asked.choose_seeds,
+        seeds=request.seeds,
+        choose_seeds=request.choose_seeds,
     )
 
 
@@ -285,13 +285,13 @@ def _normalisation(pinned: str | None) -> list[str]:
     return [f"input.mean={list(about.mean)}", f"input.std={list(about.std)}"]
 
 
-def _begin(folder: epath.Path, asked: VtabRun) -> str | None:
+def _begin(folder: epath.Path, request: VtabRun) -> str | None:
     """The checkpoint: as the run began, else pinned now. UserError for another run's folder."""
-    fixed = {"checkpoint": asked.checkpoint, "config": asked.config}
+    fixed = {"checkpoint": request.checkpoint, "config": request.config}
     file = folder / FILE
     kept = workdir.read_json(file, _checked, "Delete it, and run again.")
     if kept is None:
-        kept = fixed | {"weights": transfers.pinned(asked.checkpoint)}
+        kept = fixed | {"weights": transfers.pinned(request.checkpoint)}
         workdir.make(folder)
         workdir.save(file, json.dumps(kept, indent=2) + "\n")
     for field, value in fixed.items():
@@ -361,7 +361,7 @@ def main(_: list[str]) -> None:
     if not FLAGS.data:
         raise UserError("--data is empty: give a folder.")
     folder, options = sweeps.read_flags("give a folder")
-    asked = VtabRun(
+    request = VtabRun(
         FLAGS.checkpoint,
         FLAGS.config,
         tuple(FLAGS.config_override),
@@ -372,7 +372,7 @@ def main(_: list[str]) -> None:
         FLAGS.choose_seeds,
     )
     sweeps.run_or_show(
-        folder, lambda: vtab(folder, asked, options), lambda: dry_run(folder, asked, options)
+        folder, lambda: vtab(folder, request, options), lambda: dry_run(folder, request, options)
     )
 
 

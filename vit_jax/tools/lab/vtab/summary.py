@@ -46,14 +46,14 @@ class VtabSummary(NamedTuple):
     Attributes:
       checkpoint: as the command gave it; weights: what it stood for.
       results: of the tasks that are done.
-      asked: names of all that are run.
+      names: of all tasks that are run.
     """
 
     checkpoint: str
     weights: str | None
     config: str
     results: list[TaskResult]
-    asked: Sequence[str]
+    names: Sequence[str]
 
     def means(self) -> dict[str, OverSeeds | None]:
         """Mean accuracies of each group, of ALL and OF_GROUPS; None where a task has none."""
@@ -75,7 +75,7 @@ class VtabSummary(NamedTuple):
                 }
                 for each in self.results
             },
-            "left_out": [name for name in TASKS if name not in self.asked],
+            "left_out": [name for name in TASKS if name not in self.names],
         }
 
     def csv(self) -> str:
@@ -104,8 +104,8 @@ class VtabSummary(NamedTuple):
                 [f"mean of {what}", spell(mean), self.lacking(what)]
                 for what, mean in self.means().items()
             ],
-            waiting=len(self.asked) - len(self.results),
-            left_out=[task for task in TASKS if task not in self.asked],
+            waiting=len(self.names) - len(self.results),
+            left_out=[task for task in TASKS if task not in self.names],
             groups={
                 group: [_row(each) for each in self.results if TASKS[each.name].group == group]
                 for group in GROUPS
