@@ -1,6 +1,7 @@
 """A fake trainer, whose trainings end as prescribed, for sweeps and the commands that run them."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
 DIGITS = str(REPOSITORY / "configs" / "vit_digits.py")
+
+
+def wait_until(condition, secs=30):
+    for _ in range(int(secs / 0.05)):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came")
 
 
 class Fate:

@@ -1,7 +1,6 @@
 """Eight real trainings in two slots, killed midway, twice."""
 
 import csv
-import itertools
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from etils import epath
 
 from tests import preloaded
 from tests.conftest import python_environment
+from tests.tools.lab.conftest import wait_until
 from vit_jax.store import workdir
 from vit_jax.store.runs import MetricsFile
 
@@ -53,7 +53,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path, preloaded_s
         return {name for name in names(folder) if 0 < status(folder, name) < STEPS}
 
     first = start()
-    wait_until(lambda: len(ended()) >= 2 and half_done())
+    wait_until(lambda: len(ended()) >= 2 and half_done(), secs=400)
     os.kill(first.pid, signal.SIGKILL)
     for name in names(folder):
         kill_training(folder / name)
@@ -67,7 +67,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path, preloaded_s
         alive.update(half_done() - set(after_first) if len(ended()) >= 5 else ())
         return alive
 
-    wait_until(found_alive)
+    wait_until(found_alive, secs=400)
     os.kill(second.pid, signal.SIGKILL)
     second.wait()
 
@@ -129,11 +129,3 @@ def kill_training(folder):
         return
     if is_ours:
         os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(condition, secs=400):
-    for _ in itertools.repeat(None, int(secs / 0.05)):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came")

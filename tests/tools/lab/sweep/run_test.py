@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.tools.lab.conftest import wait_until
 from vit_jax.core.errors import Preempted, UserError
 
 POINTS = [f"optim.lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
@@ -69,14 +70,6 @@ def test_each_slot_has_its_number(world):
 def test_an_unknown_metric_lists_the_known_ones(world):
     with pytest.raises(UserError, match=r"--metric=x: .*There are: .*test/accuracy"):
         world.sweep(metric="x")
-
-
-def wait_until(condition):
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came")
 
 
 def asleep(world, *points):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from etils import epath
 from PIL import Image
 
 from tests import preloaded
+from tests.tools.lab.conftest import wait_until
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep.slots import SweepOptions
@@ -91,7 +91,7 @@ def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python, preloa
     ]
     for place in ("choose/optim.lr=3e-3", "final/seed=0"):
         process = start_python(tmp_path / "said", *command, **trained_by)
-        wait_until(lambda place=place: (folder / place / "checkpoints" / "10").exists())
+        wait_until(lambda place=place: (folder / place / "checkpoints" / "10").exists(), secs=300)
         os.kill(json.loads((folder / place / ".slot").read_text())["pid"], signal.SIGKILL)
         process.kill()
         process.wait()
@@ -108,11 +108,3 @@ def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python, preloa
     assert starts["seed=0"] <= 3
     for name in ("results.csv", "results.html", "choice.json"):
         assert (folder / name).exists()
-
-
-def wait_until(condition, secs=300):
-    for _ in range(int(secs / 0.05)):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came")

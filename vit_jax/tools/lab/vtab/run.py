@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -84,7 +84,7 @@ def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
     missing = [name for name, folder in folders.items() if folder is None]
     errors = ErrorCollector()
     if missing:
-        errors.attempt("data", _tell_missing, missing, names, root)
+        errors.attempt("data", _raise_missing, missing, names, root)
     found = {
         name: errors.attempt(name, _look_at, name, folder)
         for name, folder in folders.items()
@@ -101,7 +101,7 @@ def _folder(task: VtabTask, root: str) -> str | None:
         return None
 
 
-def _tell_missing(names: Sequence[str], request: Sequence[str], root: str) -> None:
+def _raise_missing(names: Sequence[str], requested: Sequence[str], root: str) -> None:
     """Raises the UserError about data sets that are not there."""
     by_folder: dict[str, list[str]] = {}
     for name in names:
@@ -112,8 +112,8 @@ def _tell_missing(names: Sequence[str], request: Sequence[str], root: str) -> No
     first = next(iter(by_folder))
     by_hand = [folder for folder in by_folder if folder.startswith(_BY_HAND)]
     what = "is not there" if not files.is_folder(root) else f"lacks {len(by_folder)} data sets"
-    rest = [name for name in request if name not in names]
-    remedy = f"--leave_out={','.join(names)}" if len(request) == len(TASKS) else ""
+    rest = [name for name in requested if name not in names]
+    remedy = f"--leave_out={','.join(names)}" if len(requested) == len(TASKS) else ""
     remedy = remedy or f"--tasks={','.join(rest)}"
     raise UserError(
         f"--data={root} {what}:{lines}\n"
@@ -289,7 +289,8 @@ def _begin(folder: epath.Path, request: VtabRun) -> str | None:
     """The checkpoint: as the run began, else pinned now. UserError for another run's folder."""
     fixed = {"checkpoint": request.checkpoint, "config": request.config}
     file = folder / FILE
-    kept = workdir.read_json(file, _checked, "Delete it, and run again.")
+    parse = lambda document: {**document, "weights": document["weights"]}
+    kept = workdir.read_json(file, parse, "Delete it, and run again.")
     if kept is None:
         kept = fixed | {"weights": transfers.pinned(request.checkpoint)}
         workdir.make(folder)
@@ -301,11 +302,6 @@ def _begin(folder: epath.Path, request: VtabRun) -> str | None:
                 f"{value!r} here. Give another --workdir."
             )
     return kept["weights"]
-
-
-def _checked(document: dict[str, Any]) -> dict[str, Any]:
-    document["weights"]
-    return dict(document)
 
 
 def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | None) -> None:
