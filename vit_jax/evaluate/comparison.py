@@ -4,12 +4,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
 from etils import epath
-
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
+from collections.abc import Sequence
+from typing import NamedTuple
+import numpy as np
+from vit_jax.training.evals.classification import NO_LABEL, Scores
 
 LESS = ("loss", "ece", "nll", "brier")  # endings of numbers that had better be small
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
@@ -58,3 +60,47 @@ def shown(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
+
+
+class OfClass(NamedTuple):
+    """By class, [C] each. An image of several classes counts for each of them."""
+
+    images: np.ndarray
+    correct: np.ndarray
+
+
+class Pair(NamedTuple):
+    """Images of the class `label` that were taken for `prediction`.
+
+    Attributes:
+      places: in the arrays of the scores, the surest first.
+    """
+
+    label: int
+    prediction: int
+    places: np.ndarray
+
+
+def of_classes(scores: Scores, num_classes: int) -> OfClass:
+    """How many images of each class there are, and how many of them are right."""
+    rows, columns = np.nonzero(scores.labels != NO_LABEL)
+    labels = scores.labels[rows, columns]
+    count = lambda weights: np.bincount(labels, weights, minlength=num_classes).astype(int)
+    return OfClass(count(None), count(scores.correct[rows]))
+
+
+def most_confused(scores: Scores, number: int) -> Sequence[Pair]:
+    """The pairs with most wrong images, at most `number`; among equals by their classes.
+
+    An image of several classes counts for the first of them.
+    """
+    wrong = np.flatnonzero(~scores.correct)
+    both = np.stack([scores.labels[wrong, 0], scores.prediction[wrong]], axis=1)
+    pairs, of, counts = np.unique(both, axis=0, return_inverse=True, return_counts=True)
+    found = []
+    for at in np.argsort(-counts, kind="stable")[:number]:
+        places = wrong[of.ravel() == at]
+        surest = places[np.argsort(-scores.confidence[places], kind="stable")]
+        label, prediction = map(int, pairs[at])
+        found.append(Pair(label, prediction, surest))
+    return found

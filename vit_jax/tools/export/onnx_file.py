@@ -6,7 +6,6 @@ computed here; loops are unrolled.
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from vit_jax.tools.export.onnx_operators import (
     cut,
     same,
 )
-from vit_jax.tools.export.program import about
+from vit_jax.tools.export.program import about, check_new, new_file, writing
 from vit_jax.weights import Loaded
 
 # Of primitives that JAX has no public name for.
@@ -144,7 +143,6 @@ OPSET, IR_VERSION = 18, 8
 # A file of protocol buffers holds less than 2 GiB: larger weights are in a second file.
 MOST_BYTES = 2**31 - 2**20
 SMALL_BYTES = 1024  # constants below are never in the second file
-ENDING = ".onnx"
 INPUT, BATCH = "images", "batch"
 
 
@@ -159,27 +157,22 @@ def save(loaded: Loaded, path: str | Path) -> None:
       UserError: another ending; a file is there, or cannot be written; `onnx` is not installed; or
         the model has an operation without a translation.
     """
-    path = Path(path).expanduser()
+    path = new_file(path, "onnx", ".onnx")
     beside = path.with_name(path.name + ".data")
-    if path.suffix != ENDING:
-        raise UserError(f"--output={path}: of --to=onnx it is a file that ends in {ENDING}.")
-    for each in (path, beside):
-        if os.path.lexists(each):
-            raise UserError(f"{each} is there already: give another output, or delete it.")
+    check_new(beside)
     onnx = _package()
     proto = as_proto(onnx, loaded)
     large = sum(len(array.raw_data) for array in proto.graph.initializer) >= MOST_BYTES
     how: dict[str, Any] = {"location": beside.name, "size_threshold": SMALL_BYTES}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-            written = Path(folder) / path.name
-            onnx.save_model(proto, str(written), save_as_external_data=large, **how)
-            if large:
-                (Path(folder) / beside.name).replace(beside)
-            written.replace(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with (
+        writing(path),
+        tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
+    ):
+        written = Path(folder) / path.name
+        onnx.save_model(proto, str(written), save_as_external_data=large, **how)
+        if large:
+            (Path(folder) / beside.name).replace(beside)
+        written.replace(path)
 
 
 def _package() -> Any:

@@ -1,9 +1,10 @@
 """A program in StableHLO, for JAX without this package."""
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,32 @@ def about(loaded: Loaded) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Context for writing an output. UserError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def check_new(*paths: Path) -> None:
+    """UserError if one of the outputs is there already."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise UserError(f"{path} is there already: give another output, or delete it.")
+
+
+def new_file(path: str | Path, flag: str, ending: str) -> Path:
+    """The output file of --to=flag. UserError for another ending, or if it is there already."""
+    path = Path(path).expanduser()
+    if path.suffix != ending:
+        raise UserError(f"--output={path}: of --to={flag} it is a file that ends in {ending}.")
+    check_new(path)
+    return path
+
+
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
 PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"
 
@@ -52,8 +79,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"--platforms: {platform!r}. {nearest(platform, PLATFORMS)}")
-    if os.path.lexists(folder):
-        raise UserError(f"{folder} is there already: give another output, or delete it.")
+    check_new(folder)
     graph, state = nnx.split(loaded.model, nnx.Param)
     params = pytrees.flatten(nnx.to_pure_dict(state))
     forward = jax.jit(lambda p, x: nnx.merge(graph, pytrees.unflatten(p))(x))

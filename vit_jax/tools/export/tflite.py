@@ -14,10 +14,10 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.nn.kernels import choice
-from vit_jax.tools.export.program import about
+from vit_jax.tools.export.program import ABOUT, about, new_file, writing
 from vit_jax.weights import Loaded
 
-ENDING, ABOUT, INPUT = ".tflite", "about.json", "images"
+INPUT = "images"
 
 
 def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
@@ -31,23 +31,15 @@ def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
       UserError: another ending; a file is there, or cannot be written; or the model has an
         operation that the converter lacks.
     """
-    path = Path(path).expanduser()
-    if path.suffix != ENDING:
-        raise UserError(f"--output={path}: of --to=tflite it is a file that ends in {ENDING}.")
+    path = new_file(path, "tflite", ".tflite")
     if batch_size < 1:
         raise UserError(f"--batch_size={batch_size}: give at least 1.")
-    if os.path.lexists(path):
-        raise UserError(f"{path} is there already: give another output, or delete it.")
     facts = about(loaded) | {"batch_size": batch_size}
     content = _converted(loaded.model, facts["gives"], batch_size)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(content)
-            with zipfile.ZipFile(temporary, "a") as archive:
-                archive.writestr(ABOUT, json.dumps(facts, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
+    with writing(path), atomic_file(path) as temporary:
+        temporary.write_bytes(content)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.writestr(ABOUT, json.dumps(facts, indent=2) + "\n")
 
 
 def _converted(model: Any, result: str, batch_size: int) -> bytes:
