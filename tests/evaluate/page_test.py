@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.source import Example
-from vit_jax.evaluate import confusions, page
+from vit_jax.evaluate import comparison, page
 from vit_jax.training.evals.classification import Scores
 
 #                  right, wrong, wrong, wrong, right, wrong
@@ -39,18 +39,18 @@ class Pictures:
 
 
 def test_images_of_several_classes_count_for_each():
-    images, correct = confusions.of_classes(SCORES, 4)
+    images, correct = comparison.count_by_class(SCORES, 4)
     assert images.tolist() == [4, 2, 2, 0]
     assert correct.tolist() == [1, 1, 1, 0]
 
 
 def test_the_most_frequent_errors_come_first_and_the_surest_of_them():
-    pairs = confusions.most_confused(SCORES, 2)
+    pairs = comparison.most_confused(SCORES, 2)
     assert [(p.label, p.prediction, p.places.tolist()) for p in pairs] == [
         (0, 1, [2, 1]),
         (0, 2, [5]),
     ]
-    assert len(confusions.most_confused(SCORES, 10)) == 3
+    assert len(comparison.most_confused(SCORES, 10)) == 3
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,16 @@
-"""The numbers of several models side by side."""
+"""The numbers of several models side by side, and which classes each takes for others."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 from etils import epath
+
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
-from collections.abc import Sequence
-from typing import NamedTuple
-import numpy as np
 from vit_jax.training.evals.classification import NO_LABEL, Scores
 
 LESS = ("loss", "ece", "nll", "brier")  # endings of numbers that had better be small
@@ -62,7 +62,7 @@ def shown(name: str, value: float | None) -> str:
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
 
 
-class OfClass(NamedTuple):
+class ClassCounts(NamedTuple):
     """By class, [C] each. An image of several classes counts for each of them."""
 
     images: np.ndarray
@@ -81,12 +81,12 @@ class Pair(NamedTuple):
     places: np.ndarray
 
 
-def of_classes(scores: Scores, num_classes: int) -> OfClass:
+def count_by_class(scores: Scores, num_classes: int) -> ClassCounts:
     """How many images of each class there are, and how many of them are right."""
     rows, columns = np.nonzero(scores.labels != NO_LABEL)
     labels = scores.labels[rows, columns]
     count = lambda weights: np.bincount(labels, weights, minlength=num_classes).astype(int)
-    return OfClass(count(None), count(scores.correct[rows]))
+    return ClassCounts(count(None), count(scores.correct[rows]))
 
 
 def most_confused(scores: Scores, number: int) -> Sequence[Pair]:

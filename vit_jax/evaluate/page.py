@@ -19,9 +19,8 @@ from vit_jax.core import synsets
 from vit_jax.data.source import Source
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import bold, code
-from vit_jax.evaluate import comparison, confusions
-from vit_jax.evaluate.comparison import Results
-from vit_jax.evaluate.confusions import Pair
+from vit_jax.evaluate import comparison
+from vit_jax.evaluate.comparison import Pair, Results
 from vit_jax.probes.calibration import BINS, reliability
 from vit_jax.training.evals.classification import Scores
 
@@ -121,7 +120,7 @@ def _classes(by_model: Mapping[str, Scored]) -> list[list[str]]:
     """Accuracy by class, the worst of the first model first; classes without images left out."""
     first = next(iter(by_model.values()))
     number = first.source.num_classes
-    counts = [confusions.of_classes(each.scores, number) for each in by_model.values()]
+    counts = [comparison.count_by_class(each.scores, number) for each in by_model.values()]
     images, correct = counts[0]
     seen = np.flatnonzero(images)
     return [
@@ -140,7 +139,7 @@ def _classes(by_model: Mapping[str, Scored]) -> list[list[str]]:
 def _confused(model: str, scored: Scored) -> tuple[str, int, list[dict[str, Any]]]:
     """The model, how many images are wrong, and the pairs of classes with most of them."""
     wrong = int((~scored.scores.correct).sum())
-    pairs = confusions.most_confused(scored.scores, PAIRS)
+    pairs = comparison.most_confused(scored.scores, PAIRS)
     return model, wrong, [_pair(pair, scored) for pair in pairs]
 
 
