@@ -37,7 +37,7 @@ def resume(folder):
         "may_differ": workdir.MayDiffer(("log",)),
         "allow_config_change": False,
     }
-    workdir.record(workdir.check_workdir(folder, config=CONFIG, **check), START)
+    workdir.write_record(workdir.check_workdir(folder, config=CONFIG, **check), START)
     MetricsFile(folder / "metrics.jsonl").truncate_after(15)
 
 

@@ -8,7 +8,7 @@ from etils import epath
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
-from vit_jax.store.workdir import MayDiffer, check_workdir, read_document, record, unwritable
+from vit_jax.store.workdir import MayDiffer, check_workdir, read_document, unwritable, write_record
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -32,9 +32,9 @@ def check(path, **changes):
 
 
 def enter(path, run=RUN, **changes):
-    entry = check(path, **changes)
-    record(entry, run)
-    return entry.changes
+    record = check(path, **changes)
+    write_record(record, run)
+    return record.changes
 
 
 def changed(**sections):
@@ -73,8 +73,8 @@ def test_the_same_config_resumes_and_adds_its_run(trained):
 def test_a_check_writes_nothing_until_it_is_recorded(trained, tmp_path):
     before = (trained / "config.json").read_bytes()
     config = changed(optim={"lr": 0.003})
-    entry = check(trained, config=config, allow_config_change=True)
-    assert entry.changes == ["optim.lr: 0.001 there, 0.003 here"]
+    record = check(trained, config=config, allow_config_change=True)
+    assert record.changes == ["optim.lr: 0.001 there, 0.003 here"]
     assert (trained / "config.json").read_bytes() == before
     assert enter(trained) == []
     check(tmp_path / "new")

@@ -228,9 +228,11 @@ def _workdir(
     layout, durations, look = parts.step.layout, parts.step.durations, errors.attempt
     if folder.exists():
         teacher = None if layout is NOT_MADE else layout.teacher
-        entry = look("workdir", outputs.entry, config, folder, parts.source, teacher, allow_change)
+        record = look(
+            "workdir", outputs.workdir_record, config, folder, parts.source, teacher, allow_change
+        )
         if there:
-            look("workdir", _check_checkpoint, folder, layout, durations, after=[entry])
+            look("workdir", _check_checkpoint, folder, layout, durations, after=[record])
     begins = f"goes on from step {there[-1]:,}" if there else "begins anew"
     size = ""
     if layout is not NOT_MADE:

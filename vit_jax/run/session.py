@@ -25,7 +25,7 @@ from vit_jax.run import announce, environment
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
-from vit_jax.store.workdir import record
+from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
 from vit_jax.training.objective import Batch
@@ -74,12 +74,12 @@ class Session:
             screen = Screen(quiet=jax.process_index() > 0)
             self._screen = opened.enter_context(contextlib.closing(screen))
             opened.enter_context(lock(run.workdir))
-            self._entry = outputs.entry(
+            self._record = outputs.workdir_record(
                 run.requested, run.workdir, run.source, layout.teacher, self._allow_config_change
             )
             announce.run(
                 screen, run.config, run.source, run.mesh, run.step, run.eval_data,
-                self._entry.changes,
+                self._record.changes,
             )  # fmt: skip
             announce.parameters(screen, run.step.objective, layout)
             opened.enter_context(explain_out_of_memory(run.config))
@@ -114,7 +114,7 @@ class Session:
         announce.resumed(self._screen, start)
         if jax.process_index() == 0:
             described = environment.describe(run.mesh) | pins.pins(run.requested, config)
-            record(self._entry, run=described | {"total_steps": durations.total_steps})
+            write_record(self._record, run=described | {"total_steps": durations.total_steps})
         write_parameters(run.workdir, layout.state.params)
         self._log = self._open.enter_context(
             outputs.log(config, run.workdir, start_step=start, more=self._loggers)

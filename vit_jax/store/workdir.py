@@ -78,7 +78,7 @@ _OF_TEACHER = (
 )
 
 
-class WorkdirEntry(NamedTuple):
+class WorkdirRecord(NamedTuple):
     """A run that may work in a directory; see `check_workdir`.
 
     Attributes:
@@ -99,7 +99,7 @@ def check_workdir(
     fingerprint: Mapping[str, str],
     may_differ: MayDiffer,
     allow_config_change: bool,
-) -> WorkdirEntry:
+) -> WorkdirRecord:
     """Checks that this run may start or resume in a work directory; creates only the folder.
 
     config: nested dictionary of JSON values. fingerprint: the data set's.
@@ -127,22 +127,22 @@ def check_workdir(
                 "with the new values and records the change."
             )
     document = {**now, "runs": before["runs"] if before else []}
-    return WorkdirEntry(folder, document, changes=list(changes.values()))
+    return WorkdirRecord(folder, document, changes=list(changes.values()))
 
 
-def record(entry: WorkdirEntry, run: Mapping[str, Any]) -> None:
+def write_record(record: WorkdirRecord, run: Mapping[str, Any]) -> None:
     """Writes config.json atomically: the config, and `run` added to the list of runs.
 
     Call it after all checks of the config, and before anything is saved under it.
     run: versions, commit, devices ...; "config_changes" is added. Raises UserError if it cannot.
     On several hosts only process 0 calls it.
     """
-    runs = [*entry.document["runs"], {**run, "config_changes": entry.changes}]
-    text = json.dumps({**entry.document, "runs": runs}, indent=2) + "\n"
+    runs = [*record.document["runs"], {**run, "config_changes": record.changes}]
+    text = json.dumps({**record.document, "runs": runs}, indent=2) + "\n"
     try:
-        write_text(entry.folder / CONFIG_FILE, text)
+        write_text(record.folder / CONFIG_FILE, text)
     except OSError as error:
-        raise unwritable(entry.folder, error) from error
+        raise unwritable(record.folder, error) from error
 
 
 def read_document(path: epath.PathLike) -> dict[str, Any]:

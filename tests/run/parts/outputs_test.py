@@ -25,6 +25,8 @@ def test_classes_that_have_moved_are_named(tmp_path, tiny_run, there, here, said
     with contextlib.closing(outputs.store(config, workdir)) as store:
         store.save(1, {"step": jnp.zeros(1)}, {"class_names": there}, {})
     source = SimpleNamespace(fingerprint="another", class_names=here)
-    changes = outputs.entry(config, workdir, source, None, allow_config_change=True).changes
+    changes = outputs.workdir_record(
+        config, workdir, source, None, allow_config_change=True
+    ).changes
     expected = [f"classes: {each}; the head keeps its rows, whatever they meant" for each in said]
     assert [change for change in changes if change.startswith("classes: ")] == expected

@@ -16,7 +16,7 @@ from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.store.workdir import MayDiffer, WorkdirEntry, check_workdir
+from vit_jax.store.workdir import MayDiffer, WorkdirRecord, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import SKIPPED_IMAGES, Feed, SkippedImages
 from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
@@ -29,14 +29,14 @@ from vit_jax.training.run_log import Logger, RunLog
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
 
 
-def entry(
+def workdir_record(
     config: RunConfig,
     workdir: epath.Path,
     source: Source,
     teacher: Teacher | None,
     allow_config_change: bool,
-) -> WorkdirEntry:
-    """The run's entry in the work directory; UserError if it may not start or resume there."""
+) -> WorkdirRecord:
+    """The run's record in the work directory; UserError if it may not start or resume there."""
     of_teacher = {} if teacher is None else {"teacher": teacher.model.about.fingerprint()}
     found = check_workdir(
         workdir,
