@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import autoaugment, distortions
+from vit_jax.data.ops import autoaugment
 from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
@@ -34,7 +34,7 @@ def distorted(scene: np.ndarray) -> dict[str, Images]:
     chance = tf.constant([0.75, 0.5, 0.5])
 
     def at(name: str, level: int) -> np.ndarray:
-        distortion = distortions.DISTORTIONS[name]
+        distortion = autoaugment.DISTORTIONS[name]
         argument = tf.constant(distortion.argument(level, autoaugment.REACH))
         return distortion.apply(tf.constant(scene), argument, chance).numpy()
 

@@ -12,8 +12,7 @@ from tests.outside.checkouts import PROGRAMS
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
-from vit_jax.data.ops.autoaugment import CHOICES, REACH
-from vit_jax.data.ops.distortions import DISTORTIONS
+from vit_jax.data.ops.autoaugment import CHOICES, DISTORTIONS, REACH
 from vit_jax.data.ops.effects import affine
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example

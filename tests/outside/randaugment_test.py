@@ -5,8 +5,7 @@ import json
 import numpy as np
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops.autoaugment import AS_PUBLISHED, CHOICES, REACH
-from vit_jax.data.ops.distortions import DISTORTIONS
+from vit_jax.data.ops.autoaugment import AS_PUBLISHED, CHOICES, DISTORTIONS, REACH
 
 MAGNITUDES = (0, 10, 15, 20, 25)
 DRAWN = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout")

@@ -22,7 +22,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.ops.views import IMAGE, Views, parse_views
+from vit_jax.data.ops.table import IMAGE, Views, parse_views
 from vit_jax.data.order.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
 from vit_jax.data.reader import READ_EXAMPLES, Elements, Encoded, Reader
 from vit_jax.data.source import NO_LABEL, Source

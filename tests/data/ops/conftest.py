@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import autoaugment, distortions
+from vit_jax.data.ops import autoaugment
 from vit_jax.data.ops.op import Op
 
 # (name or None, argument, chance) of each distortion that an op draws.
@@ -33,7 +33,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Op, int], Draws]:
         of_all = tf.function(lambda: tf.map_fn(of_seed, seeds, fn_output_signature=types))()
         choices, arguments, chances = (values.numpy().tolist() for values in of_all)
         names = (*calls[0][0], None)  # NOTHING, -1, has no name
-        assert distortions.NOTHING == -1
+        assert autoaugment.NOTHING == -1
         chain = itertools.chain.from_iterable
         drawn_names = [names[choice] for choice in chain(choices)]
         return list(zip(drawn_names, chain(arguments), chain(chances), strict=True))

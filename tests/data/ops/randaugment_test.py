@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import autoaugment, distortions
+from vit_jax.data.ops import autoaugment
 from vit_jax.data.ops import table as ops
 
 Draws = list[tuple[str, float, list[float]]]
@@ -42,11 +42,11 @@ def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
 def test_gives_each_the_argument_of_the_magnitude(
     drawn: Callable[..., Draws], magnitude: float
 ) -> None:
-    reach = distortions.Reach(translate_px=100, cutout_px=40)
+    reach = autoaugment.Reach(translate_px=100, cutout_px=40)
     draws = drawn(autoaugment.randaugment(4, magnitude), 40)
     assert {name for name, _, _ in draws} == set(autoaugment.CHOICES)
     for name, argument, _ in draws:
-        expected = distortions.DISTORTIONS[name].argument(magnitude, reach)
+        expected = autoaugment.DISTORTIONS[name].argument(magnitude, reach)
         assert argument == pytest.approx(expected)
 
 
@@ -60,7 +60,7 @@ def test_legacy_is_what_the_published_code_made_of_it(
     """Thresholds and shifts wrap as in NumPy 1's 8 bits; contrast is about num_pixels / 256."""
 
     def distorted(name: str) -> np.ndarray:
-        distortion = distortions.DISTORTIONS[f"{name} as published"]
+        distortion = autoaugment.DISTORTIONS[f"{name} as published"]
         argument = distortion.argument(magnitude, autoaugment.REACH)
         return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
 

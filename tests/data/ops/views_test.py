@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.conftest import ListSource, encode
 from vit_jax.core.errors import UserError
-from vit_jax.data.ops.views import parse_views
+from vit_jax.data.ops.table import parse_views
 from vit_jax.data.pipeline import train_batches
 from vit_jax.data.source import Example
 

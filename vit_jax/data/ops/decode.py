@@ -11,8 +11,10 @@ import functools
 import math
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
+
 from vit_jax.data.host_tf import tf
-from vit_jax.data.on_device import crops
 from vit_jax.data.ops.op import (
     KnownSize,
     OnDevice,
@@ -159,9 +161,12 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         begin = tf.cast(tf.random.stateless_uniform([2], seed) * places, tf.int32)
         return crop(padded, tf.concat([begin, [height, width]], 0))
 
-    on_device = functools.partial(
-        crops.pad_crop, size=(height, width), padding=padding, reflect=reflect
-    )
+    def on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
+        margins = ((padding, padding), (padding, padding), (0, 0))
+        padded = jnp.pad(pixels, margins, mode="reflect" if reflect else "constant")
+        places = jnp.array([padded.shape[0] - height + 1, padded.shape[1] - width + 1], jnp.float32)
+        begin = (draws * places).astype(jnp.int32)
+        return jax.lax.dynamic_slice(padded, (begin[0], begin[1], 0), (height, width, 3))
 
     def output_size(before: KnownSize) -> KnownSize:
         shorter = min(before) if isinstance(before, tuple) else before
@@ -183,7 +188,10 @@ def flip_lr() -> Op:
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return tf.image.stateless_random_flip_left_right(pixels, seed)
 
-    return same_size(apply, OnDevice(1, crops.flip_lr))
+    def on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
+        return jnp.where(draws[0] < 0.5, pixels[:, ::-1], pixels)
+
+    return same_size(apply, OnDevice(1, on_device))
 
 
 def _cropped_and_resized(
@@ -395,3 +403,39 @@ def _stored_window(window: tf.Tensor, image: Encoded) -> tf.Tensor:
     left = tf.where(flipped_x, width - window[1] - window[3], window[1])
     upright = tf.stack([top, left, window[2], window[3]])
     return tf.where(transposed, tf.gather(upright, [1, 0, 3, 2]), upright)
+
+
+def crop_border(pixels: int) -> Op:
+    """Cuts so many pixels off at each side. An image of which nothing is left is a bad image."""
+    check_pixels("pixels", pixels, at_least=1)
+    cut = 2 * pixels
+
+    def apply(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        left = tf.shape(image)[:2] - cut
+        message = f"the image is smaller than its border of {pixels} pixels"
+        with tf.control_dependencies([tf.debugging.assert_positive(left, message)]):
+            return image[pixels:-pixels, pixels:-pixels]
+
+    def output_size(before: KnownSize) -> KnownSize:
+        if before is None:
+            return None
+        shorter = before if isinstance(before, int) else min(before)
+        if shorter <= cut:
+            raise ValueError(f"leaves nothing of {shorter} pixels: cut off fewer")
+        return before - cut if isinstance(before, int) else (before[0] - cut, before[1] - cut)
+
+    return Op(apply, output_size, is_random=False)
+
+
+def white_level(level: int) -> Op:
+    """Stretches the levels 0 to `level` to 0 to 255, rounded down; higher ones become white.
+
+    For images that a data set holds in fewer levels, such as dSprites: black is 0 and white is 1.
+    """
+    check(type(level) is int and 1 <= level <= 255, "level must be a whole number from 1 to 255")
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        stretched = tf.cast(tf.minimum(pixels, level), tf.int32) * 255 // level
+        return tf.cast(stretched, tf.uint8)
+
+    return Op(apply, output_size=lambda size: size, is_random=False)

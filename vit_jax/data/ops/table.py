@@ -11,7 +11,7 @@ Interpolation is bilinear unless `method` is given (resizing.py). All filter whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -21,7 +21,6 @@ from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
-from vit_jax.data.on_device import draws
 from vit_jax.data.ops.augmentations import (
     color_jitter,
     gaussian_blur,
@@ -31,16 +30,16 @@ from vit_jax.data.ops.augmentations import (
     three_augment,
 )
 from vit_jax.data.ops.autoaugment import autoaugment, randaugment
-from vit_jax.data.ops.border import crop_border
 from vit_jax.data.ops.decode import (
     central_crop,
+    crop_border,
     decode,
     flip_lr,
     inception_crop,
     pad_crop,
     random_resized_crop,
+    white_level,
 )
-from vit_jax.data.ops.levels import white_level
 from vit_jax.data.ops.op import KnownSize, OnDevice, Op, check
 from vit_jax.data.ops.resizing import resize, resize_long, resize_small
 from vit_jax.data.reader import Encoded
@@ -83,7 +82,7 @@ class DeviceOps(NamedTuple):
     def draw(self, seeds: np.ndarray) -> np.ndarray:
         """Their numbers, float32 [n, num_draws], for the seeds of images, int64 [n, 2]."""
         of_ops = [
-            draws.uniform(seeds + np.array([0, place]), op.num_draws)
+            uniform_draws(seeds + np.array([0, place]), op.num_draws)
             for place, op in self.by_place.items()
         ]
         return np.concatenate([np.zeros([len(seeds), 0], np.float32), *of_ops], axis=1)
@@ -263,3 +262,104 @@ def _limited(
     )
     with tf.control_dependencies([enough]):
         return tf.identity(pixels)
+
+
+# The random numbers of tf.random.stateless_uniform on a CPU, bit for bit, in NumPy. The host draws
+# them, a few for an image: XLA would fuse the generator into what the numbers decide and run it for
+# every pixel, which took 80 ms for 128 images of 32 x 32 on a CPU.
+# Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (2011): Philox 4x32 of 10 rounds.
+
+
+# Constants of section 4.3: multipliers, and increments of the key.
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+# The key that TensorFlow scrambles seeds with (core/kernels/stateless_random_ops.cc).
+_OF_SEEDS = (0x3EC8F720, 0x02461E29)
+_WORD, _BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
+_FRACTION = np.uint64(0x7FFFFF)  # the bits of a float32 behind its point
+_ONE = np.uint32(127 << 23)  # the bits of 1.0
+
+_Words = tuple[np.ndarray, ...]
+
+
+def uniform_draws(seeds: np.ndarray, number: int) -> np.ndarray:
+    """Float32 [n, number] in [0, 1) of seeds, int64 [n, 2]."""
+    # The fraction of a number in [1, 2), less 1.
+    fractions = (random_bits(seeds, number) & _FRACTION).astype(np.uint32)
+    return (fractions | _ONE).view(np.float32) - np.float32(1)
+
+
+def random_bits(seeds: np.ndarray, number: int) -> np.ndarray:
+    """Random words of 32 bits, uint64 [n, number], of seeds, int64 [n, 2]."""
+    columns = seeds.astype(np.uint64).T[:, :, None]
+    seed_words = tuple(word for seed in columns for word in (seed & _WORD, seed >> _BITS))
+    k0, k1, c2, c3 = _philox(seed_words, tuple(map(np.uint64, _OF_SEEDS)))
+    blocks = np.arange(-(-number // 4), dtype=np.uint64)
+    four = _philox((blocks, np.zeros_like(blocks), c2, c3), (k0, k1))
+    words = np.stack(np.broadcast_arrays(*four), axis=-1)
+    return words.reshape(len(seeds), -1)[:, :number]
+
+
+def _philox(counter: _Words, key: tuple[np.ndarray | np.uint64, ...]) -> _Words:
+    c0, c1, c2, c3 = counter
+    for number in range(_ROUNDS):
+        k0, k1 = (
+            (k + np.uint64(number * i)) & _WORD for k, i in zip(key, _INCREMENTS, strict=True)
+        )
+        first, second = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1 = (second >> _BITS) ^ c1 ^ k0, second & _WORD
+        c2, c3 = (first >> _BITS) ^ c3 ^ k1, first & _WORD
+    return c0, c1, c2, c3
+
+
+IMAGE = "image"  # the first view's name in a batch
+
+
+class Views:
+    """Parsed ops of each view, by its name in a batch; all of them end in one known size.
+
+    `shapes`: (height, width, 3) of each.
+    """
+
+    def __init__(self, of_views: Mapping[str, Preprocess]) -> None:
+        self.shapes: dict[str, tuple[int, int, int]] = {}
+        for name, each in of_views.items():
+            if each.output_size is None:
+                raise UserError(
+                    f"{_field(name)} must end in images of one size: add resize(224) or "
+                    "central_crop(224)."
+                )
+            self.shapes[name] = (*each.output_size, 3)
+        self._of_views = dict(of_views)
+
+    def __call__(
+        self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int
+    ) -> dict[str, tf.Tensor]:
+        """uint8 [H, W, 3] of each view; the first is what its ops alone make with this seed."""
+        first, *others = self._of_views
+        if not others:
+            pixels = self._of_views[first](image, seed, max_image_pixels=max_image_pixels)
+            return {first: tf.ensure_shape(pixels, self.shapes[first])}
+        decoded = self._of_views[first].decoded(image, seed)
+        made = {}
+        for number, (name, ops) in enumerate(self._of_views.items()):
+            own = _folded(seed, number) if number else seed
+            pixels = ops.of_decoded(decoded, own, max_image_pixels=max_image_pixels)
+            made[name] = tf.ensure_shape(pixels, self.shapes[name])
+        return made
+
+
+def _folded(seed: tf.Tensor, number: int) -> tf.Tensor:
+    """Another seed, int64 [2]."""
+    return tf.cast(tf.random.experimental.stateless_fold_in(seed, number), tf.int64)
+
+
+def parse_views(preprocess: str, further: Mapping[str, str]) -> Views:
+    """The image's ops, and those of further views by their names. UserError as `parse`."""
+    ops = {IMAGE: preprocess, **further}
+    return Views({name: parse(each, field=_field(name)) for name, each in ops.items()})
+
+
+def _field(name: str) -> str:
+    return "input.preprocess" if name == IMAGE else "input.views"

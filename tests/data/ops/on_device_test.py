@@ -5,6 +5,7 @@ import pytest
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
+from vit_jax.data.ops.table import random_bits, uniform_draws
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 
@@ -57,3 +58,23 @@ def test_ops_before_the_first_random_one():
     assert str(ops.parse("decode|inception_crop(4)").before_random()) == "decode"
     whole = ops.parse("decode|resize(8)")
     assert str(whole.before_random()) == "decode|resize(8)"
+
+
+SEEDS = np.array(
+    [[0, 0], [1, 2], [-1, 2**62], [2**33 + 5, 1437 * 256 + 3], [-(2**63), 2**63 - 1]], np.int64
+)
+
+
+def test_numbers_are_those_of_tensorflow():
+    for number in (0, 1, 2, 4, 9):
+        ours = uniform_draws(SEEDS, number)
+        assert (ours.shape, ours.dtype) == ((len(SEEDS), number), np.float32)
+        for seed, numbers in zip(SEEDS, ours, strict=True):
+            np.testing.assert_array_equal(numbers, tf.random.stateless_uniform([number], seed))
+
+
+def test_bits_are_those_of_tensorflow():
+    ours = random_bits(SEEDS, 11)
+    for seed, words in zip(SEEDS, ours, strict=True):
+        theirs = tf.random.stateless_uniform([11], seed, None, None, tf.uint32)
+        np.testing.assert_array_equal(words, theirs)

@@ -1,1 +1,0 @@
-"""Random ops of preprocessing in JAX: the pixels of data/ops, from images already decoded."""
