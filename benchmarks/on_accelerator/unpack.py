@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from vit_jax.core.files import atomic_folder
-from vit_jax.data.sources import example_proto
+from vit_jax.data.sources import tfds
 from vit_jax.data.sources.records import TFRecords
 
 BATCH = 500
@@ -34,7 +34,7 @@ def main(source: str, destination: str) -> None:
 
 def write(records: TFRecords, counts: list[int], folder: Path, names: list[str]) -> None:
     """Writes the images of a split."""
-    parse = example_proto.parser()
+    parse = tfds.example_parser()
     for shard, count in enumerate(counts):
         for first in range(0, count, BATCH):
             places = range(first, min(first + BATCH, count))

@@ -18,7 +18,7 @@ from benchmarks.workers import LineProcess, WorkerEnded, reason
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
-from vit_jax.data.sources import example_proto, records
+from vit_jax.data.sources import records, tfds
 
 DRY = ("-m", "benchmarks.on_accelerator", "--dry_run")
 
@@ -261,7 +261,7 @@ def test_a_set_of_tfds_becomes_an_image_folder(tmp_path):
     for split, examples in stored.items():
         with (tmp_path / f"toy-{split}.tfrecord-00000-of-00001").open("wb") as file:
             for image, label in examples:
-                example = type(example_proto.parser()(b""))()
+                example = type(tfds.example_parser()(b""))()
                 example.features.feature["image"].bytes_list.value.append(image)
                 example.features.feature["label"].int64_list.value.append(label)
                 data = example.SerializeToString()

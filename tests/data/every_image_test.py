@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.every_image import bad_images
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
+from vit_jax.data.pipeline import bad_images
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import Example, Source
 

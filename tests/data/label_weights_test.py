@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.order.streams import balanced
 from vit_jax.data.pipeline import HostBatch, eval_batches, train_batches
 from vit_jax.data.source import Example, MixtureSource, Source
@@ -64,8 +64,8 @@ def test_parts_and_caches_keep_the_weights(source: Any) -> None:
     """Weights affect neither the subset by class nor how often a class comes."""
     whole = label_index.collect([labels for labels, _ in LABELED])
     for part in (
-        subset.first(source, 5),
-        subset.of_each_class(source, 1, whole),
+        streams.first_examples(source, 5),
+        streams.first_of_each_class(source, 1, whole),
         caches.InMemory(source, limit_bytes=10**6),
     ):
         for _ in range(2):

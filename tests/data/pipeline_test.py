@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.order.streams import (
     Stream,
     balanced,
@@ -141,9 +141,9 @@ def test_resumed_equals_straight(digits: Source) -> None:
         assert_equal(resumed, straight[step])
 
 
-def streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
+def all_streams(digits: Source) -> dict[str, tuple[Source, Stream]]:
     """Every way of choosing examples, and its source."""
-    joined = MixtureSource({"all": digits, "few": subset.first(digits, 37)})
+    joined = MixtureSource({"all": digits, "few": streams.first_examples(digits, 37)})
     by_class = label_index.by_class(label_index.find(digits), 10, describe=digits.describe)
     return {
         "shuffled": (digits, shuffled(digits.num_examples, seed=0)),
@@ -160,7 +160,7 @@ RESTARTS = ((86, 2, 1), (88, 3, 4), (91, 1, 2))
 @pytest.mark.parametrize("name", ["shuffled", "repeated", "mixed", "balanced"])
 def test_restarts_with_other_numbers_of_hosts(digits: Source, name: str) -> None:
     """Compares examples and seeds on all hosts, and bytes on one of each."""
-    source, stream = streams(digits)[name]
+    source, stream = all_streams(digits)[name]
     whole = train_slots(stream, np.arange(16), 16, 0)(np.arange(86 * 16, 92 * 16))
     for first, count, num_hosts in RESTARTS:
         per_host = 16 // num_hosts

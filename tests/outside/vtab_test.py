@@ -8,7 +8,7 @@ import pytest
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.sources import splits
-from vit_jax.data.sources.derived_labels import DERIVATIONS
+from vit_jax.data.sources.tfds_labels import DERIVATIONS
 from vit_jax.tools.lab.vtab.table import NUM_HELD_OUT, NUM_TRAIN, TASKS
 
 # As scripts/run_all_tasks.sh of the benchmark spells them.

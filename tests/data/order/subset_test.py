@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.source import Example, SelectedSource, Source, listed
 from vit_jax.data.sources.builtin import Digits, Synthetic
 
@@ -25,7 +25,7 @@ def images(source: Source) -> list[bytes]:
     [(None, None, None), (0.01, None, 1), (0.1, None, 10), (1.0, None, 100), (None, 7, 7)],
 )
 def test_sizes(fraction: float | None, examples: int | None, expected: int | None) -> None:
-    assert subset.size(100, fraction=fraction, examples=examples) == expected
+    assert streams.subset_size(100, fraction=fraction, examples=examples) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,18 +40,18 @@ def test_impossible_sizes_are_refused(
     fraction: float | None, examples: int | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        subset.size(100, fraction=fraction, examples=examples)
+        streams.subset_size(100, fraction=fraction, examples=examples)
 
 
 def test_smaller_subsets_are_parts_of_larger_ones(hundred: Source) -> None:
-    largest = images(subset.first(hundred, 100))
+    largest = images(streams.first_examples(hundred, 100))
     assert sorted(largest) == sorted(images(hundred))
     for size in (1, 10, 99):
-        assert images(subset.first(hundred, size)) == largest[:size]
+        assert images(streams.first_examples(hundred, size)) == largest[:size]
 
 
 def test_subsets_hold_all_parts_of_the_split(hundred: Source) -> None:
-    numbers = np.array([int(image) for image in images(subset.first(hundred, 50))])
+    numbers = np.array([int(image) for image in images(streams.first_examples(hundred, 50))])
     assert 15 < np.sum(numbers < 50) < 35  # 4 standard deviations of a hypergeometric draw: 10
 
 
@@ -62,7 +62,7 @@ def test_examples_of_each_class(list_source: MakeSource) -> None:
     index = label_index.collect(labels)
     before: set[bytes] = set()
     for number in (1, 3, 100):
-        part = subset.of_each_class(source, number, index)
+        part = streams.first_of_each_class(source, number, index)
         examples = part.read(np.arange(part.num_examples))
         for c in range(10):
             there = sum(c in example.labels for example in examples)
@@ -75,31 +75,34 @@ def test_examples_of_each_class(list_source: MakeSource) -> None:
 
 def test_classes_of_one_label_have_exactly_that_many() -> None:
     digits = Digits("train", where="input")
-    part = subset.of_each_class(digits, 10, label_index.find(digits))
+    part = streams.first_of_each_class(digits, 10, label_index.find(digits))
     labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
     np.testing.assert_array_equal(np.bincount(labels), [10] * 10)
-    other = subset.of_each_class(digits, 11, label_index.find(digits))
+    other = streams.first_of_each_class(digits, 11, label_index.find(digits))
     assert len({digits.fingerprint, part.fingerprint, other.fingerprint}) == 3
 
 
 def test_the_order_never_changes() -> None:
     """Every published subset depends on these numbers."""
-    ten = subset.first(Synthetic(1000, 10, (8, 8)), 10)
+    ten = streams.first_examples(Synthetic(1000, 10, (8, 8)), 10)
     assert ten.select(np.arange(5)).tolist() == [250, 462, 350, 183, 606]
 
 
 def test_describes_the_example_of_the_whole(hundred: Source) -> None:
-    part = subset.first(hundred, 10)
+    part = streams.first_examples(hundred, 10)
     assert part.describe(3) == f"example {part.select(np.arange(4))[3]}"
 
 
 def test_fingerprints_tell_subsets_apart(hundred: Source) -> None:
-    sources: list[SelectedSource] = [subset.first(hundred, 10), subset.first(hundred, 11)]
+    sources: list[SelectedSource] = [
+        streams.first_examples(hundred, 10),
+        streams.first_examples(hundred, 11),
+    ]
     sources += [listed(hundred, np.arange(3)), listed(hundred, np.arange(1, 4))]
     assert len({source.fingerprint for source in (hundred, *sources)}) == 5
 
 
 def test_300_million_examples_take_no_memory() -> None:
-    part = subset.first(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
+    part = streams.first_examples(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
     chosen = part.select(np.array([0, 9_000_000, 89_999_999]))
     assert len(set(chosen)) == 3 and chosen.max() < 303_000_000

@@ -2,7 +2,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.sources import example_proto
+from vit_jax.data.sources import tfds
 
 
 def test_parses_what_tensorflow_writes():
@@ -13,7 +13,7 @@ def test_parses_what_tensorflow_writes():
         "empty": tf.train.Feature(),
     }
     written = tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
-    read = example_proto.parser()(written).features.feature
+    read = tfds.example_parser()(written).features.feature
     assert set(read) == set(lists)
     for name, feature in lists.items():
         for kind in ("bytes_list", "int64_list", "float_list"):
@@ -23,4 +23,4 @@ def test_parses_what_tensorflow_writes():
 
 def test_anything_else_is_refused():
     with pytest.raises(DecodeError):
-        example_proto.parser()(b"\xff\xff\xff not an example")
+        tfds.example_parser()(b"\xff\xff\xff not an example")

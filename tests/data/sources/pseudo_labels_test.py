@@ -9,7 +9,7 @@ import pytest
 from tests.data.sources import tfds_test
 from tests.data.sources.image_folder_test import fill
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.source import Example, MixtureSource, Source, Unlabelled
 from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources
@@ -79,7 +79,7 @@ def test_by_class_counts_the_most_probable_one(unlabelled, tmp_path):
     source = opened(unlabelled, written(tmp_path / "a.npz", unlabelled))
     labels = label_index.find(source)
     assert labels.labels.tolist() == [7, 7, 0, 3, 3, 3]
-    assert subset.of_each_class(source, 1, labels).num_examples == 3
+    assert streams.first_of_each_class(source, 1, labels).num_examples == 3
 
 
 def test_other_labels_are_other_data(unlabelled, tmp_path):

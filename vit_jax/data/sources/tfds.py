@@ -7,21 +7,23 @@ classes other numbers. The records are read at random by this package.
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
+import functools
 import json
 import posixpath
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.order import label_index
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources import example_proto
 from vit_jax.data.sources.caches import FileCache, copies
 from vit_jax.data.sources.records import ArrayRecords, TFRecords
 from vit_jax.data.sources.splits import Slice, resolve
@@ -168,7 +170,7 @@ class Tfds(Source):
         self.num_classes, self.class_names = reader.num_classes, reader.class_names
         if not reader.is_usual:
             self.fingerprint = digest(f"{self.fingerprint}: label {label}")
-        self._parse = example_proto.parser()
+        self._parse = example_parser()
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads the examples file by file."""
@@ -341,3 +343,50 @@ def _fingerprint(
             why = f"is damaged ({error!r}). Prepare the data set again."
             raise UserError(f"{path} {why}") from error
     return digest(json.dumps(content))
+
+
+_PACKAGE = "vit_jax"  # any: names are not stored
+_Field = descriptor_pb2.FieldDescriptorProto
+_LISTS = {"bytes_list": _Field.TYPE_BYTES, "float_list": _Field.TYPE_FLOAT}
+_LISTS["int64_list"] = _Field.TYPE_INT64
+
+
+@functools.cache
+def example_parser() -> Callable[[bytes], Any]:
+    """Parses tf.train.Example, the message in which TFDS stores an example, without TensorFlow.
+
+    `example_parser()(data).features.feature["image"].bytes_list.value`. The message is declared as
+    in https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/example. The function
+    raises google.protobuf.message.DecodeError for anything else.
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{_PACKAGE}/example.proto", package=_PACKAGE, syntax="proto3"
+    )
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(_LISTS.items(), start=1):
+        values = file.message_type.add(name=f"{name}_message")
+        values.field.add(name="value", number=1, type=kind, label=_Field.LABEL_REPEATED)
+        _add(feature, name, number, values.name).oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")  # what a map is stored as
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_Field.TYPE_STRING, label=_Field.LABEL_OPTIONAL)
+    _add(entry, "value", 2, "Feature")
+    _add(features, "feature", 1, "Features.FeatureEntry").label = _Field.LABEL_REPEATED
+    _add(file.message_type.add(name="Example"), "features", 1, "Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(f"{_PACKAGE}.Example")
+    return message_factory.GetMessageClass(found).FromString
+
+
+def _add(message: Any, name: str, number: int, of: str) -> Any:
+    """Adds an optional field that is a message."""
+    return message.field.add(
+        name=name,
+        number=number,
+        type=_Field.TYPE_MESSAGE,
+        type_name=f".{_PACKAGE}.{of}",
+        label=_Field.LABEL_OPTIONAL,
+    )

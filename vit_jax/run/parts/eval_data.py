@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import class_names, errors, synsets
-from vit_jax.data.order import label_index, streams, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
@@ -247,7 +247,7 @@ def eval_source(
         return relabelled.by_file(source, c.labels, where=where)
     if where == section or not isinstance(c, FrozenConfig) or c.train_per_class is None:
         return source
-    return subset.of_each_class(source, c.train_per_class, label_index.find(source))
+    return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
 
 
 def _batch_size(name: str, config: RunConfig) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 from vit_jax.config import ComponentConfig, InputConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
-from vit_jax.data.order import label_index, streams, subset
+from vit_jax.data.order import label_index, streams
 from vit_jax.data.order.label_index import Labels
 from vit_jax.data.order.streams import Stream
 from vit_jax.data.source import MixtureSource, Source
@@ -175,9 +175,9 @@ def _subset(c: InputConfig) -> Source:
         labels_of=c.pseudo_labels,
     )
     if c.subset_per_class is not None:
-        return subset.of_each_class(whole, c.subset_per_class, _labels(whole))
+        return streams.first_of_each_class(whole, c.subset_per_class, _labels(whole))
     size = _subset_size(c, whole.num_examples)
-    return whole if size is None else subset.first(whole, size)
+    return whole if size is None else streams.first_examples(whole, size)
 
 
 def _joined(c: InputConfig) -> Source:
@@ -213,7 +213,7 @@ def _quotas(c: InputConfig) -> dict[str, int]:
 
 def _subset_size(c: InputConfig, num_examples: int) -> int | None:
     """Size of the subset of `num_examples`; None if none is set by fraction or number."""
-    return subset.size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
+    return streams.subset_size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
 
 
 def _check_choice(c: InputConfig) -> None:

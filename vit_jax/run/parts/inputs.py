@@ -23,8 +23,7 @@ from vit_jax.training.method import view_names
 from vit_jax.training.objective import Batch
 
 if TYPE_CHECKING:
-    from vit_jax.data.every_image import Fault
-    from vit_jax.data.pipeline import Batches
+    from vit_jax.data.pipeline import Batches, Fault
     from vit_jax.data.source import Source
 
 
@@ -93,11 +92,11 @@ def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: 
 def bad_images(
     c: InputConfig, source: Source, preprocess: str, progress: Callable[[int, int], None]
 ) -> Iterator[Fault]:
-    """Bad images of a split, each image read and decoded by one process; see every_image."""
-    from vit_jax.data import every_image
+    """Bad images of a split, each image read and decoded by one process; see pipeline.py."""
+    from vit_jax.data import pipeline
 
     own = np.arange(jax.process_index(), source.num_examples, jax.process_count())
-    return every_image.bad_images(
+    return pipeline.bad_images(
         source,
         preprocess,
         own,

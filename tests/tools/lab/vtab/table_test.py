@@ -7,7 +7,7 @@ import pytest
 
 from vit_jax import config
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.derived_labels import DERIVATIONS
+from vit_jax.data.sources.tfds_labels import DERIVATIONS
 from vit_jax.tools.lab.vtab import table
 from vit_jax.tools.lab.vtab.table import TASKS
 
