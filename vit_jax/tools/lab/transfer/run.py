@@ -9,6 +9,7 @@ data and scored on that; the best is trained on all of it, once for each seed, a
 test. --checkpoint=none does the same from scratch. The same command again goes on.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -95,8 +96,7 @@ def transfer(
         chosen, choose_rows = _choose(folder, task, splits, weights_from, train, say)
         say(f"final    {number(task.seeds, 'training')} on {splits.final}, then the test")
         rows = train(FINAL, final_grid(task, splits, weights_from, chosen.chosen))
-        config = task.grid.load()
-        tested = evaluation_of(task, config)
+        config, tested = task.config, evaluation_of(task)
         test = config.evals[tested]
         result = TransferResult(
             task.checkpoint,
@@ -253,7 +253,9 @@ def main(_: list[str]) -> None:
     """The command."""
     folder, options = sweeps.read_flags("give the transfer a folder, such as runs/transfer")
     fields: dict[str, Any] = {
-        name: FLAGS[name].value for name in TransferTask._fields if name != "grid"
+        each.name: FLAGS[each.name].value
+        for each in dataclasses.fields(TransferTask)
+        if each.name != "grid"
     }
     task = TransferTask(**fields, grid=grids.of_config(FLAGS.config, FLAGS.config_override))
     sweeps.run_or_show(

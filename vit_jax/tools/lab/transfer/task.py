@@ -9,6 +9,7 @@ labels. No image of the test is read, nor a label of it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ PEEKING = ("checkpoint.best_metric", "early_stopping.metric")
 HELD_OUT_PART = 0.1  # unless the task says another
 
 
-class TransferTask(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TransferTask:
     """A transfer.
 
     Attributes:
@@ -69,6 +71,11 @@ class TransferTask(NamedTuple):
     def held_out_part(self) -> float:
         """The fraction or number that `held_out` means."""
         return HELD_OUT_PART if self.held_out is None else self.held_out
+
+    @functools.cached_property
+    def config(self) -> RunConfig:
+        """The config of the first values of all lists. Raises UserError if it is wrong."""
+        return self.grid.load()
 
 
 class Splits(NamedTuple):
@@ -113,7 +120,7 @@ def check(task: TransferTask) -> None:
         raise UserError("init.weights is what --checkpoint sets: give it there.")
     for point in task.grid.points():
         task.grid.load(point)
-    config = task.grid.load()
+    config = task.config
     if task.checkpoint.lower() == NO_CHECKPOINT and config.model.name is None:
         raise UserError(
             f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
@@ -126,7 +133,7 @@ def check(task: TransferTask) -> None:
             f"input.{field}: a transfer is to one data set with labels, a part of which it holds "
             "out; give that one by input.source, input.data_dir and input.split."
         )
-    evaluation_of(task, config)
+    evaluation_of(task)
     if task.ema and config.optim.ema_decay is None:
         raise UserError(
             "--ema: the trainings keep no EMA of their weights. Set --config.optim.ema_decay, such "
@@ -149,9 +156,9 @@ def _check_axis(field: str) -> None:
         raise UserError(f"{field} has a list of values: {why}. {HINT}")
 
 
-def evaluation_of(task: TransferTask, config: RunConfig) -> str:
+def evaluation_of(task: TransferTask) -> str:
     """The name of the evaluation of the test. UserError if there is none, or several."""
-    known = numbers_of(config)
+    known = numbers_of(task.config)
     having = [name for name, numbers in known.items() if task.metric in numbers]
     if task.evaluation is not None:
         if task.evaluation not in having:
@@ -160,7 +167,7 @@ def evaluation_of(task: TransferTask, config: RunConfig) -> str:
                 f"number {task.metric!r}. {nearest(task.evaluation, having)}"
             )
         return task.evaluation
-    if not having and config.evals:
+    if not having and task.config.evals:
         every = {number for numbers in known.values() for number in numbers}
         raise UserError(
             f"--metric={task.metric}: no evaluation of the config has this number. "
@@ -186,18 +193,18 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
     Args:
       weights: init.weights; None: from scratch.
     """
-    config = task.grid.load()
-    test = config.evals[evaluation_of(task, config)]
+    config = task.config
+    test = config.evals[evaluation_of(task)]
     held_out = dataclasses.replace(
         test, source=None, data_dir=None, label=None, split=splits.held_out
     )
-    common = _common(task, config, weights) | {
+    common = _common(task, weights) | {
         "input.split": splits.choose,
         "input.num_examples": "none",  # declared for all of the data
         **{f"evals.{name}": "none" for name in config.evals if name != HELD_OUT},
         **dict(_fields(f"evals.{HELD_OUT}", held_out, every=HELD_OUT in config.evals)),
     }
-    seeds = _seeds(config, task.choose_seeds)
+    seeds = _seeds(task, task.choose_seeds)
     if len(seeds) == 1:
         return SweepGrid(common | {SEED: seeds[0]}, dict(task.grid.axes), task.grid.flags)
     return SweepGrid(common, task.grid.axes | {SEED: seeds}, task.grid.flags)
@@ -207,9 +214,9 @@ def final_grid(
     task: TransferTask, splits: Splits, weights: str | None, chosen: dict[str, str]
 ) -> SweepGrid:
     """The trainings of the result: the chosen values, all of the data, several seeds."""
-    config = task.grid.load()
-    test = evaluation_of(task, config)
-    common = _common(task, config, weights) | {
+    config = task.config
+    test = evaluation_of(task)
+    common = _common(task, weights) | {
         **chosen,
         "input.split": splits.final,
         **{f"evals.{name}": "none" for name in config.evals if name != test},
@@ -217,11 +224,12 @@ def final_grid(
         f"evals.{test}.every_steps": "none",  # only after the last step
     }
     # An axis even if there is one: others may be added later.
-    return SweepGrid(common, {SEED: _seeds(config, task.seeds)}, task.grid.flags)
+    return SweepGrid(common, {SEED: _seeds(task, task.seeds)}, task.grid.flags)
 
 
-def _common(task: TransferTask, config: RunConfig, weights: str | None) -> dict[str, str]:
+def _common(task: TransferTask, weights: str | None) -> dict[str, str]:
     """What the trainings of both sweeps share; the evaluations are set by each."""
+    config = task.config
     kept = {
         field: value
         for field, value in task.grid.common.items()
@@ -239,8 +247,8 @@ def _common(task: TransferTask, config: RunConfig, weights: str | None) -> dict[
     return kept | init | no_peeking
 
 
-def _seeds(config: RunConfig, number: int) -> tuple[str, ...]:
-    return tuple(str(config.seed + place) for place in range(number))
+def _seeds(task: TransferTask, number: int) -> tuple[str, ...]:
+    return tuple(str(task.config.seed + place) for place in range(number))
 
 
 def _fields(section: str, values: EvalConfig, *, every: bool) -> Iterator[tuple[str, str]]:
@@ -274,12 +282,12 @@ def check_all(
     """
     sweeps.leave_devices_alone()
     errors = ErrorCollector()
-    config = task.grid.load()
+    config = task.config
     check_folders(config)
-    parts = errors.attempt("input", find_splits, task, config)
+    parts = errors.attempt("input", find_splits, task)
     notes: list[str] = []
     if parts is not NOT_MADE and parts.choose:
-        notes = errors.attempt("input", _check_classes, task, config, parts)
+        notes = errors.attempt("input", _check_classes, task, parts)
         sweeps.check_values(choose_grid(task, parts, weights), folder / CHOOSE, errors)
     whole = Splits(config.input.split, "", "") if parts is NOT_MADE else parts
     first = task.grid.points()[0]
@@ -289,7 +297,7 @@ def check_all(
     return parts, notes
 
 
-def find_splits(task: TransferTask, config: RunConfig) -> Splits:
+def find_splits(task: TransferTask) -> Splits:
     """The splits of a transfer.
 
     A part that is held out by a fraction or number is the end of input.split, in the order in which
@@ -299,7 +307,8 @@ def find_splits(task: TransferTask, config: RunConfig) -> Splits:
       UserError: a split is not there, or leaves nothing; two of them share examples where they must
         not.
     """
-    c, test = config.input, config.evals[evaluation_of(task, config)]
+    c, evaluation = task.config.input, evaluation_of(task)
+    test = task.config.evals[evaluation]
     if c.source in table.WITHOUT_SPLITS:
         raise UserError(f"input.source={c.source!r} has no splits: nothing of it can be held out.")
     whole = _slices(c, c.split, "input")
@@ -319,7 +328,7 @@ def find_splits(task: TransferTask, config: RunConfig) -> Splits:
         )
     own_data = (test.source or c.source, test.data_dir or c.data_dir) == (c.source, c.data_dir)
     if own_data:
-        tested = _slices(c, test.split, f"evals.{evaluation_of(task, config)}")
+        tested = _slices(c, test.split, f"evals.{evaluation}")
         for what, part in (
             (f"input.split={c.split}", whole),
             (f"--choose_split={found.choose}", choose),
@@ -377,10 +386,10 @@ def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> bool:
     )
 
 
-def _check_classes(task: TransferTask, config: RunConfig, parts: Splits) -> list[str]:
+def _check_classes(task: TransferTask, parts: Splits) -> list[str]:
     """Notes on classes without examples. UserError if holding out takes all examples of one."""
     named = task.choose_split is not None
-    c = dataclasses.replace(config.input, num_examples=None)
+    c = dataclasses.replace(task.config.input, num_examples=None)
     whole = examples.source(dataclasses.replace(c, split=parts.final))
     choose = examples.source(dataclasses.replace(c, split=parts.choose))
     rest = dataclasses.replace(c, split=parts.held_out)  # an evaluation reads no subset of it

@@ -326,7 +326,7 @@ def _result(
 
 def _choices(name: str, task: TransferTask, found: TaskData, pinned: str | None) -> dict[str, str]:
     """What the number of a task depends on and reports of VTAB differ in."""
-    config, vtab_task = task.grid.load(), TASKS[name]
+    config, vtab_task = task.config, TASKS[name]
     mean, std = config.input.mean, config.input.std
     of_weights = _normalisation(pinned)
     same = of_weights == [f"input.mean={list(mean)}", f"input.std={list(std)}"]
