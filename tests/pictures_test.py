@@ -9,7 +9,7 @@ from PIL import Image
 
 from docs.pictures import how_it_works, png, recipe_card, schedules, sharding, study
 from docs.pictures.__main__ import PICTURES
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 from vit_jax.optim.schedules import DECAYS
 
 OLD_MATPLOTLIB = pytest.mark.skipif(
@@ -49,16 +49,16 @@ def test_picture_shows_the_facts(picture):
 @pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
 def test_picture_is_what_is_drawn_of_its_facts(picture):
     image, facts = png.read(picture.FILE)
-    assert difference(image, look.pixels(picture.draw(facts))) <= MEAN_LEVELS
+    assert difference(image, style.pixels(picture.draw(facts))) <= MEAN_LEVELS
 
 
 def test_other_facts_are_another_picture():
     """The test above would pass on anything if this failed."""
     facts = recipe_card.facts()
-    before = look.pixels(recipe_card.draw(facts))
+    before = style.pixels(recipe_card.draw(facts))
     for values in facts["curves"]["test/loss"]["runs"]:
         values[:] = [value + 0.1 for value in values]
-    assert difference(before, look.pixels(recipe_card.draw(facts))) > MEAN_LEVELS
+    assert difference(before, style.pixels(recipe_card.draw(facts))) > MEAN_LEVELS
     with pytest.raises(AssertionError):
         assert_near(facts, recipe_card.facts())
 

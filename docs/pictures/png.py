@@ -7,12 +7,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image, PngImagePlugin
 
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 
 
 def write(file: Path, figure: Figure, facts: Any) -> None:
     """Writes the picture and its facts, which are of JSON's types."""
-    image = Image.fromarray(look.pixels(figure))
+    image = Image.fromarray(style.pixels(figure))
     text = PngImagePlugin.PngInfo()
     text.add_text("facts", json.dumps(facts), zip=True)
     image.save(file, optimize=True, pnginfo=text)

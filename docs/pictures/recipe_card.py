@@ -6,7 +6,7 @@ from typing import Any
 from etils import epath
 from matplotlib.figure import Figure
 
-from vit_jax.draw.style import look, palette
+from vit_jax.draw import style
 from vit_jax.tools.verify import recipe_card
 
 ROOT = Path(__file__).parents[2]
@@ -29,10 +29,10 @@ def facts() -> dict[str, Any]:
     }
 
 
-@look.styled
+@style.styled
 def draw(facts: dict[str, Any]) -> Figure:
     """Draws the training loss on the left; on the right the evaluations' over their ranges."""
-    figure = look.blank(8.6, 3.0)
+    figure = style.blank(8.6, 3.0)
     curves, last_step = facts["curves"], facts["curves"][TRAIN]["steps"][-1]
     left, right = figure.subplots(1, 2)
     for axes, most, title in (
@@ -46,6 +46,6 @@ def draw(facts: dict[str, Any]) -> Figure:
     right.vlines(steps, low, high, color="#c8c8c8", lw=5)
     for axes, curve in ((left, curves[TRAIN]), (right, curves[TEST])):
         for i, (seed, values) in enumerate(zip(facts["seeds"], curve["runs"], strict=True)):
-            axes.plot(curve["steps"], values, color=palette.SERIES[i], lw=0.7, label=f"seed {seed}")
+            axes.plot(curve["steps"], values, color=style.SERIES[i], lw=0.7, label=f"seed {seed}")
     left.legend()
     return figure

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from vit_jax.draw.style import look, palette
+from vit_jax.draw import style
 from vit_jax.optim import schedules
 
 FILE = Path(__file__).parents[2] / "docs" / "schedules.png"
@@ -34,13 +34,13 @@ def facts() -> dict[str, list[float]]:
     return {name: rates(name, changes) for name, changes in CURVES}
 
 
-@look.styled
+@style.styled
 def draw(curves: dict[str, list[float]]) -> Figure:
     """Draws axes, curves and their names."""
-    figure = look.blank(6.4, 3.0)
+    figure = style.blank(6.4, 3.0)
     axes = figure.add_subplot()
     for i, (name, rates) in enumerate(curves.items()):
-        axes.plot(rates, color=palette.SERIES[i], label=name)
+        axes.plot(rates, color=style.SERIES[i], label=name)
     axes.set(xlim=(0, STEPS), ylim=(0, 1.03), yticks=(0, 0.5, 1))
     axes.set_xticks(range(0, STEPS + 1, 50))
     axes.xaxis.set_major_formatter(PercentFormatter(STEPS, symbol=" %"))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vit_jax.core import axes
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 from vit_jax.parallel import mesh as meshes
 
 FILE = Path(__file__).parents[2] / "docs" / "sharding.png"
@@ -68,12 +68,12 @@ def facts() -> dict[str, dict[str, Blocks]]:
     }
 
 
-@look.styled
+@style.styled
 def draw(facts: dict[str, dict[str, Blocks]]) -> Figure:
     """Draws a row per setting and a column per array; a block names the devices that hold it."""
     width = LEFT + sum(size[0] + GAP for _, _, size, _ in ARRAYS)
     height = TOP + ROW * len(SETTINGS)
-    figure = look.blank(width / 100, height / 100, layout=None)
+    figure = style.blank(width / 100, height / 100, layout=None)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     for row, (setting, arrays) in enumerate(facts.items()):
@@ -98,6 +98,6 @@ def _draw_array(axes: Axes, held: Blocks, corner: tuple[int, int], size: tuple[i
         colour = COLOURS[devices[0]]
         axes.add_patch(Rectangle((x, y), width, height, fc=colour, ec="#555555", lw=0.7))
         text = "all" if len(devices) == 8 else " ".join(map(str, devices))
-        font_size = look.SMALL if size[0] > 26 or len(text) < 4 else 6
+        font_size = style.SMALL if size[0] > 26 or len(text) < 4 else 6
         middle = (x + width / 2, y + height / 2)
         axes.text(*middle, text, size=font_size, ha="center", va="center")

@@ -19,7 +19,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, MaxNLocator, NullLocator
 
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 
 MARGIN = 0.05  # of an axis, above and below what is drawn
 TINY = 1e-30  # least length of an axis
@@ -87,7 +87,7 @@ def scale(
     kind("log" if log else "linear")
     limit(low, high)
     if log:
-        look.plain_log_ticks(axis, about=about)
+        style.plain_log_ticks(axis, about=about)
     else:
         axis.set_major_locator(MaxNLocator(about, steps=[1, 2, 5, 10], integer=integer))
     axis.set_minor_locator(NullLocator())

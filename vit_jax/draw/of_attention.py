@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.draw.figures.distance import distance as draw_distance
-from vit_jax.draw.figures.heat import attention as draw_attention
-from vit_jax.draw.figures.heat import overlays as draw_overlays
-from vit_jax.draw.figures.norms import norms as draw_norms
-from vit_jax.draw.figures.norms import norms_by_layer as draw_norms_by_layer
+from vit_jax.draw import style
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.style import look
+from vit_jax.draw.tiles import Sheet
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms
 from vit_jax.models.observe.layers import View, view_of
@@ -124,7 +127,7 @@ def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], asked: Question) 
         "relevance (arXiv 2103.15679, Grad-CAM for ResNets) is what speaks for the class."
         if "rollout" in maps
         else "What speaks for the class, by Grad-CAM.",
-        look.png(draw_overlays(pixels, maps, asked.captions)),
+        style.png(draw_overlays(pixels, maps, asked.captions)),
         wide=True,
     )
 
@@ -139,7 +142,7 @@ def _distances(distances: np.ndarray, view: View) -> Picture:
         "Mean attention distance",
         "How far each head looks, as in figure 7 of the ViT paper: low dots are local, as a "
         "convolution is; heads near the dashed line look everywhere.",
-        look.png(drawn),
+        style.png(drawn),
     )
 
 
@@ -151,7 +154,7 @@ def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]
             f"heads_of_layer_{layer + 1}",
             f"Heads of layer {layer + 1}",
             "What one token takes from each patch, by head, in the first photo.",
-            look.png(draw_attention(photo, weights[layer], query=patch, layer=layer + 1)),
+            style.png(draw_attention(photo, weights[layer], query=patch, layer=layer + 1)),
             wide=True,
         )
         for layer in layers
@@ -178,12 +181,281 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
     )
     title = f"Norms of patch tokens after layer {len(of_layers)}"
     return [
-        Picture("norms_by_layer", "Norms of tokens by layer", note, look.png(by_layer)),
+        Picture("norms_by_layer", "Norms of tokens by layer", note, style.png(by_layer)),
         Picture(
             "norms",
             title,
             f"Framed are norms above {outliers.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
-            look.png(draw_norms(pixels, last, out, captions, title=title)),
+            style.png(draw_norms(pixels, last, out, captions, title=title)),
             wide=True,
         ),
     ]
+
+
+STRENGTH = 0.68  # of the heat over the photo
+PALE = 0.75  # of the photo's brightness below it
+COLUMNS = 6  # tiles in a row
+
+
+def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
+    """Heat [R, C] from 0 to 1 over a photo [H, W, 3], which turns gray: uint8 [H, W, 3].
+
+    Heat is interpolated linearly between the patches' centres. NaN is no heat.
+    """
+    photo = style.displayed(photo)
+    height, width = photo.shape[:2]
+    raw = Image.fromarray(np.nan_to_num(np.asarray(heat, np.float32)))
+    large = np.clip(np.asarray(raw.resize((width, height), Image.Resampling.BILINEAR)), 0, 1)
+    colours = matplotlib.colormaps[style.HEAT](large)[..., :3]
+    gray = photo @ np.array([0.299, 0.587, 0.114]) / 255 * PALE
+    mixed = STRENGTH * colours + (1 - STRENGTH) * gray[..., None]
+    return style.displayed(mixed / (STRENGTH + (1 - STRENGTH) * PALE))
+
+
+@style.styled
+def draw_overlays(
+    photos: np.ndarray,
+    maps: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    *,
+    title: str = "What the model looks at",
+    unit: str = "share of the largest in the image",
+) -> Figure:
+    """Each photo, and beside it each kind of heat over it.
+
+    Args:
+      photos: [B, H, W, 3], uint8 or from 0 to 1.
+      maps: heat [B, R, C] by what it is ("rollout"), at least 0; each is scaled by its largest
+        number in the image.
+      names: B captions, of two lines at most.
+      title: above all.
+      unit: of the colour bar.
+    """
+    wide = 1 + len(maps)
+    across = max(1, min(COLUMNS // wide, len(photos)))
+    sheet = Sheet(
+        math.ceil(len(photos) / across),
+        across * wide,
+        height_by_width=photos.shape[1] / photos.shape[2],
+        title=title,
+        lines=2,
+        captions=(names, wide),
+        headings=True,
+        gaps=[k * wide for k in range(1, across)],
+        bar=True,
+    )
+    for k in range(across):
+        for j, heading in enumerate(("photo", *maps)):
+            sheet.heading(k * wide + j, heading)
+    for k, photo in enumerate(photos):
+        row, left = k // across, k % across * wide
+        sheet.show(row, left, style.displayed(photo))
+        for j, heat in enumerate(maps.values(), start=1):
+            sheet.show(row, left + j, blend(photo, relative(heat[k])))
+        sheet.caption(row, left, names[k], over=wide)
+    sheet.colour_bar(style.HEAT, 0, 1, unit)
+    return sheet.figure
+
+
+@style.styled
+def draw_attention(
+    photo: np.ndarray,
+    weights: np.ndarray,
+    *,
+    query: tuple[int, int] | None,
+    layer: int,
+    heads: Sequence[int] | None = None,
+) -> Figure:
+    """Attention of each head of a layer from one query, over a photo [H, W, 3].
+
+    Args:
+      photo: uint8 or from 0 to 1.
+      weights: [heads, R, C]: what the query gives each patch.
+      query: (row, column) of its patch, from 0, marked in the photo; None: the class token.
+      layer: its number, from 1.
+      heads: their numbers, from 1; all if None.
+    """
+    number, rows, columns = weights.shape
+    across = min(COLUMNS, 1 + number)
+    per_row = max(across - 1, 1)
+    of_query = "the class token" if query is None else f"row {query[0] + 1}, column {query[1] + 1}"
+    sheet = Sheet(
+        math.ceil(number / per_row),
+        across,
+        height_by_width=photo.shape[0] / photo.shape[1],
+        title=f"Attention of layer {layer}",
+        note=f"query: {of_query}; below each its head and the largest weight of a patch",
+        lines=2,
+        bar=True,
+        gaps=(1,),
+    )
+    grid = (rows, columns)
+    where = sheet.show(0, 0, style.displayed(photo))
+    mark(where, query, photo.shape, grid)
+    sheet.caption(0, 0, "photo, query" if query else "photo")
+    for k, heat in enumerate(weights):
+        place = k // per_row, 1 + k % per_row
+        axes = sheet.show(*place, blend(photo, relative(heat)))
+        mark(axes, query, photo.shape, grid)
+        head = k + 1 if heads is None else heads[k]
+        sheet.caption(*place, f"head {head}\n{np.max(heat):.1%}")
+    sheet.colour_bar(style.HEAT, 0, 1, "attention, share of the largest in the head")
+    return sheet.figure
+
+
+def relative(heat: np.ndarray) -> np.ndarray:
+    """Heat divided by its largest number; zeros if there is none above 0."""
+    x = np.nan_to_num(np.asarray(heat, np.float64))
+    return np.maximum(x, 0) / max(float(x.max()), np.finfo(np.float64).tiny)
+
+
+def mark(
+    axes: Axes, patch: tuple[int, int] | None, shape: tuple[int, ...], grid: tuple[int, int]
+) -> None:
+    """Frames a patch (row, column) of the grid over a photo of that shape."""
+    if patch is None:
+        return
+    high, wide = shape[0] / grid[0], shape[1] / grid[1]
+    corner = (patch[1] * wide - 0.5, patch[0] * high - 0.5)
+    for colour, line in (("white", 2.4), ("black", 1.0)):
+        axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=colour, lw=line))
+
+
+@style.styled
+def draw_distance(
+    distances: np.ndarray,
+    *,
+    images: int | None = None,
+    uniform: float | None = None,
+    title: str = "Mean attention distance",
+) -> Figure:
+    """Distances [L, H] in pixels of the input: a dot for each head, a line through layers' means.
+
+    Args:
+      distances: mean attention distance of each head of each layer.
+      images: over how many images it is the mean.
+      uniform: the distance if all patches got the same attention, drawn as a line.
+    """
+    depth, heads = distances.shape
+    figure = style.blank(5.4, 3.7)
+    figure.suptitle(title, x=0.02, ha="left")
+    axes = figure.add_subplot()
+    layers = np.arange(1, depth + 1)
+    axes.plot(layers, distances.mean(axis=1), color=style.MUTED, lw=1.2, label="mean of heads")
+    # Sorted and side by side within the layer, so that equal ones do not hide each other.
+    aside = np.linspace(-0.18, 0.18, heads) if heads > 1 else np.zeros(1)
+    axes.scatter(
+        (layers[:, None] + aside).ravel(),
+        np.sort(distances, axis=1).ravel(),
+        s=16 if depth * heads <= 400 else 9,
+        color=style.BLUE,
+        alpha=0.75,
+        linewidth=0,
+        label="a head",
+        zorder=3,
+    )
+    if uniform is not None:
+        label = "if attention were uniform"
+        axes.axhline(uniform, label=label, color=style.VERMILION, lw=1.2, dashes=(6, 3))
+    axes.set_ylim(0, 1.06 * max(float(np.nanmax(distances)), uniform or 0, 1))
+    style.layer_ticks(axes, depth)
+    axes.set_ylabel("mean attention distance (pixels)")
+    of_images = "" if images is None else f", {images:,} image{'s' if images > 1 else ''}"
+    note = f"{depth} layers of {heads} heads{of_images}"
+    axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+PAIRS = 3  # a photo and its norms, in a row
+
+
+@style.styled
+def draw_norms(
+    photos: np.ndarray,
+    of_patches: np.ndarray,
+    outliers: np.ndarray,
+    names: Sequence[str],
+    *,
+    title: str = "Norms of patch tokens",
+) -> Figure:
+    """Each photo and the norms of its patches; those that stand out are framed.
+
+    Args:
+      photos: [B, H, W, 3], uint8 or from 0 to 1.
+      of_patches: [B, R, C], of one layer; the colours are the same in all images.
+      outliers: [B, R, C] bool.
+      names: B captions, of two lines at most.
+      title: above all; the layer belongs there.
+    """
+    across = min(PAIRS, len(photos))
+    shown = [
+        f"{name}\n{n} of {each.size} stand out" if n else name
+        for name, each, n in zip(names, outliers, outliers.sum(axis=(1, 2)), strict=True)
+    ]
+    sheet = Sheet(
+        math.ceil(len(photos) / across),
+        2 * across,
+        height_by_width=photos.shape[1] / photos.shape[2],
+        title=title,
+        note=f"{outliers.mean():.1%} of {outliers.size:,} patches stand out, framed in blue",
+        lines=2,
+        captions=(shown, 2),
+        gaps=range(2, 2 * across, 2),
+        bar=True,
+    )
+    # Outliers are many times as long as the others, which would all have one colour.
+    low, high = (float(f(of_patches)) for f in (np.min, np.max))
+    high = high or 1.0  # of weights that are all 0
+    low, high = max(low, 1e-3 * high), max(high, 1.01 * low)
+    for k, photo in enumerate(photos):
+        row, left = k // across, k % across * 2
+        sheet.show(row, left, style.displayed(photo))
+        axes = sheet.show(row, left + 1, of_patches[k], cmap=style.HEAT, norm=LogNorm(low, high))
+        for i, j in np.argwhere(outliers[k]):
+            corner = (j - 0.5, i - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, color=style.SKY, lw=1.4))
+        sheet.caption(row, left, shown[k], over=2)
+    sheet.colour_bar(style.HEAT, low, high, "norm of the token (no unit), logarithmic", log=True)
+    return sheet.figure
+
+
+@style.styled
+def draw_norms_by_layer(
+    of_patches: np.ndarray,
+    *,
+    others: Mapping[str, np.ndarray] | None = None,
+    threshold: float | None = None,
+    title: str = "Norms of tokens by layer",
+) -> Figure:
+    """The spread of patches' norms over layers, and the norms of tokens that are no patches.
+
+    Args:
+      of_patches: [L, M], of all patches of all images.
+      others: mean norms [L] by name: "class token", "register 1".
+      threshold: above which a patch of the last layer stands out, drawn as a line.
+      title: above all.
+    """
+    depth = len(of_patches)
+    figure = style.blank(5.8, 3.7)
+    figure.suptitle(title, x=0.02, ha="left")
+    axes = figure.add_subplot()
+    layers = np.arange(1, depth + 1)
+    low, quarter, middle, three, most = np.percentile(of_patches, [1, 25, 50, 75, 99], axis=1)
+    axes.fill_between(layers, low, most, color=style.SKY, alpha=0.3, lw=0, label="98 % of them")
+    axes.fill_between(layers, quarter, three, color=style.SKY, alpha=0.6, lw=0, label="half")
+    axes.plot(layers, middle, color=style.BLUE, label="patches, median")
+    largest = of_patches.max(axis=1)
+    axes.plot(layers, largest, ".", color=style.BLUE, ms=5, label="largest patch")
+    for k, (name, values) in enumerate((others or {}).items()):
+        colour, marker = style.series(k + 1)
+        axes.plot(layers, values, color=colour, marker=marker, ms=4, lw=1.2, label=name)
+    if threshold is not None:
+        label = "stands out in the last layer"
+        axes.axhline(threshold, color=style.MUTED, lw=1.2, dashes=(6, 3), label=label)
+    axes.set_yscale("log")
+    style.plain_log_ticks(axes.yaxis)
+    style.layer_ticks(axes, depth)
+    axes.set_ylabel("norm of the token (no unit)")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure

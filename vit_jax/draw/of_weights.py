@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from matplotlib.figure import Figure
 
 from vit_jax.core import pytrees
-from vit_jax.draw.figures.filters import filters as draw_filters
-from vit_jax.draw.figures.positions import positions as draw_positions
+from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.style import look
+from vit_jax.draw.tiles import Sheet
 from vit_jax.probes import filters, positions
 
 NUMBERS = ("filters_explained", "positions_row_plus_column")
@@ -35,7 +36,7 @@ def findings(model: Any) -> Findings:
             f"The first {len(found.pictures)} principal components of the {first.what}, as in "
             "figure 7 of the ViT paper. After training they are smooth waves and colours; random "
             "ones are noise.",
-            look.png(draw_filters(found.pictures, found.explained, what=first.what)),
+            style.png(draw_filters(found.pictures, found.explained, what=first.what)),
         )
     )
     numbers["filters_explained"] = float(found.explained.sum())
@@ -54,7 +55,7 @@ def findings(model: Any) -> Findings:
                 "Position embeddings",
                 "Each small grid belongs to the patch at its place, and shows the similarity of "
                 "that patch's embedding with those of all patches.",
-                look.png(drawn),
+                style.png(drawn),
             )
         )
     return Findings(Section("The weights", pictures, said), numbers)
@@ -91,3 +92,94 @@ def _without_positions(model: Any) -> str:
     if kind in INSIDE:
         return f"Its positions ({kind}) act inside attention: there is no table to show."
     return "It has no position embeddings."
+
+
+FILTER_COLUMNS = 7
+TINY = 1e-30  # a filter of zeros is gray
+
+
+@style.styled
+def draw_filters(
+    pictures: np.ndarray, explained: np.ndarray, *, what: str = "patch projection"
+) -> Figure:
+    """Principal components [K, P, P, 3], with the share of variance [K] of each below it.
+
+    Gray is 0; each is scaled by its own largest number. `what`: the layer.
+    """
+    number, height, width, _ = pictures.shape
+    columns = min(FILTER_COLUMNS, number)
+    sheet = Sheet(
+        math.ceil(number / columns),
+        columns,
+        height_by_width=height / width,
+        title=f"Principal components of the {what}",
+        note=f"{number} components of {height} x {width} px, {np.sum(explained):.1%} of the "
+        "variance; below each its share",
+        lines=1,
+        most_in=0.9,
+    )
+    for k, picture in enumerate(pictures):
+        row, column = divmod(k, columns)
+        size = max(float(np.abs(picture).max()), TINY)
+        sheet.show(row, column, 0.5 + picture / (2 * size))
+        sheet.caption(row, column, f"{explained[k]:.1%}")
+    return sheet.figure
+
+
+MOST_GRIDS = 16  # grids in a row: with more, each is too small to be read
+GRIDS_IN = 5.0  # width of all
+LABELS_IN = (0.4, 0.0, 0.4)  # space for labels on the left and below
+
+
+@style.styled
+def draw_positions(
+    similarity: np.ndarray, *, title: str = "Similarity of position embeddings", note: str = ""
+) -> Figure:
+    """Cosines [R, C, R, C]: a grid for each position, of its similarity with all others.
+
+    Of more than 16 rows or columns evenly spaced ones are shown, with their numbers. `note`: a
+    line below the title, for the number that says how well rows and columns show.
+    """
+    rows, columns = similarity.shape[:2]
+    shown = [_spread(n) for n in (rows, columns)]
+    gap = max(1, round(max(rows, columns) / 14))
+    mosaic = np.full(
+        (len(shown[0]) * (rows + gap) - gap, len(shown[1]) * (columns + gap) - gap), np.nan
+    )
+    for i, row in enumerate(shown[0]):
+        for j, column in enumerate(shown[1]):
+            top, left = i * (rows + gap), j * (columns + gap)
+            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
+    sheet = Sheet(
+        1,
+        1,
+        height_by_width=mosaic.shape[0] / mosaic.shape[1],
+        title=title,
+        note=note,
+        most_in=GRIDS_IN,
+        around=LABELS_IN,
+        bar=True,
+    )
+    axes = sheet.axes(0, 0)
+    axes.imshow(mosaic, aspect="auto", cmap=style.SIGNED, vmin=-1, vmax=1)
+    axes.tick_params(length=0)
+    axes.set_yticks(*_grid_ticks(shown[0], rows, gap), size=style.SMALL)
+    axes.set_xticks(*_grid_ticks(shown[1], columns, gap), size=style.SMALL)
+    for set_label, what, room in (
+        (axes.set_xlabel, "column", sheet.tile),
+        (axes.set_ylabel, "row", sheet.tile_height),
+    ):
+        label = f"{what} of the input patch"
+        set_label(label if tiles.width_in(label, style.FONT) <= room else what)
+    sheet.colour_bar(style.SIGNED, -1, 1, "cosine similarity")
+    return sheet.figure
+
+
+def _spread(number: int) -> list[int]:
+    """Indices of at most MOST_GRIDS of so many, the first and the last among them."""
+    return sorted({int(k) for k in np.linspace(0, number - 1, min(number, MOST_GRIDS)).round()})
+
+
+def _grid_ticks(shown: list[int], size: int, gap: int) -> tuple[list[float], list[str]]:
+    places = [k * (size + gap) + (size - 1) / 2 for k in range(len(shown))]
+    return places, [str(k + 1) for k in shown]

@@ -8,7 +8,7 @@ from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 from vit_jax.tools.lab import find_lr
 from vit_jax.tools.lab.find_lr import RateTest, averages, has_diverged, rate_test
 from vit_jax.train import train
@@ -72,7 +72,7 @@ def test_a_loss_that_never_falls_gives_no_rate(tiny_run):
     found = RateTest(rates, np.linspace(1, 2, 20).tolist(), None)
     assert found.steepest is None
     assert "the loss does not fall" in "\n".join(find_lr.say(found, tiny_run()))
-    assert look.png(find_lr.draw(found, "nothing"))
+    assert style.png(find_lr.draw(found, "nothing"))
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_command(tmp_path, run_python):
     done = run_python(*command, "--output", str(file))
     assert done.returncode == 0, done.stderr
     assert "steepest      --config.optim.lr=" in done.stdout
-    assert Image.open(file).size == tuple(round(look.DPI * side) for side in find_lr.SIZE_IN)
+    assert Image.open(file).size == tuple(round(style.DPI * side) for side in find_lr.SIZE_IN)
     found = json.loads(run_python(*command, "--json", "--steps=40").stdout)
     assert found["rates"][0] == pytest.approx(1e-7)
     assert 1e-5 < found["steepest"] < 1 and len(found["losses"]) <= 40

@@ -15,7 +15,7 @@ from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import OPENED
 from vit_jax.draw import html_page
-from vit_jax.draw.figures.heat import blend, relative
+from vit_jax.draw.of_attention import blend, relative
 from vit_jax.models import images, observe
 from vit_jax.models.head import probabilities
 from vit_jax.predict import check_finite, load_classifier, most_likely

@@ -24,8 +24,7 @@ from vit_jax.config import RunConfig, TotalConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.draw import charts
-from vit_jax.draw.style import lettering, look, palette
+from vit_jax.draw import charts, style, tiles
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
@@ -173,26 +172,26 @@ def _of_steps(config: RunConfig, steps: int) -> RunConfig:
     )
 
 
-@look.styled
+@style.styled
 def draw(found: RateTest, name: str) -> Figure:
     """The losses over the rates: pale as they were, a line without the noise, the suggestion."""
     means = found.smoothed
-    figure = look.blank(*SIZE_IN)
+    figure = style.blank(*SIZE_IN)
     axes = figure.add_subplot()
-    title = lettering.fit(f"loss at rising rates: {name}", 6.5, look.TITLE)
-    axes.set_title(title, loc="left", size=look.TITLE, pad=18)
+    title = tiles.fit(f"loss at rising rates: {name}", 6.5, style.TITLE)
+    axes.set_title(title, loc="left", size=style.TITLE, pad=18)
     charts.scale(axes.yaxis, *charts.limits(means))
     charts.scale(axes.xaxis, found.rates[0], found.rates[-1], log=True)
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("optim.lr")
-    axes.scatter(found.rates, found.losses, s=7, color=palette.SKY, alpha=0.5, linewidth=0)
-    axes.plot(found.rates, means, color=palette.BLUE)
+    axes.scatter(found.rates, found.losses, s=7, color=style.SKY, alpha=0.5, linewidth=0)
+    axes.plot(found.rates, means, color=style.BLUE)
     if found.steepest is not None:
-        axes.axvline(found.steepest, color=palette.VERMILION, lw=1)
+        axes.axvline(found.steepest, color=style.VERMILION, lw=1)
         place = (found.steepest, 1.01)
         axes.text(
             *place, f"steepest: {found.steepest:.2g}", transform=axes.get_xaxis_transform(),
-            color=palette.VERMILION, size=look.SMALL, ha="center", va="bottom",
+            color=style.VERMILION, size=style.SMALL, ha="center", va="bottom",
         )  # fmt: skip
     return figure
 
@@ -228,7 +227,7 @@ def main(_: list[str]) -> None:
         raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
     if output is not None:
         name = " ".join([FLAGS.config, *FLAGS.config_override])
-        save(look.png(draw(found, name)), output)
+        save(style.png(draw(found, name)), output)
     print(json.dumps(found.document()) if FLAGS.json else "\n".join(say(found, config)))
     if output is not None and not FLAGS.json:
         print(f"saved         {output}")

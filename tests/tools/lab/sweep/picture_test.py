@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 from PIL import Image
 
-from vit_jax.draw.style import look, palette
+from vit_jax.draw import style
 from vit_jax.tools.lab.sweep import grid, picture
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
@@ -74,9 +74,9 @@ def test_every_grid_is_drawn(rows, axes, tmp_path):
     file = epath.Path(tmp_path / "results.png")
     assert picture.write(file, rows(axes, lambda v: 0.5 + len(v) / 100), "test/accuracy")
     pixels = np.asarray(Image.open(file))
-    width, height = (round(look.DPI * side) for side in picture.SIZE_IN)
+    width, height = (round(style.DPI * side) for side in picture.SIZE_IN)
     assert pixels.shape[:2] == (height, width)
-    blue = [int(palette.BLUE[i : i + 2], 16) for i in (1, 3, 5)]
+    blue = [int(style.BLUE[i : i + 2], 16) for i in (1, 3, 5)]
     assert (np.abs(pixels[..., :3].astype(int) - blue) < 40).all(-1).any()
 
 

@@ -1,10 +1,20 @@
+"""The page: its files, and the sections of models of several families."""
+
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from flax import nnx
+from PIL import Image
 
+from vit_jax import models, weights
 from vit_jax.core.errors import UserError
+from vit_jax.draw import of_weights
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.tools.look.visualize import page
+from vit_jax.tools.look.visualize import of_errors, of_features, page, photos
+from vit_jax.tools.look.visualize.page import Options, class_of, sections
 
 
 def write(folder, *names):
@@ -38,3 +48,171 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
         write(tmp_path, "filters")
     with pytest.raises(UserError, match="cannot be written"):
         page.check_folder(Path("/dev/null/x"))
+
+
+QUIET = lambda *_: None
+ATTENTION = {
+    "attention", "distances", "heads_of_layer_1", "heads_of_layer_2", "norms", "norms_by_layer",
+}  # fmt: skip
+FEATURES = {"features", "neighbours", "map"}
+SMALL = {"depth": 2, "width": 16, "mlp_dim": 16, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, numbers = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for i in range(5):
+        place = folder / f"class{i % 3}"
+        place.mkdir(exist_ok=True)
+        Image.fromarray(numbers.integers(0, 255, (32, 32, 3), np.uint8)).save(place / f"{i}.png")
+    return folder
+
+
+def create(name, num_classes=3, **fields):
+    return models.create(name, num_classes=num_classes, image_size=32, rngs=nnx.Rngs(0), **fields)
+
+
+def options(max_images=2, **fields):
+    return Options(max_images, "pca", **fields)
+
+
+def made(name, folder, num_classes=3, *, asked=None, **fields):
+    model = create(name, num_classes, **fields)
+    names = tuple(f"class{i}" for i in range(num_classes)) or None
+    found = photos.find([str(folder)], model.preprocess, names)
+    return sections(weights.Loaded(model, name, names, 0), found, asked or options(), QUIET)
+
+
+def pictures(findings):
+    for each in findings:
+        for picture in each.section.pictures:
+            Image.open(io.BytesIO(picture.data)).verify()
+    return {picture.name for each in findings for picture in each.section.pictures}
+
+
+def numbers(findings):
+    return {name: number for each in findings for name, number in each.numbers.items()}
+
+
+def test_of_a_vit(folder):
+    found = made("ViT-Ti/8", folder, asked=options(max_images=4), **SMALL)
+    assert {"filters", "positions", *ATTENTION, *FEATURES, "cka", "mistakes"} == pictures(found)
+    assert "of 5 images are wrong" in found[3].section.said
+    assert 0 <= numbers(found)["accuracy"] < 1
+    assert 0 < numbers(found)["first_distance_px"] < 32
+    assert 0 < numbers(found)["positions_row_plus_column"] < 1
+
+
+@pytest.mark.parametrize("kind", ["none", "relative", "rotary_2d"])
+def test_positions_that_are_no_table_are_said(kind):
+    found = of_weights.findings(create("ViT-Ti/8", position_embedding=kind, **SMALL))
+    assert pictures([found]) == {"filters"}
+    assert "position" in found.section.said.lower()
+
+
+@pytest.mark.parametrize("place", ["input", "shared", "layers"])
+def test_positions_of_every_place_are_the_parameters(place):
+    model = create("ViT-Ti/8", position_at=place, **SMALL)
+    own = model.blocks.block.positions if place == "layers" else model.positions
+    table = np.asarray(own.embedding[...])
+    table = table[0] if place == "layers" else table
+    found = of_weights.position_table(model)
+    np.testing.assert_array_equal(found, table[1:].reshape(4, 4, 16))
+
+
+@pytest.mark.slow
+def test_a_hybrid_shows_its_first_convolution(folder):
+    found = made("R1-1+ViT-Ti/8", folder, **SMALL)
+    assert "convolution" in found[0].section.pictures[0].note
+    assert pictures(found) >= ATTENTION
+
+
+def test_a_resnet_has_no_attention_and_says_so(folder):
+    found = made("R1-1x1", folder)
+    assert {"filters", "attention", "mistakes", *FEATURES} == pictures(found)
+    assert not pictures(found) & {"distances", "positions"}
+    assert "no blocks of attention" in found[1].section.said
+    assert "no position embeddings" in found[0].section.said
+
+
+@pytest.mark.parametrize("asked", [{"layers": (0,)}, {"query": (0, 1)}])
+def test_attention_that_a_resnet_lacks_is_refused_before_images_are_read(asked):
+    model = create("R1-1x1")
+    none = photos.Photos((Path("missing.png"),), (None,), model.preprocess)
+    with pytest.raises(UserError, match="asks for attention, and a BiT has none"):
+        sections(weights.Loaded(model, "R1-1x1", None, 0), none, options(**asked), QUIET)
+
+
+def test_a_model_without_a_head_has_no_classes(folder):
+    found = made("ViT-Ti/8", folder, 0, **SMALL)
+    assert {"filters", "positions", *ATTENTION, *FEATURES} == pictures(found)
+    assert "no head" in found[3].section.said
+    with pytest.raises(UserError, match=r"--of_class=cat: .* no head"):
+        made("ViT-Ti/8", folder, 0, asked=options(of_class="cat"), **SMALL)
+
+
+def test_what_is_asked_for_has_to_be_there(folder):
+    for asked, says in (
+        (options(layers=(2,)), r"--layers=3: the model has layers 1 to 2"),
+        (options(query=(4, 0)), r"--query=5,1: the model has 4 rows .* from 1,1 to 4,4"),
+        (options(of_class="class9"), "Did you mean .class"),
+    ):
+        with pytest.raises(UserError, match=says):
+            made("ViT-Ti/8", folder, asked=asked, **SMALL)
+    asked = options(layers=(1,), query=(0, 3), of_class="2")
+    found = made("ViT-Ti/8", folder, asked=asked, **SMALL)
+    assert pictures(found) & ATTENTION == ATTENTION - {"heads_of_layer_1"}
+
+
+def test_a_class_is_known_by_any_of_its_names():
+    model = SimpleNamespace(num_classes=4)
+    names = ("n01440764 tench, Tinca tinca", "n01514668 cock", "street sign", "1")
+    for asked in ("cock", "n01514668", "n01514668 cock"):
+        assert class_of(asked, model, names) == 1
+    assert class_of("Tinca tinca", model, names) == 0
+    assert [class_of(asked, model, names) for asked in ("1", "2")] == [3, 2]
+    for asked in ("sign", "", "4"):
+        with pytest.raises(UserError, match=f"--of_class={asked} is no class"):
+            class_of(asked, model, names)
+    with pytest.raises(UserError, match="a number from 0 to 3"):
+        class_of("4", model, None)
+
+
+def test_a_name_of_several_classes_is_not_one():
+    names = ("n02012849 crane", "n03126707 crane, derrick", "crane fly")
+    model = SimpleNamespace(num_classes=3)
+    with pytest.raises(UserError, match="several classes: 0, n02012849 crane; 1, n03126707"):
+        class_of("crane", model, names)
+    assert class_of("derrick", model, names) == 1
+
+
+@pytest.mark.parametrize(("damaged", "what"), [("patches", "features"), ("head", "logits")])
+def test_what_is_not_finite_is_refused(folder, damaged, what):
+    model = create("ViT-Ti/8", **SMALL)
+    getattr(model, damaged).kernel[...] = np.nan
+    found = photos.find([str(folder)], model.preprocess, None)
+    with pytest.raises(UserError, match=rf"The {what} of .*0\.png are not finite, .*4 other"):
+        sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, options(), QUIET)
+
+
+def test_mistakes_are_the_surest_ones():
+    files = tuple(map(Path, "abcde"))
+    found = photos.Photos(files, (0, 1, None, 0, 2), None)
+    logits = np.log([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [1, 2, 3], [0.1, 0.8, 0.1], [0.2, 0.7, 0.1]])
+    wrong = of_errors.find(found, logits, most=2)
+    assert (wrong.labelled, wrong.wrong) == (4, 3)
+    assert (wrong.places, wrong.true, wrong.predicted) == ([3, 4], [0, 2], [1, 1])
+    np.testing.assert_allclose(wrong.probabilities, [[0.1, 0.8], [0.1, 0.7]])
+    one_by_one = of_errors.find(found, logits, most=1, probabilities="sigmoid")
+    np.testing.assert_allclose(one_by_one.probabilities, [[1 / 11, 8 / 18]])
+
+
+def test_layers_are_those_of_the_model(folder):
+    model = create("ViT-Ti/8", **SMALL)
+    found = photos.find([str(folder)], model.preprocess, None)
+    inputs = np.stack(list(found.inputs()))
+    mine = of_features.layers(model, inputs)
+    theirs = model.tokens(inputs, layers=(0, 1))
+    assert len(mine) == 2
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

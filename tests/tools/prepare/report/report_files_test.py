@@ -19,8 +19,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.tools.prepare import faults, image_folder, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
-from vit_jax.tools.prepare.report import copy_pairs, summary
-from vit_jax.tools.prepare.report import page as report_page
+from vit_jax.tools.prepare.report import report_files, summary
 
 STRANGE = "<b>&amp; 'x'.jpg"
 
@@ -139,9 +138,9 @@ def test_every_reason_has_a_description() -> None:
 
 def test_charts_with_no_bar_and_with_one() -> None:
     for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
-        assert report_page.bars("title", "note", bins, str)[2].count('class="bar"') == len(bins)
+        assert report_files.bars("title", "note", bins, str)[2].count('class="bar"') == len(bins)
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
-        assert "nan" not in report_page.curve("title", "note", values)[2]
+        assert "nan" not in report_files.curve("title", "note", values)[2]
 
 
 def test_merged_images_count_for_all_of_their_classes() -> None:
@@ -157,8 +156,8 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
     field = images.schema.field(place)
     images = images.set_column(place, field, pa.array(labels, field.type))
     result = assigned(images)
-    pairs = copy_pairs.copy_pairs(images, result)
-    return copy_pairs.class_pairs(images, list("abcd"), pairs, 2)
+    pairs = summary.copy_pairs(images, result)
+    return summary.class_pairs(images, list("abcd"), pairs, 2)
 
 
 def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
@@ -182,8 +181,8 @@ def test_copies_between_classes_and_splits_come_first() -> None:
     labels = [[0], [1], [1], [1], [0], [0]]
     images = images.set_column(place, field, pa.array(labels, field.type))
     result = assigned(images, duplicates="drop")
-    pairs = copy_pairs.copy_pairs(images, result)
-    entries = list(copy_pairs.entries(images, result, ["one", "two"], pairs))
+    pairs = summary.copy_pairs(images, result)
+    entries = list(summary.entries(images, result, ["one", "two"], pairs))
     assert [(one["name"], one["of"], one["kind"]) for one in entries] == [
         ("1.jpg", "0.jpg", "near"),
         ("3.jpg", "2.jpg", "same_bytes"),
@@ -192,5 +191,5 @@ def test_copies_between_classes_and_splits_come_first() -> None:
     assert [one["other_split"] for one in entries] == [False, True, False]
     assert entries[1]["split"] == "train" and entries[1]["split_of"] == "val"
     assert entries[1]["left_out"] == "duplicate"
-    shown = [copy_pairs.in_words(pairs, at) for at in copy_pairs.to_show(pairs)]
+    shown = [summary.in_words(pairs, at) for at in summary.to_show(pairs)]
     assert shown == ["near, of another class", "the same bytes, val and train"]

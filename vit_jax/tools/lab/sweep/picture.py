@@ -12,8 +12,7 @@ from etils import epath
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vit_jax.draw import charts
-from vit_jax.draw.style import lettering, look, palette
+from vit_jax.draw import charts, style, tiles
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep.grid import CONFIG, SEED
 from vit_jax.tools.lab.sweep.progress import PointProgress
@@ -38,7 +37,7 @@ def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
     axis, lines = curves(rows, metric)
     if not lines:
         return False
-    workdir.save(file, look.png(draw(axis, lines, metric)))
+    workdir.save(file, style.png(draw(axis, lines, metric)))
     return True
 
 
@@ -62,26 +61,26 @@ def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, D
     return chosen, lines
 
 
-@look.styled
+@style.styled
 def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     """The picture."""
     values = list(dict.fromkeys(value for dots in lines.values() for value in dots))
     seeds = [each for dots in lines.values() for each in dots.values()]
     where = places(axis, values)
-    figure = look.blank(*SIZE_IN)
+    figure = style.blank(*SIZE_IN)
     axes = figure.add_subplot()
-    axes.set_title(f"{metric} over {axis}" if axis else metric, loc="left", size=look.TITLE)
+    axes.set_title(f"{metric} over {axis}" if axis else metric, loc="left", size=style.TITLE)
     if any(len(each) > 1 for each in seeds):
         note = "hollow: a seed; filled: their mean"
-        axes.set_title(note, loc="right", size=look.SMALL, color=palette.MUTED)
+        axes.set_title(note, loc="right", size=style.SMALL, color=style.MUTED)
     ends = charts.limits([v for each in seeds for v in each])
     charts.scale(axes.yaxis, *ends, percent=metric.endswith("accuracy"))
     _scale_across(axes, axis, where)
     for number, (name, dots) in enumerate(lines.items()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
         joined = is_numeric(values) and axis != SEED
-        label = lettering.fit(name, 2.0, look.SMALL) if number < MOST_LINES else None
-        _draw_line(axes, where, dots, palette.series(number), aside, joined=joined, label=label)
+        label = tiles.fit(name, 2.0, style.SMALL) if number < MOST_LINES else None
+        _draw_line(axes, where, dots, style.series(number), aside, joined=joined, label=label)
     if len(lines) > 1:
         if len(lines) > MOST_LINES:
             axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
@@ -116,8 +115,8 @@ def _scale_across(axes: Axes, axis: str, where: Mapping[str, float]) -> None:
     free_from = -math.inf
     labels = []
     for value, place in sorted(where.items(), key=lambda item: item[1]):
-        label = lettering.fit(value, room, look.SMALL)
-        half = lettering.width_in(label, look.SMALL) / AXIS_IN / 2
+        label = tiles.fit(value, room, style.SMALL)
+        half = tiles.width_in(label, style.SMALL) / AXIS_IN / 2
         fits = place - half > free_from  # labels do not overlap; a tick without one stays
         labels.append(label if fits else "")
         free_from = place + half + 0.01 if fits else free_from

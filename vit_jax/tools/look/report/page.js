@@ -1,6 +1,6 @@
 "use strict";
 // Hovering shows values, the legend hides runs. The pictures are there without it.
-const LEFT = 46, RIGHT = 322, TOP = 10, BOTTOM = 164;  // as in chart.py
+const LEFT = 46, RIGHT = 322, TOP = 10, BOTTOM = 164;  // as in panels.py
 const SVG = "http://www.w3.org/2000/svg";
 const tip = document.getElementById("tip");
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];

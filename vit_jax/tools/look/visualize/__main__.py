@@ -19,8 +19,8 @@ from vit_jax.core.screen import Screen
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
 from vit_jax.tools.look.visualize import of_features, over_steps, page, photos
+from vit_jax.tools.look.visualize.page import Options, sections
 from vit_jax.tools.look.visualize.photos import Photos
-from vit_jax.tools.look.visualize.sections import Options, sections
 from vit_jax.weights import Loaded
 
 FLAGS = flags.FLAGS

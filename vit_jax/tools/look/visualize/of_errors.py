@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.special
+from matplotlib.figure import Figure
 
-from vit_jax.draw.figures.mistakes import mistakes as draw_mistakes
+from vit_jax.draw import style
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.style import look
+from vit_jax.draw.of_attention import blend, relative
+from vit_jax.draw.tiles import Sheet
 from vit_jax.models import observe
-from vit_jax.tools.look.visualize.passes import Seen
-from vit_jax.tools.look.visualize.photos import Photos
+from vit_jax.tools.look.visualize.photos import Photos, Seen
 
 TITLE = "What it gets wrong"
 MOST = 8  # images
@@ -92,5 +95,59 @@ def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
         [titles(c) for c in found.predicted], found.probabilities, what=what,
     )  # fmt: skip
     note = f"The images whose own class got the least probability, and the {what} beside each."
-    picture = Picture("mistakes", "Most wrong", note, look.png(drawn), wide=True)
+    picture = Picture("mistakes", "Most wrong", note, style.png(drawn), wide=True)
     return Findings(Section(TITLE, [picture], said), numbers)
+
+
+ACROSS = 3  # images in a row
+
+
+@style.styled
+def draw_mistakes(
+    photos: np.ndarray,
+    heat: np.ndarray | None,
+    true: Sequence[str],
+    predicted: Sequence[str],
+    probabilities: np.ndarray,
+    *,
+    title: str = "Most wrong",
+    what: str = "rollout",
+) -> Figure:
+    """Each photo, beside it what the model saw; its true class and the predicted one.
+
+    Args:
+      photos: [B, H, W, 3], uint8 or from 0 to 1, the worst first.
+      heat: [B, R, C], at least 0, scaled by the largest of the image; None for models that have
+        none.
+      true, predicted: names of classes.
+      probabilities: [B, 2], of the true and of the predicted class.
+      title: above all.
+      what: the heat is.
+    """
+    wide = 1 if heat is None else 2
+    across = min(ACROSS * 2 // wide, len(photos))
+    captions = [
+        f"is {one} ({p[0]:.0%})\nseen as {other} ({p[1]:.0%})"
+        for one, other, p in zip(true, predicted, probabilities, strict=True)
+    ]
+    note = "with the probability of each class"
+    sheet = Sheet(
+        math.ceil(len(photos) / across),
+        across * wide,
+        height_by_width=photos.shape[1] / photos.shape[2],
+        title=title,
+        note=note if heat is None else f"{note}; {what} beside each image",
+        lines=4,
+        captions=(captions, wide),
+        gaps=range(wide, across * wide, wide),
+        bar=heat is not None,
+    )
+    for k, photo in enumerate(photos):
+        row, left = k // across, k % across * wide
+        sheet.show(row, left, style.displayed(photo))
+        if heat is not None:
+            sheet.show(row, left + 1, blend(photo, relative(heat[k])))
+        sheet.caption(row, left, captions[k], over=wide)
+    if heat is not None:
+        sheet.colour_bar(style.HEAT, 0, 1, f"{what}, share of the largest in the image")
+    return sheet.figure

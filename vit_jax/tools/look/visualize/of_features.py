@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from vit_jax.draw.figures.cka import cka as draw_cka
-from vit_jax.draw.figures.features import features as draw_features
-from vit_jax.draw.figures.image_map import image_map as draw_map
-from vit_jax.draw.figures.neighbours import neighbours as draw_neighbours
+from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.style import look
+from vit_jax.draw.tiles import Sheet
 from vit_jax.models.observe import chunks
 from vit_jax.probes import cka, feature_colours, map_2d, neighbours
-from vit_jax.tools.look.visualize.passes import Seen
+from vit_jax.tools.look.visualize.photos import Seen
 
 TITLE = "Its features"
 NEAREST, QUERIES = 5, 6  # the most neighbours of an image, and images that have theirs shown
@@ -72,7 +74,7 @@ def _colours(
         "The first three principal components of the last layer's patches as red, green and blue, "
         "the same in all images: equal colours mean alike."
     )
-    return Picture("features", "Features of patches", note, look.png(drawn), wide=True)
+    return Picture("features", "Features of patches", note, style.png(drawn), wide=True)
 
 
 def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
@@ -88,14 +90,14 @@ def _neighbours(seen: Seen, names: Sequence[str]) -> Picture:
     )
     drawn = draw_neighbours(seen.thumbnails, queries, found.indices, found.similarities, names)
     note = "Each image and those nearest to it by the cosine of what the head sees."
-    return Picture("neighbours", "Nearest neighbours", note, look.png(drawn), wide=True)
+    return Picture("neighbours", "Nearest neighbours", note, style.png(drawn), wide=True)
 
 
 def _map(seen: Seen, labels: Sequence[str] | None, method: str) -> Picture:
     points = map_2d.map_2d(seen.features, method)
     drawn = draw_map(points, seen.thumbnails, labels=labels, axes_names=AXES[method])
     note = f"Every image by its features, in two dimensions by {method.upper()}."
-    return Picture("map", "A map of images", note, look.png(drawn), wide=True)
+    return Picture("map", "A map of images", note, style.png(drawn), wide=True)
 
 
 def layers(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
@@ -124,7 +126,7 @@ def compared(name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarra
         f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
         f"Similarity with {name}",
         "How alike the tokens of each layer are to those of each layer of the other model.",
-        look.png(drawn),
+        style.png(drawn),
     )
 
 
@@ -135,4 +137,264 @@ def _layers(model: Any, inputs: np.ndarray) -> Picture:
     titles = [str(layer + 1) for layer in range(len(of))]
     drawn = draw_cka(alike.result(), titles, note=f"unbiased, {len(inputs):,} images")
     note = "How alike the tokens of two layers are (arXiv 1905.00414, 2010.15327); 1 is the same."
-    return Picture("cka", "Similarity of layers", note, look.png(drawn))
+    return Picture("cka", "Similarity of layers", note, style.png(drawn))
+
+
+PAIRS = 3  # a photo and its features, in a row
+
+
+@style.styled
+def draw_features(
+    photos: np.ndarray,
+    colours: np.ndarray,
+    names: Sequence[str],
+    *,
+    title: str = "Features of patches as colours",
+    note: str = "the first three principal components, the same in all images, as red, green, blue",
+) -> Figure:
+    """Each photo [B, H, W, 3] and the colours of its patches [B, R, C, 3], from 0 to 1."""
+    across = min(PAIRS, len(photos))
+    sheet = Sheet(
+        math.ceil(len(photos) / across),
+        2 * across,
+        height_by_width=photos.shape[1] / photos.shape[2],
+        title=title,
+        note=note,
+        lines=2,
+        captions=(names, 2),
+        gaps=range(2, 2 * across, 2),
+    )
+    for k, photo in enumerate(photos):
+        row, left = k // across, k % across * 2
+        sheet.show(row, left, style.displayed(photo))
+        sheet.show(row, left + 1, style.displayed(colours[k]))
+        sheet.caption(row, left, names[k], over=2)
+    return sheet.figure
+
+
+@style.styled
+def draw_neighbours(
+    photos: np.ndarray,
+    queries: Sequence[int],
+    indices: np.ndarray,
+    similarities: np.ndarray,
+    names: Sequence[str],
+    *,
+    title: str = "Nearest neighbours in feature space",
+) -> Figure:
+    """Each query, and behind it its nearest images with their similarity.
+
+    Args:
+      photos: [N, H, W, 3], uint8 or from 0 to 1.
+      queries: indices of Q of them.
+      indices: [Q, k] of their neighbours among the photos, nearest first.
+      similarities: [Q, k], cosines.
+      names: of all N.
+      title: above all.
+    """
+    k = indices.shape[1]
+    captions = [
+        [f"{similarity:.3f}\n{names[i]}" for i, similarity in zip(row, values, strict=True)]
+        for row, values in zip(indices, similarities, strict=True)
+    ]
+    sheet = Sheet(
+        len(queries),
+        1 + k,
+        height_by_width=photos.shape[1] / photos.shape[2],
+        title=title,
+        note="the cosine similarity of features below each",
+        lines=3,
+        captions=([*(names[q] for q in queries), *(text for row in captions for text in row)], 1),
+        headings=True,
+        gaps=(1,),
+        most_in=1.3,
+    )
+    sheet.heading(0, "image")
+    sheet.heading(1, "nearest", over=k)
+    for row, query in enumerate(queries):
+        sheet.show(row, 0, style.displayed(photos[query]))
+        sheet.caption(row, 0, names[query])
+        for column, index in enumerate(indices[row], start=1):
+            sheet.show(row, column, style.displayed(photos[index]))
+            sheet.caption(row, column, captions[row][column - 1])
+    return sheet.figure
+
+
+MOST_CLASSES = len(style.SERIES)  # with a colour and a marker of their own
+SIDES_IN = (0.62, 0.3)  # of a thumbnail, for few images and for many
+AROUND_IN = 0.32  # left and right of the map
+MAP_IN = (style.WIDTH_IN - 2 * AROUND_IN, 5.4)
+TOP_IN, BELOW_IN, LEGEND_IN, LEGEND_COLUMNS = 0.7, 0.35, 0.2, 3
+OTHER = "other classes"
+# Distances from its point, in thumbnails, at which a thumbnail looks for room.
+REACH = (0.0, 0.6, 1.1, 1.7)
+DIRECTIONS = 12
+
+
+@style.styled
+def draw_map(
+    points: np.ndarray,
+    photos: np.ndarray,
+    *,
+    labels: Sequence[str] | None = None,
+    axes_names: tuple[str, str] = ("first component (no unit)", "second component (no unit)"),
+    title: str = "Images by their features",
+) -> Figure:
+    """Every image as a point, and beside it as a thumbnail if there is room, joined by a line.
+
+    Args:
+      points: [N, 2].
+      photos: [N, H, W, 3], uint8 or from 0 to 1.
+      labels: the class of each, for colours and markers: of the 7 most frequent, and of others.
+      axes_names: with the unit, where there is one.
+      title: above all.
+    """
+    groups = _groups(labels, len(points))
+    legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // LEGEND_COLUMNS) + 0.1
+    height = TOP_IN + MAP_IN[1] + BELOW_IN + legend
+    figure = style.blank(style.WIDTH_IN, height, layout=None)
+    across, up = MAP_IN[0] / style.WIDTH_IN, MAP_IN[1] / height
+    axes = figure.add_axes((AROUND_IN / style.WIDTH_IN, (BELOW_IN + legend) / height, across, up))
+    places = _in_inches(points)
+    axes.set(xlim=(0, MAP_IN[0]), ylim=(0, MAP_IN[1]), xticks=[], yticks=[])
+    axes.set_xlabel(axes_names[0])
+    axes.set_ylabel(axes_names[1])
+    colours: dict[int, str] = {}
+    for index, (name, members) in enumerate(groups.items()):
+        colour, marker = (style.MUTED, ".") if name == OTHER else style.series(index)
+        colours |= dict.fromkeys(members, colour)
+        label = tiles.fit(name, 1.9, style.SMALL)
+        x, y = places[members].T
+        axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
+    drawn = _thumbnails(axes, places, photos, colours)
+    top = 1 - 0.12 / height
+    figure.text(0.018, top, title, size=style.TITLE, va="top")
+    note = f"{len(points):,} images, {drawn:,} of them with a thumbnail"
+    figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
+    if labels is not None:
+        figure.legend(loc="lower center", ncols=LEGEND_COLUMNS, scatterpoints=1, markerscale=1.4)
+    return figure
+
+
+def _in_inches(points: np.ndarray) -> np.ndarray:
+    """The points in the map, with a margin, with the longer side of their range as its own."""
+    room = np.array(MAP_IN) - 2 * 0.2
+    low, high = points.min(axis=0), points.max(axis=0)
+    scale = room / np.maximum(high - low, max(float(np.max(high - low)) * 1e-6, 1e-12))
+    return (points - (low + high) / 2) * scale + np.array(MAP_IN) / 2
+
+
+def _groups(labels: Sequence[str] | None, number: int) -> dict[str, list[int]]:
+    """Indices by label, the most frequent first; those of rare ones together as OTHER."""
+    if labels is None:
+        return {"": list(range(number))}
+    members: dict[str, list[int]] = {}
+    for k, label in enumerate(labels):
+        members.setdefault(label, []).append(k)
+    ordered = sorted(members, key=lambda label: (-len(members[label]), label))
+    if len(ordered) <= MOST_CLASSES:
+        return {label: members[label] for label in ordered}
+    rest = sorted(k for label in ordered[MOST_CLASSES:] for k in members[label])
+    return {label: members[label] for label in ordered[:MOST_CLASSES]} | {OTHER: rest}
+
+
+def _thumbnails(
+    axes: Axes, places: np.ndarray, photos: np.ndarray, colours: dict[int, str]
+) -> int:  # fmt: skip
+    """Draws those that find room, framed in the colour of their class; returns how many."""
+    longer = float(np.interp(len(places), [30, 300], SIDES_IN))
+    height, width = photos.shape[1:3]
+    shape = np.array([width, height]) * longer / max(height, width)
+    placed = np.empty((0, 2))
+    for k, point in enumerate(places):
+        for centre in _around(point, shape):
+            if (np.abs(placed - centre) < 1.06 * shape).all(axis=1).any():
+                continue
+            placed = np.vstack([placed, centre])
+            left, bottom = centre - shape / 2
+            box = (left, left + shape[0], bottom, bottom + shape[1])
+            axes.plot(*np.stack([point, centre]).T, color=colours[k], lw=0.8, zorder=2)
+            axes.imshow(style.displayed(photos[k]), extent=box, aspect="auto", zorder=3)
+            frame = Rectangle((left, bottom), shape[0], shape[1], fill=False, lw=1.6, zorder=4)
+            frame.set_edgecolor(colours[k])
+            axes.add_patch(frame)
+            break
+    axes.set(xlim=(0, MAP_IN[0]), ylim=(0, MAP_IN[1]))
+    return len(placed)
+
+
+def _around(point: np.ndarray, shape: np.ndarray) -> Iterator[np.ndarray]:
+    """Centres for a thumbnail near a point, inside the map, the nearest first."""
+    for reach in REACH:
+        for angle in np.arange(DIRECTIONS if reach else 1) * 2 * np.pi / DIRECTIONS:
+            centre = point + reach * shape * [np.cos(angle), np.sin(angle)]
+            yield np.clip(centre, shape / 2 + 0.03, np.array(MAP_IN) - shape / 2 - 0.03)
+
+
+MOST_TICKS = 16
+SIDE_IN = 4.2
+
+
+@style.styled
+def draw_cka(
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str] | None = None,
+    *,
+    models: tuple[str, str] = ("layer", "layer"),
+    note: str = "",
+    title: str = "Similarity of representations (CKA)",
+) -> Figure:
+    """CKA [rows, columns], the first row at the bottom, as in the papers; NaN is gray.
+
+    Args:
+      values: at most 1; below 0 is drawn as 0.
+      rows: names of the representations, from the first layer on.
+      columns: those of the other model, or checkpoint; the rows' if None.
+      models: what the rows and the columns are, below and beside the axes.
+      note: a line below the title.
+      title: above all.
+    """
+    columns = rows if columns is None else columns
+    high, wide = values.shape
+    longest = lambda names: min(max(tiles.width_in(n, style.SMALL) for n in names), 1.2)
+    left, below = longest(rows) + 0.35, longest(columns) + 0.35
+    upright = _fits_upright(columns, wide)
+    sheet = Sheet(
+        1,
+        1,
+        height_by_width=min(max(high / wide, 0.35), 1.6),
+        title=title,
+        note=note,
+        most_in=SIDE_IN,
+        around=(left, 0.0, 0.45 if upright else below),
+        bar=True,
+    )
+    axes = sheet.axes(0, 0)
+    shown = np.ma.masked_invalid(np.clip(values, 0, 1))
+    colours = matplotlib.colormaps[style.HEAT].with_extremes(bad=style.MISSING)
+    axes.imshow(shown, cmap=colours, vmin=0, vmax=1, origin="lower", aspect="auto")
+    axes.tick_params(length=0)
+    _name(axes, "y", rows)
+    _name(axes, "x", columns, rotation=0 if upright else 90)
+    axes.set_ylabel(tiles.fit(models[0], sheet.tile_height, style.FONT))
+    axes.set_xlabel(tiles.fit(models[1], sheet.tile, style.FONT))
+    sheet.colour_bar(style.HEAT, 0, 1, "CKA (linear; 1: the same up to rotation and scale)")
+    return sheet.figure
+
+
+def _shown(number: int) -> list[int]:
+    """Which of so many names are written."""
+    return list(range(0, number, -(-number // MOST_TICKS)))
+
+
+def _fits_upright(names: Sequence[str], wide: int) -> bool:
+    room = SIDE_IN / len(_shown(wide)) - 0.05
+    return all(tiles.width_in(names[k], style.SMALL) <= room for k in _shown(wide))
+
+
+def _name(axes: Axes, axis: str, names: Sequence[str], rotation: int = 0) -> None:
+    places = _shown(len(names))
+    labels = [tiles.fit(names[k], 1.2, style.SMALL) for k in places]
+    set_ticks = axes.set_yticks if axis == "y" else axes.set_xticks
+    set_ticks(places, labels, size=style.SMALL, rotation=rotation)

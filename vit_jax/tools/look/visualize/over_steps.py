@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.draw import movie, of_weights
-from vit_jax.draw.figures import development
-from vit_jax.draw.figures.development import Quantity
-from vit_jax.draw.figures.heat import overlays as draw_overlays
-from vit_jax.draw.figures.positions import positions as draw_positions
+from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.style import look
+from vit_jax.draw.of_attention import draw_overlays
+from vit_jax.draw.of_weights import draw_positions, position_table
 from vit_jax.models import observe
 from vit_jax.probes import positions
 from vit_jax.store import workdir as workdirs
@@ -85,17 +87,17 @@ def findings(
     curves: dict[str, list[Any]] = {name: [] for name in UNITS}
     for done, step in enumerate(steps):
         model = load(step)
-        table = of_weights.position_table(model)
+        table = position_table(model)
         if table is not None:
             curves["positions_row_plus_column"].append(positions.grid_share(table))
             drawn = draw_positions(positions.similarity(table), note=f"step {step:,}")
-            frames["positions"].append(look.pixels(drawn, dpi=75))
+            frames["positions"].append(style.pixels(drawn, dpi=75))
         if observe.has_attention(model):
             reducers = (observe.Rollout(), observe.Distances())
             rollout, distances = observe.look(model, inputs, reducers).results
             curves["mean_distance_px"].append(distances.mean(axis=(0, 2)))
             maps = {f"rollout, step {step:,}": rollout.patches}
-            frames["rollout"].append(look.pixels(draw_overlays(pixels, maps, captions), dpi=75))
+            frames["rollout"].append(style.pixels(draw_overlays(pixels, maps, captions), dpi=75))
         progress(done + 1, len(steps))
     quantities = {
         UNITS[name][0]: Quantity(np.array(values), UNITS[name][1])
@@ -107,7 +109,7 @@ def findings(
             f"{name}_over_steps",
             f"{name.capitalize()} over training",
             f"A frame for each of {len(shown)} checkpoints.",
-            movie.webp(shown),
+            webp(shown),
             "webp",
         )
         for name, shown in frames.items()
@@ -115,6 +117,95 @@ def findings(
     ]
     if quantities:
         note = "Numbers of each checkpoint; of layers, the first is dark and the last light."
-        drawn = development.curves(steps, quantities)
-        pictures.insert(0, Picture("development", "Development", note, look.png(drawn), wide=True))
+        drawn = draw_curves(steps, quantities)
+        pictures.insert(0, Picture("development", "Development", note, style.png(drawn), wide=True))
     return Findings(Section(TITLE, pictures), {})
+
+
+CURVE_COLUMNS = 2  # of curves
+MOST_CURVES = 7  # in one panel with a name each
+
+
+class Quantity(NamedTuple):
+    """A number, or several, of each checkpoint.
+
+    Attributes:
+      values: [T], or [T, K] for K curves.
+      unit: "pixels", "%"; "" for a pure number.
+      names: of the K curves; without names they are layers, coloured from the first to the last.
+    """
+
+    values: np.ndarray
+    unit: str = ""
+    names: Sequence[str] = ()
+
+
+@style.styled
+def draw_curves(
+    steps: Sequence[int],
+    quantities: Mapping[str, Quantity],
+    *,
+    title: str = "Development over training",
+) -> Figure:
+    """One panel for each quantity, over the steps of T checkpoints."""
+    columns = min(CURVE_COLUMNS, len(quantities))
+    rows = math.ceil(len(quantities) / columns)
+    figure = style.blank(3.6 * columns + 0.2, 2.5 * rows + 0.35)
+    figure.suptitle(title, x=0.02, ha="left")
+    for k, (name, quantity) in enumerate(quantities.items()):
+        axes = figure.add_subplot(rows, columns, k + 1)
+        values = np.asarray(quantity.values).reshape(len(steps), -1)
+        number = values.shape[1]
+        named = bool(quantity.names) and number <= MOST_CURVES
+        for j, curve in enumerate(values.T):
+            colour, marker = style.series(j) if named else (_of_layer(j, number), "o")
+            label = tiles.fit(quantity.names[j], 1.2, style.SMALL) if named else None
+            axes.plot(steps, curve, color=colour, marker=marker, ms=3.5, lw=1.2, label=label)
+        unit = f" ({quantity.unit})" if quantity.unit else ""
+        axes.set_ylabel(tiles.fit(f"{name}{unit}", 2.2, style.FONT, lines=2))
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: style.short(x)))
+        if named:
+            axes.legend(loc="best")
+        elif number > 1:
+            note = f"{number} layers, from the first (dark) to the last (light)"
+            axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
+    return figure
+
+
+def _of_layer(index: int, number: int) -> tuple[float, ...]:
+    """A colour of viridis; its lightest end cannot be seen on white."""
+    return style.colour(style.SIGNED, 0.88 * index / max(number - 1, 1))
+
+
+FRAME_SECS, LAST_SECS = 0.6, 2.0  # the last one before it starts again
+QUALITY = 80  # of WebP
+WIDEST = 640  # pixels
+
+
+def webp(frames: Sequence[np.ndarray]) -> bytes:
+    """Frames, uint8 [H, W, 3] of one size, as a WebP that repeats.
+
+    Frames wider than WIDEST are made smaller. UserError for frames of several sizes.
+    """
+    if len({np.shape(frame) for frame in frames}) > 1:
+        shapes = ", ".join(sorted({str(np.shape(frame)[:2]) for frame in frames}))
+        raise UserError(f"The frames of a movie have one size; these have {shapes}.")
+    images = [Image.fromarray(np.asarray(frame, np.uint8)) for frame in frames]
+    width, height = images[0].size
+    if width > WIDEST:
+        smaller = (WIDEST, max(1, round(height * WIDEST / width)))
+        images = [image.resize(smaller, Image.Resampling.LANCZOS) for image in images]
+    out = io.BytesIO()
+    images[0].save(
+        out,
+        "WEBP",
+        save_all=True,
+        append_images=images[1:],
+        duration=[round(1000 * FRAME_SECS)] * (len(images) - 1) + [round(1000 * LAST_SECS)],
+        loop=0,
+        quality=QUALITY,
+        method=4,
+    )
+    return out.getvalue()

@@ -1,22 +1,103 @@
-"""Sheets of small pictures, with a line or two of text under each; placed in inches."""
+"""Sheets of small pictures, with text made to fit under each; placed in inches."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font, LoadFlags
 
-from vit_jax.draw.style import lettering, look, palette
+from vit_jax.draw import style
+
+CUT = "…"
+ABSENT = "\N{WHITE SQUARE}"  # for what the font has no picture of
+_WIDER = 1.03  # letters are drawn on whole pixels
+_BREAKS = " -_/.,"  # after these a line may end
+
+
+def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
+    """The text in at most so many lines of that width, cut with an ellipsis if it is longer.
+
+    Args:
+      text: any; line breaks and control characters become spaces.
+      width_in: inches.
+      size: of the font, in points.
+    """
+    rest = _drawable(text)
+    result: list[str] = []
+    while rest and len(result) < lines:
+        last = len(result) == lines - 1
+        line = _cut(rest, width_in, size) if last else _first_line(rest, width_in, size)
+        result.append(line.strip())
+        rest = "" if last else rest[len(line) :].lstrip()
+    return "\n".join(result)
+
+
+def width_in(text: str, size: float) -> float:
+    """How wide a line is, in inches."""
+    return _width(_drawable(text), size)
+
+
+def _first_line(text: str, width: float, size: float) -> str:
+    length = _fitting(text, width, size)
+    if length == len(text):
+        return text
+    # The last place to break, unless it leaves the line nearly empty.
+    ends = [k + 1 for k in range(length) if text[k] in _BREAKS and k + 1 > length // 3]
+    if text[length] == " ":
+        ends.append(length)
+    return text[: max(ends, default=length)]
+
+
+def _cut(text: str, width: float, size: float) -> str:
+    if _fitting(text, width, size) == len(text):
+        return text
+    return text[: _fitting(text, width, size, CUT)].rstrip() + CUT
+
+
+def _fitting(text: str, width: float, size: float, end: str = "") -> int:
+    """How many characters fit, at least one."""
+    left = width - _width(end, size)
+    for length, letter in enumerate(text):
+        left -= _width(letter, size)
+        if left < 0:
+            return max(length, 1)
+    return len(text)
+
+
+def _drawable(text: str) -> str:
+    words = "".join(c if c.isprintable() else " " for c in text).split()
+    return "".join(c if _font().get_char_index(ord(c)) else ABSENT for c in " ".join(words))
+
+
+def _width(text: str, size: float) -> float:
+    return _WIDER * size / 72 * sum(map(_advance, text))
+
+
+@functools.cache
+def _advance(letter: str) -> float:
+    """From one letter to the next, by the font's size."""
+    _font().set_size(100, 72)
+    glyph = _font().load_char(ord(letter), flags=LoadFlags.NO_HINTING)
+    return glyph.linearHoriAdvance / 65536 / 100
+
+
+@functools.cache
+def _font() -> FT2Font:
+    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+
 
 MARGIN_IN = 0.12
 GAP_IN, WIDE_GAP_IN = 0.07, 0.14  # between tiles, and more between groups of them
 BELOW_IN = 0.09  # below a tile's text
-LINE_IN = 1.25 * look.SMALL / 72  # height of a line of small text
+LINE_IN = 1.25 * style.SMALL / 72  # height of a line of small text
 TITLE_IN, NOTE_IN = 0.3, 0.22
 BAR_IN = 0.62  # height of a colour bar with its label
 LEAST_IN = 2.6  # width of a sheet that has a title or a colour bar
@@ -56,7 +137,7 @@ class Sheet:
         bar: bool = False,
     ):
         left, right, below = around
-        widest = look.WIDTH_IN - 2 * MARGIN_IN
+        widest = style.WIDTH_IN - 2 * MARGIN_IN
         spaces = GAP_IN * (columns - 1) + WIDE_GAP_IN * len(gaps)
         self.tile = min((widest - left - right - spaces) / columns, most_in)
         self.tile_height = self.tile * height_by_width
@@ -65,7 +146,7 @@ class Sheet:
         self.row_height += BELOW_IN if self.lines else GAP_IN
         content = self.tile * columns + spaces + left + right
         # A long title may widen a sheet of few tiles, up to a page.
-        wanted = [lettering.width_in(t, s) for t, s in ((title, look.TITLE), (note, look.SMALL))]
+        wanted = [width_in(t, s) for t, s in ((title, style.TITLE), (note, style.SMALL))]
         least = LEAST_IN if title or note or bar else 0.0
         self.width = max(content, min(max(*wanted, least), widest)) + 2 * MARGIN_IN
         self.top = MARGIN_IN + (TITLE_IN if title else 0) + (NOTE_IN if note else 0)
@@ -76,7 +157,7 @@ class Sheet:
             MARGIN_IN + left + k * (self.tile + GAP_IN) + WIDE_GAP_IN * sum(g <= k for g in gaps)
             for k in range(columns)
         ]
-        self.figure: Figure = look.blank(self.width, self.height, layout=None)
+        self.figure: Figure = style.blank(self.width, self.height, layout=None)
         self._write_title(title, note)
 
     def show(self, row: int, column: int, picture: np.ndarray, **how: Any) -> Axes:
@@ -101,13 +182,13 @@ class Sheet:
         top = self.top + row * self.row_height + self.tile_height + 0.025
         shown = _wrapped(text, self._over(over), self.lines)
         centre = self.lefts[column] + self._over(over) / 2
-        self._text(centre, top, shown, look.SMALL, colour, "center")
+        self._text(centre, top, shown, style.SMALL, colour, "center")
 
     def heading(self, column: int, text: str, *, over: int = 1) -> None:
         """Text above a column of tiles."""
-        shown = lettering.fit(text, self._over(over), look.SMALL)
+        shown = fit(text, self._over(over), style.SMALL)
         centre = self.lefts[column] + self._over(over) / 2
-        self._text(centre, self.top - LINE_IN - 0.05, shown, look.SMALL, "black", "center")
+        self._text(centre, self.top - LINE_IN - 0.05, shown, style.SMALL, "black", "center")
 
     def colour_bar(
         self, cmap: str, low: float, high: float, label: str, *, log: bool = False
@@ -119,10 +200,10 @@ class Sheet:
         norm = (LogNorm if log else Normalize)(low, high)
         bar = self.figure.colorbar(ScalarMappable(norm, cmap), cax=axes, orientation="horizontal")
         if log:
-            look.plain_log_ticks(axes.xaxis)
+            style.plain_log_ticks(axes.xaxis)
         bar.outline.set_visible(False)  # type: ignore[operator]
-        shown = lettering.fit(label, self.width - 2 * MARGIN_IN, look.SMALL)
-        bar.set_label(shown, size=look.SMALL, labelpad=2)
+        shown = fit(label, self.width - 2 * MARGIN_IN, style.SMALL)
+        bar.set_label(shown, size=style.SMALL, labelpad=2)
 
     def _needed(self, texts: Sequence[str], over: int, lines: int) -> int:
         width = self._over(over)
@@ -136,11 +217,11 @@ class Sheet:
         room = self.width - 2 * MARGIN_IN + 1e-6  # the sheet may be as wide as this text
         down = MARGIN_IN
         for text, size, height, colour in (
-            (title, look.TITLE, TITLE_IN, "black"),
-            (note, look.SMALL, NOTE_IN, palette.MUTED),
+            (title, style.TITLE, TITLE_IN, "black"),
+            (note, style.SMALL, NOTE_IN, style.MUTED),
         ):
             if text:
-                self._text(MARGIN_IN, down, lettering.fit(text, room, size), size, colour, "left")
+                self._text(MARGIN_IN, down, fit(text, room, size), size, colour, "left")
                 down += height
 
     def _at(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -161,9 +242,9 @@ class Sheet:
 
 def _wrapped(text: str, width_in: float, lines: int) -> str:
     """The text's lines, each wrapped, and of all of these the first `lines`."""
-    parts = [lettering.fit(part, width_in, look.SMALL, lines=lines) for part in text.split("\n")]
+    parts = [fit(part, width_in, style.SMALL, lines=lines) for part in text.split("\n")]
     all_lines = "\n".join(parts).split("\n")
     if 0 < lines < len(all_lines):
-        last = f"{all_lines[lines - 1].removesuffix(lettering.CUT)}{lettering.CUT}"
-        all_lines[lines - 1] = lettering.fit(last, width_in, look.SMALL)
+        last = f"{all_lines[lines - 1].removesuffix(CUT)}{CUT}"
+        all_lines[lines - 1] = fit(last, width_in, style.SMALL)
     return "\n".join(all_lines[:lines])

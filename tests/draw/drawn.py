@@ -9,9 +9,10 @@ from matplotlib.axis import Axis
 from matplotlib.text import Text
 from PIL import Image
 
-from vit_jax.draw.style import look
+from vit_jax.draw import style
 
 LEAST_POINTS = 7.0
+LONG = "Hungarian pointer, vizsla, Magyar vizsla $5 _long_ name 漢字\twith\nlines " * 3
 DPI = 60  # cheaper than a page's
 _drawn_twice: set = set()
 
@@ -33,10 +34,10 @@ def check(draw, *expected):
         warnings.simplefilter("error")
         figure = draw()
         figure.set_dpi(DPI)  # texts are measured below where they were drawn
-        data = look.png(figure, dpi=DPI)
+        data = style.png(figure, dpi=DPI)
         if draw.__code__ not in _drawn_twice:  # once for all parameters of a test
             _drawn_twice.add(draw.__code__)
-            assert look.png(draw(), dpi=DPI) == data
+            assert style.png(draw(), dpi=DPI) == data
     with Image.open(io.BytesIO(data)) as image:
         assert set(image.info) <= {"dpi"}
         assert image.size == tuple(int(side * DPI) for side in figure.get_size_inches())

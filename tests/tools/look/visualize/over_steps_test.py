@@ -1,13 +1,34 @@
+"""Curves and movies over steps."""
+
 import io
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.draw.drawn import LONG, check
 from vit_jax.core.errors import UserError
-from vit_jax.draw import movie
+from vit_jax.tools.look.visualize.over_steps import Quantity, draw_curves, webp
 
 LEVELS = 12  # of 255, on average, of what compression may change
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_development(number):
+    steps = [0, 10, 1_000_000]
+    made = {
+        "accuracy of the test": Quantity([1, 2, 3], "%"),
+        "mean attention distance": Quantity(rng.random((3, 12)), "pixels"),
+        "loss": Quantity(rng.random((3, 2)), "", ("test", LONG)),
+    }
+    check(
+        lambda: draw_curves(steps, dict(list(made.items())[:number])),
+        "accuracy of the test (%)",
+        "step",
+        "1 M",
+        *(["mean attention distance (pixels)", "12 layers"] if number > 1 else []),
+    )
 
 
 def frames(number, height=48, width=64):
@@ -19,12 +40,11 @@ def frames(number, height=48, width=64):
     return made
 
 
-@pytest.mark.parametrize("save", [movie.gif, movie.webp])
 @pytest.mark.parametrize("number", [1, 5])
-def test_frames_come_back(save, number):
+def test_frames_come_back(number):
     shown = frames(number)
-    data = save(shown, seconds=0.5)
-    assert save(shown, seconds=0.5) == data
+    data = webp(shown)
+    assert webp(shown) == data
     with Image.open(io.BytesIO(data)) as image:
         assert getattr(image, "n_frames", 1) == number
         durations = []
@@ -35,24 +55,14 @@ def test_frames_come_back(save, number):
             assert np.abs(got - shown[k]).mean() < LEVELS
         if number > 1:
             assert image.info["loop"] == 0
-            assert durations == [500] * (number - 1) + [2000]
+            assert durations == [600] * (number - 1) + [2000]
 
 
 def test_wide_frames_are_made_smaller():
-    with Image.open(io.BytesIO(movie.gif(frames(2, 100, 1000)))) as image:
+    with Image.open(io.BytesIO(webp(frames(2, 100, 1000)))) as image:
         assert image.size == (640, 64)
 
 
-def test_white_stays_white():
-    shown = np.full((3, 48, 64, 3), 255, np.uint8)
-    shown[:, 8:24] = np.random.default_rng(0).integers(0, 256, (3, 16, 64, 3))
-    shown[:, 24:26] = 250  # which is averaged with white
-    with Image.open(io.BytesIO(movie.gif(shown))) as image:
-        assert np.asarray(image.convert("RGB"))[30:].min() == 255
-
-
-def test_bad_input():
-    with pytest.raises(UserError, match="no frames"):
-        movie.gif([])
+def test_frames_of_several_sizes_are_refused():
     with pytest.raises(UserError, match=r"one size.*\(48, 64\), \(9, 9\)"):
-        movie.webp([frames(1)[0], np.zeros((9, 9, 3), np.uint8)])
+        webp([frames(1)[0], np.zeros((9, 9, 3), np.uint8)])

@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from vit_jax.draw.style.lettering import ABSENT, CUT, fit, width_in
+from vit_jax.draw.tiles import ABSENT, CUT, fit, width_in
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3])

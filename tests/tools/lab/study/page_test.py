@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.draw.figures.drawn import check
-from vit_jax.draw.figures.scaling import Law, Series, scaling
-from vit_jax.draw.style import palette
+from tests.draw.drawn import check
+from vit_jax.draw import style
+from vit_jax.tools.lab.study.page import Law, Series, draw_scaling
 
 FAMILIES = {"ViT": 3, "hybrid": 2, "ResNet": 4}
 
@@ -31,7 +31,7 @@ def law(name, *, interval=True):
 @pytest.mark.parametrize("families", [FAMILIES, {"ViT": 9}, {"ResNet": 1}], ids=len)
 def test_scaling(families):
     figure = check(
-        lambda: scaling(
+        lambda: draw_scaling(
             series(families),
             [law("all models")],
             x_label="training compute (exaFLOPs)",
@@ -55,17 +55,17 @@ def test_scaling(families):
 
 
 def test_families_have_colours_and_their_models_markers():
-    figure = scaling(series(FAMILIES), x_label="x", y_label="y", title="t")
+    figure = draw_scaling(series(FAMILIES), x_label="x", y_label="y", title="t")
     points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
     assert [line.get_color() for line in points] == [
-        palette.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
+        style.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
     ]
-    assert [line.get_marker() for line in points[:7]] == list(palette.MARKERS)
-    alone = scaling(series({"ViT": 3}), x_label="x", y_label="y", title="t")
+    assert [line.get_marker() for line in points[:7]] == list(style.MARKERS)
+    alone = draw_scaling(series({"ViT": 3}), x_label="x", y_label="y", title="t")
     points = [line for line in alone.axes[0].lines if line.get_marker() != "None"]
     assert len({line.get_color() for line in points}) == 3
     for families in (FAMILIES, {"ViT": 20}):
-        figure = scaling(series(families), x_label="x", y_label="y", title="t")
+        figure = draw_scaling(series(families), x_label="x", y_label="y", title="t")
         points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
         looks = [(line.get_color(), line.get_marker()) for line in points]
         assert len(set(looks)) == sum(families.values())
@@ -74,7 +74,7 @@ def test_families_have_colours_and_their_models_markers():
 def test_frontier_is_a_step_from_each_point_to_the_next():
     frontier = np.array([1e-3, 1e-2, 1e-1]), np.array([0.4, 0.5, 0.55])
     options = {"x_label": "x", "y_label": "y", "title": "t", "frontier": frontier}
-    figure = check(lambda: scaling(series({"ViT": 2}), **options), "compute-optimal")
+    figure = check(lambda: draw_scaling(series({"ViT": 2}), **options), "compute-optimal")
     (line,) = [one for one in figure.axes[0].lines if one.get_label() == "compute-optimal"]
     assert line.get_drawstyle() == "steps-post"
     np.testing.assert_array_equal(line.get_xydata(), np.transpose(frontier))
@@ -83,8 +83,10 @@ def test_frontier_is_a_step_from_each_point_to_the_next():
 def test_a_law_without_an_interval_and_no_points_at_all():
     laws = [law("ViT-0/16", interval=False)]
     options = {"x_label": "training examples", "y_label": "test/loss", "title": "t"}
-    figure = check(lambda: scaling(series({"ViT": 1}), laws, **options), "dashed: extrapolated")
+    figure = check(
+        lambda: draw_scaling(series({"ViT": 1}), laws, **options), "dashed: extrapolated"
+    )
     assert not any(
         "bands" in text.get_text() for text in figure.findobj() if hasattr(text, "get_text")
     )
-    check(lambda: scaling([], [], **options), "training examples")
+    check(lambda: draw_scaling([], [], **options), "training examples")

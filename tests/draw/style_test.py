@@ -1,13 +1,72 @@
-"""Colours stay apart for eyes that lack a kind of cone."""
+"""The style of figures; colours stay apart for eyes that lack a kind of cone."""
 
+import io
 import itertools
+import subprocess
+import sys
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from PIL import Image
 
-from vit_jax.draw.style import palette
+from vit_jax.draw import style
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0"), (1, "1"), (0.05, "0.05"), (-3.5, "-3.5"), (1500, "1.5 k"), (20e6, "20 M"),
+        (999_999, "1 M"), (3e9, "3 G"), (1e-6, "10⁻⁶"), (3e18, "3×10¹⁸"), (2.5e-7, "2.5×10⁻⁷"),
+    ],
+)  # fmt: skip
+def test_short(number, shown):
+    assert style.short(number) == shown
+
+
+def test_matplotlibs_settings_stay_those_of_the_user():
+    with matplotlib.rc_context({"font.size": 31.0, "axes.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+
+        @style.styled
+        def draw():
+            figure = style.blank(2, 1)
+            figure.add_subplot().set_xlabel("x")
+            return figure
+
+        data = style.png(draw())
+        assert dict(matplotlib.rcParams) == before
+    assert style.png(draw()) == data
+
+
+def test_pixels_are_those_of_the_png():
+    figure = style.blank(2, 1)
+    figure.add_subplot().plot([1, 2])
+    style.settle(figure)
+    with Image.open(io.BytesIO(style.png(figure, dpi=50))) as image:
+        np.testing.assert_array_equal(style.pixels(figure, dpi=50), np.asarray(image)[..., :3])
+
+
+def test_displayed():
+    gray = np.array([[0.0, 0.5], [1.0, 2.0]])
+    assert style.displayed(gray)[..., 0].tolist() == [[0, 128], [255, 255]]
+    assert style.displayed(gray).shape == (2, 2, 3)
+    colour = np.full((2, 2, 3), 7, np.uint8)
+    assert style.displayed(colour) is colour
+
+
+def test_pyplot_is_not_imported():
+    root = Path(style.__file__).parents[1]
+    drawing = [*root.glob("draw/[a-z]*.py"), *root.glob("tools/look/visualize/[a-z]*.py")]
+    names = [
+        ".".join(("vit_jax", *file.relative_to(root).with_suffix("").parts)) for file in drawing
+    ]
+    assert "vit_jax.tools.look.visualize.of_features" in names
+    program = f"import {', '.join(names)}, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
 
 # Severity 1 of Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of
 # color vision deficiency", IEEE TVCG 15(6), 2009, on linear RGB.
@@ -58,14 +117,14 @@ def seen(rgb, eyes):
 
 @pytest.mark.parametrize("eyes", [None, *SIMULATION])
 def test_series_are_apart(eyes):
-    colours = seen([to_rgb(colour) for colour in palette.SERIES], eyes)
+    colours = seen([to_rgb(colour) for colour in style.SERIES], eyes)
     for (k, one), (m, other) in itertools.combinations(enumerate(colours), 2):
         difference = np.linalg.norm(one - other)
-        assert difference > APART, (palette.SERIES[k], palette.SERIES[m], difference)
+        assert difference > APART, (style.SERIES[k], style.SERIES[m], difference)
 
 
 @pytest.mark.parametrize("eyes", [None, *SIMULATION])
-@pytest.mark.parametrize("name", [palette.HEAT, palette.SIGNED])
+@pytest.mark.parametrize("name", [style.HEAT, style.SIGNED])
 def test_heat_gets_lighter_from_end_to_end(name, eyes):
     lightness = seen(matplotlib.colormaps[name](np.linspace(0, 1, 64))[:, :3], eyes)[:, 0]
     assert (np.diff(lightness) > 0).all()
@@ -84,5 +143,5 @@ def test_the_test_finds_red_and_green():
 
 
 def test_series_recur_late():
-    assert len({palette.series(k) for k in range(49)}) == 49
-    assert len({palette.series(k)[0] for k in range(7)}) == 7
+    assert len({style.series(k) for k in range(49)}) == 49
+    assert len({style.series(k)[0] for k in range(7)}) == 7

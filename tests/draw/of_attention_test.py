@@ -1,0 +1,104 @@
+"""Pictures of attention and of norms."""
+
+import numpy as np
+import pytest
+
+from tests.draw.drawn import LONG, check, heat, photos
+from vit_jax.draw import of_attention
+from vit_jax.draw.of_attention import (
+    draw_attention,
+    draw_distance,
+    draw_norms,
+    draw_norms_by_layer,
+    draw_overlays,
+)
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("depth", "heads"), [(12, 3), (1, 1), (32, 16)])
+def test_distance_has_a_dot_per_head_in_pixels(depth, heads):
+    distances = np.random.default_rng(0).uniform(10, 160, (depth, heads))
+    figure = check(
+        lambda: draw_distance(distances, images=17, uniform=116.0),
+        "network depth (layer)",
+        "mean attention distance (pixels)",
+        f"{heads} head",
+        "17 images",
+    )
+    dots = figure.axes[0].collections[0].get_offsets()
+    assert len(dots) == depth * heads
+    np.testing.assert_allclose(sorted(dots[:, 1]), np.sort(distances.ravel()))
+    np.testing.assert_array_equal(np.round(dots[:, 0]), np.repeat(np.arange(depth) + 1, heads))
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_overlays(number):
+    maps = {"rollout": heat(number), "relevance": heat(number, seed=2)}
+    check(
+        lambda: draw_overlays(photos(number), maps, [LONG] * number),
+        "photo",
+        "rollout",
+        "relevance",
+        "share of the largest in the image",
+        "…",
+    )
+
+
+@pytest.mark.parametrize(("heads", "query"), [(3, (2, 1)), (12, None)])
+def test_attention_of_a_layer(heads, query):
+    shown = "row 3, column 2" if query else "the class token"
+    figure = check(
+        lambda: draw_attention(photos(1)[0], heat(heads), query=query, layer=6),
+        "Attention of layer 6",
+        shown,
+        f"head {heads}",
+        "share of the largest in the head",
+    )
+    frames = [patch for axes in figure.axes for patch in axes.patches]
+    assert len(frames) == (2 * (heads + 1) if query else 0)
+
+
+def test_heat_is_where_it_belongs():
+    photo = np.full((40, 60, 3), 128, np.uint8)
+    one = np.zeros((4, 6))
+    one[1, 4] = 1
+    light = of_attention.blend(photo, one).astype(int).sum(axis=-1)
+    assert np.unravel_index(light.argmax(), light.shape)[0] in range(10, 20)
+    assert np.unravel_index(light.argmax(), light.shape)[1] in range(40, 50)
+    relative = of_attention.relative
+    assert relative(np.array([[0.0, np.nan], [2.0, -1.0]])).tolist() == [[0, 0], [1, 0]]
+    assert not relative(np.zeros((2, 2))).any()
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_norms_frame_what_stands_out(number):
+    lengths = 10 + heat(number)
+    lengths[0, 2, 3] = 500
+    figure = check(
+        lambda: draw_norms(photos(number), lengths, lengths > 30, [LONG] * number),
+        "norm of the token (no unit)",
+        "patches stand out",
+    )
+    (frame,) = [patch for axes in figure.axes for patch in axes.patches if axes.images]
+    assert frame.get_xy() == (2.5, 1.5)
+
+
+@pytest.mark.parametrize("length", [1, 0])
+def test_norms_of_equal_length(length):
+    lengths, none = np.full((1, 3, 4), length), np.zeros((1, 3, 4), bool)
+    check(lambda: draw_norms(photos(1), lengths, none, ["a"]))
+
+
+@pytest.mark.parametrize("depth", [1, 12])
+def test_norms_by_layer(depth):
+    others = {"class token": rng.uniform(1, 9, depth), "register 1": rng.uniform(1, 900, depth)}
+    lengths = rng.uniform(1, 30, (depth, 99))
+    check(
+        lambda: draw_norms_by_layer(lengths, others=others, threshold=90),
+        "network depth (layer)",
+        "norm of the token (no unit)",
+        "class token",
+        "register 1",
+        "stands out",
+    )

@@ -1,0 +1,83 @@
+"""Pictures of features: colours, neighbours, maps, CKA."""
+
+import numpy as np
+import pytest
+
+from tests.draw.drawn import LONG, check, photos
+from vit_jax.tools.look.visualize import of_features
+from vit_jax.tools.look.visualize.of_features import (
+    draw_cka,
+    draw_features,
+    draw_map,
+    draw_neighbours,
+)
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_features(number):
+    colours = rng.random((number, 3, 4, 3))
+    check(
+        lambda: draw_features(photos(number), colours, [LONG] * number),
+        "principal components",
+        "Hungarian pointer",
+    )
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_neighbours(k):
+    indices = np.arange(2 * k).reshape(2, k)
+    check(
+        lambda: draw_neighbours(photos(12), [10, 11], indices, indices / 100, [LONG] * 12),
+        "nearest",
+        "cosine similarity",
+        f"{(k - 1) / 100:.3f}",
+    )
+
+
+@pytest.mark.parametrize("number", [3, 60])
+@pytest.mark.parametrize("classes", [0, 2, 20])
+def test_map(number, classes):
+    points = rng.normal(size=(number, 2)) * [1, 100]
+    labels = [f"class {k % classes} {LONG}" for k in range(number)] if classes else None
+    figure = check(
+        lambda: draw_map(points, photos(number), labels=labels),
+        "first component (no unit)",
+        "second component (no unit)",
+        f"{number} images",
+        *(["other classes"] if classes == 20 and number > 7 else []),
+    )
+    (axes,) = figure.axes
+    assert sum(len(dots.get_offsets()) for dots in axes.collections) == number
+    boxes = np.array([image.get_extent() for image in axes.images])
+    assert len(boxes) == number if number == 3 else len(boxes) > 20
+    assert boxes[:, [0, 2]].min() >= 0
+    assert (boxes[:, [1, 3]].max(axis=0) <= of_features.MAP_IN).all()
+
+
+def test_map_of_equal_images():
+    check(lambda: draw_map(np.zeros((5, 2)), photos(5)), "5 images")
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (2, 33), (24, 6), (1, 1)])
+def test_cka(shape):
+    values = rng.uniform(-0.1, 1, shape)
+    values[0, 0] = np.nan
+    names = [
+        [f"{what} {k}" for k in range(n)] for what, n in zip(("block", LONG), shape, strict=True)
+    ]
+    figure = check(
+        lambda: draw_cka(values, *names, models=("ViT-Ti/16", "R50x1"), note="17 images"),
+        "CKA (linear",
+        "ViT-Ti/16" if shape[0] > 1 else "",
+        "R50x1",
+        "17 images",
+    )
+    shown = figure.axes[0].images[0].get_array()
+    assert shown.mask.sum() == 1
+    np.testing.assert_array_equal(shown.data[~shown.mask], np.clip(values, 0, 1)[~shown.mask])
+
+
+def test_cka_of_one_model():
+    check(lambda: draw_cka(np.eye(12), [str(k + 1) for k in range(12)]), "layer", "12")

@@ -1,1 +1,0 @@
-"""What figures are made of: style, colours, text that fits, sheets of tiles."""
