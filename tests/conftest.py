@@ -47,7 +47,10 @@ ALWAYS = ("tests/cloud/", "tests/wheel_test.py")
 ON_OLDEST = (
     "tests/api_test.py",
     "tests/commands_test.py",
-    "tests/data/order/",
+    "tests/data/balance_test.py",
+    "tests/data/label_index_test.py",
+    "tests/data/order_test.py",
+    "tests/data/subset_test.py",
     "tests/tools/export/",
     "tests/install_test.py",
     "tests/models/golden_test.py",

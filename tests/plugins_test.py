@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from vit_jax.config import EvalConfig
 from vit_jax.core.schema.fields import field
 from vit_jax.data.ops.op import Op
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data.sources.table import Synthetic
 from vit_jax.models import bit, vit
 from vit_jax.training.method import Learnt, Plain
 

@@ -36,13 +36,13 @@ LIVES = (
         (
             Box(
                 "place",
-                "data/order/streams.py",
+                "data/streams.py",
                 "slot k of the batch after s steps is position",
                 "s x batch_size + k of an endless stream",
             ),
             Box(
                 "example",
-                "data/order/streams.py",
+                "data/streams.py",
                 "epoch = position // num_examples; a permutation",
                 "by (seed, epoch) says which example it is",
             ),

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.source import Example, Source
-from vit_jax.data.sources.builtin import Digits
+from vit_jax.data.sources.table import Digits
 
 
 class ListSource(Source):

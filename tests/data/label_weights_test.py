@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, streams
-from vit_jax.data.order.streams import balanced
+from vit_jax.data import label_index, streams
 from vit_jax.data.pipeline import HostBatch, eval_batches, train_batches
-from vit_jax.data.source import Example, MixtureSource, Source
-from vit_jax.data.sources import caches
+from vit_jax.data.source import Example, InMemory, MixtureSource, Source
+from vit_jax.data.streams import balanced
 
 # Examples 0 to 7: two labels with weights, one label, or labels without weights.
 LABELED = [((1, 2), (0.5, 0.25)), ((3,), (0.125,)), ((4, 5), ()), ((), ())] * 2
@@ -66,7 +65,7 @@ def test_parts_and_caches_keep_the_weights(source: Any) -> None:
     for part in (
         streams.first_examples(source, 5),
         streams.first_of_each_class(source, 1, whole),
-        caches.InMemory(source, limit_bytes=10**6),
+        InMemory(source, limit_bytes=10**6),
     ):
         for _ in range(2):
             batch = every(part)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order.streams import mixed, quotas
 from vit_jax.data.source import Example, MixtureSource, Source
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data.sources.table import Synthetic
+from vit_jax.data.streams import mixed, quotas
 
 MakeSource = Callable[[Sequence[Example]], Source]
 

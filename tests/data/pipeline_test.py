@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, streams
-from vit_jax.data.order.streams import (
+from vit_jax.data import label_index, streams
+from vit_jax.data.pipeline import Batches, HostBatch, eval_batches, train_batches
+from vit_jax.data.source import Example, MixtureSource, Source
+from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.table import Synthetic
+from vit_jax.data.streams import (
     Stream,
     balanced,
     eval_counts,
@@ -19,10 +23,6 @@ from vit_jax.data.order.streams import (
     shuffled,
     train_slots,
 )  # fmt: skip
-from vit_jax.data.pipeline import Batches, HostBatch, eval_batches, train_batches
-from vit_jax.data.source import Example, MixtureSource, Source
-from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.builtin import Synthetic
 
 AUGMENT = "decode|pad_crop(8, 2)|flip_lr"
 # One op of each kind of draw: AutoAugment's are like RandAugment's.

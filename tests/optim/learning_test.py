@@ -15,7 +15,7 @@ from flax import nnx
 
 from tests.optim.optimizers_test import settings
 from vit_jax import models
-from vit_jax.data.sources import builtin
+from vit_jax.data.sources import table
 from vit_jax.optim import optimizers, schedules
 
 FIELDS = {"depth": 1, "width": 64, "mlp_dim": 128, "num_heads": 4, "pool": "avg"}
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 @functools.cache
 def data():
-    with np.load(Path(builtin.__file__).with_name("digits.npz")) as arrays:
+    with np.load(Path(table.__file__).with_name("digits.npz")) as arrays:
         images = arrays["images"].astype(np.float32)[..., None].repeat(3, -1) / 8 - 1
         return jnp.asarray(images), jnp.asarray(arrays["labels"], jnp.int32)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vit_jax.data.order.streams import shuffled
+from vit_jax.data.streams import shuffled
 
 # A multiple of 256, to which DeiT truncates an epoch.
 EXAMPLES, EPOCHS, PROCESSES = 5120, 3, 8

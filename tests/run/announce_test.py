@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import JoinedSource
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data.sources.table import Synthetic
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)

@@ -22,7 +22,7 @@ from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data.sources.table import Synthetic
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
 from vit_jax.run import announce, environment, processes, session

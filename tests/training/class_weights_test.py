@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data import label_index
+from vit_jax.data.sources.table import Synthetic
 from vit_jax.run.build import Run
 from vit_jax.run.parts import examples, updates
 from vit_jax.run.parts.updates import class_weights

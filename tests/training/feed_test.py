@@ -15,9 +15,8 @@ from tests.data.conftest import ListSource, encode, photo_like
 from vit_jax.core import waiting
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.data import decoded, pipeline
+from vit_jax.data import decoded, pipeline, streams
 from vit_jax.data.ops import table as ops
-from vit_jax.data.order import streams
 from vit_jax.data.source import Example
 from vit_jax.parallel import mesh as meshes
 from vit_jax.train import train

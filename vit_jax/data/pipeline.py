@@ -1,7 +1,7 @@
 """Batches of pixels: from a source, through tf.data, to dictionaries of numpy arrays.
 
 Training: example k of step s (from 0) is position `s * batch_size + k` of a stream
-(order/streams.py), and its random numbers come from (seed, round, example index), a round being an
+(streams.py), and its random numbers come from (seed, round, example index), a round being an
 epoch or one of its copies: a batch is a function of (seed, step), whatever the number of hosts and
 threads. Evaluation: every example once, in order.
 
@@ -23,9 +23,9 @@ from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.ops.table import IMAGE, Views, parse_views
-from vit_jax.data.order.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
 from vit_jax.data.reader import READ_EXAMPLES, Elements, Encoded, Reader
 from vit_jax.data.source import NO_LABEL, Source, listed
+from vit_jax.data.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
 
 NO_EXAMPLE = -1  # the index of padding
 _PREFETCH_BATCHES = 2

@@ -11,8 +11,8 @@ import numpy as np
 from vit_jax.core import image_files
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.data.order.streams import Choose
 from vit_jax.data.source import NO_LABEL, Example, Source
+from vit_jax.data.streams import Choose
 
 if TYPE_CHECKING:
     from vit_jax.data.host_tf import tf

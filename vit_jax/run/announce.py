@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.source import Source
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.models import ModelInfo

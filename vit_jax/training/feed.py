@@ -24,9 +24,9 @@ from vit_jax.core import axes, waiting
 from vit_jax.core.errors import UserError
 from vit_jax.data.decoded import Decoded
 from vit_jax.data.ops.table import DeviceOps
-from vit_jax.data.order.streams import Choose
 from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
 from vit_jax.data.source import NO_LABEL
+from vit_jax.data.streams import Choose
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.training.objective import Batch
 

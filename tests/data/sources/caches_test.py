@@ -8,8 +8,8 @@ import pytest
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
-from vit_jax.data.source import Example, Source
-from vit_jax.data.sources import caches
+from vit_jax.data.source import Example, InMemory, Source, check_fits_in_memory
+from vit_jax.data.sources import records
 
 MakeSource = Callable[[Sequence[Example]], Source]
 SIZE_BYTES = 700 + 300  # bytes per example, overhead included
@@ -35,7 +35,7 @@ def reads(source: Source, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_every_example_is_read_once(source: Source, reads: list[int]) -> None:
-    cached = caches.InMemory(source, limit_bytes=10**6)
+    cached = InMemory(source, limit_bytes=10**6)
     for indices in ([3, 1], [1, 2, 3], [2, 2, 50], list(range(100)), [99]):
         expected = [b"%4d" % i for i in indices]
         assert [e.image[:4] for e in cached.read(np.array(indices))] == expected
@@ -44,14 +44,14 @@ def test_every_example_is_read_once(source: Source, reads: list[int]) -> None:
 
 
 def test_memory_stays_below_the_limit(source: Source, reads: list[int]) -> None:
-    cached = caches.InMemory(source, limit_bytes=10 * SIZE_BYTES + 999)
+    cached = InMemory(source, limit_bytes=10 * SIZE_BYTES + 999)
     everything = np.arange(100)
     assert cached.read(everything) == cached.read(everything)
     assert len(reads) == 100 + 90
 
 
 def test_threads_do_not_disturb_each_other(source: Source, reads: list[int]) -> None:
-    cached = caches.InMemory(source, limit_bytes=10 * SIZE_BYTES)
+    cached = InMemory(source, limit_bytes=10 * SIZE_BYTES)
     orders = [np.random.default_rng(i).permutation(100) for i in range(50)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for order, examples in zip(orders, pool.map(cached.read, orders), strict=True):
@@ -60,16 +60,16 @@ def test_threads_do_not_disturb_each_other(source: Source, reads: list[int]) -> 
 
 
 def test_a_cache_that_does_not_fit_is_refused_with_numbers(source: Source) -> None:
-    caches.check_fits(source, limit_bytes=100 * SIZE_BYTES)
+    check_fits_in_memory(source, limit_bytes=100 * SIZE_BYTES)
     message = r"100 examples take about 100,000 bytes, .* limit of 99,999\. Set input\.cache_bytes"
     with pytest.raises(UserError, match=message):
-        caches.check_fits(source, limit_bytes=100 * SIZE_BYTES - 1)
+        check_fits_in_memory(source, limit_bytes=100 * SIZE_BYTES - 1)
 
 
 def test_weights_of_labels_take_memory_too(list_source: MakeSource) -> None:
     example = Example(bytes(700), (1, 2), weights=(0.5, 1.0))
     for limit, fits in ((SIZE_BYTES, False), (SIZE_BYTES + 64, True)):
-        cached = caches.InMemory(list_source([example]), limit_bytes=limit)
+        cached = InMemory(list_source([example]), limit_bytes=limit)
         one, other = cached.read(np.array([0])), cached.read(np.array([0]))
         assert one == other == [example] and (0 in cached._examples) == fits
 
@@ -102,13 +102,13 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def cache(tmp_path: Path, limit_bytes: int | None = None) -> caches.FileCache:
-    return caches.FileCache(tmp_path / "near", limit_bytes, lambda done, of: None)
+def cache(tmp_path: Path, limit_bytes: int | None = None) -> records.FileCache:
+    return records.FileCache(tmp_path / "near", limit_bytes, lambda done, of: None)
 
 
-def copies(file_cache: caches.FileCache, originals: list[str]) -> list[str]:
+def copies(file_cache: records.FileCache, originals: list[str]) -> list[str]:
     sizes = [Path(path).stat().st_size for path in originals]
-    return caches.copies(file_cache, "x", originals, sizes)
+    return records.copies(file_cache, "x", originals, sizes)
 
 
 def test_files_are_copied_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
@@ -162,7 +162,7 @@ def test_a_limit_of_all_that_lies_there(tmp_path: Path, originals: list[str]) ->
 
 def test_a_disk_without_room(tmp_path: Path, originals: list[str]) -> None:
     with pytest.raises(UserError, match=r"909 TiB .* disk has [\d.,]+ .?i?B left"):
-        caches.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
+        records.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
 
 
 def test_a_disk_that_fills_up(
@@ -184,4 +184,4 @@ def test_an_impossible_folder_is_refused(tmp_path: Path, originals: list[str]) -
 
 def test_an_original_that_changes(tmp_path: Path, originals: list[str]) -> None:
     with pytest.raises(UserError, match=r"x-00 had 3,001 bytes, but 3,000 were copied"):
-        caches.copies(cache(tmp_path), "x", originals, [3001, 1500, 0])
+        records.copies(cache(tmp_path), "x", originals, [3001, 1500, 0])

@@ -9,7 +9,7 @@ import pytest
 from tests.data.sources import tfds_test
 from tests.data.sources.image_folder_test import fill
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, streams
+from vit_jax.data import label_index, streams
 from vit_jax.data.source import Example, MixtureSource, Source, Unlabelled
 from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources

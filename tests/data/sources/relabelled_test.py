@@ -8,7 +8,7 @@ import pytest
 from tests.data.sources.image_folder_test import create, fill
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.sources import relabelled
 
 CLASSES = list(synsets.names_1k())

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
 

@@ -9,8 +9,8 @@ import pytest
 from tensorflow_datasets import features as f
 
 from vit_jax.core.errors import UserError
+from vit_jax.data import label_index
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
 

@@ -13,12 +13,11 @@ from tensorflow_datasets import features as tfds_features
 from tensorflow_datasets.core.utils.version import list_all_versions
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import files
+from vit_jax.data import files, label_index
 from vit_jax.data.host_tf import tf
-from vit_jax.data.order import label_index
 from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.caches import FileCache
+from vit_jax.data.sources.records import FileCache
 
 CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
 SHARDS = (5, 0, 7)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.builtin import Synthetic
+from vit_jax.data.sources.table import Synthetic
 from vit_jax.run.parts import examples, inputs
 from vit_jax.run.parts.durations import make_durations
 

@@ -18,7 +18,7 @@ from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.tools.prepare import image_folder, imagenet, tasks

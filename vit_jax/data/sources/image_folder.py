@@ -30,7 +30,7 @@ from vit_jax.core.image_files import (
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
-from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.splits import ALL, Slice, base_name, resolve

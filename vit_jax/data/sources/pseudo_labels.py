@@ -15,8 +15,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +23,12 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, parse_json
 from vit_jax.data import files
-from vit_jax.data.order.label_index import Labels, single
+from vit_jax.data.label_index import Labels, single
 from vit_jax.data.source import DerivedSource, Example, SelectedSource, Source, digest
 
 FORMAT = "vit_jax pseudo-labels 1"
 HOW_TO_WRITE = "vit-jax evaluate --checkpoint ... --pseudo_labels=FILE"
 _DTYPES = {"examples": "i8", "copies": "i4", "classes": "i4", "probabilities": "f4"}
-# What NumPy and zipfile raise for a file that is cut off, changed, or another kind of file.
-_FAULTS = (
-    ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +160,7 @@ def read(path: str, *, where: str) -> PseudoLabels:
         ) from error
     try:
         return _parsed(content)
-    except _FAULTS as error:
+    except files.NPZ_FAULTS as error:
         raise UserError(
             f"{field} is damaged, or not a file of pseudo-labels ({error}). Write it by: "
             f"{HOW_TO_WRITE}"
@@ -178,7 +172,7 @@ def is_ours(path: Path) -> bool:
     try:
         with np.load(path) as arrays:
             return _about(arrays) is not None
-    except (*_FAULTS, OSError):
+    except files.NPZ_FAULTS:
         return False
 
 

@@ -9,19 +9,23 @@ https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 import concurrent.futures
 import contextlib
+import errno
 import functools
 import os
+import shutil
 import struct
-import zipfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import filelock
 import google_crc32c
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.files import atomic_file, cache_dir, delete_leftovers
+from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
@@ -185,7 +189,7 @@ def load_offsets(paths: Sequence[Path]) -> list[np.ndarray] | None:
     for folder in _cache_folders(paths):
         # Every fault of a cache has the same result; zip checks the CRC of its content.
         with (
-            contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile),
+            contextlib.suppress(*files.NPZ_FAULTS),
             np.load(folder / _cache_name(paths)) as cache,
         ):
             if np.array_equal(cache["stamps"], _stamps(paths)):
@@ -220,3 +224,93 @@ def _stamps(paths: Sequence[Path]) -> np.ndarray:
     """Size in bytes and time of the last change of each file, int64 [files, 2]."""
     stats = [path.stat() for path in paths]
     return np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64)
+
+
+# Copies of record files on a local disk, for data sets behind a network:
+#
+#     <folder>/<data set>-<hash of its folder>/<file>
+#
+# A file is copied under another name and renamed when it is complete; one process copies, others on
+# the same host wait for it. A copy is good if it has the size of the original.
+
+_COPYING_THREADS = 8  # threads that wait for the network
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FileCache(NamedTuple):
+    """The folder that copies are kept in."""
+
+    folder: Path  # made if it is not there
+    limit_bytes: int | None  # the most bytes in it; None: the disk is the limit
+    progress: Callable[[int, int], None]  # called with the bytes copied so far, and all to copy
+
+
+def copies(
+    cache: FileCache, name: str, paths: Sequence[str], sizes_bytes: Sequence[int]
+) -> list[str]:
+    """The local paths of `paths`, which are copied if necessary. All of them are in one folder.
+
+    `name` is the name of the data set. UserError if there is no room, or if copying fails.
+    """
+    home, _, _ = paths[0].rpartition("/")
+    folder = cache.folder / f"{name}-{digest(home)[:16]}"
+    targets = [folder / path.rpartition("/")[2] for path in paths]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / ".lock"):
+            delete_leftovers(folder)
+            missing = [
+                (path, target, size)
+                for path, target, size in zip(paths, targets, sizes_bytes, strict=True)
+                if files.sizes([target]) != [size]
+            ]
+            if missing:
+                _check_room(cache, sum(size for _, _, size in missing))
+                _copy_all(cache, missing)
+    except OSError as error:
+        why = "its disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
+        raise UserError(
+            f"input.cache={cache.folder} cannot be written: {why}. Give another folder, or "
+            "input.cache=none; what has been copied stays and is used by the next start."
+        ) from error
+    return [str(target) for target in targets]
+
+
+def _check_room(cache: FileCache, needed_bytes: int) -> None:
+    there = sum(path.stat().st_size for path in cache.folder.rglob("*") if path.is_file())
+    if cache.limit_bytes is not None and there + needed_bytes > cache.limit_bytes:
+        raise UserError(
+            f"input.cache={cache.folder} has {there:,} bytes, and {needed_bytes:,} more are to be "
+            f"copied there: more than input.cache_bytes={cache.limit_bytes:,}. Raise that, or "
+            "delete data sets there that are no longer needed."
+        )
+    free = shutil.disk_usage(cache.folder).free
+    if needed_bytes > free:
+        raise UserError(
+            f"input.cache={cache.folder}: {format_bytes(needed_bytes)} are to be copied there, but "
+            f"its disk has {format_bytes(free)} left. Give another folder, or make room."
+        )
+
+
+def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> None:
+    total_bytes = sum(size for _, _, size in missing)
+    done_bytes, lock = 0, threading.Lock()
+
+    def on_bytes(count: int) -> None:
+        nonlocal done_bytes
+        with lock:
+            done_bytes += count
+            cache.progress(min(done_bytes, total_bytes), total_bytes)
+
+    def copy(job: tuple[str, Path, int]) -> None:
+        path, target, size = job
+        with atomic_file(target) as part:
+            files.copy(path, part, on_bytes)
+            if part.stat().st_size != size:
+                raise UserError(
+                    f"{path} had {size:,} bytes, but {part.stat().st_size:,} were copied: it has "
+                    "changed. Start the same command again."
+                )
+
+    with concurrent.futures.ThreadPoolExecutor(_COPYING_THREADS) as pool:
+        list(pool.map(copy, missing))

@@ -18,9 +18,8 @@ import numpy as np
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
-from vit_jax.data import files
-from vit_jax.data.order import label_index
-from vit_jax.data.order.label_index import Labels
+from vit_jax.data import files, label_index
+from vit_jax.data.label_index import Labels
 from vit_jax.data.source import DerivedSource, Example, Source, digest, listed
 
 CLASSES = 1000

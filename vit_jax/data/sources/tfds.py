@@ -20,12 +20,10 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vit_jax.core.errors import UserError
-from vit_jax.data import files
-from vit_jax.data.order import label_index
-from vit_jax.data.order.label_index import Labels
+from vit_jax.data import files, label_index
+from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources.caches import FileCache, copies
-from vit_jax.data.sources.records import ArrayRecords, TFRecords
+from vit_jax.data.sources.records import ArrayRecords, FileCache, TFRecords, copies
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, NoLabels
 from vit_jax.data.sources.tfds_writer import NOTE

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import class_names, errors, synsets
-from vit_jax.data.order import label_index, streams
-from vit_jax.data.order.label_index import Labels
+from vit_jax.data import label_index, streams
+from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes

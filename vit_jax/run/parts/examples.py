@@ -8,13 +8,19 @@ import numpy as np
 from vit_jax.config import ComponentConfig, InputConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
-from vit_jax.data.order import label_index, streams
-from vit_jax.data.order.label_index import Labels
-from vit_jax.data.order.streams import Stream
-from vit_jax.data.source import MixtureSource, Source
-from vit_jax.data.sources import caches, pseudo_labels
+from vit_jax.data import label_index, streams
+from vit_jax.data.label_index import Labels
+from vit_jax.data.source import (
+    MEMORY_LIMIT_BYTES,
+    InMemory,
+    MixtureSource,
+    Source,
+    check_fits_in_memory,
+)
+from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.caches import FileCache
+from vit_jax.data.sources.records import FileCache
+from vit_jax.data.streams import Stream
 from vit_jax.methods.table import SUPERVISED
 from vit_jax.run.parts.device_cache import DEVICE
 from vit_jax.run.parts.preprocessing import image_size
@@ -28,7 +34,7 @@ def source(c: InputConfig) -> Source:
     _check_choice(c)
     chosen = _joined(c) if c.mixture else _subset(c)
     if c.cache == _RAM:
-        caches.check_fits(chosen, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
+        check_fits_in_memory(chosen, limit_bytes=c.cache_bytes or MEMORY_LIMIT_BYTES)
     return chosen
 
 
@@ -87,7 +93,7 @@ def in_memory(c: InputConfig, source: Source) -> Source:
     """`source`, wrapped to keep its examples in memory if input.cache is "ram"."""
     if c.cache != _RAM:
         return source
-    return caches.InMemory(source, limit_bytes=c.cache_bytes or caches.LIMIT_BYTES)
+    return InMemory(source, limit_bytes=c.cache_bytes or MEMORY_LIMIT_BYTES)
 
 
 def _file_cache(c: InputConfig) -> FileCache | None:

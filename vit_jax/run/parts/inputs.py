@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
-from vit_jax.data.order import streams
+from vit_jax.data import streams
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import device_cache
 from vit_jax.run.parts.device_cache import SplitOfRun

@@ -11,8 +11,8 @@ import numpy as np
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
-from vit_jax.data.sources.builtin import Digits
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.table import Digits
 from vit_jax.models import images
 from vit_jax.store import workdir
 

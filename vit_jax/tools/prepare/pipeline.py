@@ -18,7 +18,7 @@ import pyarrow as pa
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import delete_leftovers, write_text
 from vit_jax.core.screen import Screen, format_bytes
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
 from vit_jax.run.environment import versions

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Tell, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE

@@ -24,7 +24,7 @@ from vit_jax.core import class_names, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.core.schema.fields import field
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.source import Source, share_examples
 from vit_jax.probes import few_shot, logistic, neighbours
 from vit_jax.probes.rank import rank_me

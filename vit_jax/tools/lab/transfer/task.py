@@ -20,7 +20,7 @@ from vit_jax.config import EvalConfig, InputConfig, RunConfig
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
 from vit_jax.core.schema import strict
 from vit_jax.core.screen import Screen
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice

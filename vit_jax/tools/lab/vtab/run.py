@@ -22,8 +22,7 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
-from vit_jax.data import files
-from vit_jax.data.order import label_index
+from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources import tfds

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
-from vit_jax.data.order.streams import Stream, balanced
+from vit_jax.data import label_index
+from vit_jax.data.streams import Stream, balanced
 
 SIZES = [1, 0, 7, 100, 30]  # examples of each class
 

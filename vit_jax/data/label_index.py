@@ -15,7 +15,6 @@ import concurrent.futures
 import contextlib
 import io
 import itertools
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,6 @@ from vit_jax.data.source import JoinedSource, SelectedSource, Source
 
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # threads that wait for the disk
-_DAMAGES = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 Progress = Callable[[int, int], None]  # examples done, and their total
 
@@ -195,7 +193,7 @@ def _arrays(path: str | Path) -> Iterator[Any]:
             yield arrays
     except FileNotFoundError:
         raise
-    except _DAMAGES as error:
+    except files.NPZ_FAULTS as error:
         raise UserError(
             f"{path} is damaged ({error}). Get it again, or delete it: then the labels are read "
             "from the records, once."

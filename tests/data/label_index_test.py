@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index
+from vit_jax.data import label_index
 from vit_jax.data.source import Example, Source, listed
-from vit_jax.data.sources.builtin import Digits, Synthetic
+from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
 

@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vit_jax.data.order.streams import keys, permute, shuffled
+from vit_jax.data.streams import keys, permute, shuffled
 
 # Mean squared deviation over its expectation; its standard deviation here is sqrt(2 / 81).
 LARGEST_CHI_SQUARED_PER_DEGREE = 1 + 4 * (2 / 81) ** 0.5

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order import label_index, streams
+from vit_jax.data import label_index, streams
 from vit_jax.data.source import Example, SelectedSource, Source, listed
-from vit_jax.data.sources.builtin import Digits, Synthetic
+from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.order.label_index import ByClass, Labels, by_class
+from vit_jax.data.label_index import ByClass, Labels, by_class
 from vit_jax.data.source import SelectedSource, Source, listed
 
 # Permutations this small are sorted: a Feistel network on so few bits is uneven. In

@@ -1,1 +1,0 @@
-"""The choice and the order of a source's examples."""
