@@ -37,7 +37,7 @@ from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
-from vit_jax.training.run_log import Logger
+from vit_jax.training.loggers import Logger
 
 AnyConfig: TypeAlias = RunConfig | Mapping[str, Any] | ml_collections.ConfigDict | str | Path
 

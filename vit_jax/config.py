@@ -14,12 +14,11 @@ from typing import Annotated, Any, Literal
 
 import ml_collections
 
-from vit_jax import models
+from vit_jax import methods, models
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
-from vit_jax.methods import table as methods
 from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
 from vit_jax.optim.schedules import DECAYS
 from vit_jax.store.runs import RESERVED

@@ -27,7 +27,7 @@ from vit_jax.run import environment, processes
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.check import check
 from vit_jax.run.session import Session
-from vit_jax.training.run_log import Logger
+from vit_jax.training.loggers import Logger
 from vit_jax.training.state import TrainState
 
 
@@ -60,7 +60,7 @@ def train(
     with Session(run, stop, peers, loggers, allow_config_change) as session:
         # Start: resume, else warm start, else scratch, always in this order.
         with peers.barriers_around("restoring"):
-            state = session.restore_checkpoint() or session.first_state()
+            state = session.restore_checkpoint() or session.initial_state()
         start = session.begin(state)
 
         # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.

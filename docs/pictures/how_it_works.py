@@ -97,7 +97,7 @@ LIVES = (
             ),
             Box(
                 "row",
-                "training/run_log.py",
+                "training/loggers/__init__.py",
                 "when a row, save or evaluation is due, the",
                 "loop waits for the devices; else never",
             ),

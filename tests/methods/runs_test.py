@@ -12,7 +12,7 @@ from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.methods.table import METHODS, SUPERVISED
+from vit_jax.methods import METHODS, SUPERVISED
 from vit_jax.predict import Predictor
 from vit_jax.run.parts import updates
 from vit_jax.store.workdir import read_document

@@ -12,7 +12,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
 from vit_jax.run.parts import inputs, updates
-from vit_jax.run.session import first_state
+from vit_jax.run.session import initial_state
 from vit_jax.training.step import make_loss_and_grads, make_update
 
 RANK, ALPHA, LR = 3, 5.0, 0.1
@@ -98,7 +98,7 @@ def test_logits_gradients_and_an_update_are_those_of_peft(kernels, scan, tmp_pat
     )  # fmt: skip
     mesh = inputs.mesh(config.mesh)
     parts = updates.step_parts(config, mesh, num_examples=64, num_classes=4)
-    state = first_state(config, parts.layout, parts.model.info, Screen(quiet=True))
+    state = initial_state(config, parts.layout, parts.model.info, Screen(quiet=True))
     named = {name: x.detach().numpy().copy() for name, x in model.named_parameters()}
     before = in_our_words(named)
     own = pytrees.flatten(state.params)

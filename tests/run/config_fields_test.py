@@ -379,9 +379,9 @@ def evals(config):
     return shown
 
 
-def first_state(config):
+def initial_state(config):
     layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
-    return session.first_state(config, layout, None, Screen(quiet=True))
+    return session.initial_state(config, layout, None, Screen(quiet=True))
 
 
 def state(config):
@@ -418,7 +418,7 @@ def init(config):
 
 
 # Quick ones first: the first that differs is enough.
-PARTS = (durations_of, data, mesh, writing, speed, evals, first_state, state, update, init)
+PARTS = (durations_of, data, mesh, writing, speed, evals, initial_state, state, update, init)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from vit_jax.run.parts import examples, inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.training import step as steps
 from vit_jax.training.histograms import EDGES, count, histogram, make_distributions
-from vit_jax.training.run_log import RunLog
+from vit_jax.training.loggers import RunLog
 from vit_jax.training.state import state_layout
 from vit_jax.training.step import make_update
 from vit_jax.training.updates import lower_update

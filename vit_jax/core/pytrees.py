@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-OF_METHOD = "method"  # the part of a model's parameters with what is trained beside it
+METHOD_PARAMS = "method"  # the part of a model's parameters with what is trained beside it
 
 
 def path_name(path: tuple[Any, ...]) -> str:

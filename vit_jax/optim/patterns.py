@@ -17,7 +17,7 @@ import optax
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.pytrees import LORA_B, OF_METHOD, is_stacked, layer_name, stack_name
+from vit_jax.core.pytrees import LORA_B, METHOD_PARAMS, is_stacked, layer_name, stack_name
 from vit_jax.models.adapters import Adapters, adapted, compile_pattern
 
 FIELD = "optim.lr_multipliers"
@@ -232,7 +232,7 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
 
 
 def _is_beside(name: str) -> bool:
-    return name.partition("/")[0] == OF_METHOD
+    return name.partition("/")[0] == METHOD_PARAMS
 
 
 def _is_before(name: str) -> bool:

@@ -14,7 +14,7 @@ from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data import label_index
 from vit_jax.data.source import Source
-from vit_jax.methods.table import SUPERVISED
+from vit_jax.methods import SUPERVISED
 from vit_jax.models import ModelInfo
 from vit_jax.optim import patterns
 from vit_jax.parallel import mesh as meshes

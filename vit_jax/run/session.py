@@ -28,8 +28,8 @@ from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
 from vit_jax.training.histograms import make_distributions
+from vit_jax.training.loggers import Logger, write_parameters
 from vit_jax.training.objective import Batch
-from vit_jax.training.run_log import Logger, write_parameters
 from vit_jax.training.state import StateLayout, TrainState
 from vit_jax.training.step import Scalars
 from vit_jax.training.updates import Updates, lower_update
@@ -98,10 +98,10 @@ class Session:
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
 
-    def first_state(self) -> TrainState:
+    def initial_state(self) -> TrainState:
         """The state of a run that has no checkpoint yet."""
         step = self._run.step
-        return first_state(self._run.config, step.layout, step.model.info, self._screen)
+        return initial_state(self._run.config, step.layout, step.model.info, self._screen)
 
     def begin(self, state: TrainState) -> int:
         """Opens the log and the feed at this state, and compiles the step; returns its number.
@@ -274,7 +274,7 @@ class Session:
             self.write(step, {}, missed)
 
 
-def first_state(
+def initial_state(
     config: RunConfig, layout: StateLayout, model: ModelInfo, screen: Screen
 ) -> TrainState:
     """The state after 0 steps: from scratch, or with the parameters that `init` names."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.pytrees import OF_METHOD
+from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.nn.posemb import is_table, places_axis, resize
 from vit_jax.training.state import TrainState
@@ -99,8 +99,8 @@ def shapes_to_take(
         own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
         stays_fresh = HEADS | ({"pooling"} - their_parts)
         left_out = HEADS | (OPTIONAL - own_parts)
-    stays_fresh.add(OF_METHOD)
-    left_out.add(OF_METHOD)
+    stays_fresh.add(METHOD_PARAMS)
+    left_out.add(METHOD_PARAMS)
     is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
     wanted = {n: x.shape for n, x in own.items() if is_taken(n)}
     offered = {n: s for n, s in there.items() if _part(n) not in left_out}

@@ -26,7 +26,7 @@ from vit_jax.training.feed import CachedSet
 from vit_jax.training.objective import Batch
 
 DEVICE = "device"
-OF_TRAIN = ".train_split"
+TRAIN_SUFFIX = ".train_split"
 # A set that takes more than this of a device's memory is divided between the devices; a smaller one
 # is on each of them, which saves an exchange in each step.
 REPLICATED_SHARE = 1 / 16
@@ -36,8 +36,8 @@ class SplitOfRun(NamedTuple):
     """A split that a run reads.
 
     Attributes:
-      where: the config's section, "input" or "evals.<name>"; with OF_TRAIN behind it the split that
-        an evaluation learns from.
+      where: the config's section, "input" or "evals.<name>"; with TRAIN_SUFFIX behind it the split
+        that an evaluation learns from.
       source: its examples.
       preprocess: its ops.
     """
@@ -49,7 +49,7 @@ class SplitOfRun(NamedTuple):
     @property
     def section(self) -> str:
         """The config's section alone."""
-        return self.where.removesuffix(OF_TRAIN)
+        return self.where.removesuffix(TRAIN_SUFFIX)
 
     def ops(self) -> ops.Preprocess:
         """The parsed ops."""

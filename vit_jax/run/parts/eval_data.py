@@ -18,7 +18,7 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
-from vit_jax.run.parts.device_cache import OF_TRAIN, SplitOfRun, cached_set, is_cached
+from vit_jax.run.parts.device_cache import TRAIN_SUFFIX, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
 from vit_jax.training import objective
@@ -90,9 +90,9 @@ def eval_data(
         columns = _columns(source, classes, where) if classes.number else None
         c.check_data(where, source)
         return _data_of(where, config, source, mesh)._replace(columns=columns)
-    train = eval_source(f"{where}{OF_TRAIN}", config, classes.number)
+    train = eval_source(f"{where}{TRAIN_SUFFIX}", config, classes.number)
     c.check_data(where, source, train)
-    learnt = _data_of(f"{where}{OF_TRAIN}", config, train, mesh)
+    learnt = _data_of(f"{where}{TRAIN_SUFFIX}", config, train, mesh)
     return _data_of(where, config, source, mesh)._replace(train=learnt)
 
 
@@ -170,7 +170,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
 
 def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalData:
     """A split of an evaluation, with its feed."""
-    name = where.removesuffix(OF_TRAIN).removeprefix("evals.")
+    name = where.removesuffix(TRAIN_SUFFIX).removeprefix("evals.")
     c, input = config.evals[name], config.input
     batch_size = _batch_size(name, config)
     arrays = objective.batch_layout(
@@ -213,7 +213,7 @@ def eval_source(
 
     labelled: whether the images have labels, which are then read.
     """
-    section = where.removesuffix(OF_TRAIN)
+    section = where.removesuffix(TRAIN_SUFFIX)
     name = section.removeprefix("evals.")
     c, input = config.evals[name], config.input
     is_synthetic = (c.source or input.source) == SYNTHETIC

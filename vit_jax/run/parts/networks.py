@@ -10,9 +10,9 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.config import InitConfig, LoraConfig, RunConfig
 from vit_jax.core import errors
-from vit_jax.core.pytrees import OF_METHOD
+from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.methods.table import SUPERVISED
+from vit_jax.methods import SUPERVISED
 from vit_jax.models.adapters import Adapters, add
 from vit_jax.nn.kernels.choice import XLA
 from vit_jax.run.parts.pins import of_field
@@ -70,7 +70,7 @@ def model(config: RunConfig, *, num_classes: int) -> Model:
         made = made if lora is None else add(made, lora, rngs)
         extra = None if method is None else method.extend(made, rngs)
         if extra is not None:
-            setattr(made, OF_METHOD, extra)
+            setattr(made, METHOD_PARAMS, extra)
         return made
 
     info = models.info(name, **arguments)

@@ -19,11 +19,11 @@ from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirRecord, check_workdir
 from vit_jax.training.clock import Clock
 from vit_jax.training.feed import SKIPPED_IMAGES, Feed, SkippedImages
+from vit_jax.training.loggers import Logger, RunLog
 from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
 from vit_jax.training.loggers.tensorboard import TensorBoard
 from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
 from vit_jax.training.method import Teacher
-from vit_jax.training.run_log import Logger, RunLog
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)

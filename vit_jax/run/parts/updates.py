@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
-from vit_jax.core.pytrees import OF_METHOD
+from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
@@ -140,7 +140,7 @@ def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
             "the whole batch, which no microbatch has. Set optim.grad_accum_steps=1."
         )
     # What a method averages is a sum over examples, which microbatches add up.
-    params = {k: v for k, v in layout.state.params.items() if k != OF_METHOD}
+    params = {k: v for k, v in layout.state.params.items() if k != METHOD_PARAMS}
     moving = pytrees.trained(params) is not params
     if parts > 1 and moving and not config.model.frozen_statistics:
         raise errors.UserError(

@@ -28,7 +28,7 @@ from vit_jax.draw import charts, style, tiles
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
-from vit_jax.run.session import first_state
+from vit_jax.run.session import initial_state
 from vit_jax.store import workdir
 from vit_jax.tools.look.preview import save
 from vit_jax.training.updates import lower_update
@@ -147,7 +147,7 @@ def rate_test(
     ):
         layout = parts.layout
         update = lower_update(updates.update(config, parts), layout.in_steps, batches).compile()
-        state = first_state(config, layout, parts.model.info, screen)
+        state = initial_state(config, layout, parts.model.info, screen)
         fixed = layout.read_fixed()
         for step in range(steps):
             state, scalars = update(layout.unstack_layers(state), next(feed), *fixed)

@@ -11,8 +11,8 @@ from tensorboard.util import tensor_util
 
 from vit_jax.core.errors import UserError
 from vit_jax.training.histograms import Histogram
+from vit_jax.training.loggers import RunLog, write_parameters
 from vit_jax.training.loggers.tensorboard import TensorBoard
-from vit_jax.training.run_log import RunLog, write_parameters
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):

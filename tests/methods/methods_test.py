@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vit_jax.core.schema import fields
-from vit_jax.methods.table import METHODS, SUPERVISED, find
+from vit_jax.methods import METHODS, SUPERVISED, find
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
 KINDS = [kind for kind in METHODS if kind != SUPERVISED]
@@ -29,7 +29,7 @@ def test_the_page_has_the_rows_of_the_declarations(request):
         expected = f"{before}{found}{text}{head}{rows}\n{behind}{heading}{after}"
     if request.config.getoption("regenerate_goldens"):
         PAGE.write_text(expected)
-    assert page == expected, "pytest tests/methods/table_test.py --regenerate_goldens"
+    assert page == expected, "pytest tests/methods/methods_test.py --regenerate_goldens"
 
 
 @pytest.mark.parametrize("kind", METHODS)
