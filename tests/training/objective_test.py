@@ -1,7 +1,21 @@
+import json
+import tempfile
+from pathlib import Path
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tools.prepare.conftest import jpeg
+from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.draw import contact_sheet
+from vit_jax.run.parts import eval_data, examples, inputs, updates
+from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.tools.look import preview
+from vit_jax.tools.prepare import records
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.train import train
 from vit_jax.training import objective
 
 ROUNDING = 1e-6  # relative; a few float32 operations
@@ -86,3 +100,90 @@ def test_sigmoid_at_the_head_bias_of_the_recipes():
 def test_large_logits_stay_finite_and_bfloat16_is_widened(name):
     loss = objective.LOSSES[name](jnp.array([[1e4, -1e4]], jnp.bfloat16), jnp.array([[0.0, 1.0]]))
     assert loss.dtype == jnp.float32 and loss.shape == (1,) and np.isfinite(loss).all()
+
+
+# --- label weights, from a list to a training step
+
+
+ENTRIES = [
+    {"image": "0.jpg", "labels": [0, 1], "weights": [0.5, 0.25]},
+    {"image": "1.jpg", "labels": [2], "weights": [0.125]},
+    {"image": "2.jpg", "labels": [3, 4]},
+]
+WEIGHTS = [[0.5, 0.25, 0, 0, 0], [0, 0, 0.125, 0, 0], [0, 0, 0, 1, 1]]
+
+
+@pytest.fixture
+def run_on(tmp_path, tiny_run):
+    """`run_on(entries, "loss.kind=sigmoid", ...)`: a tiny run on a set of these entries."""
+
+    def make(entries, *overrides):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for number in range(len(entries)):
+            (folder / f"{number}.jpg").write_bytes(jpeg(number))
+        (folder / "list.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
+        request = CollectionRequest(str(folder), num_classes=5)
+        data_set = prepared(records.collection(request), folder / "out", PrepareOptions())
+        return tiny_run(
+            "input.source=tfds", f"input.data_dir={data_set.folder}", "input.num_examples=none",
+            "input.num_classes=none", "input.batch_size=3", "evals.own.split=train",
+            "evals.own.preprocess=decode|resize(8)", *overrides,
+        )  # fmt: skip
+
+    return make
+
+
+def targets(config):
+    """Targets of the first training batch and of the evaluation's, on the devices."""
+    source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+    objective = updates.objective(config, num_classes=source.num_classes)
+    classes = ModelClasses(source.num_classes, source.class_names)
+    layout = inputs.batch_layout(config, source, mesh)
+    evaluated, _ = eval_data.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
+    with inputs.train_feed(config, source, layout, start_step=0) as trained, evaluated:
+        for feed in (trained, evaluated):
+            rows = np.asarray(objective.inputs(next(feed))[1])
+            yield sorted(rows.tolist(), reverse=True)
+
+
+def test_targets_are_the_weights(run_on):
+    expected = sorted(WEIGHTS, reverse=True)
+    assert list(targets(run_on(ENTRIES))) == [expected] * 2
+    ones = sorted(np.sign(WEIGHTS).tolist(), reverse=True)
+    assert list(targets(run_on(ENTRIES, "input.label_weights=false"))) == [ones] * 2
+
+
+def test_the_preview_shows_them(run_on, monkeypatch):
+    sheets = []
+    monkeypatch.setattr(contact_sheet, "draw", lambda titles, cells: sheets.append(cells))
+    preview.preview(run_on(ENTRIES), "weighted", step=1, max_images=3)
+    assert sorted(cell.labels for cell in sheets[0]) == [
+        [("0", ": 0.500"), ("1", ": 0.250")],
+        [("2", ": 0.125")],
+        [("3", ""), ("4", "")],
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_without_weights_equals_one_on_a_set_without(
+    tmp_path, run_on, capsys, quick_compilation
+):
+    plain = [{key: e[key] for key in ("image", "labels")} for e in ENTRIES]
+    params, losses = {}, {}
+    for name, entries, override in (
+        ("weights", ENTRIES, "input.label_weights=true"),
+        ("ignored", ENTRIES, "input.label_weights=false"),
+        ("none", plain, "input.label_weights=true"),
+    ):
+        config = run_on(entries, override, "loss.kind=sigmoid", "total.steps=4")
+        state = train(config, tmp_path / name)
+        params[name] = jax.tree.leaves(jax.device_get(state.params))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
+        announced = "5 classes, weighted labels" in capsys.readouterr().out
+        assert announced == (name == "weights")
+    assert losses["ignored"] == losses["none"]
+    for one, other in zip(params["ignored"], params["none"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    trained, evaluated = losses["weights"][-2:]
+    assert trained != losses["none"][-2] and evaluated != losses["none"][-1]
