@@ -1,5 +1,6 @@
 """Class weights: torch's numbers, scikit-learn's formula, and what goes into a step."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -29,13 +30,12 @@ def loss(tiny_run, targets, *overrides):
     fields = ("loss.class_weights=0.5,2,1,4", *overrides)
     config = tiny_run(*fields)
     of_step = updates.objective(config, num_classes=4)
-    of_step = objective.dataclasses.replace(
-        of_step, class_weights=class_weights(config, None, num_classes=4)
-    )
+    of_step = dataclasses.replace(of_step, class_weights=class_weights(config, None, num_classes=4))
     model = lambda images, train, rngs: jnp.asarray(LOGITS)
     inputs = objective.StepInputs(None, of_step.loss_targets(jnp.asarray(targets)), {})
-    losses = of_step.compute_loss(model, inputs, None, None).losses
-    return jnp.sum(losses * of_step.loss_weights(jnp.asarray(targets), jnp.ones(len(targets))))
+    output = of_step.compute_loss(model, inputs, None, None)
+    weights = of_step.loss_weights(jnp.asarray(targets), jnp.ones(len(targets)))
+    return jnp.sum(output.losses * weights)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

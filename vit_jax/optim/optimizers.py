@@ -1,7 +1,7 @@
 """Optimizers by name: clipping, update rule, weight decay and learning rate, in this order.
 
 A new one is an update rule, from optax or of one's own, and a line of OPTIMIZERS. All treat stacked
-blocks separately; a rule that is not elementwise sees one matrix at a time (optim/matrices.py).
+blocks separately; one that is not elementwise sees a matrix at a time (optim/matrices.py).
 
 Weight decay has three meanings. With learning rate lr(t), its peak lr_peak and the coefficient wd:
 

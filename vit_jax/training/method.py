@@ -1,4 +1,4 @@
-"""A method of pre-training other than by labels, as a step sees it: vit_jax/methods has them."""
+"""A method of pre-training other than by labels, as a step sees it; methods/ has them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

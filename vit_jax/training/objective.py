@@ -67,7 +67,7 @@ class Objective:
     cutmix_alpha: float
     num_classes: int
     grad_accum_steps: int  # number of microbatches
-    freeze: tuple[str, ...]  # patterns for parameters that are not trained (optim/patterns.py)
+    freeze: tuple[str, ...]  # patterns of what is not trained (optim/patterns.py)
     mean: tuple[float, ...]  # for RGB in [0, 1]
     std: tuple[float, ...]
     binarize_targets: bool = False  # every label in a blend counts 1
