@@ -27,13 +27,10 @@ from vit_jax.tools.export.onnx_operators import (
     concatenate,
     constant,
     cut,
-    same,
 )
 from vit_jax.tools.export.program import about, check_new, new_file, writing
 from vit_jax.weights import Loaded
 
-# Of primitives that JAX has no public name for.
-BY_NAME = {"name": same, "sharding_constraint": same, "stop_gradient": same}
 # Calls of a program within the program, by the parameter that holds it.
 CALLS = {
     "jit": "jaxpr",
@@ -73,7 +70,7 @@ def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Val
     folded = _folded(equation, operands)
     if folded is not None:
         return folded
-    translate = OPERATORS.get(equation.primitive) or BY_NAME.get(name)
+    translate = OPERATORS.get(name)
     if translate is None:
         raise UserError(
             f"ONNX: {name}, an operation of this model, has no translation "

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax import lax
 
 from vit_jax.core.errors import UserError
 
@@ -278,11 +277,6 @@ def broadcast(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     return Value(shape, x.dtype, there.stored, there.name, there.array)
 
 
-def reshape(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """Another shape."""
-    return graph.reshape(x, params["new_sizes"])
-
-
 def squeeze(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     """Without axes of 1."""
     kept = [i for i in range(len(x.shape)) if i not in params["dimensions"]]
@@ -295,11 +289,6 @@ def expand_dims(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     rank = len(x.shape) + len(params["dimensions"])
     shape = tuple(1 if i in params["dimensions"] else next(sizes) for i in range(rank))
     return graph.reshape(x, shape)
-
-
-def transpose(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """Axes in another order."""
-    return graph.transpose(x, params["permutation"])
 
 
 def reduce(operator: str) -> Translation:
@@ -534,54 +523,45 @@ def pooling(operator: str) -> Translation:
     return translate
 
 
-OPERATORS: dict[Any, Translation] = {
-    lax.abs_p: elements("Abs"),
-    lax.add_p: elements("Add"),
-    lax.and_p: elements("And"),
-    lax.broadcast_in_dim_p: broadcast,
-    lax.concatenate_p: concatenate,
-    lax.convert_element_type_p: convert,
-    lax.copy_p: same,
-    lax.cos_p: elements("Cos"),
-    lax.div_p: elements("Div"),
-    lax.dynamic_slice_p: dynamic_slice,
-    lax.eq_p: elements("Equal", np.bool_),
-    lax.erf_p: elements("Erf"),
-    lax.erfc_p: erfc,
-    lax.exp_p: elements("Exp"),
-    lax.gather_p: gather,
-    lax.ge_p: elements("GreaterOrEqual", np.bool_),
-    lax.gt_p: elements("Greater", np.bool_),
-    lax.integer_pow_p: integer_pow,
-    lax.iota_p: iota,
-    lax.le_p: elements("LessOrEqual", np.bool_),
-    lax.log_p: elements("Log"),
-    lax.logistic_p: elements("Sigmoid"),
-    lax.lt_p: elements("Less", np.bool_),
-    lax.max_p: elements("Max"),
-    lax.min_p: elements("Min"),
-    lax.mul_p: elements("Mul"),
-    lax.neg_p: elements("Neg"),
-    lax.optimization_barrier_p: same,
-    lax.pad_p: pad,
-    lax.pow_p: elements("Pow"),
-    lax.reduce_max_p: reduce("ReduceMax"),
-    lax.reduce_min_p: reduce("ReduceMin"),
-    lax.reduce_sum_p: reduce("ReduceSum"),
-    lax.reshape_p: reshape,
-    lax.rsqrt_p: rsqrt,
-    lax.select_n_p: select,
-    lax.sin_p: elements("Sin"),
-    lax.slice_p: slice_,
-    lax.split_p: split,
-    lax.sqrt_p: elements("Sqrt"),
-    lax.square_p: square,
-    lax.squeeze_p: squeeze,
-    lax.sub_p: elements("Sub"),
-    lax.tanh_p: elements("Tanh"),
-    lax.transpose_p: transpose,
-    lax.conv_general_dilated_p: convolution,
-    lax.dot_general_p: dot_general,
-    lax.reduce_window_max_p: pooling("MaxPool"),
-    lax.reduce_window_sum_p: pooling("AveragePool"),
+# JAX's primitives, by their names, that are operators of ONNX on elements.
+ELEMENTS = {
+    "abs": "Abs", "add": "Add", "and": "And", "cos": "Cos", "div": "Div", "erf": "Erf",
+    "exp": "Exp", "log": "Log", "logistic": "Sigmoid", "max": "Max", "min": "Min", "mul": "Mul",
+    "neg": "Neg", "pow": "Pow", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
+}  # fmt: skip
+COMPARISONS = {
+    "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less",
+}  # fmt: skip
+OPERATORS: dict[str, Translation] = {
+    **{name: elements(operator) for name, operator in ELEMENTS.items()},
+    **{name: elements(operator, np.bool_) for name, operator in COMPARISONS.items()},
+    "broadcast_in_dim": broadcast,
+    "concatenate": concatenate,
+    "conv_general_dilated": convolution,
+    "convert_element_type": convert,
+    "copy": same,
+    "dot_general": dot_general,
+    "dynamic_slice": dynamic_slice,
+    "erfc": erfc,
+    "gather": gather,
+    "integer_pow": integer_pow,
+    "iota": iota,
+    "name": same,
+    "optimization_barrier": same,
+    "pad": pad,
+    "reduce_max": reduce("ReduceMax"),
+    "reduce_min": reduce("ReduceMin"),
+    "reduce_sum": reduce("ReduceSum"),
+    "reduce_window_max": pooling("MaxPool"),
+    "reduce_window_sum": pooling("AveragePool"),
+    "reshape": lambda graph, params, x: graph.reshape(x, params["new_sizes"]),
+    "rsqrt": rsqrt,
+    "select_n": select,
+    "sharding_constraint": same,
+    "slice": slice_,
+    "split": split,
+    "square": square,
+    "squeeze": squeeze,
+    "stop_gradient": same,
+    "transpose": lambda graph, params, x: graph.transpose(x, params["permutation"]),
 }
