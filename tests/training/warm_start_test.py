@@ -296,12 +296,12 @@ ON_OTHER_MESHES = """
 import json, sys
 import numpy as np
 from etils import epath
-from vit_jax.run import build
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.training.warm_start import warm_start
 from vit_jax.weights.loading import describe
+from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
 
 folder = epath.Path(sys.argv[1])

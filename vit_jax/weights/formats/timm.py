@@ -103,10 +103,8 @@ def _efficientnet_axes() -> dict[str, str]:
         for part in ("first", "rest"):
             is_first = part == "first"
             before, after = f"C{number - 1 if is_first else number}", f"C{number}"
-            squeezed, layers = (
-                f"{'Q' if is_first else 'R'}{number}",
-                "1" if is_first else f"U{number}",
-            )
+            squeezed = f"{'Q' if is_first else 'R'}{number}"
+            layers = "1" if is_first else f"U{number}"
             wide = stage.expansion > 1
             hidden = f"{stage.expansion}{before}" if wide else before
             here, k = f"stage{number}/{part}/block", stage.kernel_size
