@@ -9,7 +9,7 @@ from flax import nnx
 from tests.outside.programs.drawing import drawn_images
 from vit_jax import models, weights
 from vit_jax.models import observe
-from vit_jax.probes.attention.distance import mean_distance, patch_distances
+from vit_jax.probes.attention import mean_distance, patch_distances
 
 load_file = pytest.importorskip("safetensors.numpy").load_file
 

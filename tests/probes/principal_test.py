@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from vit_jax.probes.principal import principal
+from vit_jax.core.errors import UserError
+from vit_jax.probes.principal import METHODS, colours, map_2d, principal, rank_me
 
 ROUNDING = 1e-5
 
@@ -41,3 +42,94 @@ def test_no_more_components_than_there_are():
     assert found.explained.sum() == pytest.approx(1)
     assert principal(np.ones((3, 2)), 2).explained.tolist() == [0, 0]
     assert principal(np.ones((1, 2)), 2).directions.shape == (0, 2)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 20])
+def test_equal_singular_values_count(rank):
+    left, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(100, 20)))
+    matrix = left * (np.arange(20) < rank)
+    assert rank_me(matrix) == pytest.approx(rank, rel=1e-4)
+
+
+def test_two_values_by_hand():
+    p = np.array([0.75, 0.25]) + 1e-7
+    assert rank_me(np.diag([3.0, 1.0])) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=1e-12)
+
+
+def test_features_that_vanish_have_the_least_rank():
+    assert rank_me(np.zeros((10, 4))) == pytest.approx(1, abs=1e-4)
+
+
+def test_equals_components_written_out():
+    x = np.random.default_rng(0).normal(size=(3, 4, 5, 16)) * np.arange(16, 0, -1)
+    flat = x.reshape(-1, 16).astype(np.float32)
+    centred = flat - flat.mean(axis=0, dtype=np.float64)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    along = np.empty((60, 3))
+    for k in range(3):
+        direction = vectors[:, -1 - k]
+        along[:, k] = centred @ (direction * np.sign(direction[np.abs(direction).argmax()]))
+    low, high = np.percentile(along, [1, 99], axis=0)
+    expected = np.clip((along - low) / (high - low), 0, 1).reshape(3, 4, 5, 3)
+    np.testing.assert_allclose(colours(x), expected, atol=ROUNDING)
+
+
+def test_same_patch_in_two_images_has_the_same_colour():
+    x = np.random.default_rng(0).normal(size=(2, 9, 8))
+    x[1, 3] = x[0, 7]
+    found = colours(x)
+    np.testing.assert_array_equal(found[1, 3], found[0, 7])
+    assert found.min() == 0
+    assert found.max() == 1
+
+
+def test_missing_components_are_gray():
+    two = np.random.default_rng(0).normal(size=(1, 9, 2))
+    assert (colours(two)[..., 2] == 0.5).all()
+    assert (colours(np.full((2, 4, 8), 0.1)) == 0.5).all()
+    assert np.isfinite(colours(two[:, :1])).all()
+
+
+PACKAGES = {"tsne": "sklearn", "umap": "umap"}
+
+
+def groups(each=20):
+    """Two groups of features, far apart."""
+    x = np.random.default_rng(0).normal(size=(2, each, 8))
+    return (x + np.array([0, 40])[:, None, None]).reshape(-1, 8)
+
+
+def test_pca_equals_numpys():
+    x = groups()
+    values = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    found, expected = map_2d(x), (values.U * values.S)[:, :2]
+    signs = np.sign(np.sum(found * expected, axis=0))
+    np.testing.assert_allclose(found, signs * expected, atol=1e-5 * np.abs(expected).max())
+    assert map_2d(np.ones((3, 1))).tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_groups_are_apart_and_the_same_twice(method):
+    if method in PACKAGES:
+        pytest.importorskip(PACKAGES[method])
+    found = map_2d(groups(), method)
+    assert found.shape == (40, 2)
+    centres = found.reshape(2, 20, 2).mean(axis=1, keepdims=True)
+    spread = np.linalg.norm(found.reshape(2, 20, 2) - centres, axis=-1)
+    assert np.linalg.norm(centres[0] - centres[1]) > 2 * spread.mean()
+    np.testing.assert_array_equal(map_2d(groups(), method), found)
+    assert map_2d(groups()[:3], method).shape == (3, 2)
+
+
+@pytest.mark.parametrize("method", PACKAGES)
+def test_missing_package_is_named(method, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"vit-jax-pretraining\[maps\]"):
+        map_2d(groups(), method)
+
+
+def test_bad_input():
+    with pytest.raises(UserError, match=r"'tnse'.*tsne"):
+        map_2d(groups(), "tnse")
+    with pytest.raises(UserError, match="2 images: it takes at least 3"):
+        map_2d(groups()[:2])

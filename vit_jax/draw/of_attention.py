@@ -21,7 +21,7 @@ from vit_jax.draw.tiles import Sheet
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms
 from vit_jax.models.observe.layers import View, view_of
-from vit_jax.probes.attention import distance, outliers
+from vit_jax.probes import attention as rules
 
 TITLE = "Where it looks"
 NUMBERS = ("first_distance_px", "last_distance_px", "high_norm_share")
@@ -75,7 +75,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
         *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, asked.layers)),
     ]
     mean = distances.mean(axis=(0, 2))
-    large = outliers.outliers(norms.blocks.patches[:, -1])
+    large = rules.outliers(norms.blocks.patches[:, -1])
     found = (float(mean[0]), float(mean[-1]), float(large.mean()))
     return Findings(Section(TITLE, pictures), dict(zip(NUMBERS, found, strict=True)))
 
@@ -133,7 +133,7 @@ def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], asked: Question) 
 
 
 def _distances(distances: np.ndarray, view: View) -> Picture:
-    every = distance.patch_distances(view.tokens.grid, view.pixels_per_patch)
+    every = rules.patch_distances(view.tokens.grid, view.pixels_per_patch)
     drawn = draw_distance(
         distances.mean(axis=0), images=len(distances), uniform=float(every.mean())
     )
@@ -165,13 +165,13 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
     """After each block, before the last norm; class token and registers apart."""
     blocks = norms.blocks
     last = blocks.patches[:, -1]
-    out = outliers.outliers(last)
+    out = rules.outliers(last)
     of_layers = np.moveaxis(blocks.patches, 1, 0)
     first = np.concatenate([blocks.class_token, blocks.registers], axis=-1).mean(axis=0)
     names = ["class token"] * blocks.class_token.shape[-1]
     names += [f"register {i + 1}" for i in range(blocks.registers.shape[-1])]
     others = dict(zip(names, first.T, strict=True))
-    limit = outliers.RATIO_TO_MEDIAN * float(np.median(last))
+    limit = rules.RATIO_TO_MEDIAN * float(np.median(last))
     by_layer = draw_norms_by_layer(
         of_layers.reshape(len(of_layers), -1), others=others, threshold=limit
     )
@@ -185,7 +185,7 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
         Picture(
             "norms",
             title,
-            f"Framed are norms above {outliers.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
+            f"Framed are norms above {rules.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
             style.png(draw_norms(pixels, last, out, captions, title=title)),
             wide=True,
         ),

@@ -15,7 +15,7 @@ from vit_jax.core import pytrees
 from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
-from vit_jax.probes import filters, positions
+from vit_jax.probes import first_layer
 
 NUMBERS = ("filters_explained", "positions_row_plus_column")
 INSIDE = ("relative", "rotary_2d")  # positions that act inside attention
@@ -27,8 +27,9 @@ def findings(model: Any) -> Findings:
     numbers: dict[str, float] = {}
     said = ""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    first = filters.first_layer({name: jax.device_get(params[name]) for name in _filters(params)})
-    found = filters.components(first.kernel)
+    kernels = {name: jax.device_get(params[name]) for name in _filters(params)}
+    first = first_layer.first_layer(kernels)
+    found = first_layer.components(first.kernel)
     pictures.append(
         Picture(
             "filters",
@@ -44,11 +45,11 @@ def findings(model: Any) -> Findings:
     if table is None:
         said = _without_positions(model)
     else:
-        share = positions.grid_share(table)
-        chance = positions.chance(table.shape[:2])
+        share = first_layer.grid_share(table)
+        chance = first_layer.chance(table.shape[:2])
         numbers["positions_row_plus_column"] = share
         note = f"{share:.0%} of their variance is row plus column; of random ones {chance:.0%}"
-        drawn = draw_positions(positions.similarity(table), note=note)
+        drawn = draw_positions(first_layer.similarity(table), note=note)
         pictures.append(
             Picture(
                 "positions",
@@ -62,7 +63,7 @@ def findings(model: Any) -> Findings:
 
 
 def _filters(params: dict[str, Any]) -> list[str]:
-    return [name for name in params if name in filters.KERNELS]
+    return [name for name in params if name in first_layer.KERNELS]
 
 
 def position_table(model: Any) -> np.ndarray | None:

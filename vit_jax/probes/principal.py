@@ -1,13 +1,32 @@
-"""Principal components: the directions in which vectors differ most."""
+"""Principal components, the directions in which vectors differ most, and what they draw.
+
+Colours of patches are their first three components as red, green and blue, as in DINOv2 (arXiv
+2304.07193, section 7.5): patches that the model sees alike have like colours. A map has features in
+two dimensions. RankMe (arXiv 2210.02885) is how many dimensions features use, as the exponential of
+an entropy.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
 
+from vit_jax.core.errors import UserError, nearest
+
 _LARGE = 4  # times as many vectors as dimensions: their covariance is smaller than they are
+EPSILON = 1e-7  # the paper's
+MOST_EXAMPLES = 25_600  # that the paper uses
+CHANNELS = 3
+OUTSIDE = 1.0  # percent of the patches at either end of each component that saturate
+PERPLEXITY = 30.0  # of t-SNE (scikit-learn's default); less for few examples
+NEIGHBOURS = 15  # of UMAP (umap-learn's default); less for few examples
+LEAST_ON_MAP = 3  # examples
+_NEEDS = {"tsne": ("sklearn", "scikit-learn"), "umap": ("umap", "umap-learn")}
+_INSTALL = 'pip install "vit-jax-pretraining[maps]" installs it'
 
 
 class Principal(NamedTuple):
@@ -48,3 +67,95 @@ def principal(vectors: np.ndarray, number: int) -> Principal:
     signs = np.sign(directions[np.arange(number), largest])
     total = max(float(np.sum(x**2)), np.finfo(np.float64).tiny)
     return Principal(mean, directions * signs[:, None], squares[:number] / total)
+
+
+def rank_me(features: np.ndarray) -> float:
+    """The effective rank of features [N, D], between 1 and min(N, D); of the first MOST_EXAMPLES.
+
+    exp(-sum p ln p) with p = s / sum(s) + epsilon of the singular values s (equation 1).
+    """
+    matrix = np.asarray(features[:MOST_EXAMPLES], np.float64)
+    values = scipy.linalg.svdvals(matrix, overwrite_a=True)
+    shares = values / max(values.sum(), np.finfo(np.float64).tiny) + EPSILON
+    return float(np.exp(-np.sum(shares * np.log(shares))))
+
+
+def colours(features: np.ndarray) -> np.ndarray:
+    """Patch features of B images [B, ..., D] -> colours [B, ..., 3] from 0 to 1, float32.
+
+    Components and their range are those of all images together, so equal colours in two images
+    mean the same. Give features after the last norm (`model.tokens(images)`): before it, a few
+    tokens of high norm (arXiv 2309.16588) take the components. A component that is missing, with
+    fewer than 4 patches or dimensions, or that does not vary is 0.5.
+    """
+    x = np.asarray(features, np.float32)
+    flat = x.reshape(-1, x.shape[-1])
+    along = principal(flat, CHANNELS).coordinates(flat)
+    along = np.pad(along, ((0, 0), (0, CHANNELS - along.shape[1])))
+    low, high = np.percentile(along, [OUTSIDE, 100 - OUTSIDE], axis=0)
+    span = high - low
+    # Rounding leaves a little along directions in which nothing varies.
+    size = float(np.abs(flat).max(initial=0))
+    varies = span > max(1e-6 * size, float(np.finfo(np.float32).tiny))
+    shares = np.where(varies, (along - low) / np.where(varies, span, 1), 0.5)
+    return np.clip(shares, 0, 1).astype(np.float32).reshape(*x.shape[:-1], CHANNELS)
+
+
+def map_2d(features: np.ndarray, method: str = "pca", *, seed: int = 0) -> np.ndarray:
+    """[N, D] -> [N, 2], float32; near means alike.
+
+    Args:
+      features: of at least 3 examples.
+      method: "pca", the first two principal components; "tsne" (van der Maaten and Hinton, 2008);
+        "umap" (arXiv 1802.03426). Distances between far groups mean something in the first alone.
+      seed: of "tsne" and "umap".
+
+    UserError for an unknown method, for one whose package is not installed, and for too few
+    examples.
+    """
+    check_map(method)
+    x = np.asarray(features, np.float32)
+    if len(x) < LEAST_ON_MAP:
+        raise UserError(f"A map of {len(x)} images: it takes at least {LEAST_ON_MAP}.")
+    return np.asarray(METHODS[method](x, seed), np.float32)
+
+
+def check_map(method: str) -> None:
+    """UserError for an unknown method, or one whose package is not installed."""
+    if method not in METHODS:
+        raise UserError(f"There is no map {method!r}. {nearest(method, METHODS)}")
+    module, package = _NEEDS.get(method, ("numpy", ""))
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"The map {method} needs {package}: {_INSTALL}; or take the map pca.")
+
+
+def _pca(x: np.ndarray, seed: int) -> np.ndarray:
+    del seed
+    along = principal(x, 2).coordinates(x)
+    return np.pad(along, ((0, 0), (0, 2 - along.shape[1])))
+
+
+def _tsne(x: np.ndarray, seed: int) -> np.ndarray:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(PERPLEXITY, (len(x) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(x)
+
+
+def _umap(x: np.ndarray, seed: int) -> np.ndarray:
+    from umap import UMAP
+
+    # With a seed it runs on one thread. Its spectral start needs more examples than dimensions.
+    return UMAP(
+        n_neighbors=min(NEIGHBOURS, len(x) - 1),
+        init="spectral" if len(x) > NEIGHBOURS else "random",
+        random_state=seed,
+        n_jobs=1,
+    ).fit_transform(x)
+
+
+METHODS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "pca": _pca,
+    "tsne": _tsne,
+    "umap": _umap,
+}

@@ -14,8 +14,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.models import images, observe
-from vit_jax.probes.attention.outliers import outliers
-from vit_jax.probes.attention.rollout import centre_of_mass
+from vit_jax.probes.attention import centre_of_mass, outliers
 
 WEIGHTS = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 FEWEST = 12

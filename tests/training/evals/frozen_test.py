@@ -13,7 +13,7 @@ from tests.training.evals.classification_test import Feed
 from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot, neighbours
-from vit_jax.probes.rank import rank_me
+from vit_jax.probes.principal import rank_me
 from vit_jax.training.evals.frozen import FeatureCache, FeatureReader, Frozen, FrozenConfig
 from vit_jax.training.evals.kind import SplitReader
 from vit_jax.training.objective import Objective

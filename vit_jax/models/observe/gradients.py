@@ -13,7 +13,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout, TokenParts
 from vit_jax.models.observe.chunks import MEMORY_BYTES, chunk_size, in_chunks
 from vit_jax.models.observe.layers import has_attention, reads
-from vit_jax.probes.attention import relevance as rules
+from vit_jax.probes import attention as rules
 
 _LARGEST = -1  # in place of a class: the one with the largest logit
 

@@ -12,8 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenParts
 from vit_jax.models.family import check_layers
 from vit_jax.models.observe.layers import End, Layer, Reducer, View, look
-from vit_jax.probes.attention import distance
-from vit_jax.probes.attention import rollout as rollouts
+from vit_jax.probes import attention as rules
 
 
 class _OfLayers:
@@ -35,7 +34,7 @@ class _OfLayers:
 class Rollout(_OfLayers):
     """TokenParts of [B, N]: how much the head's input has taken from each token.
 
-    Attention rollout (probes/attention/rollout.py) of what the head sees: of the class token's row;
+    Attention rollout (probes/attention.py) of what the head sees: of the class token's row;
     without one, the mean over the patches' rows, and with attention pooling their mean weighted by
     the probe's attention; for `cls_avg` half class token, half patches. The parts of one image sum
     to 1 together.
@@ -48,7 +47,7 @@ class Rollout(_OfLayers):
 
     def step(self, view: View, carried: jax.Array, layer: Layer) -> tuple[jax.Array, None]:
         """Multiplies by one layer."""
-        return rollouts.rollout([carried, rollouts.with_residual(layer.weights)]), None
+        return rules.rollout([carried, rules.with_residual(layer.weights)]), None
 
     def finish(self, view: View, carried: jax.Array, kept: Any, end: End) -> TokenParts:
         """Takes the rows that the head sees."""
@@ -57,7 +56,7 @@ class Rollout(_OfLayers):
 
 @dataclasses.dataclass(frozen=True)
 class Distances(_OfLayers):
-    """[B, L, H]: each head's mean attention distance in pixels (probes/attention/distance.py).
+    """[B, L, H]: each head's mean attention distance in pixels (probes/attention.py).
 
     Among patches: class token and registers are neither queries nor keys.
     """
@@ -66,9 +65,9 @@ class Distances(_OfLayers):
         """[B, H]"""
         layout = view.tokens
         first = layout.num_tokens - layout.num_patches
-        distances = distance.patch_distances(layout.grid, view.pixels_per_patch)
+        distances = rules.patch_distances(layout.grid, view.pixels_per_patch)
         of_patches = layer.weights[:, :, first:, first:]
-        return carried, distance.mean_distance(of_patches, jnp.asarray(distances, jnp.float32))
+        return carried, rules.mean_distance(of_patches, jnp.asarray(distances, jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +156,7 @@ class Weights(_OfLayers):
 
 
 class Norms(NamedTuple):
-    """Euclidean norms of tokens, to find outliers (probes/attention/outliers.py).
+    """Euclidean norms of tokens, to find outliers (probes/attention.py).
 
     Attributes:
       blocks: TokenParts of [B, L, N]: after each block, before any norm; where arXiv 2309.16588

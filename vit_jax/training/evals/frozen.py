@@ -27,7 +27,7 @@ from vit_jax.core.schema.fields import field
 from vit_jax.data import label_index
 from vit_jax.data.source import Source, share_examples
 from vit_jax.probes import few_shot, logistic, neighbours
-from vit_jax.probes.rank import rank_me
+from vit_jax.probes.principal import rank_me
 from vit_jax.training.evals.kind import EvalConfig, EvalInputs, Progress, SplitReader
 from vit_jax.training.objective import Objective
 

@@ -18,7 +18,7 @@ from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
 from vit_jax.models.observe import chunks
-from vit_jax.probes import cka, feature_colours, map_2d, neighbours
+from vit_jax.probes import cka, neighbours, principal
 from vit_jax.tools.look.visualize.photos import Seen
 
 TITLE = "Its features"
@@ -48,13 +48,13 @@ def findings(
       seen: what it makes of N images.
       names: of these N.
       labels: their classes, for colours; None: not known.
-      method: how they become a map: see probes/map_2d.py.
+      method: how they become a map: see probes/principal.py.
     """
     pictures, said = [_colours(model, inputs, pixels, captions)], []
     number = len(seen.features)
     if number > 1:
         pictures.append(_neighbours(seen, names))
-    if number >= map_2d.LEAST:
+    if number >= principal.LEAST_ON_MAP:
         pictures.append(_map(seen, labels, method))
     if len(inputs) >= cka.LEAST:
         pictures.append(_layers(model, inputs))
@@ -69,7 +69,7 @@ def _colours(
     tokens = _tokens(model, inputs)
     grid = model.spec.token_layout(model.preprocess.image_size).grid
     patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
-    drawn = draw_features(pixels, feature_colours.colours(patches), captions)
+    drawn = draw_features(pixels, principal.colours(patches), captions)
     note = (
         "The first three principal components of the last layer's patches as red, green and blue, "
         "the same in all images: equal colours mean alike."
@@ -94,7 +94,7 @@ def _neighbours(seen: Seen, names: Sequence[str]) -> Picture:
 
 
 def _map(seen: Seen, labels: Sequence[str] | None, method: str) -> Picture:
-    points = map_2d.map_2d(seen.features, method)
+    points = principal.map_2d(seen.features, method)
     drawn = draw_map(points, seen.thumbnails, labels=labels, axes_names=AXES[method])
     note = f"Every image by its features, in two dimensions by {method.upper()}."
     return Picture("map", "A map of images", note, style.png(drawn), wide=True)

@@ -19,7 +19,7 @@ from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.of_attention import draw_overlays
 from vit_jax.draw.of_weights import draw_positions, position_table
 from vit_jax.models import observe
-from vit_jax.probes import positions
+from vit_jax.probes import first_layer
 from vit_jax.store import workdir as workdirs
 
 TITLE = "Over training"
@@ -89,8 +89,8 @@ def findings(
         model = load(step)
         table = position_table(model)
         if table is not None:
-            curves["positions_row_plus_column"].append(positions.grid_share(table))
-            drawn = draw_positions(positions.similarity(table), note=f"step {step:,}")
+            curves["positions_row_plus_column"].append(first_layer.grid_share(table))
+            drawn = draw_positions(first_layer.similarity(table), note=f"step {step:,}")
             frames["positions"].append(style.pixels(drawn, dpi=75))
         if observe.has_attention(model):
             reducers = (observe.Rollout(), observe.Distances())

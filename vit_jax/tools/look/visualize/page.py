@@ -16,7 +16,7 @@ from vit_jax.core.files import atomic_file, write_text
 from vit_jax.draw import html_page, of_attention, of_weights
 from vit_jax.draw.html_page import Findings, Section
 from vit_jax.draw.of_attention import Question
-from vit_jax.probes import map_2d
+from vit_jax.probes import principal
 from vit_jax.store import workdir
 from vit_jax.tools.look.visualize import of_errors, of_features
 from vit_jax.tools.look.visualize.photos import Photos, Progress, look
@@ -44,7 +44,7 @@ def sections(
     model, names = loaded.model, loaded.class_names
     wanted = None if options.of_class is None else class_of(options.of_class, model, names)
     of_attention.check(model, options.layers, options.query)
-    map_2d.check(options.map)
+    principal.check_map(options.map)
     seen = look(model, photos, progress)
     places = photos.spread(options.max_images)
     shown = photos.some(places)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.probes.attention import distance, outliers, relevance, rollout
+from vit_jax.probes import attention
 
 LIBRARIES = pytest.mark.parametrize("library", [np, jnp], ids=["numpy", "jax"])
 ROUNDING = 1e-5
@@ -25,11 +25,11 @@ def test_rollout_multiplies_layers_with_their_residual(library):
     for layer in weights.astype(np.float64):
         added = sum(layer) / 3 + np.eye(5)
         expected = added / added.sum(axis=1, keepdims=True) @ expected
-    layers = rollout.with_residual(library.asarray(weights))
-    found = rollout.rollout(layers)
+    layers = attention.with_residual(library.asarray(weights))
+    found = attention.rollout(layers)
     assert isinstance(found, np.ndarray if library is np else jax.Array)
     np.testing.assert_allclose(found, expected, atol=ROUNDING)
-    np.testing.assert_allclose(rollout.rollout(list(layers[:1])), layers[0])
+    np.testing.assert_allclose(attention.rollout(list(layers[:1])), layers[0])
 
 
 @LIBRARIES
@@ -37,9 +37,9 @@ def test_centre_of_mass(library):
     one = np.zeros((2, 3, 4))
     one[0, 0, 3] = 2
     one[1, 2, 0] = one[1, 0, 0] = 1
-    found = rollout.centre_of_mass(library.asarray(one))
+    found = attention.centre_of_mass(library.asarray(one))
     np.testing.assert_allclose(found, [(3.5 / 4, 0.5 / 3), (0.5 / 4, 0.5)], rtol=ROUNDING)
-    np.testing.assert_array_equal(rollout.centre_of_mass(library.zeros((3, 4))), (0.5, 0.5))
+    np.testing.assert_array_equal(attention.centre_of_mass(library.zeros((3, 4))), (0.5, 0.5))
 
 
 @LIBRARIES
@@ -48,27 +48,27 @@ def test_mean_distance_in_pixels(library):
     weights = drawn_weights(2, 12, 12) * 0.7  # the rest goes to a class token
     places = [(8 * (i // 4), 16 * (i % 4)) for i in range(12)]
     apart = np.array([[math.dist(a, b) for a in places] for b in places])
-    np.testing.assert_allclose(distance.patch_distances(grid, pixels), apart)
+    np.testing.assert_allclose(attention.patch_distances(grid, pixels), apart)
     expected = [
         np.mean([np.average(d, weights=w) for d, w in zip(apart, h, strict=True)]) for h in weights
     ]
-    found = distance.mean_distance(library.asarray(weights), library.asarray(apart))
+    found = attention.mean_distance(library.asarray(weights), library.asarray(apart))
     np.testing.assert_allclose(found, expected, rtol=ROUNDING)
 
 
 def test_who_looks_only_at_itself_has_distance_0_and_who_looks_evenly_the_mean():
-    apart = distance.patch_distances((2, 2), (4, 4))
+    apart = attention.patch_distances((2, 2), (4, 4))
     even = (0 + 4 + 4 + math.hypot(4, 4)) / 4
     both = np.stack([np.eye(4), np.full((4, 4), 0.25)])
-    np.testing.assert_allclose(distance.mean_distance(both, apart), [0, even])
-    assert distance.mean_distance(np.zeros((4, 4)), apart) == 0  # all of it to other tokens
+    np.testing.assert_allclose(attention.mean_distance(both, apart), [0, even])
+    assert attention.mean_distance(np.zeros((4, 4)), apart) == 0  # all of it to other tokens
 
 
 @LIBRARIES
 def test_relevance_of_one_row_is_that_of_the_whole_matrix(library):
     weights = drawn_weights(3, 2, 5, 5)
     gradients = np.random.default_rng(1).normal(size=weights.shape).astype(np.float32)
-    layers = relevance.positive(library.asarray(weights), library.asarray(gradients))
+    layers = attention.positive(library.asarray(weights), library.asarray(gradients))
     of_layers = np.maximum(weights * gradients, 0).mean(axis=1, dtype=np.float64)
     np.testing.assert_allclose(layers, of_layers, rtol=ROUNDING)
     whole = np.eye(5)
@@ -76,7 +76,7 @@ def test_relevance_of_one_row_is_that_of_the_whole_matrix(library):
         whole = whole + layer @ whole
     row = library.eye(5)[2]
     for layer in layers[::-1]:
-        row = relevance.accumulated(row, layer)
+        row = attention.accumulated(row, layer)
     np.testing.assert_allclose(row, whole[2], rtol=ROUNDING)
 
 
@@ -84,12 +84,12 @@ def test_relevance_of_one_row_is_that_of_the_whole_matrix(library):
 def test_grad_cam(library):
     features = np.array([[[1.0, 2.0], [3.0, -1.0]]])
     gradients = np.array([[[0.5, 1.0], [1.5, 1.0]]])  # means: 1 and 1
-    found = relevance.grad_cam(library.asarray(features), library.asarray(gradients))
+    found = attention.grad_cam(library.asarray(features), library.asarray(gradients))
     np.testing.assert_allclose(found, [[3.0, 2.0]])
-    np.testing.assert_allclose(relevance.grad_cam(features, -gradients), [[0.0, 0.0]])
+    np.testing.assert_allclose(attention.grad_cam(features, -gradients), [[0.0, 0.0]])
 
 
 def test_outliers_are_far_above_the_median():
     norms = np.array([[40.0, 50.0, 60.0], [50.0, 149.0, 500.0]])
-    np.testing.assert_array_equal(outliers.outliers(norms), norms > 150)
-    np.testing.assert_array_equal(outliers.outliers(norms, ratio=2), norms > 100)
+    np.testing.assert_array_equal(attention.outliers(norms), norms > 150)
+    np.testing.assert_array_equal(attention.outliers(norms, ratio=2), norms > 100)

@@ -1,0 +1,125 @@
+"""What weights of attention say, as numbers from arrays.
+
+Rollout (arXiv 2005.00928, section 3; 2010.11929, appendix D.7). Relevance of tokens for a class,
+from gradients: of ViTs the rules of Chefer, Gur and Wolf (arXiv 2103.15679, section 3.1, equations
+5 and 6), of feature maps Grad-CAM (arXiv 1610.02391, section 3, equations 1 and 2). Mean attention
+distance (arXiv 2010.11929, section 4.5 and figure 7): how far heads look. Tokens of high norm:
+where a ViT keeps what is not local (arXiv 2309.16588, section 2).
+
+Functions of `Array` take NumPy's arrays or JAX's, and return the same.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# The paper's cutoff is read off each model's histogram: 150 for DINOv2 g, where most norms lie
+# around 50.
+RATIO_TO_MEDIAN = 3.0
+Array = TypeVar("Array", np.ndarray, jax.Array)
+
+
+def _namespace(x: Any) -> ModuleType:
+    """`jax.numpy` for JAX's arrays, also inside a compiled function; `numpy` for its own."""
+    return jnp if isinstance(x, jax.Array) else np
+
+
+def with_residual(weights: Array) -> Array:
+    """[..., H, N, N], rows that sum to 1 -> [..., N, N], likewise: A = (W + I) / 2.
+
+    W is the mean over heads; I stands for the residual connection, which adds the token itself.
+    """
+    mean = weights.mean(axis=-3)
+    return (mean + _namespace(mean).eye(mean.shape[-1], dtype=mean.dtype)) / 2
+
+
+def rollout(layers: Sequence[Array] | Array) -> Array:
+    """A_l = `with_residual` of L layers, [N, N] each, first layer first -> A_L ... A_2 A_1, [N, N].
+
+    Row i is how much token i after the last layer has taken from each token that entered the first;
+    it sums to 1. Any leading axes of the layers are batch axes.
+    """
+    first, *rest = layers
+    for each in rest:
+        first = _namespace(first).matmul(each, first)
+    return first
+
+
+def centre_of_mass(patches: Array) -> Array:
+    """Maps [..., rows, columns], not negative -> [..., 2]: (x, y) as fractions of the image.
+
+    (0, 0) is the upper left corner, (1, 1) the lower right one. A map of zeros has its centre in
+    the middle.
+    """
+    xp = _namespace(patches)
+    rows, columns = patches.shape[-2:]
+    total = patches.sum(axis=(-2, -1))
+    y = (patches.sum(axis=-1) * ((xp.arange(rows) + 0.5) / rows)).sum(axis=-1)
+    x = (patches.sum(axis=-2) * ((xp.arange(columns) + 0.5) / columns)).sum(axis=-1)
+    empty = total == 0
+    divisor = xp.where(empty, 1, total)
+    return xp.stack([xp.where(empty, 0.5, x / divisor), xp.where(empty, 0.5, y / divisor)], axis=-1)
+
+
+def positive(weights: Array, gradients: Array) -> Array:
+    """Weights and gradients by them, [..., H, N, N] -> [..., N, N]: equation 5.
+
+    The relu of their products, mean over heads.
+    """
+    return (weights * gradients).clip(0).mean(axis=-3)
+
+
+def accumulated(relevance: Array, layer: Array) -> Array:
+    """One token's relevance [..., N] and `positive` of the layer before it [..., N, N] -> [..., N].
+
+    R <- R + A R (equation 6) for all tokens, first layer first, and then the row of one token, is
+    the same as r <- r + r A for that row alone, last layer first.
+    """
+    return relevance + (relevance[..., None, :] @ layer)[..., 0, :]
+
+
+def grad_cam(features: Array, gradients: Array) -> Array:
+    """A feature map and a class score's gradients by it, [..., h, w, C] -> [..., h, w].
+
+    The relu of the channels' sum, each weighted by the mean of its gradient over all positions.
+    """
+    importance = gradients.mean(axis=(-3, -2), keepdims=True)
+    return (features * importance).sum(axis=-1).clip(0)
+
+
+def patch_distances(grid: tuple[int, int], pixels_per_patch: tuple[float, float]) -> np.ndarray:
+    """Distances between the centres of all patches in pixels, [P, P] float64; row by row.
+
+    Args:
+      grid: (rows, columns), P of them.
+      pixels_per_patch: (height, width): the image's size over the grid.
+    """
+    rows, columns = np.indices(grid).reshape(2, -1, 1).astype(np.float64)
+    height, width = pixels_per_patch
+    return np.hypot((rows - rows.T) * height, (columns - columns.T) * width)
+
+
+def mean_distance(weights: Array, distances: Array) -> Array:
+    """Weights among patches [..., P, P] and distances [P, P] -> [...]: pixels.
+
+    For each query the mean of the distances to all patches, weighted by their attention, then the
+    mean over queries. What a query gives to a class token or to registers has no distance: the
+    weights of the patches are taken relative to their own sum. A query that gives them nothing
+    counts as 0.
+    """
+    sums = weights.sum(axis=-1)
+    weighted = (weights * distances).sum(axis=-1)
+    return (weighted / (sums + (sums == 0))).mean(axis=-1)
+
+
+def outliers(patch_norms: np.ndarray, ratio: float = RATIO_TO_MEDIAN) -> np.ndarray:
+    """Norms of patch tokens at one layer, any shape -> bool of that shape: the outliers.
+
+    An outlier's norm is above `ratio` times the median of all that are given: of the patches of
+    several images, at best. Class token and registers do not belong to them.
+    """
+    return patch_norms > ratio * np.median(patch_norms)

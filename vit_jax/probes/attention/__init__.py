@@ -1,1 +1,0 @@
-"""What weights of attention say, as numbers from arrays."""
