@@ -22,7 +22,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.preemption import stop_request
+from vit_jax.cluster.start import stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError, UserFacingError

@@ -1,16 +1,22 @@
 """Real processes that only wait for each other, which is much quicker than training."""
 
+import http.server
 import os
 import re
 import signal
 import socket
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from tests.gloo import without_gloo
 from vit_jax.cluster import start
-from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster.peers import Peers
+from vit_jax.cluster.rendezvous import Cluster
+from vit_jax.cluster.start import stop_request
+from vit_jax.core.signals import StopRequest
 
 SILENCE_SECS = 10
 WITHIN_SECS = 120  # time to notice and end; a busy machine needs some of it
@@ -21,8 +27,8 @@ from jax.experimental import multihost_utils
 from vit_jax.core import errors
 from vit_jax.core import command
 from vit_jax.cluster import start
-from vit_jax.cluster.cluster import Cluster
-from vit_jax.cluster.preemption import stop_request
+from vit_jax.cluster.rendezvous import Cluster
+from vit_jax.cluster.start import stop_request
 
 def main(arguments):
     port, number, i, steps, failing = map(int, arguments)
@@ -167,3 +173,61 @@ with explained_abort(explain):
 def test_an_abort_that_is_explained_and_one_that_is_not(run_python, explain, status):
     done = run_python("-c", ABORTING.format(explain=explain))
     assert done.returncode == status, done.stderr
+
+
+def test_one_process_takes_the_signal_itself():
+    with stop_request(Peers.alone()) as stop:
+        assert isinstance(stop, StopRequest)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop
+
+
+def test_on_a_tpu_its_maintenance_is_watched(monkeypatch):
+    watched = []
+    monkeypatch.setattr(start, "watch_maintenance", lambda: watched.append(1))
+    for backend in ("cpu", "tpu"):
+        monkeypatch.setattr("jax.default_backend", lambda backend=backend: backend)
+        with stop_request(Peers.alone()):
+            pass
+    assert watched == [1]
+
+
+@contextmanager
+def metadata_server(events):
+    """A metadata server that answers each query with the next event; None is an error."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers["Metadata-Flavor"]))
+            event = events[len(asked) - 1]
+            self.send_response(503 if event is None else 200)
+            self.send_header("ETag", f"tag{len(asked)}")
+            self.end_headers()
+            self.wfile.write((event or "").encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_event_becomes_a_sigterm(monkeypatch):
+    monkeypatch.setattr(start, "RETRY_SECS", 0.01)
+    events = ["NONE", "NONE", None, "TERMINATE_ON_HOST_MAINTENANCE"]
+    with metadata_server(events) as (url, asked), StopRequest() as stop:
+        start.watch_maintenance(url).join(timeout=30)
+        assert str(stop) == signal.SIGTERM.name
+    assert len(asked) == len(events)
+    assert all(flavor == "Google" for _, flavor in asked)
+    assert "last_etag=tag2" in asked[-1][0]
+
+
+def test_elsewhere_nothing_is_watched():
+    with StopRequest() as stop:
+        start.watch_maintenance("http://localhost:9").join(timeout=30)
+        assert not stop

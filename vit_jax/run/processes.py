@@ -9,9 +9,9 @@ from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax.cluster import cluster, start
-from vit_jax.cluster.cluster import Cluster
+from vit_jax.cluster import rendezvous, start
 from vit_jax.cluster.peers import Peers
+from vit_jax.cluster.rendezvous import Cluster
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.store.workdir import differences
@@ -34,7 +34,7 @@ def find() -> Cluster | None:
             raise UserError(
                 f"--{name}={secs:g}: give at least 1 and at most {MAX_TIMEOUT_SECS:,} seconds."
             )
-    return cluster.find(
+    return rendezvous.find_cluster(
         FLAGS.coordinator,
         FLAGS.num_processes,
         FLAGS.process_id,

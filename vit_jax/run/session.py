@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.preemption import AgreedStop
+from vit_jax.cluster.start import AgreedStop
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
