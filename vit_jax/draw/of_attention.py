@@ -214,12 +214,7 @@ def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
 
 @style.styled
 def draw_overlays(
-    photos: np.ndarray,
-    maps: Mapping[str, np.ndarray],
-    names: Sequence[str],
-    *,
-    title: str = "What the model looks at",
-    unit: str = "share of the largest in the image",
+    photos: np.ndarray, maps: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> Figure:
     """Each photo, and beside it each kind of heat over it.
 
@@ -228,8 +223,6 @@ def draw_overlays(
       maps: heat [B, R, C] by what it is ("rollout"), at least 0; each is scaled by its largest
         number in the image.
       names: B captions, of two lines at most.
-      title: above all.
-      unit: of the colour bar.
     """
     wide = 1 + len(maps)
     across = max(1, min(COLUMNS // wide, len(photos)))
@@ -237,7 +230,7 @@ def draw_overlays(
         math.ceil(len(photos) / across),
         across * wide,
         height_by_width=photos.shape[1] / photos.shape[2],
-        title=title,
+        title="What the model looks at",
         lines=2,
         captions=(names, wide),
         headings=True,
@@ -253,7 +246,7 @@ def draw_overlays(
         for j, heat in enumerate(maps.values(), start=1):
             sheet.show(row, left + j, blend(photo, relative(heat[k])))
         sheet.caption(row, left, names[k], over=wide)
-    sheet.colour_bar(style.HEAT, 0, 1, unit)
+    sheet.colour_bar(style.HEAT, 0, 1, "share of the largest in the image")
     return sheet.figure
 
 
@@ -264,7 +257,6 @@ def draw_attention(
     *,
     query: tuple[int, int] | None,
     layer: int,
-    heads: Sequence[int] | None = None,
 ) -> Figure:
     """Attention of each head of a layer from one query, over a photo [H, W, 3].
 
@@ -273,7 +265,6 @@ def draw_attention(
       weights: [heads, R, C]: what the query gives each patch.
       query: (row, column) of its patch, from 0, marked in the photo; None: the class token.
       layer: its number, from 1.
-      heads: their numbers, from 1; all if None.
     """
     number, rows, columns = weights.shape
     across = min(COLUMNS, 1 + number)
@@ -297,8 +288,7 @@ def draw_attention(
         place = k // per_row, 1 + k % per_row
         axes = sheet.show(*place, blend(photo, relative(heat)))
         mark(axes, query, photo.shape, grid)
-        head = k + 1 if heads is None else heads[k]
-        sheet.caption(*place, f"head {head}\n{np.max(heat):.1%}")
+        sheet.caption(*place, f"head {k + 1}\n{np.max(heat):.1%}")
     sheet.colour_bar(style.HEAT, 0, 1, "attention, share of the largest in the head")
     return sheet.figure
 
@@ -327,7 +317,6 @@ def draw_distance(
     *,
     images: int | None = None,
     uniform: float | None = None,
-    title: str = "Mean attention distance",
 ) -> Figure:
     """Distances [L, H] in pixels of the input: a dot for each head, a line through layers' means.
 
@@ -338,7 +327,7 @@ def draw_distance(
     """
     depth, heads = distances.shape
     figure = style.blank(5.4, 3.7)
-    figure.suptitle(title, x=0.02, ha="left")
+    figure.suptitle("Mean attention distance", x=0.02, ha="left")
     axes = figure.add_subplot()
     layers = np.arange(1, depth + 1)
     axes.plot(layers, distances.mean(axis=1), color=style.MUTED, lw=1.2, label="mean of heads")
@@ -426,7 +415,6 @@ def draw_norms_by_layer(
     *,
     others: Mapping[str, np.ndarray] | None = None,
     threshold: float | None = None,
-    title: str = "Norms of tokens by layer",
 ) -> Figure:
     """The spread of patches' norms over layers, and the norms of tokens that are no patches.
 
@@ -434,11 +422,10 @@ def draw_norms_by_layer(
       of_patches: [L, M], of all patches of all images.
       others: mean norms [L] by name: "class token", "register 1".
       threshold: above which a patch of the last layer stands out, drawn as a line.
-      title: above all.
     """
     depth = len(of_patches)
     figure = style.blank(5.8, 3.7)
-    figure.suptitle(title, x=0.02, ha="left")
+    figure.suptitle("Norms of tokens by layer", x=0.02, ha="left")
     axes = figure.add_subplot()
     layers = np.arange(1, depth + 1)
     low, quarter, middle, three, most = np.percentile(of_patches, [1, 25, 50, 75, 99], axis=1)

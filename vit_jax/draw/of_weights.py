@@ -133,9 +133,7 @@ LABELS_IN = (0.4, 0.0, 0.4)  # space for labels on the left and below
 
 
 @style.styled
-def draw_positions(
-    similarity: np.ndarray, *, title: str = "Similarity of position embeddings", note: str = ""
-) -> Figure:
+def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
     """Cosines [R, C, R, C]: a grid for each position, of its similarity with all others.
 
     Of more than 16 rows or columns evenly spaced ones are shown, with their numbers. `note`: a
@@ -155,7 +153,7 @@ def draw_positions(
         1,
         1,
         height_by_width=mosaic.shape[0] / mosaic.shape[1],
-        title=title,
+        title="Similarity of position embeddings",
         note=note,
         most_in=GRIDS_IN,
         around=LABELS_IN,

@@ -110,7 +110,6 @@ def draw_mistakes(
     predicted: Sequence[str],
     probabilities: np.ndarray,
     *,
-    title: str = "Most wrong",
     what: str = "rollout",
 ) -> Figure:
     """Each photo, beside it what the model saw; its true class and the predicted one.
@@ -121,7 +120,6 @@ def draw_mistakes(
         none.
       true, predicted: names of classes.
       probabilities: [B, 2], of the true and of the predicted class.
-      title: above all.
       what: the heat is.
     """
     wide = 1 if heat is None else 2
@@ -135,7 +133,7 @@ def draw_mistakes(
         math.ceil(len(photos) / across),
         across * wide,
         height_by_width=photos.shape[1] / photos.shape[2],
-        title=title,
+        title="Most wrong",
         note=note if heat is None else f"{note}; {what} beside each image",
         lines=4,
         captions=(captions, wide),

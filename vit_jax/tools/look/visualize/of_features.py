@@ -149,7 +149,6 @@ def draw_features(
     colours: np.ndarray,
     names: Sequence[str],
     *,
-    title: str = "Features of patches as colours",
     note: str = "the first three principal components, the same in all images, as red, green, blue",
 ) -> Figure:
     """Each photo [B, H, W, 3] and the colours of its patches [B, R, C, 3], from 0 to 1."""
@@ -158,7 +157,7 @@ def draw_features(
         math.ceil(len(photos) / across),
         2 * across,
         height_by_width=photos.shape[1] / photos.shape[2],
-        title=title,
+        title="Features of patches as colours",
         note=note,
         lines=2,
         captions=(names, 2),
@@ -179,8 +178,6 @@ def draw_neighbours(
     indices: np.ndarray,
     similarities: np.ndarray,
     names: Sequence[str],
-    *,
-    title: str = "Nearest neighbours in feature space",
 ) -> Figure:
     """Each query, and behind it its nearest images with their similarity.
 
@@ -190,7 +187,6 @@ def draw_neighbours(
       indices: [Q, k] of their neighbours among the photos, nearest first.
       similarities: [Q, k], cosines.
       names: of all N.
-      title: above all.
     """
     k = indices.shape[1]
     captions = [
@@ -201,7 +197,7 @@ def draw_neighbours(
         len(queries),
         1 + k,
         height_by_width=photos.shape[1] / photos.shape[2],
-        title=title,
+        title="Nearest neighbours in feature space",
         note="the cosine similarity of features below each",
         lines=3,
         captions=([*(names[q] for q in queries), *(text for row in captions for text in row)], 1),
@@ -238,7 +234,6 @@ def draw_map(
     *,
     labels: Sequence[str] | None = None,
     axes_names: tuple[str, str] = ("first component (no unit)", "second component (no unit)"),
-    title: str = "Images by their features",
 ) -> Figure:
     """Every image as a point, and beside it as a thumbnail if there is room, joined by a line.
 
@@ -247,7 +242,6 @@ def draw_map(
       photos: [N, H, W, 3], uint8 or from 0 to 1.
       labels: the class of each, for colours and markers: of the 7 most frequent, and of others.
       axes_names: with the unit, where there is one.
-      title: above all.
     """
     groups = _groups(labels, len(points))
     legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // LEGEND_COLUMNS) + 0.1
@@ -268,7 +262,7 @@ def draw_map(
         axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
     drawn = _thumbnails(axes, places, photos, colours)
     top = 1 - 0.12 / height
-    figure.text(0.018, top, title, size=style.TITLE, va="top")
+    figure.text(0.018, top, "Images by their features", size=style.TITLE, va="top")
     note = f"{len(points):,} images, {drawn:,} of them with a thumbnail"
     figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
     if labels is not None:
@@ -343,7 +337,6 @@ def draw_cka(
     *,
     models: tuple[str, str] = ("layer", "layer"),
     note: str = "",
-    title: str = "Similarity of representations (CKA)",
 ) -> Figure:
     """CKA [rows, columns], the first row at the bottom, as in the papers; NaN is gray.
 
@@ -353,7 +346,6 @@ def draw_cka(
       columns: those of the other model, or checkpoint; the rows' if None.
       models: what the rows and the columns are, below and beside the axes.
       note: a line below the title.
-      title: above all.
     """
     columns = rows if columns is None else columns
     high, wide = values.shape
@@ -364,7 +356,7 @@ def draw_cka(
         1,
         1,
         height_by_width=min(max(high / wide, 0.35), 1.6),
-        title=title,
+        title="Similarity of representations (CKA)",
         note=note,
         most_in=SIDE_IN,
         around=(left, 0.0, 0.45 if upright else below),

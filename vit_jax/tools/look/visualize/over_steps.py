@@ -141,17 +141,12 @@ class Quantity(NamedTuple):
 
 
 @style.styled
-def draw_curves(
-    steps: Sequence[int],
-    quantities: Mapping[str, Quantity],
-    *,
-    title: str = "Development over training",
-) -> Figure:
+def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Figure:
     """One panel for each quantity, over the steps of T checkpoints."""
     columns = min(CURVE_COLUMNS, len(quantities))
     rows = math.ceil(len(quantities) / columns)
     figure = style.blank(3.6 * columns + 0.2, 2.5 * rows + 0.35)
-    figure.suptitle(title, x=0.02, ha="left")
+    figure.suptitle("Development over training", x=0.02, ha="left")
     for k, (name, quantity) in enumerate(quantities.items()):
         axes = figure.add_subplot(rows, columns, k + 1)
         values = np.asarray(quantity.values).reshape(len(steps), -1)
