@@ -37,7 +37,8 @@ for name, (splits, batch_size, mesh) in json.loads(runs).items():
     }
     for each in evals.values():
         each["preprocess"] += "|resize(16)"
-        each["calibration"] = each["kind"] == "classification"
+        if each["kind"] == "classification":
+            each["calibration"] = True
     values = {"input": {"batch_size": batch_size}, "total": {"steps": 1}}
     values["evals"], scored = evals, {}
     os.environ["XDG_CACHE_HOME"] = f"{folder}/cache/{name}"  # no features of another mesh
