@@ -35,8 +35,8 @@ from benchmarks import rows
 from benchmarks.compiled_step import TOPOLOGY
 from vit_jax.core import axes, command
 from vit_jax.core.errors import UserError
-from vit_jax.nn.attention import attend
-from vit_jax.nn.kernels import blockwise, choice
+from vit_jax.nn.kernels import choice, xla
+from vit_jax.nn.kernels.xla import attend
 from vit_jax.parallel.chips import TPUS
 from vit_jax.tools.plan import hlo, topology
 from vit_jax.tools.plan.hlo import mega_cycles
@@ -116,7 +116,7 @@ def _programs(head_size: int) -> dict[str, Program]:
     softmax = jnp.dtype("float32")
     found: dict[str, Program] = {
         "xla": lambda *arrays: attend(*arrays, softmax),
-        "xla in blocks": lambda *arrays: blockwise.attend(*arrays, softmax),
+        "xla in blocks": lambda *arrays: xla.attend_in_blocks(*arrays, softmax),
     }
     attention = choice.Attention(head_size, _DTYPE.value, "float32", biased=False)
     for name, kernel in choice.KERNELS.items():

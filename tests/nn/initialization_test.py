@@ -9,8 +9,6 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.nn.block_spec import INITIALIZATIONS
-from vit_jax.nn.initialization import MAKERS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 D, M, P = 64, 256, 8
@@ -18,10 +16,6 @@ FIELDS = {"depth": 3, "width": D, "mlp_dim": M, "num_heads": 4, "pre_logits": Tr
 # Four standard deviations of the standard deviation estimated from n normal draws.
 SAMPLING = lambda n: 4 / math.sqrt(2 * n)
 PEAK = 6.0  # standard deviations: 50,000 normal draws have none beyond it
-
-
-def test_every_name_has_initializers():
-    assert tuple(MAKERS) == INITIALIZATIONS
 
 
 def normal(deviation):

@@ -5,9 +5,8 @@ import pytest
 from flax import nnx
 
 from vit_jax.core.axes import WIDTH
-from vit_jax.nn.block_spec import NORMS
 from vit_jax.nn.linear import FLOAT32, Precision
-from vit_jax.nn.norm import GroupNorm, norm
+from vit_jax.nn.norm import NORMS, GroupNorm, norm
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 of numbers of about 1

@@ -93,7 +93,7 @@ def test_frozen_parameters_cost_no_gradient():
     """Counts matrix products, the only operations of this network."""
 
     def loss(params, x):
-        for layer in unstack(params["blocks"]["block"]["kernel"], 4, converted=False):
+        for layer in unstack(params["blocks"]["block"]["kernel"], 4):
             x = x @ layer
         return jnp.sum(x @ params["head"])
 

@@ -20,7 +20,7 @@ from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms
-from vit_jax.models.observe.layers import View, view_of
+from vit_jax.models.observe.attention import View, view_of
 from vit_jax.probes import attention as rules
 
 TITLE = "Where it looks"

@@ -75,7 +75,7 @@ def position_table(model: Any) -> np.ndarray | None:
     if not hasattr(spec, "position_embedding") or spec.position_embedding in ("none", *INSIDE):
         return None
     layout = spec.token_layout(model.preprocess.image_size)
-    own = model.blocks.block.each[0].positions
+    own = model.blocks.block.attention_blocks[0].positions
     nothing = jnp.zeros((1, layout.num_tokens, spec.width))
     if own is None:
         added = model.positions(nothing)

@@ -341,7 +341,7 @@ def _encoded(
         rows = jnp.arange(len(x))[:, None]
         hidden = jnp.zeros(x.shape[:2]).at[rows, masked.places].set(masked.counts)
         x = jnp.where(hidden[..., None] > 0, model.method.mask[...].astype(x.dtype), x)
-    tokens = model.encode(model.place(x, layout), key, layout)
+    tokens = model.encode(model.add_prefix_and_positions(x, layout), key, layout)
     return model.pool(tokens).astype(jnp.float32), tokens
 
 

@@ -5,6 +5,7 @@ embedding in place of those left out, and predicts the pixels of these.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -36,24 +37,23 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, model: ViTSpec, spec: ViTSpec, rngs: nnx.Rngs):
-        start, precision = spec.start, spec.precision
+        init, precision = spec.init, spec.precision
         self.embed = Linear(
             (model.width,),
             (spec.width,),
             (WIDTH,),
             (STREAM,),
-            kernel_init=start.kernel,
+            kernel_init=init.kernel,
             precision=precision,
             rngs=rngs,
         )
         self.mask = param(initializers.normal(0.02), (spec.width,), (WIDTH,), rngs.params())
-        make = lambda rngs: Block(spec, scanned=spec.scan, rngs=rngs)
-        self.blocks = Stack(make, spec, depth=spec.depth, rngs=rngs)
+        self.blocks = Stack(functools.partial(Block, spec), spec, depth=spec.depth, rngs=rngs)
         self.norm = norm(
             spec.norm, spec.width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
         )
         pixels = 3 * model.patch_size**2
-        self.head = head(spec, spec.width, pixels, kernel_init=start.kernel, rngs=rngs)
+        self.head = head(spec, spec.width, pixels, kernel_init=init.kernel, rngs=rngs)
         self.spec = spec
 
     def __call__(self, tokens: jax.Array, places: jax.Array, layout: Any) -> jax.Array:
@@ -152,7 +152,7 @@ def encode_visible(model: Any, images: jax.Array, visible: jax.Array, key: Any) 
 
     [B, H, W, 3], int32 [B, V], places of patches -> [B, V, D], or [B, 1 + V, D].
     """
-    tokens = model.place(model.patches(images))
+    tokens = model.add_prefix_and_positions(model.patches(images))
     layout = model.spec.token_layout(images.shape[1:3])
     first = layout.num_tokens - layout.num_patches
     seen = jnp.take_along_axis(tokens[:, first:], visible[..., None], axis=1)

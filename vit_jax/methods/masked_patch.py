@@ -89,7 +89,9 @@ class MaskedPatch(Method):
         mask = model.method.mask[...].astype(patches.dtype)
         corrupted = jnp.where((kind < TO_MASK)[..., None], mask, corrupted)
         seen = jnp.where(is_corrupted[..., None], corrupted, patches)
-        tokens = model.encode(model.place(constrain(seen, BATCH, TOKENS, None)), dropout)
+        tokens = model.encode(
+            model.add_prefix_and_positions(constrain(seen, BATCH, TOKENS, None)), dropout
+        )
         predicted = model.method.head(tokens[:, -n:].astype(jnp.float32))
         predicted = constrain(predicted, BATCH, TOKENS, CLASSES)
         losses, right = self._losses(predicted, inputs, model.spec.patch_size)

@@ -5,17 +5,15 @@ import re
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core import errors
-from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.core.axes import WIDTH
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
-from vit_jax.models.head import head
-from vit_jax.nn.resnet import ResNet, group_norm
-from vit_jax.nn.resnet_spec import ResNetSpec
+from vit_jax.models.family import Family, ModelSpec, Preprocess
+from vit_jax.models.head import ConvNet, head
+from vit_jax.nn.resnet import ResNet, ResNetSpec, group_norm
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {
@@ -99,7 +97,7 @@ def name_of_units(units: tuple[int, ...]) -> str:
     return "-".join(map(str, units)) + ("-" if len(units) == 1 else "")
 
 
-class BiT(nnx.Module):
+class BiT(ConvNet):
     """A BiT: root, stages, a norm and a relu, the mean over all positions, a head.
 
     Args:
@@ -139,39 +137,16 @@ class BiT(nnx.Module):
         """
         return self.classify(self.features(images))
 
-    def classify(self, features: jax.Array) -> jax.Array:
-        """[B, D] -> [B, C] float32; headless: the features."""
-        features = features.astype(jnp.float32)
-        if not self.num_classes:
-            return features
-        return constrain(self.head(features), BATCH, CLASSES)
-
-    def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: the head's input."""
-        return self.pool(self.tokens(images))
-
-    def pool(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
-        over = tuple(range(1, x.ndim - 1))
-        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
-
     def feature_map(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, h, w, D]: the last feature map, normed."""
         self.spec.check_images(images, self.preprocess.image_size)
         x = self.resnet(images)[0]
         return jax.nn.relu(self.norm(x)) if self.spec.pre_activation else x
 
-    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
-        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, normed, row by row.
-
-        With `layers`, a tuple of [B, N', D'] after each of these units (from 0), without a norm.
-        """
-        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
-        if layers is not None:
-            check_layers(layers, self.spec.depth)
-            self.spec.check_images(images, self.preprocess.image_size)
-            return tuple(map(flat, self.resnet(images, layers)[1]))
-        return flat(self.feature_map(images))
+    def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
+        """[B, H, W, 3] -> [B, h', w', D'] after each of these units."""
+        self.spec.check_images(images, self.preprocess.image_size)
+        return self.resnet(images, layers)[1]
 
 
 FAMILY = Family(

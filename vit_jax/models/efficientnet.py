@@ -8,19 +8,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
+from vit_jax.core.axes import BATCH, STREAM, WIDTH, constrain
 from vit_jax.core.schema.fields import field
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
-from vit_jax.models.head import head
-from vit_jax.nn.efficientnet.batch_norm import BatchNorm
-from vit_jax.nn.efficientnet.mbconv import MBConv, Root, pointwise
-from vit_jax.nn.efficientnet.spec import MBConvSpec, UnitShape
+from vit_jax.models.family import Family, ModelSpec, Preprocess
+from vit_jax.models.head import ConvNet, head
 from vit_jax.nn.linear import Initializer
+from vit_jax.nn.mbconv import BatchNorm, MBConv, MBConvSpec, Root, UnitShape, pointwise
 from vit_jax.nn.regularization import Dropout, dropout_key
 from vit_jax.nn.stack import Stack
 
@@ -138,7 +135,7 @@ def with_sizes(units: Sequence[int], channels: Sequence[int], map_channels: int)
 ANY_SIZE = (32, 32)  # units are the same for images of every size
 
 
-class EfficientNet(nnx.Module):
+class EfficientNet(ConvNet):
     """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head.
 
     Args:
@@ -186,36 +183,13 @@ class EfficientNet(nnx.Module):
         x = self.pool(self._map(images, keys[0], train))
         return self.classify(self.dropout(x, keys[1]))
 
-    def classify(self, features: jax.Array) -> jax.Array:
-        """[B, D] -> [B, C] float32; headless: the features."""
-        features = features.astype(jnp.float32)
-        if not self.num_classes:
-            return features
-        return constrain(self.head(features), BATCH, CLASSES)
-
-    def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: the head's input."""
-        return self.pool(self.tokens(images))
-
-    def pool(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
-        over = tuple(range(1, x.ndim - 1))
-        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
-
     def feature_map(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, h, w, D]: the last feature map, behind norm and swish."""
         return self._map(images, None, False)
 
-    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
-        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, row by row.
-
-        With `layers`, a tuple of [B, N', D'] after each of these units (from 0).
-        """
-        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
-        if layers is not None:
-            check_layers(layers, self.spec.depth)
-            return tuple(map(flat, self._run(images, None, False, layers)[1]))
-        return flat(self.feature_map(images))
+    def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
+        """[B, H, W, 3] -> [B, h', w', D'] after each of these units."""
+        return self._run(images, None, False, layers)[1]
 
     def _map(self, images: jax.Array, key: Any, train: bool) -> jax.Array:
         return self.top(self._run(images, key, train)[0], train)

@@ -16,9 +16,8 @@ from vit_jax.core.schema.fields import ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
-from vit_jax.nn.patches import PatchEmbedding
-from vit_jax.nn.resnet import ResNet
-from vit_jax.nn.resnet_spec import ResNetSpec
+from vit_jax.nn.resnet import ResNet, ResNetSpec
+from vit_jax.nn.tokens import PatchEmbedding
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (
@@ -110,7 +109,7 @@ class ResNetPatches(nnx.Module):
             spec.map_patch_size,
             spec.width,
             channels=spec.map_channels,
-            start=spec.start,
+            init=spec.init,
             precision=spec.precision,
             rngs=rngs,
         )

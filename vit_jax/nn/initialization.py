@@ -95,7 +95,7 @@ def _torch_uniform(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) ->
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-# Name, one of INITIALIZATIONS (block_spec.py) -> width D -> initializers.
+# Value of model.initialization -> width D -> initializers.
 MAKERS: dict[str, Callable[[int], Initialization]] = {
     "vit": _vit,
     "big_vision": _big_vision,

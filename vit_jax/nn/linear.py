@@ -13,8 +13,10 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import LAYERS, QKV, RANK, target
+from vit_jax.core.schema.fields import field
 
 Initializer = Callable[..., jax.Array]
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,30 @@ class Precision:
 
 
 FLOAT32 = Precision(compute=jnp.float32, softmax=jnp.float32, gradient=None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """The dtypes that layers compute in; parameters are float32."""
+
+    dtype: str = field(
+        "float32",
+        "of the computation: `float32` [this] or `bfloat16`; parameters are float32",
+        choices=DTYPES,
+    )
+    gradient_dtype: str | None = field(
+        None,
+        "in what kernels' gradients are summed over devices: `float32` or `bfloat16`, which sends "
+        "half as much [what they are computed in: `dtype` in the blocks, float32 in the head]; "
+        "microbatches (`optim.grad_accum_steps`) are always added in float32",
+        choices=DTYPES,
+    )
+
+    @property
+    def precision(self) -> Precision:
+        """The dtypes of layers; a softmax computes in float32."""
+        gradient = self.gradient_dtype and jnp.dtype(self.gradient_dtype)
+        return Precision(jnp.dtype(self.dtype), jnp.dtype("float32"), gradient)
 
 
 def times(x: jax.Array, factor: float | jax.Array) -> jax.Array:

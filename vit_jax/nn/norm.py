@@ -7,9 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax.nn.block_spec import EPSILON
 from vit_jax.nn.linear import Initializer, Precision, param
-from vit_jax.nn.resnet_spec import GROUPS
+
+EPSILON = 1e-6  # layer norms, as in the released weights
+# "layer": layer norm; "layer_no_bias": the same without a learned offset; "rms": not
+# centred either (arXiv 1910.07467), as in ViT-22B (arXiv 2302.05442, section 2).
+NORMS = ("layer", "layer_no_bias", "rms")
+GROUPS = 32  # of a group norm
 
 
 def norm(

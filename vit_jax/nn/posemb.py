@@ -35,6 +35,10 @@ class Positions(nnx.Module):
         del layout, width
         return self
 
+    def at(self, layout: TokenLayout | None, width: int) -> "Positions":
+        """`on`, or without a layout these positions themselves."""
+        return self if layout is None else self.on(layout, width)
+
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
         return x

@@ -9,7 +9,7 @@ from vit_jax import models, weights
 from vit_jax.core import axes
 from vit_jax.core.axes import Target
 from vit_jax.core.errors import UserError
-from vit_jax.nn.kernels import blockwise, choice
+from vit_jax.nn.kernels import choice, xla
 from vit_jax.nn.stack import REMAT_POLICIES
 from vit_jax.weights import Loaded
 
@@ -136,7 +136,7 @@ def test_a_checkpoint_trained_on_a_gpu_is_used_on_a_cpu(tmp_path):
 def test_a_policy_that_keeps_products_computes_no_block_twice():
     """One loop forward, one back."""
     softmax = jnp.dtype("float32")
-    f = lambda *arrays: jnp.sum(blockwise.attend(*arrays, softmax).astype(jnp.float32))
+    f = lambda *arrays: jnp.sum(xla.attend_in_blocks(*arrays, softmax).astype(jnp.float32))
     again = jax.checkpoint(f, policy=REMAT_POLICIES["dots"])
     x = jnp.zeros((2, 300, 2, 8))
     assert str(jax.make_jaxpr(jax.grad(again))(x, x, x)).count("scan[") == 2

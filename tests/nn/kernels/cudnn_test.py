@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.nn.kernels.blockwise_test import ROUNDING, assert_close, outputs_and_gradients
 from tests.nn.kernels.fused_test import plain
+from tests.nn.kernels.xla_test import ROUNDING, assert_close, outputs_and_gradients
 from vit_jax.nn.kernels import cudnn
-from vit_jax.nn.kernels.saved import MIXED, STATISTICS
+from vit_jax.nn.kernels.xla import MIXED, STATISTICS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.nn.kernels.blockwise_test import ROUNDING, assert_close, outputs_and_gradients
-from vit_jax.nn.attention import attend
+from tests.nn.kernels.xla_test import ROUNDING, assert_close, outputs_and_gradients
 from vit_jax.nn.kernels import fused
+from vit_jax.nn.kernels.xla import attend
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -53,7 +53,7 @@ def test_blocks_of_queries_add_up(tokens, monkeypatch):
 DIVIDED = """
 import jax
 import jax.numpy as jnp
-from tests.nn.kernels.blockwise_test import ROUNDING, assert_close, outputs_and_gradients
+from tests.nn.kernels.xla_test import ROUNDING, assert_close, outputs_and_gradients
 from tests.nn.kernels.fused_test import plain
 from vit_jax.core import axes
 from vit_jax.nn.kernels import fused

@@ -10,12 +10,12 @@ from flax import nnx
 
 from vit_jax import weights
 from vit_jax.core import axes
-from vit_jax.nn.kernels import blockwise, choice, fused, splash
+from vit_jax.nn.kernels import choice, fused, splash, xla
 
 ROUNDING = 5e-6  # relative to the greatest entry: float32 sums in another order
 TRAINED = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 OURS = {
-    "xla in blocks": lambda *qkv: blockwise.attend(*qkv, jnp.dtype("float32")),
+    "xla in blocks": lambda *qkv: xla.attend_in_blocks(*qkv, jnp.dtype("float32")),
     "fused": fused.attend,
     "splash": splash.attend,
 }

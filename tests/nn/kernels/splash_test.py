@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.nn.kernels.blockwise_test import ROUNDING, assert_close, outputs_and_gradients
 from tests.nn.kernels.fused_test import plain
+from tests.nn.kernels.xla_test import ROUNDING, assert_close, outputs_and_gradients
 from vit_jax.nn.kernels import splash
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -12,19 +12,23 @@ in chunks, so memory does not depend on their number. Results are NumPy's arrays
 """
 
 from vit_jax.models.observe import chunks
-from vit_jax.models.observe.gradients import Relevance, relevance
-from vit_jax.models.observe.layers import Observed, View, has_attention, look, view_of
-from vit_jax.models.observe.reducers import (
+from vit_jax.models.observe.attention import (
     Distances,
     FromQuery,
     Norms,
+    Observed,
     Rollout,
     TokenNorms,
+    View,
     Weights,
     attention_distance,
+    has_attention,
+    look,
     rollout,
     token_norms,
+    view_of,
 )
+from vit_jax.models.observe.gradients import Relevance, relevance
 
 __all__ = [
     "Distances", "FromQuery", "Norms", "Observed", "Relevance", "Rollout", "TokenNorms", "View",

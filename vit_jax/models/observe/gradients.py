@@ -11,8 +11,8 @@ from flax import nnx
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout, TokenParts
+from vit_jax.models.observe.attention import has_attention, reads
 from vit_jax.models.observe.chunks import MEMORY_BYTES, chunk_size, in_chunks
-from vit_jax.models.observe.layers import has_attention, reads
 from vit_jax.probes import attention as rules
 
 _LARGEST = -1  # in place of a class: the one with the largest logit
@@ -114,7 +114,7 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
 
     def forward(x: jax.Array, own: Any) -> tuple[jax.Array, list[jax.Array]]:
         inputs = []
-        for block in nnx.merge(block_graph, own).each:
+        for block in nnx.merge(block_graph, own).attention_blocks:
             inputs.append(x)
             x = block(x, positions=shared)
         return x, inputs
@@ -124,7 +124,7 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
 
     def backward(carry: Any, each: Any) -> tuple[Any, None]:
         (d, row), (inputs, own) = carry, each
-        blocks = nnx.merge(block_graph, own).each
+        blocks = nnx.merge(block_graph, own).attention_blocks
         for block, x in zip(reversed(blocks), reversed(inputs), strict=True):
             weights = block.attention_weights(x, shared)
             by_weights = functools.partial(_by_weights, block, shared)
@@ -151,7 +151,7 @@ def _at_the_head(
         (d_last,) = back(_of_class(logits, classes))
         return logits, classes, d_last, reads(model, last)
     registers = model.spec.registers
-    weights = model.pooling.weights(model.norm(last)[:, registers:])
+    weights = model.pooling.weights(model.norm(last))
     by_weights = lambda x, offset: model.classify(model.pool(model.norm(x), offset))
     logits, back = jax.vjp(by_weights, last, jnp.zeros_like(weights))
     classes = _chosen(logits, classes)

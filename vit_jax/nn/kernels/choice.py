@@ -11,6 +11,7 @@ import numpy as np
 from vit_jax.core import axes
 from vit_jax.core.axes import Target
 from vit_jax.core.errors import UserError
+from vit_jax.nn.kernels import xla
 
 AUTO = "auto"
 XLA, FUSED, SPLASH, CUDNN = "xla", "fused", "splash", "cudnn"
@@ -32,6 +33,22 @@ class Attention(NamedTuple):
     dtype: str
     softmax_dtype: str
     biased: bool
+
+
+class Projected(NamedTuple):
+    """What attention is computed from.
+
+    Attributes:
+      query, key, value: [B, N, H, K].
+      bias: [B, H, N, N], added to the logits.
+      qkv: the three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    qkv: jax.Array | None
 
 
 class Kernel(NamedTuple):
@@ -97,6 +114,27 @@ KERNELS: dict[str, Kernel] = {
     SPLASH: Kernel("a TPU from v4 on", _is_tpu, _refuses_any),
     CUDNN: Kernel("an NVIDIA GPU from Ampere on", _is_nvidia, _cudnn_refuses),
 }
+
+
+def attend(
+    asked: str, projected: Projected, softmax_dtype: np.dtype, num_queries: int | None = None
+) -> jax.Array:
+    """softmax(q k^T / sqrt(K) + bias) v, [B, N, H, K], by the program that `choose` names.
+
+    num_queries: of the first ones alone, which are cheap by any program, so XLA's is taken.
+    """
+    query, key, value, bias, qkv = projected
+    kernel = choose(asked, query, softmax_dtype, biased=bias is not None)
+    if num_queries is not None:
+        bias = None if bias is None else bias[:, :, :num_queries]
+        return xla.attend(query[:, :num_queries], key, value, softmax_dtype, bias)
+    if qkv is not None and (joint := joint_program(kernel, qkv.shape[1])):
+        return joint(qkv)
+    if kernel != XLA:
+        return program(kernel)(query, key, value)
+    if bias is None and query.shape[1] >= LONG:
+        return xla.attend_in_blocks(query, key, value, softmax_dtype)
+    return xla.attend(query, key, value, softmax_dtype, bias)
 
 
 def check(asked: str, attention: Attention) -> None:

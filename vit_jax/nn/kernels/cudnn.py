@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax._src.cudnn import fused_attention_stablehlo
 from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.nn.kernels.saved import MIXED, STATISTICS
+from vit_jax.nn.kernels.xla import MIXED, STATISTICS
 
 MULTIPLE = 8  # tokens and head sizes are padded to these; gradients are for even lengths only
 VERSION = 91000  # of the cuDNN that programs for absent devices are compiled for

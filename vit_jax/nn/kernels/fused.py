@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, QKV, TOKENS, per_device, target
-from vit_jax.nn.kernels.saved import MIXED
+from vit_jax.nn.kernels.xla import MIXED
 
 LANES = 128  # of a register of a TPU
 MOST_QUERIES = 640  # without blocks: a float32 matrix of 640 x 640 takes 1.6 MB of the chip's VMEM

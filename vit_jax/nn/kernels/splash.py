@@ -10,7 +10,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, TOKENS, per_device, target
 from vit_jax.nn.kernels.fused import LANES
-from vit_jax.nn.kernels.saved import MIXED
+from vit_jax.nn.kernels.xla import MIXED
 from vit_jax.nn.linear import times
 
 BLOCKS = (640, 512, 384, 256)  # tokens of a block, where one is not enough

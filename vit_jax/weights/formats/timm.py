@@ -21,7 +21,7 @@ from vit_jax.models.bit import BiTSpec
 from vit_jax.models.efficientnet import EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
 from vit_jax.models.vit import ViTSpec
-from vit_jax.nn.efficientnet.spec import SQUEEZE, STAGES
+from vit_jax.nn.mbconv import SQUEEZE, STAGES
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened

@@ -12,7 +12,7 @@ from tests.models.observe.toys import flat, random_images
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models import observe
-from vit_jax.models.observe import gradients, layers
+from vit_jax.models.observe import attention, gradients
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 against float64; relative to values of order one
@@ -143,8 +143,8 @@ def test_memory_for_an_image_is_not_more_than_counted(toy):
     graph, state = nnx.split(model)
     images = lambda number: jax.ShapeDtypeStruct((number, 64, 64, 3), "float32")
     reducers = (observe.Rollout(), observe.Distances(), observe.TokenNorms())
-    view = layers.view_of(model)
-    of_look = lambda n: layers.one_pass.lower(graph, reducers, view, state, images(n))
+    view = attention.view_of(model)
+    of_look = lambda n: attention.one_pass.lower(graph, reducers, view, state, images(n))
     classes = lambda number: jax.ShapeDtypeStruct((number,), "int32")
     of_relevance = lambda n: gradients.of_attention.lower(graph, state, images(n), classes(n))
     for lower in (of_look, of_relevance):

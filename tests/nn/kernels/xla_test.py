@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.nn.attention import attend
-from vit_jax.nn.kernels import blockwise
+from vit_jax.nn.kernels import xla
+from vit_jax.nn.kernels.xla import attend
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Relative to the greatest entry: float32 sums in another order; bfloat16 products, each rounded.
@@ -35,17 +35,17 @@ def assert_close(actual, expected, rounding):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tokens", [5, 24, 25])
 def test_equals_attention_as_a_whole(dtype, tokens, monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK", 8)
+    monkeypatch.setattr(xla, "BLOCK", 8)
     softmax = jnp.dtype("float32")
     expected = outputs_and_gradients(lambda *qkv: attend(*qkv, softmax), dtype, tokens)
-    actual = outputs_and_gradients(lambda *qkv: blockwise.attend(*qkv, softmax), dtype, tokens)
+    actual = outputs_and_gradients(lambda *qkv: xla.attend_in_blocks(*qkv, softmax), dtype, tokens)
     assert_close(actual, expected, ROUNDING[dtype])
 
 
 def test_the_softmax_may_be_in_bfloat16(monkeypatch):
-    monkeypatch.setattr(blockwise, "BLOCK", 8)
+    monkeypatch.setattr(xla, "BLOCK", 8)
     of = lambda f, softmax: outputs_and_gradients(lambda *qkv: f(*qkv, softmax), "bfloat16", 20)
-    expected, actual = of(attend, jnp.bfloat16), of(blockwise.attend, jnp.bfloat16)
+    expected, actual = of(attend, jnp.bfloat16), of(xla.attend_in_blocks, jnp.bfloat16)
     assert_close(actual, expected, 2**-4)  # either is that far from a softmax in float32
 
 
@@ -60,6 +60,6 @@ def temporary_bytes(f, tokens):
 
 
 def test_memory_grows_with_the_tokens_and_not_with_their_square():
-    once, twice = (temporary_bytes(blockwise.attend, tokens) for tokens in (1024, 2048))
+    once, twice = (temporary_bytes(xla.attend_in_blocks, tokens) for tokens in (1024, 2048))
     assert twice < 2.2 * once
     assert temporary_bytes(attend, 2048) > 3 * twice
