@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests import preloaded
+from tests import messages, preloaded
 from tests.xla_flags import QUICKLY_COMPILED, xla_flags
 from vit_jax import config as configs
 
@@ -275,6 +275,15 @@ def pytest_collection_modifyitems(config, items):
         items[:] = kept
     slow = Counter(item.path for item in items if is_slow(item))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_configure(config):
+    messages.regenerating = config.getoption("regenerate_goldens")
+
+
+def pytest_sessionfinish():
+    if messages.regenerating:
+        messages.write()
 
 
 def pytest_collection_finish():
