@@ -31,12 +31,12 @@ from benchmarks import rows
 from benchmarks.compiled_step import TOPOLOGY, base
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.learning.state import total_bytes
 from vit_jax.nn.linear import Linear, affine, times
 from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import compile_, lower, mega_cycles, peak_bytes, planned_step
 from vit_jax.tools.plan.hlo import sent_bytes
-from vit_jax.training.state import total_bytes
 
 _STEPS = flags.DEFINE_integer("steps", 5, "That are timed, of each contender.", lower_bound=1)
 MIB = 2**20

@@ -27,9 +27,9 @@ from benchmarks import rows
 from benchmarks.costs import Memory
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.learning.state import TrainState
 from vit_jax.run.parts import inputs, updates
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.training.state import TrainState
 
 _MODEL = flags.DEFINE_string("model", "ViT-L/16", "A name of models.available().")
 _SAVES = flags.DEFINE_integer("saves", 3, "How many saves to time; the median counts.")

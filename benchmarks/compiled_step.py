@@ -8,10 +8,10 @@ from absl import flags
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout
 from vit_jax.tools.plan.compiled import compile_, lower, planned_step
 from vit_jax.tools.plan.hlo import KINDS, sent_bytes
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout
 
 # Of all scripts that compile for absent devices; each has its own default.
 TOPOLOGY = flags.DEFINE_string("topology", None, "Such as v5e:16x16, v4:4x4x4, h100:8, a100:2x8.")

@@ -23,9 +23,9 @@ from etils import epath
 from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax.core import command, compilation_cache
+from vit_jax.learning.updates import lower_update
 from vit_jax.run.build import Run
 from vit_jax.run.parts import updates
-from vit_jax.training.updates import lower_update
 
 _CONFIG = flags.DEFINE_string("config", "configs/vit_digits.py", "Config file.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Its data, where it needs some.")

@@ -28,8 +28,8 @@ from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax import train
 from vit_jax.core import command
+from vit_jax.learning.feed import BadImages
 from vit_jax.run import session
-from vit_jax.training.feed import BadImages
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
 _LOG_EVERY_STEPS = flags.DEFINE_integer("log_every_steps", 50, "log.every_steps of the run.")

@@ -9,7 +9,7 @@ from PIL import Image
 import vit_jax
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
-from vit_jax.training import loggers as run_log
+from vit_jax.learning import loggers as run_log
 
 EVAL = {"test": {"split": "test", "preprocess": "decode|resize(8)"}}
 

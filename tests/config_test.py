@@ -7,9 +7,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from vit_jax import config as configs
+from vit_jax import evals
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import strict
-from vit_jax.training import evals
 
 PACKAGE = Path(configs.__file__).parent
 

@@ -11,7 +11,7 @@ from flax import nnx
 from tests.configs_test import load
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.optim import patterns
+from vit_jax.learning.optim import patterns
 from vit_jax.run.parts import networks, preprocessing, updates
 
 # Table 4: steps and learning rates tried (ResNets and hybrids left out).

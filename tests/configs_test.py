@@ -15,11 +15,11 @@ import pytest
 from vit_jax import config, models, train
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.learning.updates import lower_update
 from vit_jax.models.vit import PLACES, PLAIN
 from vit_jax.run.build import Run
 from vit_jax.run.parts import networks, preprocessing, updates
 from vit_jax.run.parts.durations import make_durations
-from vit_jax.training.updates import lower_update
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

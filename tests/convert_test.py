@@ -14,10 +14,10 @@ from vit_jax import predict, weights
 from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.learning.state import state_layout
+from vit_jax.learning.warm_start import warm_start
 from vit_jax.nn.posemb import METHODS
 from vit_jax.run.parts import inputs, networks
-from vit_jax.training.state import state_layout
-from vit_jax.training.warm_start import warm_start
 from vit_jax.weights import saving
 
 

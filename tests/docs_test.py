@@ -26,7 +26,7 @@ import vit_jax.plugins
 from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
-from vit_jax.training import evals
+from vit_jax import evals
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,7 +13,7 @@ from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import MeshConfig
-from vit_jax.optim import optimizers
+from vit_jax.learning.optim import optimizers
 from vit_jax.run.parts import examples, inputs
 from vit_jax.store.checkpoint_dir import checksums
 from vit_jax.train import train
@@ -176,7 +176,7 @@ def test_adapters_on_a_mesh_learn_what_they_do_on_one_device(outcomes, tmp_path)
 UPDATES = """
 import json, sys
 import numpy as np
-from tests.training.step_test import Trainer
+from tests.learning.step_test import Trainer
 
 weight = np.ones(16, np.float32)
 weight[0] = 0

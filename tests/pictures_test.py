@@ -10,7 +10,7 @@ from PIL import Image
 from docs.pictures import how_it_works, png, recipe_card, schedules, sharding, study
 from docs.pictures.__main__ import PICTURES
 from vit_jax.draw import style
-from vit_jax.optim.schedules import DECAYS
+from vit_jax.learning.optim.schedules import DECAYS
 
 OLD_MATPLOTLIB = pytest.mark.skipif(
     tuple(map(int, matplotlib.__version__.split(".")[:2])) < (3, 11),

@@ -22,7 +22,7 @@ from vit_jax.core.schema.fields import field
 from vit_jax.data.ops.op import Op
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.models import bit, vit
-from vit_jax.training.method import Learnt, Plain
+from vit_jax.learning.method import Learnt, Plain
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec(vit.ViTSpec):

@@ -20,11 +20,11 @@ import pytest
 from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core.errors import Preempted, UserError
+from vit_jax.learning.clock import Clock
+from vit_jax.learning.updates import Updates
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
-from vit_jax.training.clock import Clock
-from vit_jax.training.updates import Updates
 
 REPOSITORY = Path(__file__).parents[1]
 STEPS = 40
@@ -259,9 +259,7 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     def fail(*_, **__):
         raise UserError("val/a.png is a bad image")
 
-    monkeypatch.setattr(
-        "vit_jax.training.evals.Evals.run", lambda self, step, *_, **__: step and fail()
-    )
+    monkeypatch.setattr("vit_jax.evals.Evals.run", lambda self, step, *_, **__: step and fail())
     with pytest.raises(UserError, match=r"a.png is a bad image"):
         train(tiny_run("checkpoint.every_steps=100", EVALUATED), tmp_path)
     assert checkpoint_dir.steps(tmp_path / "checkpoints")

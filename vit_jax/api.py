@@ -30,6 +30,7 @@ from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
 from vit_jax.evaluate.__main__ import evaluate
+from vit_jax.learning.loggers import Logger
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
 from vit_jax.run import environment
@@ -37,7 +38,6 @@ from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
 from vit_jax.train import train
-from vit_jax.training.loggers import Logger
 
 AnyConfig: TypeAlias = RunConfig | Mapping[str, Any] | ml_collections.ConfigDict | str | Path
 

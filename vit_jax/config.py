@@ -14,17 +14,17 @@ from typing import Annotated, Any, Literal
 
 import ml_collections
 
-from vit_jax import methods, models
+from vit_jax import evals, models
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
-from vit_jax.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
-from vit_jax.optim.schedules import DECAYS
+from vit_jax.evals.kind import EvalConfig
+from vit_jax.learning import methods
+from vit_jax.learning.losses import LOSSES
+from vit_jax.learning.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
+from vit_jax.learning.optim.schedules import DECAYS
 from vit_jax.store.runs import RESERVED
-from vit_jax.training import evals
-from vit_jax.training.evals.kind import EvalConfig
-from vit_jax.training.objective import LOSSES
 
 _MODEL_NAME = (
     "`ViT-<Ti, S, B, L, So400m, H, g, G or 22B>/<patch size in pixels>`, a backbone such "
@@ -411,7 +411,7 @@ class LoraConfig:
     train: tuple[str, ...] = field(("head/.*",), "patterns of what else is trained")
 
 
-# Each kind of evaluation has fields of its own (vit_jax/training/evals).
+# Each kind of evaluation has fields of its own (vit_jax/evals).
 _BY_KIND = strict.ByKind(evals.find, evals.CLASSIFICATION, evals.KINDS)
 
 
@@ -421,7 +421,7 @@ class RunConfig:
 
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
-    # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/methods).
+    # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/learning/methods).
     method: Annotated[Any, strict.ByKind(methods.find, methods.SUPERVISED)] = dataclasses.field(
         default_factory=methods.Supervised
     )

@@ -23,12 +23,12 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
+from vit_jax.learning.loggers import Logger
+from vit_jax.learning.state import TrainState
 from vit_jax.run import environment, processes
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.check import check
 from vit_jax.run.session import Session
-from vit_jax.training.loggers import Logger
-from vit_jax.training.state import TrainState
 
 
 def train(

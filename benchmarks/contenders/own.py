@@ -15,12 +15,12 @@ from benchmarks.contenders.jax_common import compiled, contender, images_and_lab
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.config import RunConfig
+from vit_jax.learning.losses import batch_layout
+from vit_jax.learning.state import StateLayout
+from vit_jax.learning.step import make_update
+from vit_jax.learning.updates import lower_update
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.parts.durations import make_durations
-from vit_jax.training.objective import batch_layout
-from vit_jax.training.state import StateLayout
-from vit_jax.training.step import make_update
-from vit_jax.training.updates import lower_update
 
 # What a config takes from the data, and models.create as arguments.
 OF_INPUT = ("num_classes", "image_size")

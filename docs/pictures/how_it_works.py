@@ -60,7 +60,7 @@ LIVES = (
             ),
             Box(
                 "feed",
-                "training/feed.py",
+                "learning/feed.py",
                 "copied to the devices two batches ahead,",
                 "each row to the device that works on it",
             ),
@@ -73,31 +73,31 @@ LIVES = (
         (
             Box(
                 "mix",
-                "training/mixing.py",
+                "learning/mixing.py",
                 "pixels are normalised; mixup and CutMix draw",
                 "by (seed, s)",
             ),
             Box(
                 "gradients",
-                "training/step.py",
+                "learning/step.py",
                 "forward, loss and backward, in microbatches if",
                 "asked for, summed over all devices",
             ),
             Box(
                 "finite?",
-                "training/step.py",
+                "learning/step.py",
                 "if not, nothing changes from here on; the step",
                 "is noted in the state, without waiting",
             ),
             Box(
                 "update",
-                "optim/optimizers.py",
+                "learning/optim/optimizers.py",
                 "optimizer, parameters, EMA: now this is the",
                 "state after s + 1 steps",
             ),
             Box(
                 "row",
-                "training/loggers/__init__.py",
+                "learning/loggers/__init__.py",
                 "when a row, save or evaluation is due, the",
                 "loop waits for the devices; else never",
             ),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from vit_jax.draw import style
-from vit_jax.optim import schedules
+from vit_jax.learning.optim import schedules
 
 FILE = Path(__file__).parents[2] / "docs" / "schedules.png"
 STEPS = 200

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.source import Example
+from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, page
-from vit_jax.training.evals.classification import Scores
 
 #                  right, wrong, wrong, wrong, right, wrong
 LABELS = np.array([[0, -1], [0, -1], [0, 2], [1, -1], [1, 2], [0, -1]], np.int32)

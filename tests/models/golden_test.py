@@ -11,8 +11,8 @@ import pytest
 
 from vit_jax import models
 from vit_jax.core import pytrees
+from vit_jax.learning.state import state_layout
 from vit_jax.parallel.mesh import AXES
-from vit_jax.training.state import state_layout
 
 FOLDER = Path(__file__).parent / "golden"
 

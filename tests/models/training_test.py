@@ -22,7 +22,7 @@ KINDS = (
 
 TRAIN = """
 import json, sys
-sys.path.insert(0, "tests/training")
+sys.path.insert(0, "tests/learning")
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
 from step_test import Trainer

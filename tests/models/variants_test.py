@@ -14,10 +14,10 @@ from tests.models.by_hand import product_flops, vit_parameters
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.learning.optim.optimizers import kernels_only
+from vit_jax.learning.state import state_layout
 from vit_jax.models.vit import PLACES, PLAIN
-from vit_jax.optim.optimizers import kernels_only
 from vit_jax.parallel.mesh import AXES
-from vit_jax.training.state import state_layout
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

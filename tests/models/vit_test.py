@@ -333,7 +333,7 @@ def test_impossible_fields_are_refused(fields, message):
 
 def test_models_do_not_import_tensorflow(run_python):
     code = (
-        "import sys, vit_jax.models, vit_jax.training.step; assert 'tensorflow' not in sys.modules"
+        "import sys, vit_jax.models, vit_jax.learning.step; assert 'tensorflow' not in sys.modules"
     )
     assert run_python("-c", code, fresh=True).returncode == 0
 

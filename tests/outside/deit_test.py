@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.optim.optimizers_test import GRADIENTS, LRS, ROUNDING, run, tree
+from tests.learning.optim.optimizers_test import GRADIENTS, LRS, ROUNDING, run, tree
 from vit_jax import models
 from vit_jax.core import pytrees
 

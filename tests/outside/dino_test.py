@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from vit_jax.core.pytrees import flatten
-from vit_jax.methods import dino
-from vit_jax.methods.dino import DINO
+from vit_jax.learning.method import StepContext, StepInputs
+from vit_jax.learning.methods import dino
+from vit_jax.learning.methods.dino import DINO
 from vit_jax.models import spec
-from vit_jax.training.method import StepContext, StepInputs
 
 SAME = 1e-5
 WIDTH, HIDDEN, BOTTLENECK, K = 12, 20, 8, 16

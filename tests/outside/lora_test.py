@@ -11,9 +11,9 @@ from tests.conftest import TINY_RUN
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
+from vit_jax.learning.step import make_loss_and_grads, make_update
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.session import initial_state
-from vit_jax.training.step import make_loss_and_grads, make_update
 
 RANK, ALPHA, LR = 3, 5.0, 0.1
 SAME_MATH = 1e-5  # of an array's largest number: float32 sums in another order

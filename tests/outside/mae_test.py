@@ -7,10 +7,10 @@ import pytest
 from flax import nnx
 
 from vit_jax import models
-from vit_jax.methods import masking
-from vit_jax.methods.mae import MAE
+from vit_jax.learning.method import StepContext, StepInputs
+from vit_jax.learning.methods import masking
+from vit_jax.learning.methods.mae import MAE
 from vit_jax.nn import posemb
-from vit_jax.training.method import StepContext, StepInputs
 
 SIZE, PATCH, WIDTH, DEPTH, HEADS, DECODER = 32, 8, 32, 2, 2, 16
 EXAMPLES, PLACES = 3, (SIZE // PATCH) ** 2

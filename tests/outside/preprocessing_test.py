@@ -16,7 +16,7 @@ from vit_jax.data.ops.autoaugment import CHOICES, DISTORTIONS, REACH
 from vit_jax.data.ops.effects import affine
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
-from vit_jax.training.objective import Objective
+from vit_jax.learning.losses import Objective
 
 PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
 NUM_PHOTOS = 8

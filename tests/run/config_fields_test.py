@@ -23,14 +23,14 @@ from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.table import Synthetic
+from vit_jax.evals.kind import EvalConfig
+from vit_jax.learning.state import TrainState
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
 from vit_jax.run import announce, environment, processes, session
 from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.training.evals.kind import EvalConfig
-from vit_jax.training.state import TrainState
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
 FROZEN = (*EVAL, "evals.test.kind=frozen", "evals.test.source=tfds")

@@ -22,16 +22,16 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
+from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
+from vit_jax.learning.state import EMA_ENDING
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
 from vit_jax.store import checkpoint_dir, workdir
 from vit_jax.store.workdir import read_document
-from vit_jax.training.evals.classification import Scores
-from vit_jax.training.state import EMA_ENDING
 
 
 def evaluate(

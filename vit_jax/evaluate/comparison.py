@@ -11,7 +11,7 @@ from etils import epath
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
-from vit_jax.training.evals.classification import NO_LABEL, Scores
+from vit_jax.evals.classification import NO_LABEL, Scores
 
 LESS = ("loss", "ece", "nll", "brier")  # endings of numbers that had better be small
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model

@@ -19,10 +19,10 @@ from vit_jax.core import synsets
 from vit_jax.data.source import Source
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import bold, code
+from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison
 from vit_jax.evaluate.comparison import Pair, Results
 from vit_jax.probes.calibration import BINS, reliability
-from vit_jax.training.evals.classification import Scores
 
 PAIRS, PICTURES = 12, 4  # the most of a model; the most of a pair
 SIDE = 112  # of a picture, in pixels

@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core.screen import Screen
+from vit_jax.evals.classification import CLASSIFICATION
 from vit_jax.run.parts import inputs, preprocessing
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.training.evals.classification import CLASSIFICATION
 from vit_jax.weights.loading import Loaded
 
 

@@ -26,6 +26,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.data.sources import image_folder
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
+from vit_jax.evals.kind import INDEX, SplitReader
 from vit_jax.evaluate import prepared
 from vit_jax.evaluate.prepared import Prepared
 from vit_jax.models import head
@@ -34,7 +35,6 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
-from vit_jax.training.evals.kind import INDEX, SplitReader
 
 UNLABELLED = "unlabelled"  # the evaluation whose images get labels
 _SHOWN = 5  # names of classes in a line

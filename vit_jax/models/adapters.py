@@ -2,7 +2,7 @@
 
 An adapter adds scale * A B to a kernel; A and B, `lora_a` and `lora_b` beside the kernel, are
 narrow. Where patterns are of some of the layers or projections only, all have adapters, and those
-of the others stay zero (optim/patterns.py). Checkpoints have kernels and adapters, and
+of the others stay zero (learning/optim/patterns.py). Checkpoints have kernels and adapters, and
 are read with these merged (weights/loading.py).
 """
 

@@ -14,9 +14,14 @@ from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data import label_index
 from vit_jax.data.source import Source
-from vit_jax.methods import SUPERVISED
+from vit_jax.learning.clock import EarlyStopping
+from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
+from vit_jax.learning.losses import Objective
+from vit_jax.learning.method import Teacher
+from vit_jax.learning.methods import SUPERVISED
+from vit_jax.learning.optim import patterns
+from vit_jax.learning.state import StateLayout
 from vit_jax.models import ModelInfo
-from vit_jax.optim import patterns
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples
@@ -25,11 +30,6 @@ from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.runs import RESERVED
-from vit_jax.training.clock import EarlyStopping
-from vit_jax.training.feed import SKIPPED_IMAGES, BadImages
-from vit_jax.training.method import Teacher
-from vit_jax.training.objective import Objective
-from vit_jax.training.state import StateLayout
 from vit_jax.weights import CheckpointInfo
 
 _NAMED = 10  # classes without an image that are named

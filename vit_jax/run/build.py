@@ -22,6 +22,11 @@ from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.data import files
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
+from vit_jax.evals import Evals
+from vit_jax.learning.feed import Feed
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, total_bytes
+from vit_jax.learning.warm_start import shapes_to_take
 from vit_jax.run import memory
 from vit_jax.run.parts import (
     device_cache,
@@ -40,11 +45,6 @@ from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.run.parts.updates import StepParts, step_parts
 from vit_jax.store import checkpoint_dir
 from vit_jax.store import workdir as workdirs
-from vit_jax.training.evals import Evals
-from vit_jax.training.feed import Feed
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout, total_bytes
-from vit_jax.training.warm_start import shapes_to_take
 from vit_jax.weights import CheckpointInfo
 from vit_jax.weights.external import same_classes
 

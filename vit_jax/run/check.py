@@ -19,6 +19,8 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count
 from vit_jax.data.source import Source
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, device_bytes, total_bytes
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
 from vit_jax.run.build import Run
@@ -27,8 +29,6 @@ from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 SAMPLES = 16  # of each data set, the first and the last among them
 

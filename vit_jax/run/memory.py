@@ -10,8 +10,8 @@ import jax
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout, device_bytes
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, device_bytes
 
 
 def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes: int = 0) -> None:

@@ -20,6 +20,13 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
+from vit_jax.learning.histograms import make_distributions
+from vit_jax.learning.loggers import Logger, write_parameters
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, TrainState
+from vit_jax.learning.step import Scalars
+from vit_jax.learning.updates import Updates, lower_update
+from vit_jax.learning.warm_start import warm_start
 from vit_jax.models import ModelInfo
 from vit_jax.run import announce, environment
 from vit_jax.run.build import Run
@@ -27,13 +34,6 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
-from vit_jax.training.histograms import make_distributions
-from vit_jax.training.loggers import Logger, write_parameters
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout, TrainState
-from vit_jax.training.step import Scalars
-from vit_jax.training.updates import Updates, lower_update
-from vit_jax.training.warm_start import warm_start
 
 
 class Due(enum.Flag):

@@ -7,12 +7,11 @@ import pytest
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax import weights
+from vit_jax import evals, weights
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs
 from vit_jax.train import train
-from vit_jax.training import evals
 
 LATER = ("loss.binarize_targets=true", "loss.kind=sigmoid", "optim.grad_accum_steps=2")
 

@@ -9,8 +9,8 @@ from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.learning.optim.optimizers import kernels_only
 from vit_jax.models import observe
-from vit_jax.optim.optimizers import kernels_only
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 against float64, relative to the largest entry

@@ -12,8 +12,8 @@ from tests.models.by_hand import info, product_flops
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.learning.optim.optimizers import kernels_only
 from vit_jax.models.axial import COLUMN, ROW, LineAttention, joined, lines
-from vit_jax.optim.optimizers import kernels_only
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-5  # float32 sums in another order, relative to the largest entry

@@ -13,9 +13,9 @@ from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import DerivedSource
+from vit_jax.evals.frozen import FrozenConfig
 from vit_jax.run.parts import eval_data, evaluations, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.training.evals.frozen import FrozenConfig
 
 DIGITS = tuple("0123456789")
 

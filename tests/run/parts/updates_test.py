@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.optim import optimizers
+from vit_jax.learning.optim import optimizers
+from vit_jax.learning.state import state_layout
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import inputs, networks, outputs, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.train import train
-from vit_jax.training.state import state_layout
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)

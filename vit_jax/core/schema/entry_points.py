@@ -43,7 +43,7 @@ GROUPS: dict[str, _Rule] = {
         _is_dataclass_with("numbers", "evaluator"),
     ),
     "methods": _Rule(
-        "a dataclass with what vit_jax.training.method.Method asks for",
+        "a dataclass with what vit_jax.learning.method.Method asks for",
         _is_dataclass_with("check", "extend", "averaging", "loss"),
     ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),

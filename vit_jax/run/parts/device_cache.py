@@ -20,10 +20,10 @@ from vit_jax.core.screen import Screen
 from vit_jax.data import decoded
 from vit_jax.data.ops import table as ops
 from vit_jax.data.source import Source
+from vit_jax.learning.feed import CachedSet
+from vit_jax.learning.losses import Batch
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run.memory import device_memory
-from vit_jax.training.feed import CachedSet
-from vit_jax.training.objective import Batch
 
 DEVICE = "device"
 TRAIN_SUFFIX = ".train_split"

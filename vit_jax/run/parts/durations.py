@@ -7,7 +7,7 @@ from etils import epath
 
 from vit_jax.config import OptimConfig, RunConfig, TotalConfig
 from vit_jax.core import errors
-from vit_jax.training.clock import Cadence
+from vit_jax.learning.clock import Cadence
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,15 +16,15 @@ from vit_jax.data import label_index, streams
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
+from vit_jax.evals.classification import CLASSIFICATION
+from vit_jax.evals.frozen import FROZEN, FrozenConfig
+from vit_jax.learning import losses
+from vit_jax.learning.feed import BadImages, Feed, local_rows
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
 from vit_jax.run.parts.device_cache import TRAIN_SUFFIX, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
-from vit_jax.training import objective
-from vit_jax.training.evals.classification import CLASSIFICATION
-from vit_jax.training.evals.frozen import FROZEN, FrozenConfig
-from vit_jax.training.feed import BadImages, Feed, local_rows
 from vit_jax.weights import external
 
 SYNTHETIC = "synthetic"
@@ -173,7 +173,7 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
     name = where.removesuffix(TRAIN_SUFFIX).removeprefix("evals.")
     c, input = config.evals[name], config.input
     batch_size = _batch_size(name, config)
-    arrays = objective.batch_layout(
+    arrays = losses.batch_layout(
         mesh,
         batch_size=batch_size,
         image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),

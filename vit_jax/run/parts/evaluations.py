@@ -16,17 +16,17 @@ from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL
+from vit_jax.evals import KINDS, Evals
+from vit_jax.evals.classification import CLASSIFICATION, Scores
+from vit_jax.evals.frozen import FeatureCache
+from vit_jax.evals.kind import EvalInputs, SplitReader
+from vit_jax.evals.pictures import Shown
+from vit_jax.learning.clock import Cadence, EarlyStopping
+from vit_jax.learning.losses import Objective
+from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.updates import ema_decay
-from vit_jax.training.clock import Cadence, EarlyStopping
-from vit_jax.training.evals import KINDS, Evals
-from vit_jax.training.evals.classification import CLASSIFICATION, Scores
-from vit_jax.training.evals.frozen import FeatureCache
-from vit_jax.training.evals.kind import EvalInputs, SplitReader
-from vit_jax.training.evals.pictures import Shown
-from vit_jax.training.objective import Objective
-from vit_jax.training.state import EMA_ENDING
 
 
 def evals(

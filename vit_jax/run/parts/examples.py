@@ -21,7 +21,7 @@ from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.records import FileCache
 from vit_jax.data.streams import Stream
-from vit_jax.methods import SUPERVISED
+from vit_jax.learning.methods import SUPERVISED
 from vit_jax.run.parts.device_cache import DEVICE
 from vit_jax.run.parts.preprocessing import image_size
 

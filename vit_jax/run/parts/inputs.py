@@ -12,15 +12,15 @@ from jax.sharding import Mesh
 
 from vit_jax.config import InputConfig, MeshConfig, RunConfig
 from vit_jax.data import streams
+from vit_jax.learning import losses
+from vit_jax.learning.feed import Feed, local_rows
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.method import view_names
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import device_cache
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.examples import in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size, view_sizes
-from vit_jax.training import objective
-from vit_jax.training.feed import Feed, local_rows
-from vit_jax.training.method import view_names
-from vit_jax.training.objective import Batch
 
 if TYPE_CHECKING:
     from vit_jax.data.pipeline import Batches, Fault
@@ -42,7 +42,7 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     """Shapes and shardings of a training batch."""
     c = config.input
     check_batch(config, mesh)
-    return objective.batch_layout(
+    return losses.batch_layout(
         mesh,
         batch_size=c.batch_size,
         image_size=image_size(c.preprocess, "input.preprocess"),

@@ -12,12 +12,12 @@ from vit_jax.config import InitConfig, LoraConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.methods import SUPERVISED
+from vit_jax.learning.method import Method, Sizes
+from vit_jax.learning.methods import SUPERVISED
 from vit_jax.models.adapters import Adapters, add
 from vit_jax.nn.kernels.choice import XLA
 from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
-from vit_jax.training.method import Method, Sizes
 from vit_jax.weights.loading import describe
 
 

@@ -11,19 +11,19 @@ from vit_jax.config import LogConfig, RunConfig
 from vit_jax.core import class_names, errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
+from vit_jax.learning.clock import Clock
+from vit_jax.learning.feed import SKIPPED_IMAGES, Feed, SkippedImages
+from vit_jax.learning.loggers import Logger, RunLog
+from vit_jax.learning.loggers.mlflow_runs import MLflow, check_experiment
+from vit_jax.learning.loggers.tensorboard import TensorBoard
+from vit_jax.learning.loggers.weights_and_biases import WeightsAndBiases, check_project
+from vit_jax.learning.method import Teacher
 from vit_jax.parallel.products import Products
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.store.workdir import MayDiffer, WorkdirRecord, check_workdir
-from vit_jax.training.clock import Clock
-from vit_jax.training.feed import SKIPPED_IMAGES, Feed, SkippedImages
-from vit_jax.training.loggers import Logger, RunLog
-from vit_jax.training.loggers.mlflow_runs import MLflow, check_experiment
-from vit_jax.training.loggers.tensorboard import TensorBoard
-from vit_jax.training.loggers.weights_and_biases import WeightsAndBiases, check_project
-from vit_jax.training.method import Teacher
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)

@@ -11,8 +11,8 @@ from vit_jax.core import synsets
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
+from vit_jax.learning.method import Teacher
 from vit_jax.run.parts.pins import of_field
-from vit_jax.training.method import Teacher
 from vit_jax.weights import external
 
 _HEADLESS = (

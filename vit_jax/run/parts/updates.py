@@ -13,19 +13,19 @@ from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
+from vit_jax.learning.losses import Objective
+from vit_jax.learning.method import Method, Sizes, Teacher, count_products
+from vit_jax.learning.optim import optimizers, patterns, schedules
+from vit_jax.learning.state import StateLayout, state_layout
+from vit_jax.learning.step import make_update
 from vit_jax.nn.kernels.choice import AUTO, check_devices
 from vit_jax.nn.stack import OFFLOAD_MEMORY
-from vit_jax.optim import optimizers, patterns, schedules
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts.durations import Durations, make_durations
 from vit_jax.run.parts.examples import class_frequencies
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.preprocessing import view_sizes
 from vit_jax.run.parts.teachers import teacher
-from vit_jax.training.method import Method, Sizes, Teacher, count_products
-from vit_jax.training.objective import Objective
-from vit_jax.training.state import StateLayout, state_layout
-from vit_jax.training.step import make_update
 
 BALANCED = "balanced"  # of loss.class_weights
 LEAST_ALPHA = 1e-6  # for mixup and CutMix

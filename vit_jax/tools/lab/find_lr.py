@@ -25,13 +25,13 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import charts, style, tiles
+from vit_jax.learning.updates import lower_update
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
 from vit_jax.run.session import initial_state
 from vit_jax.store import workdir
 from vit_jax.tools.look.preview import save
-from vit_jax.training.updates import lower_update
 
 SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
 DIVERGED = 4.0  # times the best mean so far, as in fastai

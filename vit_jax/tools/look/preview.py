@@ -18,12 +18,12 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
+from vit_jax.learning import step as steps
+from vit_jax.learning.method import view_names
 from vit_jax.run.build import check_folders
 from vit_jax.run.parts import examples, inputs, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.store import workdir
-from vit_jax.training import step as steps
-from vit_jax.training.method import view_names
 
 MOST_LABELS = 3  # under an image
 VIEW_GAP = 2  # pixels between views of an image

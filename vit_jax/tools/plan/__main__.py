@@ -25,7 +25,7 @@ from vit_jax.config import RunConfig, TotalConfig
 from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
-from vit_jax.methods import SUPERVISED
+from vit_jax.learning.methods import SUPERVISED
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run.announce import forward
 from vit_jax.tools.plan import topology

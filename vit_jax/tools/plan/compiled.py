@@ -23,6 +23,9 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, write_text
+from vit_jax.learning.losses import Batch, batch_layout
+from vit_jax.learning.state import StateLayout
+from vit_jax.learning.updates import lower_update
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
@@ -30,9 +33,6 @@ from vit_jax.run.parts import examples, preprocessing, updates
 from vit_jax.tools.plan import hlo as hlo_text
 from vit_jax.tools.plan import topology as topologies
 from vit_jax.tools.plan.hlo import kernel_secs, kernels, mega_cycles, sent_bytes
-from vit_jax.training.objective import Batch, batch_layout
-from vit_jax.training.state import StateLayout
-from vit_jax.training.updates import lower_update
 
 # The code that figures depend on, beside the program.
 _READERS = (__file__, topologies.__file__, hlo_text.__file__, chips.__file__)

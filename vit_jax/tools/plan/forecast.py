@@ -14,6 +14,8 @@ from jax.sharding import Mesh
 from vit_jax.config import InputConfig, RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, device_bytes, total_bytes
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
@@ -27,8 +29,6 @@ from vit_jax.tools.plan.compiled import (
     lower,
     planned_step,
 )
-from vit_jax.training.objective import Batch
-from vit_jax.training.state import StateLayout, device_bytes, total_bytes
 
 # Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
 MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}

@@ -19,6 +19,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError, nearest
+from vit_jax.learning.state import EMA_ENDING
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.study import page, points, results
@@ -30,7 +31,6 @@ from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import PointProgress
 from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.training.state import EMA_ENDING
 
 DEFAULT_LAW = "M2"
 TRAININGS = "trainings"  # the sweep's folder, in the study's

@@ -24,9 +24,9 @@ from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, renamed, strict
+from vit_jax.evals import KINDS
 from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
-from vit_jax.training.evals import KINDS
 
 FILE = "sweep.json"
 CONFIG, SEED = "config", "seed"  # the axis of config files, and of seeds

@@ -19,10 +19,10 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.core.tables import csv_text
+from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED
 from vit_jax.tools.lab.sweep.grid import SEED, Point
-from vit_jax.training.clock import stopped
 
 CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
 EARLY = ("metric", "mode", "patience", "min_delta")

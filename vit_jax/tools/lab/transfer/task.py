@@ -24,11 +24,11 @@ from vit_jax.data import label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
+from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, MAX_NAMED, SEED, SweepGrid, numbers_of
-from vit_jax.training.state import EMA_ENDING
 
 CHOOSE, FINAL = "choose", "final"  # the folders of the sweeps
 HELD_OUT = "held_out"  # the evaluation on the held-out part

@@ -1,0 +1,419 @@
+import dataclasses
+import itertools
+import json
+import re
+import socket
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.conftest import ListSource, encode, photo_like
+from vit_jax.core import waiting
+from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.waiting import waiting_for
+from vit_jax.data import decoded, pipeline, streams
+from vit_jax.data.ops import table as ops
+from vit_jax.data.source import Example
+from vit_jax.learning import losses
+from vit_jax.learning.feed import (
+    SKIPPED_IMAGES,
+    BadImages,
+    CachedSet,
+    Feed,
+    SkippedImages,
+    local_rows,
+)
+from vit_jax.parallel import mesh as meshes
+from vit_jax.train import train
+
+
+class Batches:
+    """A pipeline that gives the batches of a list and counts how often it was closed."""
+
+    def __init__(self, *items):
+        self.items, self.closed = items, 0
+
+    def __iter__(self):
+        for item in self.items:
+            if isinstance(item, Exception):
+                raise item
+            yield {
+                "x": np.full(2, item, np.float32),
+                "weight": np.array([1, 0], np.float32),
+                "index": np.array([5, -1 if item else 6]),
+            }
+
+    def bad_image(self, index):
+        return f"{index}.jpg: broken"
+
+    def close(self):
+        self.closed += 1
+
+
+LAYOUT = {
+    "x": jax.ShapeDtypeStruct(
+        (2,), jnp.float32, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
+}
+
+
+def feed_of(batches, timeout_secs=60, **more):
+    return Feed(batches, LAYOUT, timeout_secs=timeout_secs, **more)
+
+
+def test_gives_batches_in_order_then_ends():
+    batches = Batches(0, 1, 2, 3)
+    with feed_of(batches) as feed:
+        assert [float(b["x"][0]) for b in feed] == [0, 1, 2, 3]
+        assert list(feed) == []
+        assert feed.skipped_images == 1  # weight 0 at an index; padding has none
+        assert feed.bad_images.untold() == ["6.jpg: broken"]
+        assert feed.bad_images.untold() == []
+        assert feed.wait_secs > 0
+    assert batches.closed == 1
+
+
+def test_a_bad_image_is_named_once():
+    """An image is named once even if it returns, in this feed or the next one of the same data."""
+    bad_images = BadImages()
+    for _ in range(2):
+        with feed_of(Batches(0, 0, 1, 0), bad_images=bad_images) as feed:
+            next(feed)
+            assert bad_images.files == ["6.jpg: broken"]  # as soon as its batch is handed out
+            list(feed)
+            assert feed.skipped_images == 3
+    assert bad_images.untold() == ["6.jpg: broken"]
+
+
+def test_an_error_is_raised_where_batches_are_requested():
+    with feed_of(Batches(0, UserError("a.jpg is broken"))) as feed:
+        next(feed)
+        for _ in range(2):
+            with pytest.raises(UserError, match=r"a.jpg is broken"):
+                next(feed)
+
+
+def test_can_be_closed_before_its_end():
+    batches = Batches(*range(1000))
+    with feed_of(batches) as feed:
+        next(feed)
+    assert batches.closed == 1
+    assert not feed._thread.is_alive()
+
+
+def test_each_process_holds_the_rows_of_its_devices(run_python):
+    """Rows need not be neighbours, and several devices may hold the same ones."""
+    code = """
+import jax, numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+from vit_jax.learning.feed import Feed, local_rows
+
+devices = np.array(jax.devices())[[0, 4, 2, 6, 1, 5, 3, 7]].reshape(4, 2)
+mesh = Mesh(devices, ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+layout = jax.ShapeDtypeStruct((8, 3), np.float32, sharding=NamedSharding(mesh, P("data")))
+np.testing.assert_array_equal(local_rows(layout), np.arange(8))
+
+class Half:  # as a process with every second pair of devices sees it
+    addressable = [devices[i, j] for i in (0, 2) for j in (0, 1)]
+    def addressable_devices_indices_map(self, shape):
+        return {d: i for d, i in layout.sharding.devices_indices_map(shape).items()
+                if d in self.addressable}
+
+half = type("L", (), {"sharding": Half(), "shape": (8, 3)})
+np.testing.assert_array_equal(local_rows(half), [0, 1, 4, 5])
+
+x = np.arange(24, dtype=np.float32).reshape(8, 3)
+class Batches:
+    def __iter__(self):
+        yield {"x": x, "weight": np.ones(8, np.float32), "index": np.arange(8)}
+    def close(self): pass
+with Feed(Batches(), {"x": layout}, timeout_secs=60) as feed:
+    np.testing.assert_array_equal(next(feed)["x"], x)
+"""
+    done = run_python("-c", code, devices=8)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_batch_names_host_and_file(monkeypatch):
+    monkeypatch.setattr("vit_jax.learning.feed.CLOSING_SECS", 0.1)
+    free = threading.Event()
+
+    class Hanging(Batches):
+        def __iter__(self):
+            with waiting_for(lambda: "/data/a.png"):
+                free.wait()
+            return iter(())
+
+    batches = Hanging()
+    with feed_of(batches, timeout_secs=0.2) as feed, pytest.raises(UserError) as error:
+        next(feed)
+    assert socket.gethostname() in str(error.value)
+    assert "input.timeout_secs" in str(error.value)
+    assert re.search(r"/data/a.png, for \d+ s", str(error.value))
+    assert waiting.any_abandoned()
+    free.set()
+    feed._thread.join()
+    assert batches.closed == 1
+    assert not waiting.any_abandoned()
+
+
+EXAMPLES = 37  # divides over nothing
+READ = {"max_image_pixels": 10**6, "threads": 1}
+PREPROCESS = "decode|pad_crop(8, 2)|flip_lr"
+
+
+class WeightedSource(ListSource):
+    """Images of 8 x 8; number 5 is a bad one."""
+
+    weighted = True
+
+    def __init__(self):
+        images = [encode(photo_like(8, 8, seed=i)) for i in range(EXAMPLES)]
+        images[5] = images[5][:-20]
+        labels = [(i % 10,) if i % 3 else (1, 2) for i in range(EXAMPLES)]
+        weights = [(0.5,) if i % 3 else (1.0, 0.25) for i in range(EXAMPLES)]
+        three = zip(images, labels, weights, strict=True)
+        super().__init__([Example(image, labels, weights=w) for image, labels, w in three])
+
+
+def batches(*, batch_size, is_divided, mesh):
+    """The batches of two epochs from step 1 on, and of an evaluation: (from devices, the host's)"""
+    source, skip = WeightedSource(), {"on_bad_image": "skip"}
+    preprocess = ops.parse(PREPROCESS)
+    first = preprocess.before_random()
+    stored = decoded.decode(source, first, **READ, **skip, progress=lambda done, total: None)
+    layout = losses.batch_layout(
+        mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
+    )
+    cached = CachedSet(stored, preprocess.on_device(), layout, is_divided=is_divided)
+    rows = local_rows(layout["weight"])
+    order = {"batch_size": batch_size, "rows": rows}
+    training = {**order, "seed": 3, "start_step": 1, "stream": streams.shuffled(EXAMPLES, seed=3)}
+    number = 2 * EXAMPLES // batch_size
+    choose = streams.train_slots(training["stream"], rows, batch_size, 3)
+    on_host = pipeline.train_batches(source, PREPROCESS, **training, **READ, **skip)
+    with cached.feed(choose, itertools.count(1), timeout_secs=60) as feed, on_host:
+        yield from itertools.islice(zip(feed, on_host, strict=True), number)
+        assert feed.skipped_images == on_host.num_bad > 0
+        assert [on_host.bad_image(5)] == feed.bad_images.untold()
+    on_host = pipeline.eval_batches(source, PREPROCESS, **order, **READ, **skip)
+    choose, last = streams.eval_slots(rows, batch_size), -(-EXAMPLES // batch_size)
+    with cached.feed(choose, range(last), timeout_secs=60) as feed, on_host:
+        yield from zip(feed, on_host, strict=True)
+
+
+def compare(**how):
+    """Raises unless the batches are equal; returns their number."""
+    number = 0
+    for ours, theirs in batches(**how):
+        assert ours.keys() == theirs.keys() - {"index"}
+        for name, array in ours.items():
+            assert array.dtype == theirs[name].dtype
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        number += 1
+    return number
+
+
+def test_batches_are_those_of_the_host():
+    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
+    assert compare(batch_size=16, is_divided=False, mesh=mesh) == 4 + 3
+
+
+ON_EIGHT = """
+from tests.learning.feed_test import compare
+from vit_jax.parallel import mesh as meshes
+for name, sizes in {"whole": (1, 2, 1, 4), "divided": (2, 2, 2, 1)}.items():
+    mesh = meshes.make_mesh(**dict(zip(("replica", "data", "fsdp", "tensor"), sizes)))
+    assert compare(batch_size=16, is_divided=name == "divided", mesh=mesh) == 7
+"""
+
+
+def test_on_eight_devices_too(run_python):
+    ended = run_python("-c", ON_EIGHT, devices=8)
+    assert ended.returncode == 0, ended.stderr
+
+
+# --- bad images are named, counted across restarts, and end a run when there are too many
+
+
+def counter(**changed):
+    fields = {"before": 3.0, "step": 10, "batch_size": 4, "num_examples": 40, "max_fraction": 0.1}
+    return SkippedImages(BadImages(), **(fields | changed))
+
+
+def settle(skipped, *counts):
+    for count in counts:
+        skipped.add({"skipped_images": count})
+    return skipped.commit(skipped.uncommitted)
+
+
+def test_counts_continue_across_restarts():
+    skipped = counter()
+    assert settle(skipped) == {}
+    assert settle(skipped, 0, 1, 2) == {SKIPPED_IMAGES: 6}
+    assert settle(skipped, 0) == {}
+    assert skipped.row() == {SKIPPED_IMAGES: 6}
+
+
+def test_a_share_of_an_epoch_is_too_much():
+    """Ten steps per epoch, of whose 40 examples four may be bad."""
+    skipped = counter()
+    settle(skipped, *[1, 1, 1, 1, 0, 0, 0, 0, 0, 0], *[2, 2])
+    with pytest.raises(UserError) as error:
+        settle(skipped, 1)
+    assert str(error.value).startswith(
+        "5 bad images were skipped in epoch 3 up to step 23, more than input.max_bad_fraction=0.1 "
+        "of its 40 examples."
+    )
+    settle(counter(max_fraction=1.0), *[3] * 10)
+
+
+def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():
+    """60 examples, 10 of them bad, in batches of 16: the fourth has four of the next epoch."""
+    a_sixth = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
+    settle(counter(**a_sixth), 2, 3, 3, 5)
+    with pytest.raises(UserError, match="15 bad images were skipped in epoch 1 up to step 4"):
+        settle(counter(**a_sixth), 3, 3, 3, 6)
+
+
+def test_a_batch_without_a_good_image_is_too_much():
+    with pytest.raises(UserError, match=r"All 4 images of step 12 are bad"):
+        settle(counter(max_fraction=1.0), 3, 4)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """`images(2)`: overrides for 2 x 8 images, of which two of each class are empty files."""
+
+    def make(bad):
+        for split in ("train", "test"):
+            for name in ("a", "b"):
+                folder = tmp_path / "images" / split / name
+                folder.mkdir(parents=True)
+                for i in range(8):
+                    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / f"{i}.png")
+                for i in range(bad):
+                    (folder / f"{i}.png").write_bytes(b"")
+        return [
+            "input.source=image_folder", f"input.data_dir={tmp_path / 'images'}",
+            "input.num_examples=none", "input.num_classes=none", "input.batch_size=4",
+            "input.on_bad_image=skip",
+        ]  # fmt: skip
+
+    return make
+
+
+def counts(workdir):
+    rows = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {row["step"]: row[SKIPPED_IMAGES] for row in rows if SKIPPED_IMAGES in row}
+
+
+class StopAfter:
+    """A stop signal that comes at a given look."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def __bool__(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    def __str__(self):
+        return "SIGTERM"
+
+
+@pytest.mark.slow
+def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, images, capsys):
+    """16 examples, 2 of them bad: four steps see both, in any order."""
+    config = tiny_run(
+        *images(1), "input.max_bad_fraction=0.2", "total.steps=12", "log.every_steps=5",
+        "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=4",
+    )  # fmt: skip
+    train(config, tmp_path / "straight")
+    output = capsys.readouterr().out
+    files = re.findall(r"^skipped  (.*): the file is empty$", output, re.MULTILINE)
+    expected = [f"{tmp_path}/images/{s}/{c}/0.png" for s in ("train", "test") for c in "ab"]
+    assert sorted(files) == sorted(expected)
+    assert "skipped  bad images 6 times" in output
+    straight = counts(tmp_path / "straight")
+    assert straight[12] == 6
+
+    with pytest.raises(Preempted):
+        train(config, tmp_path / "resumed", stop=StopAfter(13))
+    # Another limit does not make it another run.
+    free = dataclasses.replace(config.input, max_bad_fraction=0.5)
+    train(dataclasses.replace(config, input=free), tmp_path / "resumed")
+    resumed = counts(tmp_path / "resumed")
+    assert {step: resumed[step] for step in straight} == straight
+
+
+def test_an_all_bad_data_set_ends_the_run(tmp_path, tiny_run, images):
+    config = tiny_run(*images(8), "input.max_bad_fraction=1", "log.every_steps=2")
+    with pytest.raises(UserError, match=r"All 4 .* step 1 are bad\. The first: .*png: the "):
+        train(config, tmp_path / "run")
+    assert not list((tmp_path / "run/checkpoints").glob("[0-9]*"))
+
+
+def test_too_many_bad_images_end_the_run(tmp_path, tiny_run, images):
+    with pytest.raises(UserError, match=r"more than input\.max_bad_fraction=0\.1 of its 16"):
+        train(tiny_run(*images(2)), tmp_path / "run")
+
+
+# --- a disk that hangs during a run: the command ends, and names the file and host
+
+
+# Once the folder is listed, a named pipe without a writer replaces an image.
+PROGRAM = """
+import os, runpy, sys
+from vit_jax.data.sources.image_folder import ImageFolder
+
+listed = ImageFolder.__init__
+
+def list_then_hang(self, data_dir, split, **options):
+    listed(self, data_dir, split, **options)
+    if split == os.environ["HANGS"]:
+        os.unlink(self._paths[2])
+        os.mkfifo(self._paths[2])
+        print("pipe", self._paths[2])
+
+ImageFolder.__init__ = list_then_hang
+runpy.run_module("vit_jax.train", run_name="__main__", alter_sys=True)
+"""
+
+CONFIG = """
+def get_config(arg=None):
+    return {
+        "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2},
+        "input": {"source": "image_folder", "preprocess": "decode|resize(8)", "batch_size": 4,
+                  "timeout_secs": 10},
+        "total": {"steps": 3},
+        "evals": {"val": {"split": "val", "preprocess": "decode|resize(8)"}},
+        "log": {"tensorboard": False},
+    }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_command_ends_and_names_file_and_host(tmp_path, run_python, split):
+    for folder in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(3):
+            image = Image.fromarray(np.full((8, 8, 3), 60 * i, np.uint8))
+            image.save(tmp_path / folder / f"{i}.png")
+    (tmp_path / "config.py").write_text(CONFIG)
+    done = run_python(
+        "-c", PROGRAM, "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run"),
+        f"--config.input.data_dir={tmp_path}",
+        HANGS=split,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (pipe,) = [line for line in done.stdout.splitlines() if line.startswith("pipe ")]
+    assert f"{pipe.removeprefix('pipe ')} (example 2), for " in done.stderr
+    assert socket.gethostname() in done.stderr
+    assert "input.timeout_secs" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,129 @@
+import io
+
+import jax
+import numpy as np
+import pytest
+from etils import epath
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.util import tensor_util
+
+from vit_jax.core.errors import UserError
+from vit_jax.learning.histograms import Histogram
+from vit_jax.learning.loggers import RunLog, write_parameters
+from vit_jax.learning.loggers.tensorboard import TensorBoard
+
+
+def test_scalars_and_histograms_are_read_back(tmp_path):
+    writer = TensorBoard(epath.Path(tmp_path), start_step=0)
+    writer.write(7, {"train/loss": 0.5})
+    edges, counts = np.array([-1.0, 0.0, 0.5, 2.0]), np.array([3, 0, 4])
+    writer.write_histograms(7, {"gradients/head/bias": Histogram(counts, edges)})
+    writer.close(None)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (loss,) = events.Tensors("train/loss")
+    assert (loss.step, tensor_util.make_ndarray(loss.tensor_proto)) == (7, 0.5)
+    (histogram,) = events.Tensors("gradients/head/bias")
+    assert histogram.step == 7
+    rows = tensor_util.make_ndarray(histogram.tensor_proto)
+    np.testing.assert_array_equal(rows, np.stack([edges[:-1], edges[1:], counts], axis=1))
+    plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
+    assert plugin == "histograms"
+
+
+def write_rows(folder, *, start, end):
+    writer = TensorBoard(epath.Path(folder), start_step=start)
+    for step in range(start + 1, end + 1):
+        writer.write(step, {"train/loss": float(step)})
+    writer.close(None)
+
+
+def test_rows_after_the_restored_step_are_written_once(tmp_path):
+    """As after kill -9 at step 5, twice, with a checkpoint of step 3."""
+    write_rows(tmp_path, start=0, end=5)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-10])  # killed while it wrote
+    write_rows(tmp_path, start=3, end=5)
+    write_rows(tmp_path, start=3, end=4)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in events.Tensors("train/loss")] == [1, 2, 3, 4]
+
+
+def test_rows_before_a_checkpoint_survive_a_kill(tmp_path):
+    """`flush` comes before each save."""
+    log = RunLog(
+        epath.Path(tmp_path),
+        writers=[TensorBoard(epath.Path(tmp_path), start_step=0)],
+        start_step=0,
+        profile=None,
+    )
+    for step in (1, 2):
+        log.write(step, {"train/loss": float(step)})
+    log.flush()
+    events = EventAccumulator(str(tmp_path)).Reload()  # as the file is now
+    assert [event.step for event in events.Tensors("train/loss")] == [1, 2]
+    log.__exit__(None, None, None)
+
+
+def test_a_tensorboard_that_is_open_drops_rows_after_the_restored_step(tmp_path):
+    """It has read rows before the resumed run deletes them."""
+    write_rows(tmp_path, start=0, end=5)
+    tensorboard = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    assert len(tensorboard.Tensors(".", "train/loss")) == 5
+    write_rows(tmp_path, start=3, end=4)
+    tensorboard.Reload()
+    assert [event.step for event in tensorboard.Tensors(".", "train/loss")] == [1, 2, 3, 4]
+
+
+def test_event_files_of_other_programs_stay(tmp_path):
+    other = tmp_path / "events.out.tfevents.1.other"
+    other.write_bytes(b"\3" + bytes(11) + b"\xff\xff\xff" + bytes(20))
+    write_rows(tmp_path, start=0, end=1)
+    assert len(other.read_bytes()) == 35
+
+
+def png(colour):
+    out = io.BytesIO()
+    Image.new("RGB", (3, 2), colour).save(out, "PNG")
+    return out.getvalue()
+
+
+def test_pictures_are_read_back(tmp_path):
+    writer = TensorBoard(epath.Path(tmp_path), start_step=0)
+    writer.write_pictures(7, {"look/filters": png("red")})
+    writer.close(None)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (found,) = events.Tensors("look/filters")
+    width, height, data = tensor_util.make_ndarray(found.tensor_proto)
+    assert (found.step, width, height, data) == (7, b"3", b"2", png("red"))
+    assert events.SummaryMetadata("look/filters").plugin_data.plugin_name == "images"
+
+
+def test_pictures_after_the_restored_step_go(tmp_path):
+    make = lambda step: RunLog(epath.Path(tmp_path), writers=(), start_step=step, profile=None)
+    with make(0) as log:
+        for step in (2, 4):
+            log.write(step, {"x": 1.0}, {"look/filters": png("red"), "look/rollout": png("blue")})
+    with make(2) as log:
+        log.write(3, {"x": 1.0}, {"look/filters": png("green")})
+    files = {str(f.relative_to(tmp_path)): f.read_bytes() for f in tmp_path.rglob("*.png")}
+    assert files == {
+        "pictures/look/filters/2.png": png("red"),
+        "pictures/look/rollout/2.png": png("blue"),
+        "pictures/look/filters/3.png": png("green"),
+    }
+
+
+def test_pictures_that_cannot_be_written_give_a_message(tmp_path):
+    (tmp_path / "pictures").write_text("")
+    log = RunLog(epath.Path(tmp_path), writers=(), start_step=0, profile=None)
+    with pytest.raises(UserError, match=r"filters/1\.png cannot be written: .*Make room"):
+        log.write(1, {"x": 1.0}, {"look/filters": png("red")})
+
+
+def test_parameters_that_cannot_be_written_give_a_message(tmp_path):
+    (tmp_path / "parameters.txt").mkdir()
+    params = {"head": {"bias": jax.numpy.zeros(3)}}
+    with pytest.raises(UserError, match=r"parameters\.txt cannot be written: .*directory\. Delete"):
+        write_parameters(epath.Path(tmp_path), params)

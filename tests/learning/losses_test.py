@@ -1,0 +1,189 @@
+import json
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tools.prepare.conftest import jpeg
+from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.draw import contact_sheet
+from vit_jax.learning import losses
+from vit_jax.run.parts import eval_data, examples, inputs, updates
+from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.tools.look import preview
+from vit_jax.tools.prepare import records
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
+from vit_jax.train import train
+
+ROUNDING = 1e-6  # relative; a few float32 operations
+
+LOGITS = np.array([[2.0, -1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0], [30.0, -30.0, 5.0, 1.0]])
+
+
+def numpy_softmax_loss(logits, targets):
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return -(targets * log_p).sum(-1)
+
+
+def test_multi_hot():
+    labels = jnp.array([[2, -1, -1], [0, 3, -1], [1, 1, -1], [-1, -1, -1]])
+    np.testing.assert_array_equal(
+        losses.multi_hot(labels, 4), [[0, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]]
+    )
+
+
+def test_weights_of_labels():
+    """A label listed twice has the larger weight; one of weight 0 is not a label."""
+    labels = jnp.array([[2, 0, -1], [1, 1, 3], [3, -1, -1]])
+    weights = jnp.array([[0.25, 1, 0], [0.5, 0.75, 0], [0, 0, 0]])
+    targets = losses.multi_hot(labels, 4, weights)
+    np.testing.assert_array_equal(targets, [[1, 0, 0.25, 0], [0, 0.75, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(
+        losses.multi_hot(labels, 4, jnp.ones([3, 3])), losses.multi_hot(labels, 4)
+    )
+    divided = np.array([[0.8, 0, 0.2, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_allclose(
+        losses.softmax_cross_entropy(jnp.array(LOGITS), targets),
+        numpy_softmax_loss(LOGITS, divided),
+        rtol=ROUNDING,
+    )
+
+
+def test_smoothing_keeps_the_sum_of_a_row():
+    targets = jnp.array([[0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(
+        losses.smooth_labels(targets, 0.2),
+        [[0.05, 0.85, 0.05, 0.05], [0.9, 0.9, 0.1, 0.1], [0, 0, 0, 0]],
+        rtol=ROUNDING,
+    )
+    np.testing.assert_array_equal(losses.smooth_labels(targets, 0.0), targets)
+
+
+def test_softmax_of_one_label():
+    targets = np.eye(4)[[0, 1, 2]]
+    np.testing.assert_allclose(
+        losses.softmax_cross_entropy(jnp.array(LOGITS), targets),
+        numpy_softmax_loss(LOGITS, targets),
+        rtol=ROUNDING,
+    )
+
+
+def test_softmax_of_several_labels_targets_their_uniform_distribution():
+    targets = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    even = np.array([[0.5, 0.5, 0, 0], [0, 1 / 3, 1 / 3, 1 / 3], [0, 0, 0, 0]])
+    np.testing.assert_allclose(
+        losses.softmax_cross_entropy(jnp.array(LOGITS), targets),
+        numpy_softmax_loss(LOGITS, even),
+        rtol=ROUNDING,
+    )
+
+
+def test_sigmoid_is_summed_over_classes():
+    targets = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.3, 0.0, 0.7, 0.0]])
+    yes, no = np.logaddexp(0, -LOGITS), np.logaddexp(0, LOGITS)  # -log p, -log(1 - p)
+    expected = (targets * yes + (1 - targets) * no).sum(-1)
+    loss = losses.sigmoid_cross_entropy(jnp.array(LOGITS), targets)
+    np.testing.assert_allclose(loss, expected, rtol=ROUNDING)
+
+
+def test_sigmoid_at_the_head_bias_of_the_recipes():
+    """ln(1 + e^10) for the label, ln(1 + e^-10) for each of the other 21,842 classes."""
+    logits = jnp.full((1, 21843), -10.0)
+    loss = losses.sigmoid_cross_entropy(logits, losses.multi_hot(jnp.array([[7]]), 21843))
+    np.testing.assert_allclose(loss, [np.logaddexp(0, 10) + 21842 * np.exp(-10)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_large_logits_stay_finite_and_bfloat16_is_widened(name):
+    loss = losses.LOSSES[name](jnp.array([[1e4, -1e4]], jnp.bfloat16), jnp.array([[0.0, 1.0]]))
+    assert loss.dtype == jnp.float32 and loss.shape == (1,) and np.isfinite(loss).all()
+
+
+# --- label weights, from a list to a training step
+
+
+ENTRIES = [
+    {"image": "0.jpg", "labels": [0, 1], "weights": [0.5, 0.25]},
+    {"image": "1.jpg", "labels": [2], "weights": [0.125]},
+    {"image": "2.jpg", "labels": [3, 4]},
+]
+WEIGHTS = [[0.5, 0.25, 0, 0, 0], [0, 0, 0.125, 0, 0], [0, 0, 0, 1, 1]]
+
+
+@pytest.fixture
+def run_on(tmp_path, tiny_run):
+    """`run_on(entries, "loss.kind=sigmoid", ...)`: a tiny run on a set of these entries."""
+
+    def make(entries, *overrides):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for number in range(len(entries)):
+            (folder / f"{number}.jpg").write_bytes(jpeg(number))
+        (folder / "list.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
+        request = CollectionRequest(str(folder), num_classes=5)
+        data_set = prepared(records.collection(request), folder / "out", PrepareOptions())
+        return tiny_run(
+            "input.source=tfds", f"input.data_dir={data_set.folder}", "input.num_examples=none",
+            "input.num_classes=none", "input.batch_size=3", "evals.own.split=train",
+            "evals.own.preprocess=decode|resize(8)", *overrides,
+        )  # fmt: skip
+
+    return make
+
+
+def targets(config):
+    """Targets of the first training batch and of the evaluation's, on the devices."""
+    source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
+    objective = updates.objective(config, num_classes=source.num_classes)
+    classes = ModelClasses(source.num_classes, source.class_names)
+    layout = inputs.batch_layout(config, source, mesh)
+    evaluated, _ = eval_data.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
+    with inputs.train_feed(config, source, layout, start_step=0) as trained, evaluated:
+        for feed in (trained, evaluated):
+            rows = np.asarray(objective.inputs(next(feed))[1])
+            yield sorted(rows.tolist(), reverse=True)
+
+
+def test_targets_are_the_weights(run_on):
+    expected = sorted(WEIGHTS, reverse=True)
+    assert list(targets(run_on(ENTRIES))) == [expected] * 2
+    ones = sorted(np.sign(WEIGHTS).tolist(), reverse=True)
+    assert list(targets(run_on(ENTRIES, "input.label_weights=false"))) == [ones] * 2
+
+
+def test_the_preview_shows_them(run_on, monkeypatch):
+    sheets = []
+    monkeypatch.setattr(contact_sheet, "draw", lambda titles, cells: sheets.append(cells))
+    preview.preview(run_on(ENTRIES), "weighted", step=1, max_images=3)
+    assert sorted(cell.labels for cell in sheets[0]) == [
+        [("0", ": 0.500"), ("1", ": 0.250")],
+        [("2", ": 0.125")],
+        [("3", ""), ("4", "")],
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_without_weights_equals_one_on_a_set_without(
+    tmp_path, run_on, capsys, quick_compilation
+):
+    plain = [{key: e[key] for key in ("image", "labels")} for e in ENTRIES]
+    params, losses = {}, {}
+    for name, entries, override in (
+        ("weights", ENTRIES, "input.label_weights=true"),
+        ("ignored", ENTRIES, "input.label_weights=false"),
+        ("none", plain, "input.label_weights=true"),
+    ):
+        config = run_on(entries, override, "loss.kind=sigmoid", "total.steps=4")
+        state = train(config, tmp_path / name)
+        params[name] = jax.tree.leaves(jax.device_get(state.params))
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
+        announced = "5 classes, weighted labels" in capsys.readouterr().out
+        assert announced == (name == "weights")
+    assert losses["ignored"] == losses["none"]
+    for one, other in zip(params["ignored"], params["none"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    trained, evaluated = losses["weights"][-2:]
+    assert trained != losses["none"][-2] and evaluated != losses["none"][-1]

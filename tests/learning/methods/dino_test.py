@@ -1,0 +1,197 @@
+"""Self-distillation: what it refuses, its masks, centres, warnings, and small views' positions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.learning.methods.runs_test import RANDOM, rows, run
+from vit_jax import models
+from vit_jax.core.errors import UserError
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.learning.methods import dino, masking
+from vit_jax.learning.methods.dino import DINO
+from vit_jax.nn import posemb
+from vit_jax.run.build import Run
+from vit_jax.store import checkpoint_dir
+from vit_jax.train import train
+
+LARGE, SMALL = RANDOM.format(16, 0.4), RANDOM.format(8, 0.1)
+BIT = ("model.width=none", "model.depth=none", "model.mlp_dim=none", "model.num_heads=none")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["input.views=[]"], r"two large views .*size of input\.preprocess, \(16, 16\), but it is"),
+        ([f"input.views=['{SMALL}']"], r"but it begins with \(8, 8\)"),
+        ([f"input.views=['{LARGE}','{RANDOM.format(20, 0.1)}']"], r"crops of \(20, 20\), larger"),
+        ([f"input.views=['{LARGE}','{RANDOM.format(7, 0.1)}']"], r"\(7, 7\), which patches of 4"),
+        (["model.name=Axial-ViT-Ti/4"], r"with a ViT or a BiT, but model\.name=Axial.* an Axial"),
+        (["model.name=R50x1", *BIT, "method.patch_weight=1"], r"patch_weight=1 hides patches"),
+        (["model.position_embedding=relative"], r"position_embedding=relative at layers"),
+        (["method.patch_weight=1", "method.masked_views=0"], r"masked_views=0 leaves method"),
+        (["method.masked_views=0.3"], r"masked_views=0\.3 is not read with method\.patch_weight=0"),
+        (["method.centring=sinkhorn", "method.centre_momentum=0"], r"momentum=0 is not read"),
+        (["method.teacher_temperature=0"], r"temperature=0\.0: give at least 0\.001\.$"),
+        (["method.patch_weight=1", "method.masked_least=0.6"], r"masked_least=0\.6 is more than"),
+        (["method.patch_weight=1", "method.masked_most=0.99"], r"masked_most=0\.99 masks 16 of"),
+        (["optim.ema_decay=0.9"], r"optim\.ema_decay=0\.9: method\.kind=dino averages"),
+        (["method.centring=sinkhorn", "optim.grad_accum_steps=2"],
+         r"grad_accum_steps=2: method\.centring=sinkhorn compares"),
+        (["method.koleo_weight=0.1", "optim.grad_accum_steps=2"], r"koleo_weight=0\.1 compares"),
+        (["input.cache=device"], r"input\.cache=device keeps one view"),
+        (["method.centring=none"], r"method\.centring cannot be None.*=mean"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message):
+        train(run("dino", *overrides), tmp_path)
+
+
+def test_views_that_no_one_reads_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"input\.views has 1 further .*method\.kind=mae does not"):
+        train(run("mae", f"input.views=['{LARGE}']"), tmp_path)
+
+
+def test_images_on_devices_do_not_hide_what_else_is_wrong_with_views(tmp_path):
+    small, device = "decode|random_resized_crop(8)", "input.cache=device"
+    with pytest.raises(UserError) as told:
+        train(run("dino", device, f"input.views=['{small}']"), tmp_path)
+    assert str(told.value).startswith("2 problems:")
+    assert "input.cache=device keeps one view" in str(told.value)
+    assert "input.views has to begin with" in str(told.value)
+
+
+@pytest.mark.slow
+def test_with_all_of_dinov2_and_with_a_bit(tmp_path):
+    dinov2 = ("method.centring=sinkhorn", "method.patch_weight=1", "method.koleo_weight=0.1")
+    state = train(run("dino", *dinov2, "total.steps=3"), tmp_path / "vit")
+    extra = state.params["method"]
+    assert set(extra) == {"images", "patches", "mask"}
+    assert "running_mean" not in extra["images"]
+    assert np.abs(extra["mask"]).max() > 0
+    small = ("model.name=R50x1", *BIT, "model.units=[1]", "model.root_width=32")
+    train(run("dino", *small, "total.steps=2"), tmp_path / "bit")
+    assert np.isfinite([row["train/loss"] for row in rows(tmp_path / "bit")[:2]]).all()
+
+
+def test_the_teacher_is_the_average_and_the_centre_follows_it(tmp_path):
+    config = run(
+        "dino", "total.steps=2", "method.momentum=0.5", "method.centre_momentum=0",
+        "checkpoint.every_steps=1", "optim.warmup_steps=none",
+    )  # fmt: skip
+    second = train(config, tmp_path)
+    layout = Run.build(config, tmp_path).step.layout
+    first = checkpoint_dir.read(tmp_path / "checkpoints" / "1", layout.state)
+    # The share that is kept is 0.5 before step 1, and 1 - 0.5 (1 + cos(pi / 2)) / 2 before step 2.
+    kernel = lambda tree: np.asarray(tree["patches"]["kernel"])
+    kept = 0.75 * kernel(first.ema) + 0.25 * kernel(second.params)
+    np.testing.assert_allclose(kernel(second.ema), kept, atol=1e-6)
+    assert np.abs(kernel(first.ema) - kernel(first.params)).max() > 1e-5
+    centre = np.asarray(second.params["method"]["images"]["running_mean"])
+    assert np.abs(centre).max() > 0.01
+
+
+def test_masks_are_blocks_of_the_asked_number():
+    order = masking.block_order(jax.random.key(0), 50, (8, 8))
+    assert (np.sort(order, axis=1) == np.arange(64)).all()
+    block = np.zeros((50, 64), bool)
+    block[np.arange(50)[:, None], order[:, -16:]] = True
+    block = block.reshape(50, 8, 8)
+    # Neighbours of masked patches are masked far more often than a quarter of them.
+    assert (block[:, 1:] & block[:, :-1]).sum() > 0.6 * block.sum()
+    assert (block[:, :, 1:] & block[:, :, :-1]).sum() > 0.6 * block.sum()
+    share = block.mean(axis=0)
+    assert share.min() > 0.02
+
+
+def test_masked_views_are_as_many_as_asked():
+    model = models.create(
+        "ViT-Ti/4", width=16, depth=1, num_heads=2, mlp_dim=32, num_classes=0, image_size=16,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    method = DINO(patch_weight=1, masked_views=0.5, masked_least=0.2, masked_most=0.5)
+    masks = method.masks(jax.random.key(3), jnp.zeros((400, 16, 16, 3)), model)
+    counts = np.asarray(masks.counts).sum(axis=1)
+    assert masks.places.shape == (400, 8)
+    assert 0.4 < np.mean(counts > 0) < 0.6
+    assert set(np.unique(counts)) == {0, 3, 4, 5, 6, 7, 8}
+
+
+def test_what_is_skipped_does_not_count_in_the_batch():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(6, 5)).astype(np.float32)
+    weight = np.array([1, 1, 0, 1, 1, 0], np.float32)
+    kept = weight > 0
+    found = dino.sinkhorn(logits, weight, 0.1)
+    alone = dino.sinkhorn(logits[kept], weight[kept], 0.1)
+    np.testing.assert_allclose(found[kept], alone, rtol=1e-5)
+    assert not np.asarray(found)[~kept].any()
+    features = rng.normal(size=(6, 3)).astype(np.float32)
+    found = dino.spreading(features, weight)
+    alone = dino.spreading(features[kept], weight[kept])
+    np.testing.assert_allclose(found[kept], alone, rtol=1e-5)
+
+
+def test_a_collapsed_teacher_is_told():
+    method = DINO(prototypes=64)
+    weight = jnp.ones(4)
+    alike = jnp.full((4, 2, 64), 1 / 64)
+    one = jnp.zeros((4, 2, 64)).at[..., 3].set(1)
+    apart = jax.nn.one_hot(jnp.arange(4), 64)[:, None].repeat(2, axis=1)
+    for targets, is_wrong in ((alike, True), (one, True), (apart, False)):
+        numbers = dino.told_apart(targets, weight)
+        row = {f"train/{name}": float(jnp.mean(x)) for name, x in numbers.items()}
+        assert bool(method.warning(row, 0.5)) == is_wrong
+        assert method.warning(row, 0.05) is None  # it has hardly begun
+    np.testing.assert_allclose(row["train/teacher_information"], np.log(4), rtol=1e-5)
+    row["train/teacher_information"] = 0.001
+    assert "the teacher has collapsed: it tells images apart by 0.001 nats" in method.warning(
+        row, 1
+    )
+    assert method.warning({}, 1) is None
+
+
+def test_a_run_warns_once(tmp_path, capsys):
+    # A teacher so hot that it says the same of everything.
+    hot = ("method.teacher_temperature=100", "method.teacher_temperature_start=100")
+    train(run("dino", *hot, "total.steps=6"), tmp_path)
+    assert capsys.readouterr().out.count("the teacher has collapsed") == 1
+
+
+@pytest.mark.parametrize("kind", ["learned_1d", "learned_2d", "sincos_1d", "sincos_2d"])
+@pytest.mark.parametrize("class_token", [True, False])
+def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_token):
+    large = TokenLayout((8, 8), class_token, registers=2)
+    small = large._replace(grid=(4, 4))
+    init = jax.nn.initializers.normal(1.0)
+    make = {
+        "learned_1d": lambda: posemb.LearnedPositions(large, 8, init=init, rngs=nnx.Rngs(0)),
+        "learned_2d": lambda: posemb.Learned2dPositions(large, 8, init=init, rngs=nnx.Rngs(0)),
+    }
+    positions = make.get(kind, lambda: posemb.SinCosPositions(large, kind))()
+    assert positions.on(large, 8) is positions
+    at = lambda positions, layout: np.asarray(positions(jnp.zeros((1, layout.num_tokens, 8))))[0]
+    old, new = at(positions, large), at(positions.on(small, 8), small)
+    first = small.num_tokens - 16
+    np.testing.assert_allclose(new[:first], old[:first], atol=1e-6)
+    # Half as many a side: each lies in the middle of two, where a cubic filter weighs
+    # -1, 9, 9, -1 sixteenths; inside the grid nothing is extended.
+    grid = old[first:].reshape(8, 8, 8)
+    weights = np.array([-1, 9, 9, -1]) / 16
+    wanted = np.einsum("i,j,ijd->d", weights, weights, grid[1:5, 1:5])
+    np.testing.assert_allclose(new[first:].reshape(4, 4, 8)[1, 1], wanted, atol=1e-5)
+
+
+def test_prototypes_are_still_at_first():
+    head = dino.PrototypeHead(
+        models.spec("ViT-Ti/4"), 6, hidden=8, bottleneck=4, prototypes=5, centred=True,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    loss = lambda head, still: jnp.sum(jnp.square(head(jnp.arange(12.0).reshape(2, 6), still)[0]))
+    for still in (True, False):
+        grads = nnx.to_pure_dict(nnx.grad(loss)(head, still))
+        assert np.asarray(grads["prototypes"]["kernel"]).any() != still
+        assert np.asarray(grads["fc1"]["kernel"]).any()

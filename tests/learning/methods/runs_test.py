@@ -1,0 +1,185 @@
+"""What all methods have in common: they learn, resume to the bit, and leave ordinary weights."""
+
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import TINY_RUN
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.core.errors import UserError
+from vit_jax.learning.methods import METHODS, SUPERVISED
+from vit_jax.predict import Predictor
+from vit_jax.run.parts import updates
+from vit_jax.store.workdir import read_document
+from vit_jax.train import train
+
+OF_DIGITS = (
+    "input.source=digits", "input.split=train", "input.num_examples=none",
+    "input.num_classes=none", "input.preprocess=decode|resize(16)",
+)  # fmt: skip
+RANDOM = "decode|random_resized_crop({}, {}, 1.0)"
+HEADS = (
+    "method.prototypes=32", "method.head_hidden=32", "method.head_bottleneck=16",
+    "method.momentum=0.9", "method.still=0",
+)  # fmt: skip
+SMALLER = {
+    "dino": (
+        *HEADS, f"input.preprocess={RANDOM.format(16, 0.4)}",
+        f"input.views=['{RANDOM.format(16, 0.4)}','{RANDOM.format(8, 0.1)}']",
+    ),
+    "mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2"),
+}  # fmt: skip
+MOVING = ("dino",)  # whose targets move, and so the loss's scale
+KINDS = sorted(set(METHODS) - {SUPERVISED})
+
+
+def run(kind, *overrides):
+    """A tiny run."""
+    kind = (f"method.kind={kind}", *SMALLER.get(kind, ()))
+    return configs.resolve(TINY_RUN, [*OF_DIGITS, *kind, *overrides])
+
+
+@pytest.fixture(scope="module")
+def needed(tmp_path_factory):
+    """`needed(kind)`: overrides that a method cannot do without."""
+
+    @functools.cache
+    def of_kind(kind):
+        if kind != "distillation":
+            return ()
+        folder = tmp_path_factory.mktemp("teacher")
+        train(configs.resolve(TINY_RUN, [*OF_DIGITS, "total.steps=60", "optim.lr=3e-3"]), folder)
+        return (f"method.teacher={folder}",)
+
+    return of_kind
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_learns_and_resumes_and_its_model_is_an_ordinary_one(tmp_path, kind, needed):
+    frozen = (
+        "evals.f.kind=frozen", "evals.f.split=test", "evals.f.preprocess=decode|resize(16)",
+        "evals.f.shots=1", "evals.f.seeds=1", "evals.f.neighbours=5", "evals.f.train_per_class=2",
+    )  # fmt: skip
+    steps = ("total.steps=30", "checkpoint.every_steps=20", "optim.lr=3e-3")
+    config = run(kind, *steps, *frozen, *needed(kind))
+    straight = train(config, tmp_path / "a")
+    losses = [row["train/loss"] for row in rows(tmp_path / "a") if "train/loss" in row]
+    if kind not in MOVING:
+        assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+    assert 0 <= rows(tmp_path / "a")[-1]["f/knn5_accuracy"] <= 1
+
+    half = configs.resolve(configs.to_dict(config), ["total.steps=30"])
+    checkpoints = tmp_path / "a" / "checkpoints"
+    (tmp_path / "b").mkdir()
+    # As if it had been killed after step 20.
+    shutil.copytree(tmp_path / "a", tmp_path / "b", dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "b" / "checkpoints" / "30")
+    assert (checkpoints / "20").exists()
+    resumed = train(half, tmp_path / "b")
+    same = jax.tree.map(np.array_equal, straight, resumed)
+    assert all(jax.tree.leaves(same))
+
+    model = weights.load(tmp_path / "a")
+    assert model.features(np.zeros((1, 16, 16, 3), np.float32)).shape == (1, 16)
+    assert not hasattr(model, "method")
+    fine_tuned = configs.resolve(
+        TINY_RUN,
+        [*OF_DIGITS, f"init.weights={tmp_path / 'a'}", "init.head=reset", "total.steps=3",
+         "optim.lr=1e-30"],
+    )  # fmt: skip
+    state = train(fine_tuned, tmp_path / "c")
+    kernel = straight.params["patches"]["kernel"]
+    np.testing.assert_allclose(state.params["patches"]["kernel"], kernel, rtol=1e-6)
+    assert "method" not in state.params
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_devices_agree_with_one(run_python, tmp_path, kind, needed):
+    program = """
+import sys, json
+from pathlib import Path
+from vit_jax import config as configs
+from vit_jax.train import train
+values, folder = sys.argv[1:]
+for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
+    mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
+    train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
+"""
+    config = run(kind, "total.steps=8", "optim.grad_accum_steps=2", *needed(kind))
+    config = configs.to_dict(config)
+    done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
+    assert done.returncode == 0, done.stderr
+    one, eight = (
+        [row["train/loss"] for row in rows(tmp_path / name) if "train/loss" in row]
+        for name in ("one", "eight")
+    )
+    np.testing.assert_allclose(one, eight, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides", "message"),
+    [
+        ("mae", ["method.masked=0.99"], r"method\.masked=0\.99 masks 16 of 16 patches.*0\.938"),
+        ("masked_patch", ["method.masked=0.01"], r"method\.masked=0\.01 masks 0 of 16"),
+        ("dino", ["method.prototypes=1"], r"method\.prototypes=1: give at least 2"),
+        ("mae", ["method.masked=1.5"], r"method\.masked=1\.5: give more than 0 and below 1\.$"),
+        ("masked_patch", ["method.masked=0"], r"method\.masked=0\.0: give more than 0"),
+        # Its fields, such as model.width, are another family's, but that is not what is wrong.
+        ("mae", ["model.name=R50x1"], r"^method\.kind=mae .* model\.name=R50x1 is a BiT"),
+        ("masked_patch", ["model.name=EfficientNet-B0"], r"^method\.kind=masked_patch .* is an E"),
+        ("dino", ["model.name=EfficientNet-B0"], r"^method\.kind=dino .* is an EfficientNet"),
+        ("mae", ["model.pool=map"], r"model\.pool=map, which .* random\. Set model\.pool=avg\."),
+        ("masked_patch", ["model.pre_logits=true"], r"Set model\.pre_logits=False\."),
+        ("mae", ["model.position_embedding=rotary_2d"], "position_embedding=rotary_2d acts in"),
+        ("mae", ["method.decoder_width=30"], r"method\.decoder_width=30 has to divide"),
+        ("mae", ["loss.label_smoothing=0.1"], r"loss\.label_smoothing=0\.1 is about labels"),
+        ("masked_patch", ["method.target=colours_4x4", "model.name=ViT-Ti/2"], r"patch_size=4"),
+        ("masked_patch", ["evals.t.split=test", "evals.t.preprocess=decode|resize(16)"],
+         r"evals\.t\.kind=classification needs a model with a head"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, message):
+    with pytest.raises(UserError, match=message):
+        train(run(kind, *overrides), tmp_path)
+
+
+def test_unknown_methods_and_fields_are_named():
+    with pytest.raises(UserError, match=r"method\.kind='maee'.*mae"):
+        run("maee")
+    with pytest.raises(UserError, match=r"no field method\.mask.*masked"):
+        run("mae", "method.mask=0.5")
+    with pytest.raises(UserError, match=r"method\.target='red'.*mean_colour"):
+        run("masked_patch", "method.target=red")
+    with pytest.raises(UserError, match=r"no field method\.masked where method\.kind=supervised"):
+        configs.resolve(TINY_RUN, ["method.masked=0.5"])
+    with pytest.raises(UserError, match=r"method is a section, got 'mae': give method\.kind\."):
+        configs.resolve(TINY_RUN, ["method=mae"])
+
+
+def test_the_config_is_written_whole_and_read_again(tmp_path):
+    config = run("mae", "method.masked=0.6", "total.steps=3")
+    train(config, tmp_path)
+    written = read_document(tmp_path)["config"]
+    assert written["method"]["masked"] == 0.6
+    assert written["method"]["kind"] == "mae"
+    assert configs.resolve(written) == config
+    with pytest.raises(UserError, match=r"method\.masked"):
+        train(run("mae", "method.masked=0.7", "total.steps=3"), tmp_path)
+    with pytest.raises(UserError, match=rf"without a head: .*init\.weights={tmp_path}"):
+        Predictor(str(tmp_path))
+
+
+def test_learning_from_labels_has_no_method():
+    parts = configs.resolve(TINY_RUN)
+    assert updates.objective(parts, num_classes=4).method is None

@@ -1,0 +1,137 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.learning.mixing import CUTMIX_PROBABILITY, mix
+
+ROUNDING = 1e-6  # a product and a sum in float32
+SIZE = 4
+
+
+def batch(side=2):
+    images = jax.random.uniform(jax.random.key(0), (SIZE, side, side, 3))
+    return images, jax.nn.one_hot(jnp.arange(SIZE), SIZE), jnp.ones(SIZE)
+
+
+def mixed(*, mixup=0.0, cutmix=0.0, key=1, side=2, targets=None, weight=None):
+    images, own_targets, own_weight = batch(side)
+    return mix(
+        images,
+        own_targets if targets is None else targets,
+        own_weight if weight is None else weight,
+        mixup_alpha=mixup,
+        cutmix_alpha=cutmix,
+        key=jax.random.key(key),
+    )
+
+
+def test_mixup_blends_every_pair_with_one_ratio():
+    images, targets, weight = batch()
+    blended, mixed_targets, mixed_weight = mixed(mixup=0.2)
+    ratio = mixed_targets[0, 0]
+    assert 0.5 <= ratio <= 1.0
+    for i in range(SIZE):
+        after = (i + 1) % SIZE
+        expected = ratio * images[i] + (1 - ratio) * images[after]
+        np.testing.assert_allclose(blended[i], expected, atol=ROUNDING)
+        expected = ratio * targets[i] + (1 - ratio) * targets[after]
+        np.testing.assert_allclose(mixed_targets[i], expected, atol=ROUNDING)
+    np.testing.assert_array_equal(mixed_weight, weight)
+
+
+def boxes(key, side=8):
+    """Mask of each image's pixels that come from its partner: bool [B, H, W]."""
+    images, *_ = batch(side)
+    blended, targets, _ = mixed(cutmix=1.0, key=key, side=side)
+    own = np.all(blended == images, axis=-1)
+    partners = np.all(blended == np.roll(images, -1, axis=0), axis=-1)
+    assert np.all(own ^ partners)  # each pixel is from one of the two
+    return partners, targets
+
+
+@pytest.mark.parametrize("key", range(5))
+def test_cutmix_pastes_one_box_of_the_partner(key):
+    inside, targets = boxes(key)
+    rows, columns = inside[0].any(axis=1), inside[0].any(axis=0)
+    np.testing.assert_array_equal(inside[0], rows[:, None] & columns[None, :])
+    for one_axis in (rows, columns):  # contiguous
+        assert np.abs(np.diff(one_axis.astype(int))).sum() <= 2
+    for i in range(SIZE):
+        np.testing.assert_array_equal(inside[i], inside[0])
+        assert targets[i, i] == pytest.approx(1 - inside[0].mean())
+        assert targets[i, (i + 1) % SIZE] == pytest.approx(inside[0].mean())
+
+
+def test_boxes_of_cutmix_have_the_published_sizes_and_places():
+    """Beta(1, 1) is uniform, so the area of an uncut box is uniform too: E[area of side 2 * (floor
+    (16 s) // 2)]. Cut at the border, each side keeps on average what the sum below says."""
+    length = 16
+    keys = jax.random.split(jax.random.key(3), 4000)
+    arguments = batch(length)
+    areas = jax.vmap(
+        lambda k: 1 - mix(*arguments, mixup_alpha=0.0, cutmix_alpha=1.0, key=k)[1][0, 0]
+    )(keys)
+    uniform = (np.arange(100_000) + 0.5) / 100_000
+    halves = np.floor(np.sqrt(uniform) * length).astype(int) // 2
+    kept = [
+        np.mean([min(c + h, length) - max(c - h, 0) for c in range(length)]) / length
+        for h in range(length // 2 + 1)
+    ]
+    expected = np.mean(np.array(kept)[halves] ** 2)  # both sides have one length
+    standard_error = float(areas.std()) / 4000**0.5
+    assert float(areas.mean()) == pytest.approx(expected, abs=4 * standard_error)
+
+
+def test_with_both_each_step_draws_either():
+    images, *_ = batch(8)
+    keys = jax.random.split(jax.random.key(4), 400)
+    shares = jax.vmap(lambda k: mix(*batch(8), mixup_alpha=1.0, cutmix_alpha=1.0, key=k)[0][0])(
+        keys
+    )
+    is_own = np.all(shares == images[0], axis=-1)
+    is_partners = np.all(shares == images[1], axis=-1)
+    cut = np.all(is_own | is_partners, axis=(1, 2))
+    assert cut.mean() == pytest.approx(CUTMIX_PROBABILITY, abs=0.1)  # 4 standard errors
+
+
+@pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
+def test_several_labels_are_blended_too(alphas):
+    labels = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 1]])
+    _, blended, _ = mixed(**alphas, targets=labels, side=8)
+    partner = jnp.roll(labels, -1, axis=0)
+    ratio = blended[1, 2]  # example 1 has only label 2, and its partner none
+    np.testing.assert_allclose(blended, ratio * labels + (1 - ratio) * partner, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("alphas", [{"mixup": 0.5}, {"cutmix": 1.0}])
+def test_a_pair_with_a_skipped_example_is_skipped(alphas):
+    *_, weight = mixed(**alphas, weight=jnp.array([1.0, 0.0, 1.0, 1.0]))
+    np.testing.assert_array_equal(weight, [0, 0, 1, 1])
+
+
+def test_without_mixing_the_arguments_are_returned():
+    arguments = batch()
+    returned = mix(*arguments, mixup_alpha=0.0, cutmix_alpha=0.0, key=None)
+    assert all(a is b for a, b in zip(arguments, returned, strict=True))
+
+
+def test_ratios_of_mixup_follow_the_folded_beta_distribution():
+    """Beta(1, 1) is uniform: folded at a half, its mean is 3/4."""
+    keys = jax.random.split(jax.random.key(2), 2000)
+    ratio = lambda k: mix(*batch(), mixup_alpha=1.0, cutmix_alpha=0.0, key=k)[1][0, 0]
+    assert float(jax.vmap(ratio)(keys).mean()) == pytest.approx(0.75, abs=0.02)  # 6 standard errors
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_keeps_dtypes(dtype):
+    images, targets, weight = batch()
+    blended, mixed_targets, _ = jax.jit(mix, static_argnames=("mixup_alpha", "cutmix_alpha"))(
+        images.astype(dtype),
+        targets,
+        weight,
+        mixup_alpha=0.2,
+        cutmix_alpha=1.0,
+        key=jax.random.key(1),
+    )
+    assert blended.dtype == dtype and mixed_targets.dtype == jnp.float32

@@ -1,0 +1,119 @@
+import io
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import AbstractMesh
+
+from vit_jax import models
+from vit_jax.core.screen import Screen
+from vit_jax.learning.state import random_stream, state_layout, total_bytes
+from vit_jax.parallel import mesh as meshes
+from vit_jax.run import announce
+
+
+def layout(scan=False, mesh=None, shard_optimizer=False, width=16, unstacked_steps=False):
+    def make(rngs):
+        return models.create(
+            "ViT-Ti/4", num_classes=3, image_size=8, depth=2, width=width, mlp_dim=32, num_heads=2,
+            scan=scan, rngs=rngs,
+        )  # fmt: skip
+
+    return state_layout(
+        make,
+        optax.adam(1e-3),
+        mesh or meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1),
+        ema_decay=None,
+        shard_optimizer=shard_optimizer,
+        unstacked_steps=unstacked_steps,
+    )
+
+
+def test_layout_is_that_of_the_state():
+    made, fresh = layout(), layout().init(0)
+    assert jax.tree.structure(made.state) == jax.tree.structure(fresh)
+    for a, b in zip(jax.tree.leaves(made.state), jax.tree.leaves(fresh), strict=True):
+        assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
+
+
+def test_parameters_depend_on_the_seed_but_not_on_scan():
+    kernels = [
+        np.asarray(x.params["blocks"]["block"]["mlp"]["fc1"]["kernel"])
+        for x in (layout().init(0), layout(scan=True).init(0), layout().init(1))
+    ]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(kernels[0], kernels[2])
+
+
+def test_graph_and_parameters_make_the_model():
+    made = layout()
+    model = nnx.merge(made.graph, made.init(0).params)
+    assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 3)
+
+
+def test_streams_depend_only_on_seed_and_name():
+    streams = [(0, "dropout"), (0, "dropout"), (1, "dropout"), (0, "mixing")]
+    keys = [tuple(jax.random.key_data(random_stream(*stream)).tolist()) for stream in streams]
+    assert keys[0] == keys[1] and len(set(keys)) == 3
+
+
+def held(tree):
+    """Number of elements on each device."""
+    return sum(np.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
+
+
+def test_a_sharded_optimizer_is_never_larger():
+    mesh = AbstractMesh((1, 2, 4, 1), meshes.AXES)
+    plain, sharded = (
+        layout(mesh=mesh, shard_optimizer=x, width=36).state.opt_state for x in (False, True)
+    )
+    assert held(sharded) == held(plain)  # 36 is not divisible by 8 devices, but by 4
+
+
+def test_unsharded_arrays_are_one_line_for_each_cause():
+    def announced(*shape, **options):
+        screen = io.StringIO()
+        mesh = AbstractMesh(shape, meshes.AXES)
+        announce.unsharded(Screen(screen), layout(mesh=mesh, **options))
+        return screen.getvalue()
+
+    assert announced(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
+    line = announced(1, 2, 4, 1, shard_optimizer=True, width=36)
+    assert line.startswith("unsharded along data=2: the optimizer's arrays of ")
+    assert line.endswith(
+        ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
+    )
+    wide, many = announced(1, 1, 5, 4).splitlines()
+    assert ": heads 2 does not divide over tensor=4; change model.num_heads or mesh.tensor" in many
+    assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
+
+
+def test_total_bytes_are_those_of_the_unsharded_arrays():
+    shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
+    assert total_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4
+
+
+def test_a_state_apart_is_laid_out_as_said_and_takes_no_second_state():
+    made = layout(unstacked_steps=True)
+    whole = made.init(0)
+    kept = jax.device_get(whole)
+    apart = made.unstack_layers(whole)
+    assert made.unstack_layers(apart) is apart
+    assert whole.params["blocks"]["block"]["mlp"]["fc1"]["kernel"].is_deleted()
+    assert jax.tree.structure(made.in_steps.state) == jax.tree.structure(apart)
+    for a, b in zip(jax.tree.leaves(made.in_steps.state), jax.tree.leaves(apart), strict=True):
+        assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
+    back = made.stack_layers(apart)
+    assert apart.params["blocks"]["block[1]"]["mlp"]["fc1"]["kernel"].is_deleted()
+    jax.tree.map(np.testing.assert_array_equal, back, kept)
+    jax.tree.map(np.testing.assert_array_equal, made.stack_layers(made.in_steps.init(0)), kept)
+
+
+def test_axes_of_a_state_apart_are_sharded_as_those_of_a_stack():
+    abstract = AbstractMesh((1, 2, 4, 1), meshes.AXES)
+    made = layout(unstacked_steps=True, mesh=abstract, shard_optimizer=True).in_steps
+    kernel = made.state.params["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
+    assert (kernel.shape, tuple(kernel.sharding.spec)) == ((32, 16), ("tensor", "fsdp"))
+    updates = made.update_shardings["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
+    assert tuple(updates.spec) == ("tensor", ("fsdp", "data"))

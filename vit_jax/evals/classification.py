@@ -1,0 +1,179 @@
+"""Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import UP_TO_1, field
+from vit_jax.data.source import Source
+from vit_jax.evals.kind import INDEX, EvalConfig, EvalInputs, Progress
+from vit_jax.learning.losses import top_k_correct
+from vit_jax.models import head
+from vit_jax.probes import calibration as probabilities
+
+CLASSIFICATION = "classification"
+
+MEANS = ("accuracy", "loss", "top5_accuracy")
+# With the temperature: each half of the examples is scored by the one that suits the other half.
+CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
+NO_LABEL = -1  # pads an image's labels
+COUNTS = ("examples", "unlabelled_images", "skipped_images")
+
+
+class Scores(NamedTuple):
+    """What a model makes of each image that is scored, in the split's order.
+
+    Attributes:
+      places: int64 [N], where it is in the split.
+      labels: int32 [N, K], those that count, padded with -1.
+      prediction: int32 [N], the class of the largest logit.
+      confidence: float32 [N], that class's probability.
+      correct: bool [N], whether it is one of the labels.
+    """
+
+    places: np.ndarray
+    labels: np.ndarray
+    prediction: np.ndarray
+    confidence: np.ndarray
+    correct: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(EvalConfig):
+    """Accuracies and the loss."""
+
+    label_threshold: float = field(
+        0.5,
+        "what a hit is: where labels have [weights](data.md), one that weighs at least this; "
+        "images without such a label are counted, not scored",
+        bounds=(1e-6, UP_TO_1),
+    )
+    calibration: bool = field(
+        False,
+        "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
+    )
+
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that `run` returns."""
+        return (*MEANS, *(CALIBRATION if self.calibration else ()), *COUNTS)
+
+    def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
+        """UserError for probabilities that would be compared with several labels."""
+        if self.calibration and source.max_labels > 1:
+            raise UserError(
+                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
+                f"labels; probabilities are compared with one. Set {where}.calibration=false."
+            )
+
+    def make(self, inputs: EvalInputs) -> Classification:
+        """Scores one split."""
+        return Classification(self, inputs)
+
+
+class Classification:
+    """Scores parameters on one split.
+
+    A label counts if its weight is at least `label_threshold`; labels without weights weigh 1.
+    Means are over the images that have such a label: the others, and bad images that were skipped,
+    can be neither right nor wrong, and are counted separately.
+    """
+
+    def __init__(self, c: ClassificationConfig, inputs: EvalInputs):
+        objective, columns, keep = inputs.objective, inputs.columns, inputs.keep
+        self._c, self._keep = c, keep
+
+        def scores(model: Any, batch: Any) -> dict[str, Any]:
+            images, targets, _ = objective.inputs(batch)
+            if c.calibration and getattr(model.spec, "probabilities", "") == "sigmoid":
+                raise UserError(
+                    "calibration=True judges probabilities that sum to 1; those of this model are "
+                    "sigmoids, one for each class: leave it off."
+                )
+            logits = model(images)
+            if columns is not None:
+                logits = logits[:, jnp.asarray(columns)]
+            hits = targets >= c.label_threshold
+            more = {"logits": logits, "label": hits.argmax(axis=-1)} if c.calibration else {}
+            if keep is not None:
+                more |= {
+                    "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
+                    "prediction": logits.argmax(axis=-1),
+                    "confidence": head.probabilities(model, logits).max(axis=-1),
+                }
+            return {
+                "accuracy": top_k_correct(logits, hits, 1),
+                "top5_accuracy": top_k_correct(logits, hits, 5),
+                "loss": objective.losses(logits, targets),
+                "labelled": hits.any(axis=-1),
+            } | more
+
+        self._split = inputs.read(scores)
+
+    def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
+        """Returns the numbers: means over `examples` images, and counts, all for the whole split.
+
+        Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
+        Raises UserError if no image could be scored.
+        """
+        found = self._split.read(params, progress, stop)
+        if found is None:
+            return {}
+        labelled, where, total = found["labelled"], self._split.where, self._split.num_examples
+        sizes = np.array([labelled.sum(), (~labelled).sum(), total - len(labelled)], float)
+        counts = dict(zip(COUNTS, sizes.tolist(), strict=True))
+        if not labelled.any():
+            raise UserError(
+                f"{where}: none of its {total:,} images can be scored: "
+                f"{counts['skipped_images']:,.0f} are bad, and {counts['unlabelled_images']:,.0f} "
+                f"have no label that weighs at least {where}.label_threshold="
+                f"{self._c.label_threshold:g}."
+            )
+        # Sums over millions of examples lose digits in float32.
+        means = {name: float(np.mean(found[name][labelled], dtype=np.float64)) for name in MEANS}
+        if self._keep:
+            of = lambda name: found[name][labelled]
+            self._keep(
+                Scores(
+                    places=of(INDEX),
+                    labels=of("labels"),
+                    prediction=of("prediction"),
+                    confidence=of("confidence"),
+                    correct=of("accuracy") > 0,
+                )
+            )
+        if self._c.calibration:
+            means |= _calibration(found["logits"][labelled], found["label"][labelled], where)
+        return means | counts
+
+
+def _chosen(hits: jax.Array, labels: jax.Array) -> jax.Array:
+    """bool [B, C], [B, K] -> bool [B, K]: the labels whose class is a hit."""
+    return (labels >= 0) & jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
+
+
+def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str, float]:
+    """The numbers of CALIBRATION, of logits [N, C] and labels [N]. UserError if not finite."""
+    bad = (~np.isfinite(logits).all(axis=1)).sum()
+    if bad:
+        raise UserError(
+            f"{where}: the logits of {bad:,} of {len(labels):,} examples are not finite: the "
+            "weights are damaged, or the training diverged."
+        )
+    if probabilities.too_few(logits, labels) and jax.process_index() == 0:
+        print(
+            f"Notice: {where}: half of the {len(labels):,} examples has no error, too few to know "
+            "a temperature by: scaled_ece and scaled_nll, and perhaps temperature, are those of "
+            "its prior (docs/evaluate.md).",
+            file=sys.stderr,
+        )
+    scaled = probabilities.calibration(logits, labels, probabilities.cross_fitted(logits, labels))
+    temperature = probabilities.best_temperature(logits, labels)
+    found = (*probabilities.calibration(logits, labels), temperature, scaled.ece, scaled.nll)
+    return dict(zip(CALIBRATION, found, strict=True))

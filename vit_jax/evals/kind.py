@@ -1,0 +1,220 @@
+"""A kind of evaluation: its fields in the config, its evaluator, and how that reads a split."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core import axes
+from vit_jax.core.schema.fields import field
+from vit_jax.data.source import Source
+from vit_jax.learning.losses import Batch, Objective
+from vit_jax.parallel import mesh as meshes
+
+Progress = Callable[[int, int], None]  # batches done, batches in all
+Arrays = dict[str, np.ndarray]
+INDEX = "index"
+
+CPU_EXAMPLES = 8  # that a CPU computes at once
+
+
+class Evaluator(Protocol):
+    """Scores parameters, or draws what they have learnt."""
+
+    def run(self, params: Any, progress: Progress, stop: Any) -> Mapping[str, float | bytes]:
+        """Numbers by name, at least one, and pictures, PNG files; none if bool(stop) becomes true
+        meanwhile."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalInputs:
+    """What an evaluator is made from.
+
+    Attributes:
+      read: a function of (model, batch) -> the reader that computes it for each example once.
+      objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
+      graph: merges with the parameters to a model. mesh: that of the parameters.
+      num_classes: of the data.
+      read_train: as `read`, of the split that is learnt from; None if the kind has none.
+      columns: the logits of the data's classes; None: all.
+      images: reads so many of the split's first images, the same on every host.
+      caches: two FeatureCaches, of the split learnt from and of the other; None: nothing is kept.
+      keep: called with the scores of all images; None: nobody asks for them.
+    """
+
+    read: Callable[..., Any]
+    objective: Objective
+    graph: nnx.GraphDef
+    mesh: Mesh
+    num_classes: int
+    read_train: Callable[..., Any] | None = None
+    columns: Sequence[int] | None = None
+    images: Callable[[int], Any] | None = None
+    caches: tuple[Any, Any] = (None, None)
+    keep: Callable[[Any], None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """An evaluation. None: the same as in `input`. It always runs after the last step.
+
+    A kind extends it by its fields, `numbers`, and `evaluator` or `make`.
+    """
+
+    kind: str = field(
+        "classification",
+        "accuracy, top-5 accuracy and loss, every example exactly once; `frozen`: [what the "
+        "features are worth](evaluate.md#features); `pictures`: [pictures of what it has "
+        "learnt](visualize.md#during-training)",
+    )
+    source: str | None = field(None)
+    data_dir: str | None = field(None)
+    split: str = field("test")
+    preprocess: str = field(
+        "decode|resize_small(256)|central_crop(224)",
+        "has to give the model's image size; `weights`, in `vit-jax evaluate` alone: [as the "
+        "weights say](weights.md#evaluate), also behind `crop_border(2)|`",
+    )
+    batch_size: int | None = field(None, bounds=(1, 2**31))
+    every_steps: int | None = field(None, "`None`: after the last step alone", bounds=(1, 2**31))
+    label: str | None = field(None)
+    classes: Literal["imagenet_v2", "objectnet"] | None = field(
+        None,
+        "`imagenet_v2` or `objectnet`: [which ImageNet "
+        "classes](evaluate.md#variants-of-imagenet) its folders are",
+    )
+    labels: str | None = field(
+        None, "a file of labels, several for each image: [ReaL's](evaluate.md#variants-of-imagenet)"
+    )
+
+    def numbers(self) -> Sequence[str]:
+        """The names of the numbers that its evaluator returns."""
+        raise NotImplementedError
+
+    def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
+        """UserError for data that it cannot evaluate; `train` is learnt from, if it has a split.
+
+        where: the section of the config, for messages.
+        """
+
+    def make(self, inputs: EvalInputs) -> Evaluator:
+        """The evaluator; that of a plug-in is made from less."""
+        return self.evaluator(inputs.read, inputs.objective)
+
+    def evaluator(self, read: Callable[..., Any], objective: Objective) -> Evaluator:
+        """The evaluator, from `read` and `objective` of EvalInputs alone."""
+        raise NotImplementedError
+
+
+class SplitReader:
+    """Reads a split with parameters; what is summed over its examples is summed on the host.
+
+    So no number depends on how examples are divided into batches and over devices, as far as the
+    devices compute the same for each: CPUs do, others if each has as many examples of a batch.
+
+    Args:
+      of_batch: (model, batch) -> arrays by name, computed on the mesh; axis 0 is the batch's.
+      graph: merges with the parameters to a model.
+      mesh: the mesh of the parameters.
+      open_feed: opens the split anew: a feed of batches, and their number.
+      num_examples: number of examples in the whole split, on all hosts.
+      where: the section of the config, for messages.
+    """
+
+    def __init__(
+        self,
+        of_batch: Callable[[Any, Batch], dict[str, jax.Array]],
+        *,
+        graph: nnx.GraphDef,
+        mesh: Mesh,
+        open_feed: Callable[[], tuple[Any, int]],
+        num_examples: int,
+        where: str,
+    ):
+        self._open_feed, self._mesh = open_feed, mesh
+        self.num_examples, self.where = num_examples, where
+
+        def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
+            if axes.target().platform != "cpu":
+                return of_batch(nnx.merge(graph, params), batch), batch["weight"]
+            model = nnx.merge(graph, _undivided(params, mesh))
+            with axes.use_rules(meshes.UNDIVIDED_RULES):
+                return _in_chunks(lambda part: of_batch(model, part), batch, mesh), batch["weight"]
+
+        self._compute = jax.jit(compute, out_shardings=meshes.replicated(mesh))
+
+    def read(self, params: Any, progress: Progress, stop: Any) -> Arrays | None:
+        """The arrays, on every process, without padding and bad images that are skipped.
+
+        "index", int64 [N], has the examples' places in the split. None if bool(stop) becomes true
+        meanwhile.
+        """
+        parts: list[Arrays] = []
+        uncommitted: list[Any] = []
+        start = 0
+
+        def commit(keep: int) -> None:
+            """Brings results to the host, all but the newest `keep`."""
+            nonlocal start
+            while len(uncommitted) > keep:
+                arrays, weight = jax.device_get(uncommitted.pop(0))
+                good = np.flatnonzero(weight > 0)
+                parts.append({name: x[good] for name, x in arrays.items()} | {INDEX: start + good})
+                start += len(weight)
+
+        feed, num_batches = self._open_feed()
+        with feed, jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
+            for done, batch in enumerate(feed, start=1):
+                uncommitted.append(self._compute(params, batch))
+                commit(1)  # bounds the batches in flight
+                progress(done, num_batches)
+                if stop:
+                    return None
+            commit(0)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _undivided(params: Any, mesh: Mesh) -> Any:
+    """The parameters, in whole on each device of a mesh with `tensor`, or as they are.
+
+    A product of parts of kernels would be a sum of several, which rounds otherwise.
+    """
+    if mesh.shape["tensor"] == 1:
+        return params
+    return jax.lax.with_sharding_constraint(params, meshes.replicated(mesh))
+
+
+def _in_chunks(
+    f: Callable[[Batch], dict[str, jax.Array]], batch: Batch, mesh: Mesh
+) -> dict[str, jax.Array]:
+    """f(batch), where each device computes CPU_EXAMPLES at a time; the last of them are padded.
+
+    Activations stay in the caches: up to twice as fast on a CPU as larger batches. And products of
+    one shape give the same bits for an example, whatever batch it is in.
+    """
+    devices = math.prod(mesh.shape[axis] for axis in meshes.BATCH_AXES)
+    each = len(batch["weight"]) // devices
+    padding = -each % CPU_EXAMPLES
+
+    def chunks(x: jax.Array) -> jax.Array:
+        """[B, ...] -> [chunks, devices x CPU_EXAMPLES, ...]; no example leaves its device."""
+        x = x.reshape(devices, each, *x.shape[1:])
+        x = jnp.pad(x, ((0, 0), (0, padding), *((0, 0),) * (x.ndim - 2)))
+        x = x.reshape(devices, -1, CPU_EXAMPLES, *x.shape[2:]).swapaxes(0, 1)
+        return x.reshape(len(x), -1, *x.shape[3:])
+
+    def whole(x: jax.Array) -> jax.Array:
+        """The inverse, without the padding."""
+        x = x.reshape(len(x), devices, CPU_EXAMPLES, *x.shape[2:]).swapaxes(0, 1)
+        return x.reshape(devices, -1, *x.shape[3:])[:, :each].reshape(-1, *x.shape[3:])
+
+    return jax.tree.map(whole, jax.lax.map(f, jax.tree.map(chunks, batch)))

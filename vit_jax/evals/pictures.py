@@ -1,0 +1,118 @@
+"""Pictures of what the weights have learnt so far, of a few images of a split."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from vit_jax.core.schema.fields import field
+from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress
+from vit_jax.models.observe import chunks
+from vit_jax.parallel import mesh as meshes
+
+NUMBERS = (
+    "filters_explained", "positions_row_plus_column", "first_distance_px", "last_distance_px",
+    "high_norm_share",
+)  # fmt: skip
+
+
+class Shown(NamedTuple):
+    """Images to look at.
+
+    Attributes:
+      inputs: float32 [N, H, W, 3], normalised.
+      pixels: uint8 [N, H, W, 3].
+      labels: their N classes, whose relevance is shown; None where an image has no label, and that
+        of the class that the model predicts is.
+      captions: N.
+    """
+
+    inputs: np.ndarray
+    pixels: np.ndarray
+    labels: Sequence[int | None]
+    captions: Sequence[str]
+
+
+PICTURES = "pictures"
+
+
+@dataclasses.dataclass(frozen=True)
+class PicturesConfig(EvalConfig):
+    """Pictures of what the weights have learnt."""
+
+    pictures: int = field(
+        8, "of the kind `pictures`: so many images of the split, the first ones, are looked at"
+    )
+
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the numbers that `run` returns, of models that have them all."""
+        return NUMBERS
+
+    def make(self, inputs: EvalInputs) -> Pictures:
+        """Draws the parameters."""
+        assert inputs.images is not None
+        return Pictures(
+            graph=inputs.graph, mesh=inputs.mesh, number=self.pictures, images=inputs.images
+        )
+
+
+class Pictures:
+    """Draws parameters. All of them are gathered on every host for that.
+
+    Args:
+      graph: merges with the parameters to a model.
+      mesh: the mesh of the parameters.
+      number: how many images to look at; fewer if there are not as many.
+      images: reads so many images, the same on every host; called once.
+    """
+
+    def __init__(
+        self, *, graph: nnx.GraphDef, mesh: Mesh, number: int, images: Callable[[int], Shown]
+    ):
+        self._graph, self._number, self._images = graph, number, images
+        self._shown: Shown | None = None
+        self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(mesh))
+
+    def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float | bytes]:
+        """Numbers and PNG files by name."""
+        # These import matplotlib, which no other evaluation needs.
+        from vit_jax.draw import of_attention, of_weights
+        from vit_jax.draw.of_attention import Question
+
+        self._shown = self._shown or self._images(self._number)
+        model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
+        shown = self._shown
+        found: dict[str, float | bytes] = {}
+        asked = Question(_classes(model, shown) if model.num_classes else None, shown.captions)
+        parts = (
+            lambda: of_weights.findings(model),
+            lambda: of_attention.findings(model, shown.inputs, shown.pixels, asked),
+        )
+        for done, part in enumerate(parts):
+            if stop:
+                return {}
+            progress(done, len(parts))
+            findings = part()
+            found |= findings.numbers
+            found |= {p.name: p.data for p in findings.section.pictures if p.ending == "png"}
+        progress(len(parts), len(parts))
+        return found
+
+
+def _classes(model: Any, shown: Shown) -> list[int]:
+    """Whose relevance is shown, of a model with a head."""
+    known = [label for label in shown.labels if label is not None]
+    if len(known) == len(shown.labels):
+        return known
+    logits = chunks.compute(lambda model, images: model(images), model, shown.inputs)
+    predicted = logits.argmax(axis=-1).tolist()
+    return [
+        guess if label is None else label
+        for label, guess in zip(shown.labels, predicted, strict=True)
+    ]

@@ -1,0 +1,141 @@
+"""When something is due, where a run ends early, and its speed between logged steps."""
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from vit_jax.learning.feed import Feed
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """Due after steps `every_steps`, `2 * every_steps`, ... and after `total_steps`.
+
+    `every_steps` 0 or None: only after the last step.
+    """
+
+    every_steps: int | None
+    total_steps: int
+
+    def __call__(self, step: int) -> bool:
+        """Whether it is due after `step` updates; step 0 (before any update) never is."""
+        if not self.every_steps:
+            return step == self.total_steps
+        return step == self.total_steps or (step > 0 and step % self.every_steps == 0)
+
+
+class Clock:
+    """Speeds since the last tick; pauses (evaluation, saving) do not count.
+
+    Args:
+      batch_size: the global batch size.
+      step_flops: matrix FLOPs of one training step (parallel/products.py).
+      peak_flops: FLOP/s of all devices together; None: unknown, then no MFU.
+      start_step: updates done before this process.
+      feed: records how long the loop has waited for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        step_flops: float,
+        peak_flops: float | None,
+        start_step: int,
+        total_steps: int,
+        feed: Feed,
+    ):
+        self._batch_size, self._step_flops, self._peak = batch_size, step_flops, peak_flops
+        self._total_steps, self._feed = total_steps, feed
+        self._step, self._waited = start_step, feed.wait_secs
+        self._since = time.perf_counter()
+        self.eta_secs = float("nan")
+
+    def tick(self, step: int) -> dict[str, float]:
+        """Images per second, input wait (fraction of the time, 0 to 1), MFU."""
+        now, waited = time.perf_counter(), self._feed.wait_secs
+        elapsed, steps = max(now - self._since, 1e-9), step - self._step
+        self.eta_secs = (self._total_steps - step) * elapsed / max(steps, 1)
+        speeds = {
+            "speed/images_per_second": steps * self._batch_size / elapsed,
+            "speed/input_wait": min(1.0, (waited - self._waited) / elapsed),
+        }
+        if self._peak:
+            speeds["speed/mfu"] = steps * self._step_flops / elapsed / self._peak
+        self._step, self._since, self._waited = step, now, waited
+        return speeds
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context whose duration the clock does not count."""
+        started = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - started
+
+
+class Stopped(NamedTuple):
+    """Where patience ran out.
+
+    Attributes:
+      step: of the last evaluation that was waited for.
+      best, best_step: the best value, and its evaluation; None and 0 if no value was finite.
+    """
+
+    step: int
+    best: float | None
+    best_step: int
+
+
+def stopped(
+    values: Iterable[tuple[int, float | None]], *, mode: str, patience: int, min_delta: float
+) -> Stopped | None:
+    """Where a run ends with these (step, value) of its evaluations, in order; None: nowhere yet.
+
+    It is the first step at which the last `patience` evaluations were no better than the best
+    before them by more than `min_delta`. A value that is None or not finite is no better.
+    """
+    sign = 1 if mode == "max" else -1
+    best: float | None = None
+    best_step = since = 0
+    for step, value in values:
+        number = math.nan if value is None else value
+        better = best is None or sign * (number - best) > min_delta
+        if math.isfinite(number) and better:
+            best, best_step, since = number, step, 0
+        else:
+            since += 1
+        if since == patience:
+            return Stopped(step, best, best_step)
+    return None
+
+
+@dataclasses.dataclass
+class EarlyStopping:
+    """Whether a run ends here: a function of all values of its metric so far.
+
+    The values of a resumed run are those of its log, so it ends where it would have ended.
+    """
+
+    metric: str | None  # None: it never ends early
+    mode: str
+    patience: int
+    min_delta: float
+    _values: dict[int, float | None] = dataclasses.field(default_factory=dict)
+
+    def add(self, step: int, row: Mapping[str, float | None]) -> None:
+        """Adds what was logged for `step`."""
+        if self.metric is not None and self.metric in row:
+            self._values[step] = row[self.metric]
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Where the run ends by what was added; None: nowhere yet."""
+        return stopped(
+            sorted(self._values.items()),
+            mode=self.mode,
+            patience=self.patience,
+            min_delta=self.min_delta,
+        )

@@ -1,0 +1,413 @@
+"""The feed of batches to the devices: fetched and copied ahead, in a separate thread.
+
+Or made on the devices (CachedSet), from images that lie there decoded: the host only names
+examples. The pixels are those of the host's pipeline, bit for bit: a batch may come from either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.core import axes, waiting
+from vit_jax.core.errors import UserError
+from vit_jax.data.decoded import Decoded
+from vit_jax.data.ops.table import DeviceOps
+from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
+from vit_jax.data.source import NO_LABEL
+from vit_jax.data.streams import Choose
+from vit_jax.learning.losses import Batch
+from vit_jax.parallel.mesh import BATCH_AXES
+
+SKIPPED_IMAGES = "input/skipped_images"  # the metric
+AHEAD = 2  # batches on the devices before they are requested
+CLOSING_SECS = 10  # time for reads in progress; after it they count as hanging
+MAX_SHOWN = 5  # files waited for, in a message
+# The names of a batch's arrays, by those of a decoded set.
+_NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights"}
+
+
+class BadImages:
+    """Bad images that were skipped, each once: its file and its fault.
+
+    Attributes:
+      files: in the order in which they were first read.
+    """
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._met: set[int] = set()
+        self._told = 0
+
+    def first_met(self, indices: list[int]) -> list[int]:
+        """The indices among these examples that were not met before."""
+        new = [index for index in dict.fromkeys(indices) if index not in self._met]
+        self._met.update(new)
+        return new
+
+    def untold(self) -> list[str]:
+        """The files added since the last call."""
+        told, self._told = self._told, len(self.files)
+        return self.files[told:]
+
+
+class SkippedImages:
+    """Counts skipped images over all hosts and all starts of the run.
+
+    Args:
+      files: this host's bad images; the first is named when there are too many.
+      before: how many were skipped before this start.
+      step: updates done before this start.
+      batch_size: the global batch size.
+      num_examples: examples in an epoch.
+      max_fraction: fraction of an epoch; UserError when more are skipped.
+    """
+
+    def __init__(
+        self,
+        files: BadImages,
+        *,
+        before: float,
+        step: int,
+        batch_size: int,
+        num_examples: int,
+        max_fraction: float,
+    ):
+        self._files, self._total, self._written = files, before, before
+        self._step, self._batch_size, self._num_examples = step, batch_size, num_examples
+        self._max_fraction = max_fraction
+        self._epoch, self._in_epoch = -1, 0
+        # Counts of the steps since the last `commit`, on the devices.
+        self.uncommitted: list[Any] = []
+
+    def add(self, scalars: dict[str, Any]) -> None:
+        """Adds a step's count without waiting; a step whose batch is left out skips no image."""
+        self.uncommitted.append(scalars.get("skipped_images", 0))
+
+    def commit(self, counts: Sequence[Any]) -> dict[str, float]:
+        """Adds the values of `uncommitted` and empties it; returns `row`, or {} if already written.
+
+        Raises:
+          UserError: all images of a batch were bad, or too many of an epoch.
+        """
+        self.uncommitted = []
+        for count in map(int, counts):
+            epoch = self._step * self._batch_size // self._num_examples
+            self._in_epoch = count + (self._in_epoch if epoch == self._epoch else 0)
+            self._epoch, self._step = epoch, self._step + 1
+            self._total += count
+            if count == self._batch_size:
+                raise UserError(
+                    f"All {count:,} images of step {self._step:,} are bad. {self._examples()}"
+                    "Nothing can be learned from that; correct the data."
+                )
+            # Which images of a batch were bad is unknown: they may belong to the next epoch.
+            of_next = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
+            if self._in_epoch > self._max_fraction * self._num_examples + of_next:
+                raise UserError(
+                    f"{self._in_epoch:,} bad images were skipped in epoch {epoch + 1:,} up to step "
+                    f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g} of "
+                    f"its {self._num_examples:,} examples. {self._examples()}"
+                    "Correct the data, or raise input.max_bad_fraction."
+                )
+
+        return {} if self._total == self._written else self.row()
+
+    def row(self) -> dict[str, float]:
+        """The count for metrics.jsonl, from which a later start continues."""
+        self._written = self._total
+        return {SKIPPED_IMAGES: float(self._total)}
+
+    def _examples(self) -> str:
+        return f"The first: {self._files.files[0]}. " if self._files.files else ""
+
+
+class FedBatch(NamedTuple):
+    """A batch on the devices, and the images of this host that were skipped in it.
+
+    Attributes:
+      skipped: how many.
+      bad_images: the ones met for the first time: the file and its fault.
+    """
+
+    batch: dict[str, jax.Array]
+    skipped: int
+    bad_images: list[str]
+
+
+def local_rows(layout: jax.ShapeDtypeStruct) -> np.ndarray:
+    """Rows (first axis) of a global array on this process's devices; int64, ascending."""
+    assert layout.sharding is not None
+    parts = layout.sharding.addressable_devices_indices_map(layout.shape).values()
+    ranges = {index[0].indices(layout.shape[0]) for index in parts if index}
+    return np.unique(np.concatenate([np.arange(*each) for each in ranges]))
+
+
+class Feed:
+    """Iterates over a host's batches as global arrays; a context manager.
+
+    Args:
+      batches: yields dictionaries of NumPy arrays, this host's part; closed with the feed.
+      layout: jax.ShapeDtypeStruct with sharding for each array that goes to the devices.
+      timeout_secs: UserError if a batch takes longer; it names the files being read.
+      bad_images: collects the bad images; default: a new, empty one.
+      finish: makes a batch of these arrays on the devices; default: they are the batch. It is
+        called where the feed is iterated over, so that all processes do so in the same order.
+
+    Attributes:
+      wait_secs: how long the caller has waited for batches so far.
+      skipped_images: how many images of this host had to be skipped in the batches handed out.
+    """
+
+    def __init__(
+        self,
+        batches: Any,
+        layout: dict[str, jax.ShapeDtypeStruct],
+        *,
+        timeout_secs: float,
+        bad_images: BadImages | None = None,
+        finish: Callable[[dict[str, jax.Array]], dict[str, jax.Array]] = lambda batch: batch,
+    ):
+        self._batches, self._layout, self._timeout_secs = batches, layout, timeout_secs
+        self._rows = {name: local_rows(array) for name, array in layout.items()}
+        self._queue: queue.Queue[FedBatch | BaseException | None] = queue.Queue(maxsize=AHEAD)
+        self._closed = threading.Event()
+        self.bad_images = BadImages() if bad_images is None else bad_images
+        self._finish = finish
+        self.wait_secs = 0.0
+        self.skipped_images = 0
+        self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[dict[str, jax.Array]]:
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        started = time.perf_counter()
+        try:
+            item = self._queue.get(timeout=self._timeout_secs)
+        except queue.Empty as error:
+            raise _timed_out(self._timeout_secs) from error
+        self.wait_secs += time.perf_counter() - started
+        if item is None:
+            self._queue.put(None)  # stays at the end, however often it is called
+            raise StopIteration
+        if isinstance(item, BaseException):
+            self._queue.put(item)
+            raise item
+        self.skipped_images += item.skipped
+        self.bad_images.files += item.bad_images
+        return self._finish(item.batch)
+
+    def _fill(self) -> None:
+        try:
+            for batch in self._batches:
+                bad = batch["index"][(batch["weight"] == 0) & (batch["index"] >= 0)].tolist()
+                new = [self._batches.bad_image(i) for i in self.bad_images.first_met(bad)]
+                placed = {k: self._place(batch[k], k) for k in self._layout}
+                self._put(FedBatch(placed, len(bad), new))
+                if self._closed.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+        finally:
+            self._batches.close()  # here, since it waits for reads in progress
+
+    def _place(self, host_array: np.ndarray, name: str) -> jax.Array:
+        layout = self._layout[name]
+        assert host_array.dtype == layout.dtype, (name, host_array.dtype, layout.dtype)
+        rows = self._rows[name]
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, stop, _ = index[0].indices(layout.shape[0])
+            start = int(np.searchsorted(rows, first))
+            return host_array[start : start + stop - first]
+
+        return jax.make_array_from_callback(layout.shape, layout.sharding, part)
+
+    def _put(self, item: FedBatch | BaseException | None) -> None:
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(item, timeout=0.1)
+                return
+
+    def close(self) -> None:
+        """Ends the thread and closes the batches; may be called twice.
+
+        If a read hangs they are abandoned: see core/waiting.py.
+        """
+        self._closed.set()
+        self._thread.join(CLOSING_SECS)
+        if self._thread.is_alive():
+            waiting.abandon_thread(self._thread)
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _timed_out(timeout_secs: float) -> UserError:
+    """The error for a batch that takes too long; names the host and the files."""
+    shown = [f"\n  {wait.what}, for {wait.secs:.0f} s" for wait in waiting.waits()[:MAX_SHOWN]]
+    reading = f"It reads:{''.join(shown)}\n" if shown else "It reads no file at this moment. "
+    return UserError(
+        f"{socket.gethostname()} (process {jax.process_index()} of {jax.process_count()}) got no "
+        f"batch of data for {timeout_secs:g} s (input.timeout_secs). {reading}"
+        "See whether that disk or network hangs, then start the same command again; if it is only "
+        "slow, raise input.timeout_secs, or input.threads, which read at the same time."
+    )
+
+
+class _Slots:
+    """Iterates over a host's batches like pipeline.Batches, but they name examples, without pixels.
+
+    A batch of b slots is a dictionary of arrays:
+
+        example  int32   [b]             index of the example in the set; -1 for padding
+        draws    float32 [b, num_draws]  the numbers of its random ops
+        index    int64   [b]             as `example`
+        weight   float32 [b]             1; 0 for a bad image, and for padding
+    """
+
+    def __init__(self, cached: CachedSet, choose: Choose, batches: Iterable[int]) -> None:
+        self._cached, self._choose, self._batches = cached, choose, batches
+
+    def __iter__(self) -> Iterator[HostBatch]:
+        weights, num_rows = self._cached.weight, self._cached.num_rows
+        for batch in self._batches:
+            indices, seeds = self._choose(np.arange(batch * num_rows, (batch + 1) * num_rows))
+            indices = np.where(indices < len(weights), indices, NO_EXAMPLE)
+            yield {
+                "example": indices.astype(np.int32),
+                "draws": self._cached.ops.draw(seeds),
+                "index": indices,
+                "weight": np.where(indices < 0, np.float32(0), weights[indices]),
+            }
+
+    def bad_image(self, index: int) -> str:
+        """The file and the fault of a bad image."""
+        return self._cached.faults[index]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CachedSet:
+    """A decoded set on the devices of a mesh, and the ops that make a batch's images of its own.
+
+    Every device has the whole set, or, if `is_divided`, a part of it, of as many parts as a batch
+    has; then each adds what it has of a batch to what the others have.
+
+    Attributes:
+      ops: the random ops.
+      weight, faults: of the examples, as in Decoded.
+      num_rows: rows of a batch that this host names.
+
+    Args:
+      decoded, ops: the set, and the random ops.
+      layout: shapes and shardings of a batch.
+      is_divided: see above.
+    """
+
+    def __init__(
+        self, decoded: Decoded, ops: DeviceOps, layout: Batch, *, is_divided: bool
+    ) -> None:
+        sharding, (batch_size,) = layout["weight"].sharding, layout["weight"].shape
+        assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
+        self.ops, mesh = ops, sharding.mesh
+        self.weight, self.faults = decoded.arrays["weight"], decoded.faults
+        self.num_rows = len(local_rows(layout["weight"]))
+        self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
+        self._rows = -(-decoded.num_examples // self._parts)  # of a part
+        of_set, of_batch = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
+        self._arrays = {
+            name: self._place(array, NamedSharding(mesh, of_set))
+            for name, array in decoded.arrays.items()
+        }
+        self._slots = {
+            "example": jax.ShapeDtypeStruct((batch_size,), jnp.int32, sharding=sharding),
+            "draws": jax.ShapeDtypeStruct(
+                (batch_size, ops.num_draws), jnp.float32, sharding=sharding
+            ),
+        }
+        make = jax.shard_map(
+            self._make, mesh=mesh, in_specs=(of_set, of_batch), out_specs=of_batch, check_vma=False
+        )
+        self._batch = jax.jit(make).lower(self._arrays, self._slots).compile()
+
+    def feed(
+        self,
+        choose: Choose,
+        batches: Iterable[int],
+        *,
+        timeout_secs: float,
+        bad_images: BadImages | None = None,
+    ) -> Feed:
+        """A feed of the batches of these numbers; `choose` gives the examples of this host's slots.
+
+        The other arguments are Feed's.
+        """
+        return Feed(
+            _Slots(self, choose, batches),
+            self._slots,
+            timeout_secs=timeout_secs,
+            bad_images=bad_images,
+            finish=functools.partial(self._batch, self._arrays),
+        )
+
+    def _place(self, array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        shape = (self._rows * self._parts, *array.shape[1:])
+
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
+            first, stop, _ = index[0].indices(shape[0])
+            there = np.asarray(array[first:stop])
+            missing = stop - first - len(there)
+            return np.pad(there, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else there
+
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    def _make(self, arrays: dict[str, jax.Array], slots: dict[str, jax.Array]) -> Batch:
+        """A device's part of a batch."""
+        stored = self._taken(arrays, slots["example"])
+        weight = jnp.where(slots["example"] >= 0, stored["weight"], 0)
+        stored["images"] = jax.vmap(self.ops.apply)(stored["images"], slots["draws"])
+        empty = {"image": 0, "labels": NO_LABEL, "label_weights": 0}
+        batch = {}
+        for name, stored_name in _NAMES.items():
+            if stored_name in stored:
+                array = stored[stored_name]
+                is_good = (weight > 0).reshape(-1, *(1,) * (array.ndim - 1))
+                batch[name] = jnp.where(is_good, array, jnp.asarray(empty[name], array.dtype))
+        return batch | {"weight": weight}
+
+    def _taken(self, arrays: dict[str, jax.Array], examples: jax.Array) -> dict[str, jax.Array]:
+        """The rows of these examples, int32 [b]; any row for padding."""
+        if self._parts == 1:
+            return {name: array[jnp.maximum(examples, 0)] for name, array in arrays.items()}
+        wanted = jax.lax.all_gather(examples, BATCH_AXES, tiled=True)
+        places = wanted - jax.lax.axis_index(BATCH_AXES) * self._rows
+        is_here = (places >= 0) & (places < self._rows)
+
+        def taken(array: jax.Array) -> jax.Array:
+            rows = array[jnp.clip(places, 0, self._rows - 1)]
+            rows = jnp.where(is_here.reshape(-1, *(1,) * (array.ndim - 1)), rows, 0)
+            # All but one of the summands are 0.
+            return jax.lax.psum_scatter(rows, BATCH_AXES, tiled=True)
+
+        return {name: taken(array) for name, array in arrays.items()}

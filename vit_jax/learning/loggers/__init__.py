@@ -1,0 +1,161 @@
+"""The log of a run: metrics.jsonl, traces, and further destinations, one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+from etils import epath
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
+from vit_jax.learning.histograms import Distributions, Histogram, histogram
+from vit_jax.store.runs import MetricsFile
+from vit_jax.store.workdir import PICTURES
+
+_NONE: Mapping[str, bytes] = {}
+
+
+class Logger(Protocol):
+    """A destination of a run's numbers beside metrics.jsonl, in process 0."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one row; a resumed run writes the rows after its checkpoint again."""
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Writes histograms by name; by default leaves them out."""
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name; by default leaves them out."""
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the log, with what the run ended with; by default does nothing."""
+
+
+class RunLog:
+    """Writes rows of numbers to metrics.jsonl and to `writers`; a context manager.
+
+    Args:
+      workdir: where metrics.jsonl and the profiler's files go. Only process 0 writes rows.
+      writers: further destinations; closed with the log.
+      start_step: rows and pictures after it, from an earlier start that went further, are deleted.
+      profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
+    """
+
+    def __init__(
+        self,
+        workdir: epath.Path,
+        *,
+        writers: Sequence[Logger],
+        start_step: int,
+        profile: tuple[int, int] | None,
+    ):
+        self._file: MetricsFile | None = None
+        self._writers = writers
+        if jax.process_index() == 0:
+            self._file = MetricsFile(workdir / "metrics.jsonl")
+            self._file.truncate_after(start_step)
+            for file in (workdir / PICTURES).glob("*/*/*.png"):
+                if file.stem.isdecimal() and int(file.stem) > start_step:
+                    file.unlink()
+        self._workdir, self._profile, self._is_tracing = workdir, profile, False
+
+    def after_step(self, step: int) -> None:
+        """To be called after each step; starts and stops the profiler, if there is one."""
+        if not self._profile:
+            return
+        first_step, num_steps = self._profile
+        if self._is_tracing and step >= first_step + num_steps:
+            self._stop_tracing()
+        elif step == first_step:
+            jax.profiler.start_trace(str(self._workdir))
+            self._is_tracing = True
+
+    def _stop_tracing(self) -> None:
+        jax.profiler.stop_trace()
+        self._is_tracing = False
+
+    def write(
+        self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
+    ) -> None:
+        """Writes one row, after the pictures of its step."""
+        self._write_pictures(step, pictures)
+        if self._file:
+            self._file.write(step, values)
+        for writer in self._writers:
+            writer.write(step, values)
+
+    def write_distributions(self, step: int, distributions: Distributions) -> None:
+        """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""
+        self.write(step, {name: float(x) for name, x in distributions.scalars.items()})
+        histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
+        for writer in self._writers:
+            writer.write_histograms(step, histograms)
+
+    def _write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name to pictures/NAME/STEP.png, and to the writers.
+
+        UserError if a file cannot be written.
+        """
+        if not self._file:
+            return
+        for name, png in pictures.items():
+            file = self._workdir / PICTURES / name / f"{step}.png"
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_file(file) as temporary:
+                    temporary.write_bytes(png)
+            except OSError as error:
+                raise UserError(
+                    f"{file} cannot be written: {error.strerror or error}. Make room, or take the "
+                    "evaluation that draws it out of the config."
+                ) from error
+        for writer in self._writers:
+            if pictures:
+                writer.write_pictures(step, pictures)
+
+    def flush(self) -> None:
+        """Makes all rows survive a kill, as a run does that goes on from the next checkpoint."""
+        for writer in self._writers:
+            getattr(writer, "flush", lambda: None)()  # most send each row at once
+
+    def row(self, step: int) -> dict[str, float]:
+        """All numbers written for `step`; empty if there are none."""
+        rows = self._file.rows() if self._file else []
+        return {k: v for row in rows if row["step"] == step for k, v in row.items()}
+
+    def values(self, name: str | None) -> list[tuple[int, float | None]]:
+        """(step, number) of this name, null as None; none of them in another process."""
+        rows = self._file.rows() if self._file else []
+        return [(row["step"], row[name]) for row in rows if name in row]
+
+    def last(self, name: str) -> float | None:
+        """The newest number of this name; None if there is none yet, or in another process."""
+        rows = self._file.rows() if self._file else []
+        return next((row[name] for row in reversed(rows) if name in row), None)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._is_tracing:
+            self._stop_tracing()
+        for writer in self._writers:
+            writer.close(error)
+
+
+def write_parameters(workdir: epath.Path, params: Any) -> None:
+    """parameters.txt: name, shape, type, size and sharding of every parameter, by clu."""
+    from clu import parameter_overview
+
+    if jax.process_index() == 0:
+        table = parameter_overview.get_parameter_overview(params, include_stats="sharding")
+        file = workdir / "parameters.txt"
+        try:
+            file.write_text(f"{table}\n")
+        except OSError as error:
+            raise UserError(
+                f"{file} cannot be written: {error.strerror or error}. Delete it, make room, or "
+                "give another --workdir."
+            ) from error

@@ -1,0 +1,147 @@
+"""Optional logging to MLflow; its own variables apply, such as MLFLOW_TRACKING_URI."""
+
+import contextlib
+import functools
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from etils import epath
+from PIL import Image
+
+from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.files import write_text
+from vit_jax.learning.histograms import Histogram
+from vit_jax.store import workdir as workdirs
+
+ID_FILE = "mlflow_run_id.txt"
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+MOST_PARAMS = 100  # in one request
+LONGEST_PARAM = 6000  # characters of a value
+
+
+class MLflow:
+    """The MLflow run of a work directory in an experiment; a resumed run continues the same one.
+
+    Rows are sent by a thread. What the server does not take is told once and left out: the numbers
+    are in metrics.jsonl, and a server that is away is no reason to end a training.
+
+    Args:
+      workdir: keeps the run's id.
+      experiment: its name; created if it does not exist.
+      config: nested dictionary; its fields are the run's parameters.
+
+    Raises UserError if mlflow is not installed or cannot start.
+    """
+
+    def __init__(self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any]):
+        self._mlflow = _mlflow()
+        self._told = False
+        try:
+            self._client = self._mlflow.MlflowClient()
+            with _fewer_tries():
+                self._run_id = self._begin(workdir, experiment)
+                self._write_params(config)
+        except (self._mlflow.MlflowException, ImportError) as error:
+            raise UserError(
+                f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI to a server, or to a file "
+                "such as sqlite:///mlflow.db, or leave log.mlflow_experiment at None."
+            ) from error
+        self._thread = ThreadPoolExecutor(1, "mlflow")
+
+    def _begin(self, workdir: epath.Path, experiment: str) -> str:
+        """The id of the run, which is running from now on."""
+        file = workdir / ID_FILE
+        if file.exists():
+            run_id = file.read_text().strip()
+            self._client.update_run(run_id, status="RUNNING")
+            return run_id
+        there = self._client.get_experiment_by_name(experiment)
+        number = there.experiment_id if there else self._client.create_experiment(experiment)
+        run_id = str(self._client.create_run(number, run_name=workdir.name).info.run_id)
+        write_text(file, run_id + "\n")
+        return run_id
+
+    def _write_params(self, config: Mapping[str, Any]) -> None:
+        """The config as parameters; what has changed since as tags, parameters may not change."""
+        entities = self._mlflow.entities
+        fields = {k: v[:LONGEST_PARAM] for k, v in workdirs.flatten(dict(config)).items()}
+        before = self._client.get_run(self._run_id).data.params
+        new = [entities.Param(k, v) for k, v in fields.items() if k not in before]
+        changed = {k: v for k, v in fields.items() if before.get(k, v) != v}
+        for start in range(0, len(new), MOST_PARAMS):
+            self._client.log_batch(self._run_id, params=new[start : start + MOST_PARAMS])
+        for name, value in changed.items():
+            self._client.set_tag(self._run_id, f"resumed.{name}", value)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one row."""
+        now, metric = int(1000 * time.time()), self._mlflow.entities.Metric
+        row = [metric(name, float(value), now, step) for name, value in values.items()]
+        self._later(lambda: self._client.log_batch(self._run_id, metrics=row))
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Nothing: MLflow has no histograms."""
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name."""
+        log_image = self._client.log_image
+        for name, png in pictures.items():
+            image, key = Image.open(io.BytesIO(png)), name.replace("/", ".")
+            self._later(functools.partial(log_image, self._run_id, image, key=key, step=step))
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the run: finished, failed, or killed, which a resumed run takes back."""
+        ended = "KILLED" if isinstance(error, Preempted) else "FAILED"
+        status = "FINISHED" if error is None else ended
+        self._later(lambda: self._client.set_terminated(self._run_id, status))
+        self._thread.shutdown()
+
+    def _later(self, send: Callable[[], Any]) -> None:
+        def tell_failure() -> None:
+            try:
+                send()
+            except Exception as error:  # of the network, the server, its disk ...
+                if not self._told:
+                    self._told = True
+                    print(f"MLflow did not take a row, and may miss more: {error}", file=sys.stderr)
+
+        self._thread.submit(tell_failure)
+
+
+def check_experiment(experiment: str) -> None:
+    """Raises UserError if an experiment cannot have this name, or mlflow is not installed."""
+    if not experiment.strip():
+        raise UserError(f"log.mlflow_experiment={experiment!r}: give a name.")
+    _mlflow()
+
+
+@contextlib.contextmanager
+def _fewer_tries() -> Iterator[None]:
+    """Seconds until a server is known to be away, not the minutes of MLflow's own seven tries.
+
+    A variable of the user's stands.
+    """
+    if RETRIES in os.environ:
+        yield
+        return
+    os.environ[RETRIES] = "2"
+    try:
+        yield
+    finally:
+        del os.environ[RETRIES]
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow
+        import mlflow.entities
+    except ImportError as error:
+        raise UserError(
+            f"log.mlflow_experiment needs the package mlflow ({error}): pip install mlflow"
+        ) from error
+    return mlflow

@@ -1,0 +1,139 @@
+"""TensorBoard's files, which take no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from etils import epath
+from PIL import Image
+
+from vit_jax.core.files import atomic_file
+from vit_jax.learning.histograms import Histogram
+
+_FILES = "events.out.tfevents."
+_HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
+_FLUSH_SECS = 30  # of the file, which a bucket takes anew each time
+
+
+class TensorBoard:
+    """Writes an event file into a work directory, in a thread.
+
+    A record of it (as in TFRecord files) is an Event message:
+    https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
+
+    Args:
+      start_step: rows after it, from an earlier start that went further, are deleted.
+    """
+
+    def __init__(self, workdir: epath.Path, *, start_step: int):
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        for file in workdir.glob(f"{_FILES}*"):
+            _truncate_after(file, start_step)
+        now, host = time.time(), socket.gethostname()
+        path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
+        self._opened = contextlib.ExitStack()
+        # At gs:// and the like open() gives a context manager that is not the file.
+        self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
+        self._flushed = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "tensorboard")
+        self._last: Future[None] = self._thread.submit(
+            self._append, Event(wall_time=now, file_version="brain.Event:2")
+        )
+        # A TensorBoard that has read the deleted rows drops those of this step and later ones.
+        start = Event(wall_time=now, step=start_step + 1)
+        start.session_log.status = SessionLog.START
+        self._last = self._thread.submit(self._append, start)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one row. OSError if an earlier one could not be written."""
+        from tensorboard.plugins.scalar import metadata
+
+        kind = metadata.create_summary_metadata("", "")
+        arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
+        self._write(step, arrays, dict.fromkeys(values, kind))
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Writes tensors [K, 3] of left edges, right edges and counts, as TensorBoard requires."""
+        from tensorboard.plugins.histogram import metadata
+
+        arrays = {
+            name: np.stack([h.edges[:-1], h.edges[1:], h.counts], axis=1)
+            for name, h in histograms.items()
+        }
+        kinds = {name: metadata.create_summary_metadata(name, "") for name in histograms}
+        self._write(step, arrays, kinds)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files: width and height as texts, then the file, as TensorBoard requires."""
+        from tensorboard.plugins.image import metadata
+
+        arrays = {}
+        for name, png in pictures.items():
+            sides = (str(side).encode() for side in Image.open(io.BytesIO(png)).size)
+            arrays[name] = np.array([*sides, png], object)
+        kinds = {
+            name: metadata.create_summary_metadata(name, "", converted_to_tensor=True)
+            for name in pictures
+        }
+        self._write(step, arrays, kinds)
+
+    def _write(self, step: int, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        event = Event(wall_time=time.time(), step=step)
+        for name, array in arrays.items():
+            tensor = make_tensor_proto(array)
+            event.summary.value.add(tag=name, tensor=tensor, metadata=kinds[name])
+        if self._last.done():
+            self._last.result()
+        self._last = self._thread.submit(self._append, event)
+
+    def _append(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        if time.monotonic() - self._flushed > _FLUSH_SECS:
+            self._records.flush()
+            self._flushed = time.monotonic()
+
+    def flush(self) -> None:
+        """Waits until all rows are in the file."""
+        self._thread.submit(self._records.flush).result()
+
+    def close(self, error: BaseException | None) -> None:
+        """Writes the remaining rows."""
+        self._thread.shutdown()
+        self._records.flush()
+        self._opened.close()
+        if error is None:
+            self._last.result()
+
+
+def _truncate_after(file: epath.Path, step: int) -> None:
+    """Cuts an event file at its first row after `step`, or at what a kill left unfinished."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    data, end = file.read_bytes(), 0
+    while end + _HEADER.size <= len(data):
+        start = end + _HEADER.size
+        stop = start + _HEADER.unpack_from(data, end)[0]
+        try:
+            if stop > len(data) or Event.FromString(data[start:stop]).step > step:
+                break
+        except DecodeError:  # it is damaged, or of another program
+            return
+        end = stop + _CHECKSUM_BYTES
+    if end < len(data):
+        with atomic_file(file) as temporary:
+            temporary.write_bytes(data[:end])

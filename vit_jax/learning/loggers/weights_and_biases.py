@@ -1,0 +1,108 @@
+"""Optional logging to Weights & Biases; its own variables apply, such as WANDB_MODE=offline."""
+
+import io
+import secrets
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from etils import epath
+from PIL import Image
+
+from vit_jax.core import cloud
+from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.files import write_text
+from vit_jax.learning.histograms import Histogram
+
+ID_FILE = "wandb_id.txt"
+FORBIDDEN = "/\\#?%:"  # characters in a project's name
+LONGEST_PROJECT = 128
+
+
+class WeightsAndBiases:
+    """The W&B run of a work directory in a project; a resumed run continues the same one.
+
+    Args:
+      workdir: keeps the run's id, and, if it is local, the run's files.
+      project: its name; created by W&B if it does not exist.
+      config: nested dictionary that is shown with the run.
+
+    Raises UserError if wandb is not installed or cannot start.
+    """
+
+    def __init__(self, workdir: epath.Path, *, project: str, config: Mapping[str, Any]):
+        self._wandb = wandb = _wandb()
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=workdir.name,
+                id=_run_id(workdir),
+                resume="allow",
+                dir=None if cloud.is_remote(workdir) else str(workdir),
+                config=dict(config),
+                allow_val_change=True,  # for fields that may differ when a run is resumed
+                settings=wandb.Settings(console="off"),  # a rewritten line fills its log
+            )
+        except wandb.errors.Error as error:
+            raise UserError(
+                f"Weights & Biases does not start: {error} Log in by `wandb login`, set "
+                "WANDB_MODE=offline, or leave log.wandb_project at None."
+            ) from error
+        # A custom axis: W&B accepts no row at or below its own last step, but a resumed run writes
+        # the rows after the checkpoint again.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one row."""
+        self._run.log({"step": step, **values})
+
+    def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Writes histograms by name."""
+        pictures = {
+            name: self._wandb.Histogram(np_histogram=(h.counts, h.edges))
+            for name, h in histograms.items()
+        }
+        self._run.log({"step": step, **pictures})
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name."""
+        shown = {
+            name: self._wandb.Image(Image.open(io.BytesIO(png))) for name, png in pictures.items()
+        }
+        self._run.log({"step": step, **shown})
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends the run: finished, failed, or preempted."""
+        if isinstance(error, Preempted):
+            self._run.mark_preempting()
+        self._run.finish(exit_code=0 if error is None else getattr(error, "exit_status", 2))
+
+
+def check_project(project: str) -> None:
+    """Raises UserError if a project cannot have this name, or wandb is not installed."""
+    wrong = [c for c in FORBIDDEN if c in project]
+    if wrong or not 0 < len(project) <= LONGEST_PROJECT:
+        raise UserError(
+            f"log.wandb_project={project!r}: give a name of 1 to {LONGEST_PROJECT} characters "
+            f"without any of {' '.join(FORBIDDEN)}"
+        )
+    _wandb()
+
+
+def _wandb() -> ModuleType:
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            f"log.wandb_project needs the package wandb ({error}): pip install wandb"
+        ) from error
+    return wandb
+
+
+def _run_id(workdir: epath.Path) -> str:
+    """The permanent W&B id of this work directory, created by its first run."""
+    file = workdir / ID_FILE
+    if not file.exists():
+        write_text(file, secrets.token_hex(4) + "\n")
+    return file.read_text().strip()

@@ -1,0 +1,243 @@
+"""The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from vit_jax.core import axes
+from vit_jax.learning.method import (
+    LossOutput,
+    Method,
+    StepContext,
+    StepInputs,
+    view_names,
+)
+from vit_jax.models.adapters import Adapters
+from vit_jax.parallel import mesh as meshes
+
+# "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
+# labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
+# [B, h, w, 3], by `view_names`.
+Batch = dict[str, Any]
+
+
+def batch_layout(
+    mesh: Mesh,
+    *,
+    batch_size: int,
+    image_size: tuple[int, int],
+    views: Sequence[tuple[int, int]] = (),
+    max_labels: int,
+    weighted: bool = False,
+) -> Batch:
+    """Shapes and shardings of a batch as it arrives on the devices.
+
+    `views` are the sizes of an image's further views; `max_labels` is K of Batch;
+    `weighted`: whether labels have weights.
+    """
+    sizes = {"image": image_size} | dict(zip(view_names(len(views)), views, strict=True))
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        **{name: ((batch_size, *size, 3), jnp.uint8) for name, size in sizes.items()},
+        "labels": ((batch_size, max_labels), jnp.int32),
+        "weight": ((batch_size,), jnp.float32),
+    }
+    if weighted:
+        shapes["label_weights"] = ((batch_size, max_labels), jnp.float32)
+    return {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            dtype,
+            sharding=meshes.sharding(mesh, (axes.BATCH, *(None,) * (len(shape) - 1)), shape),
+        )
+        for name, (shape, dtype) in shapes.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The loss by name, and the processing of images and labels before it."""
+
+    loss: str  # a key of LOSSES
+    label_smoothing: float
+    mixup_alpha: float  # of mixing.py, as the next; 0: off
+    cutmix_alpha: float
+    num_classes: int
+    grad_accum_steps: int  # number of microbatches
+    freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
+    mean: tuple[float, ...]  # for RGB in [0, 1]
+    std: tuple[float, ...]
+    binarize_targets: bool = False  # every label in a blend counts 1
+    class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
+    adapters: Adapters | None = None  # which are trained instead of everything
+    method: Method | None = None  # what is learnt instead of the labels
+    total_steps: int = 1  # of the run; read by methods that change on the way
+
+    def images(self, batch: Batch, name: str = "image") -> jax.Array:
+        """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""
+        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
+        return (batch[name].astype(jnp.float32) / 255.0 - mean) / std
+
+    def views(self, batch: Batch) -> tuple[jax.Array, ...]:
+        """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
+        return tuple(self.images(batch, name) for name in view_names(len(batch)) if name in batch)
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
+        images = self.images(batch)
+        targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
+        return images, targets, batch["weight"]
+
+    def loss_targets(self, targets: jax.Array) -> jax.Array:
+        """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
+        if self.binarize_targets:
+            targets = (targets > 0).astype(targets.dtype)
+        return smooth_labels(targets, self.label_smoothing)
+
+    def progress(self, step: jax.Array) -> jax.Array:
+        """The share of the run that `step` updates are, float32 []."""
+        return step.astype(jnp.float32) / self.total_steps
+
+    def ema_decay(self, decay: float, step: jax.Array) -> Any:
+        """The EMA's decay after `step` updates: the method's, or at most `decay`.
+
+        It is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
+        an average of mostly its first parameters.
+        """
+        own = None if self.method is None else self.method.averaging(self.progress(step))
+        return jnp.minimum(decay, (1.0 + step) / (10.0 + step)) if own is None else own
+
+    def warning(self, row: Mapping[str, float], step: int) -> str | None:
+        """What is wrong, by a row of the log after `step` updates; None: nothing."""
+        return None if self.method is None else self.method.warning(row, step / self.total_steps)
+
+    def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
+        """The inputs of a loss, of mixed images and targets; arrays that no one reads are left."""
+        pixels = {} if self.method is None else batch
+        return StepInputs(images, self.loss_targets(targets), pixels, self.views(batch))
+
+    def compute_loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
+        """A forward pass in training."""
+        if self.method is not None:
+            output: LossOutput = self.method.loss(model, inputs, key, context)
+            return output
+        logits = model(inputs.images, train=True, rngs=key)
+        weights = self.class_weights
+        of_classes = None if weights is None else jnp.asarray(weights, jnp.float32)
+        return LossOutput(LOSSES[self.loss](logits, inputs.targets, of_classes), logits)
+
+    def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
+        """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
+
+        The softmax loss with class weights is divided by the weights of the labels it saw.
+        """
+        counts = weight
+        if self.class_weights is not None and self.loss == "softmax":
+            counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
+        return weight / jnp.maximum(jnp.sum(counts), 1e-30)
+
+    def metrics(self, metrics: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+        """The logged means of `LossOutput.metrics`; targets [B, C], weights [B] of sum 1."""
+        if self.method is None:
+            return {"accuracy": accuracy(metrics, targets, weights)}
+        return {name: jnp.sum(x * weights) for name, x in metrics.items()}
+
+    def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
+        """[B, C], [B, C] -> [B]; without class weights, to compare models by."""
+        return LOSSES[self.loss](logits, targets)
+
+
+# Losses give one number per example; targets are rows of labels' weights. With class weights [C]
+# they are those of torch: CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
+
+
+def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
+    """Labels int32 [B, K], unused entries -1 -> float32 [B, C], 1 at each label.
+
+    With `weights`, float32 [B, K] in [0, 1], the label's weight instead of 1. A row of only -1
+    gives zeros; a label that occurs twice counts once, with the larger of its weights.
+    """
+    hot = jax.nn.one_hot(labels, num_classes, dtype=jnp.float32)
+    if weights is not None:
+        hot *= weights[..., None]
+    return hot.max(axis=1)
+
+
+def smooth_labels(targets: jax.Array, smoothing: float) -> jax.Array:
+    """[B, C] -> [B, C]; spreads the fraction `smoothing` of a row's weight over all classes.
+
+    arXiv 1512.00567, section 7.
+    """
+    uniform = targets.sum(axis=-1, keepdims=True) / targets.shape[-1]
+    return (1.0 - smoothing) * targets + smoothing * uniform
+
+
+def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
+    """[B, C], [C] -> [B]: the mean weight of a row's labels; without one, of all classes."""
+    total = targets.sum(axis=-1)
+    mean = (targets * class_weights).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
+    return jnp.where(total > 0, mean, class_weights.mean())
+
+
+def softmax_cross_entropy(
+    logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+) -> jax.Array:
+    """[B, C], [B, C] -> float32 [B]; cross-entropy to each row of targets, normalised to sum 1.
+
+    So an image with several labels should divide its probability between them, evenly or by their
+    weights, and the loss's size does not depend on their number. A row without a label, or whose
+    labels all weigh 0, gives 0. Each class's term is multiplied by its weight.
+    """
+    total = targets.sum(axis=-1)
+    targets = targets if class_weights is None else targets * class_weights
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -(targets * log_p).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
+
+
+def sigmoid_cross_entropy(
+    logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+) -> jax.Array:
+    """[B, C], [B, C] -> float32 [B]; binary cross-entropy, summed over classes.
+
+    The paper's loss for ImageNet-21k and JFT (arXiv 2010.11929, appendix B.1); a mean over classes
+    would be smaller by a factor of C and need another learning rate and clipping norm. Where a
+    class is asked for, its term is multiplied by its weight.
+    """
+    logits = logits.astype(jnp.float32)
+    yes, no = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+    yes = yes if class_weights is None else yes * class_weights
+    return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
+
+
+LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
+
+
+def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
+    """[B, C], bool [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
+
+    An example without a label gives 0; with k >= C every other one gives 1. Equal logits rank by
+    class number.
+    """
+    _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    return jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1).astype(jnp.float32)
+
+
+def accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
+    """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
+    labels = main_labels(targets)
+    weights = weights * labels.any(axis=-1)
+    correct = jnp.sum(top_k_correct(logits, labels, 1) * weights)
+    return correct / jnp.maximum(jnp.sum(weights), 1e-9)
+
+
+def main_labels(targets: jax.Array) -> jax.Array:
+    """[B, C] -> bool [B, C]: the largest target of each row; none in a row of zeros.
+
+    In a blend of two images it is the label with the larger lam, with weighted labels the heaviest.
+    """
+    return (targets >= targets.max(axis=-1, keepdims=True)) & (targets > 0)

@@ -1,0 +1,474 @@
+"""Self-distillation without labels: DINO (arXiv 2104.14294), and what DINOv2 added (2304.07193).
+
+A student predicts from each view of an image what a teacher, the average of the student's own
+weights, says of the large views: which of many learned prototypes they are near to.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax import models
+from vit_jax.core.axes import CLASSES, MLP, STREAM, WIDTH
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import COUNT, field
+from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
+from vit_jax.learning.methods import masking
+from vit_jax.learning.methods.masking import VIT
+from vit_jax.models.family import ModelSpec
+from vit_jax.nn.linear import Linear, param
+
+LARGE = 2  # views that the teacher sees: the image and the first of input.views
+BIT = "A BiT ResNet"
+# Of log(prototypes): a teacher that tells images apart by less than this has collapsed.
+LEAST_INFORMATION = 0.01
+FIRST_WARNING = 0.1  # share of the run after which a teacher should tell images apart
+_NORM_EPSILON = 1e-12
+_SINKHORN_ROUNDS = 3  # as in the code of arXiv 2304.07193
+
+
+class PrototypeHead(nnx.Module):
+    """An MLP of three layers, and the cosine of its result with each prototype.
+
+    The prototypes are stored unnormalised, as their authors' weight normalisation with a length
+    that stays 1.
+
+    Args:
+      spec: the model's fields.
+      features: the width of what it gets.
+      prototypes: K.
+      centred: whether it keeps the running mean of the teacher's logits.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        features: int,
+        *,
+        hidden: int,
+        bottleneck: int,
+        prototypes: int,
+        centred: bool,
+        rngs: nnx.Rngs,
+    ):
+        init = initializers.truncated_normal(0.02, lower=-100, upper=100)
+        make = lambda inputs, outputs, axes: Linear(
+            (inputs,), (outputs,), axes[:1], axes[1:], kernel_init=init, precision=spec.precision,
+            rngs=rngs,
+        )  # fmt: skip
+        self.fc1 = make(features, hidden, (WIDTH, MLP))
+        self.fc2 = make(hidden, hidden, (MLP, STREAM))
+        self.fc3 = make(hidden, bottleneck, (MLP, STREAM))
+        bound = bottleneck**-0.5
+        uniform = lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+        self.prototypes = nnx.Dict(
+            kernel=param(uniform, (bottleneck, prototypes), (WIDTH, CLASSES), rngs.params())
+        )
+        if centred:  # a statistic by its name, which the step moves (core/pytrees.py)
+            self.running_mean = param(initializers.zeros, (prototypes,), (CLASSES,), None)
+
+    def __call__(self, x: jax.Array, still: jax.Array | bool = False) -> jax.Array:
+        """[..., D] -> cosines [..., K] float32; `still`: the prototypes get no gradient."""
+        x = self.fc1(x)
+        x = self.fc2(jax.nn.gelu(x, approximate=False))
+        x = self.fc3(jax.nn.gelu(x, approximate=False))
+        kernel = self.prototypes["kernel"][...]
+        kernel = jnp.where(still, jax.lax.stop_gradient(kernel), kernel)
+        x, kernel = unit(x.astype(jnp.float32), -1), unit(kernel, 0)
+        return jnp.matmul(x.astype(self.fc1.precision.compute), kernel.astype(x.dtype)).astype(
+            jnp.float32
+        )
+
+
+class Heads(nnx.Module):
+    """What is trained beside the model.
+
+    Attributes:
+      images: of the features of whole views.
+      patches: of patches' tokens; only with a loss on them, as is `mask`.
+      mask: the embedding in place of a masked patch.
+    """
+
+    def __init__(self, method: "DINO", spec: Any, rngs: nnx.Rngs):
+        sizes: dict[str, Any] = {
+            "hidden": method.head_hidden,
+            "bottleneck": method.head_bottleneck,
+            "prototypes": method.prototypes,
+            "centred": method.centring == "mean",
+        }
+        self.images = PrototypeHead(spec, spec.features, **sizes, rngs=rngs)
+        if method.patch_weight:
+            self.patches = PrototypeHead(spec, spec.width, **sizes, rngs=rngs)
+            self.mask = param(initializers.zeros, (spec.width,), (WIDTH,), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class DINO(Method):
+    """The fields of config.method."""
+
+    kind: str = field("dino")
+    prototypes: int = field(65536, "how many there are", bounds=(2, COUNT[1]))
+    head_hidden: int = field(2048, "width of the head's hidden layers", bounds=COUNT)
+    head_bottleneck: int = field(256, "width of what is compared with prototypes", bounds=COUNT)
+    student_temperature: float = field(0.1, "of its cosines", bounds=(1e-3, math.inf))
+    teacher_temperature: float = field(0.07, "of its cosines", bounds=(1e-3, math.inf))
+    teacher_temperature_start: float = field(
+        0.04, "the same at first, rising linearly", bounds=(1e-3, math.inf)
+    )
+    teacher_temperature_warmup: float = field(
+        0.3, "share of the run's steps in which it rises", bounds=(0, 1)
+    )
+    momentum: float = field(
+        0.996, "of the average that is the teacher; it rises to 1 by a cosine", bounds=(0, 1)
+    )
+    centring: str = field(
+        "mean",
+        "what keeps the teacher from saying the same of all images: the running `mean` is "
+        "subtracted, or all prototypes are used alike in a batch, `sinkhorn`, as in DINOv2",
+        choices=("mean", "sinkhorn"),
+    )
+    centre_momentum: float = field(0.9, "of that running mean", bounds=(0, 1))
+    still: float = field(
+        0.01, "share of the run's steps in which the prototypes do not learn", bounds=(0, 1)
+    )
+    patch_weight: float = field(
+        0.0, "of the loss on masked patches, iBOT's (arXiv 2111.07832); DINOv2: 1", bounds=(0, 1e6)
+    )
+    masked_views: float = field(
+        0.5, "with that loss: share of the student's large views that are masked", bounds=(0, 1)
+    )
+    masked_least: float = field(0.1, "with it: least share of their patches", bounds=(0, 1))
+    masked_most: float = field(0.5, "with it: greatest share of their patches", bounds=(0, 1))
+    koleo_weight: float = field(
+        0.0, "of the loss that keeps a batch's features apart; DINOv2: 0.1", bounds=(0, 1e6)
+    )
+
+    reads_views = True
+
+    @property
+    def whole_batch(self) -> str | None:
+        """The field by which an image's loss depends on the others of its batch."""
+        if self.centring == "sinkhorn":
+            return "centring=sinkhorn"
+        return f"koleo_weight={self.koleo_weight:g}" if self.koleo_weight else None
+
+    def check_name(self, name: str) -> None:
+        """UserError for a model that it cannot learn with."""
+        kind = models.kind(name)
+        if kind not in (VIT, BIT):
+            raise UserError(
+                f"method.kind=dino learns with a ViT or a BiT, but model.name={name} is "
+                f"{kind[0].lower()}{kind[1:]}: give --config.model.name=ViT-S/16, for example."
+            )
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for fields of a model, or images, that it cannot learn with."""
+        kind = models.kind(name)
+        self._check_read()
+        _check_views(sizes)
+        if self.patch_weight and kind != VIT:
+            raise UserError(
+                f"method.patch_weight={self.patch_weight:g} hides patches from a ViT, but "
+                f"model.name={name} is a BiT: set method.patch_weight=0."
+            )
+        if kind == VIT:
+            _check_positions(spec, sizes)
+        if self.masked_least > self.masked_most:
+            raise UserError(
+                f"method.masked_least={self.masked_least:g} is more than method.masked_most="
+                f"{self.masked_most:g}: set it lower."
+            )
+        if self.patch_weight:
+            number = spec.token_layout(sizes.image).num_patches
+            masking.num_masked(self.masked_most, number, "method.masked_most")
+
+    def _check_read(self) -> None:
+        """UserError for a field that another one makes useless."""
+        useless: dict[str, tuple[str, ...]] = {}
+        if not self.patch_weight:
+            useless["patch_weight=0"] = ("masked_views", "masked_least", "masked_most")
+        if self.centring == "sinkhorn":
+            useless["centring=sinkhorn"] = ("centre_momentum",)
+        if not self.teacher_temperature_warmup:
+            useless["teacher_temperature_warmup=0"] = ("teacher_temperature_start",)
+        for by, names in useless.items():
+            for name in names:
+                value, unset = getattr(self, name), getattr(DINO, name)
+                if value != unset:
+                    raise UserError(
+                        f"method.{name}={value:g} is not read with method.{by}: leave it out."
+                    )
+        if self.patch_weight and not self.masked_views:
+            raise UserError(
+                f"method.masked_views=0 leaves method.patch_weight={self.patch_weight:g} without "
+                "masked patches: give more than 0, or set method.patch_weight=0."
+            )
+
+    def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
+        """The heads."""
+        return Heads(self, model.spec, rngs)
+
+    def averaging(self, progress: Any) -> Any:
+        """From `momentum` to 1 by a cosine."""
+        return 1.0 - (1.0 - self.momentum) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
+        """The losses, and by how much the teacher tells images apart."""
+        keys = jax.random.split(key, 2 + len(inputs.views))
+        weight = inputs.batch["weight"]
+        views, teacher = (inputs.images, *inputs.views), context.averaged
+        large = _together(views[:LARGE])
+        b, n = len(weight), _num_patches(model, large)
+        masked = self.masks(keys[0], large, model) if self.patch_weight else None
+
+        features, tokens = _encoded(model, large, keys[1], masked)
+        known, known_tokens = _encoded(teacher, large, None, None)
+        features = features.reshape(b, LARGE, -1)
+        small = [views[i] for i in range(LARGE, len(views))]
+        groups = itertools.groupby(sorted(small, key=lambda x: x.shape), key=lambda x: x.shape)
+        of_small = [
+            _encoded(model, _together(list(group)), key, None)[0].reshape(b, -1, features.shape[-1])
+            for (_, group), key in zip(groups, keys[2:], strict=False)
+        ]
+        still = context.progress < self.still
+        temperature = self._temperature(context.progress)
+        head = model.method.images
+        said = head(jnp.concatenate([features, *of_small], axis=1), still)  # [B, V, K]
+        logits = teacher.method.images(known.reshape(b, LARGE, -1))  # [B, 2, K]
+        targets = self._targets(head, logits, weight, temperature)
+        losses = between_views(targets, said, self.student_temperature)
+        losses += self._centre_moves(head, logits)
+        if masked is not None:
+            place = lambda x: jnp.take_along_axis(x[:, -n:], masked.places[..., None], axis=1)
+            patches = model.method.patches
+            logits = teacher.method.patches(place(known_tokens))  # [2B, M, K]
+            counted = masked.counts * jnp.repeat(weight > 0, LARGE)[:, None]
+            wanted = self._targets(patches, logits, counted, temperature)
+            each = cross_entropy(wanted, patches(place(tokens), still), self.student_temperature)
+            mean = of_masked(each, masked.counts).reshape(b, LARGE)
+            losses += self.patch_weight * jnp.mean(mean, axis=1)
+            losses += self._centre_moves(patches, logits.reshape(b, -1, logits.shape[-1]))
+        if self.koleo_weight:
+            of_view = [spreading(features[:, i], weight) for i in range(LARGE)]
+            losses += self.koleo_weight * sum(of_view)
+        return LossOutput(losses, told_apart(targets, weight))
+
+    def warning(self, row: Mapping[str, float], progress: float) -> str | None:
+        """Of a teacher that says the same of all images."""
+        least = LEAST_INFORMATION * math.log(self.prototypes)
+        information = row.get("train/teacher_information")
+        if information is None or information >= least or progress < FIRST_WARNING:
+            return None
+        return (
+            f"the teacher has collapsed: it tells images apart by {information:.2g} nats, with an "
+            f"entropy of {row['train/teacher_entropy']:.2f} of at most "
+            f"{math.log(self.prototypes):.2f}. Usual cures: a lower "
+            "method.teacher_temperature, a higher method.momentum, a lower optim.lr"
+        )
+
+    def _temperature(self, progress: Any) -> Any:
+        """The teacher's."""
+        first, last = self.teacher_temperature_start, self.teacher_temperature
+        risen: Any = 1.0
+        if self.teacher_temperature_warmup:
+            risen = jnp.minimum(progress / self.teacher_temperature_warmup, 1.0)
+        return first + (last - first) * risen
+
+    def _targets(
+        self, head: PrototypeHead, logits: jax.Array, weight: jax.Array, temperature: Any
+    ) -> jax.Array:
+        """A teacher's cosines [..., K] -> probabilities; weight: of the first axes."""
+        logits = jax.lax.stop_gradient(logits)
+        if self.centring == "mean":
+            centre = jax.lax.stop_gradient(head.running_mean[...])
+            return centred(logits, centre, temperature)
+        rows = logits.reshape(-1, logits.shape[-1])
+        each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
+        return sinkhorn(rows, each, temperature).reshape(logits.shape)
+
+    def _centre_moves(self, head: PrototypeHead, logits: jax.Array) -> jax.Array | float:
+        if self.centring != "mean":
+            return 0.0
+        return moving(head.running_mean[...], logits, self.centre_momentum)
+
+    def masks(self, key: jax.Array, images: jax.Array, model: Any) -> "Masks":
+        """Blocks of patches of some of the large views."""
+        of_order, of_view, of_share = jax.random.split(key, 3)
+        layout = model.spec.token_layout(images.shape[1:3])
+        b, n = len(images), layout.num_patches
+        most = masking.num_masked(self.masked_most, n, "method.masked_most")
+        order = masking.block_order(of_order, b, layout.grid)[:, n - most :][:, ::-1]
+        share = jax.random.uniform(
+            of_share, (b, 1), minval=self.masked_least, maxval=self.masked_most
+        )
+        chosen = jax.random.uniform(of_view, (b, 1)) < self.masked_views
+        counts = (jnp.arange(most) < jnp.round(share * n)) & chosen
+        return Masks(order, counts.astype(jnp.float32))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Masks:
+    """Which patches of views may be masked, and which of these are.
+
+    Attributes:
+      places: int32 [B, M], of patches.
+      counts: float32 [B, M]: 1, or 0 for one that is not masked.
+    """
+
+    places: jax.Array
+    counts: jax.Array
+
+
+def _encoded(
+    model: Any, images: jax.Array, key: Any, masked: Masks | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """Images, of any size -> features [B, D], and a ViT's tokens [B, N, D]."""
+    if not hasattr(model, "encode"):
+        return model(images, train=key is not None, rngs=key), None
+    layout = model.spec.token_layout(images.shape[1:3])
+    x = model.patches(images)
+    if masked is not None:
+        rows = jnp.arange(len(x))[:, None]
+        hidden = jnp.zeros(x.shape[:2]).at[rows, masked.places].set(masked.counts)
+        x = jnp.where(hidden[..., None] > 0, model.method.mask[...].astype(x.dtype), x)
+    tokens = model.encode(model.add_prefix_and_positions(x, layout), key, layout)
+    return model.pool(tokens).astype(jnp.float32), tokens
+
+
+def unit(x: jax.Array, axis: int) -> jax.Array:
+    """The vectors along an axis, of length 1."""
+    squares = jnp.sum(jnp.square(x), axis=axis, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squares, _NORM_EPSILON**2))
+
+
+def centred(logits: jax.Array, centre: jax.Array, temperature: jax.Array) -> jax.Array:
+    """A teacher's cosines [..., K] and their running mean [K] -> probabilities [..., K]."""
+    return jax.nn.softmax((logits - centre) / temperature)
+
+
+def sinkhorn(logits: jax.Array, weight: jax.Array, temperature: jax.Array) -> jax.Array:
+    """Rows [R, K] -> probabilities [R, K] that use all prototypes alike (arXiv 2006.09882).
+
+    weight: [R], 0 for a row that is not to count.
+    """
+    counted = weight[:, None] > 0
+    x = jnp.where(counted, logits, -jnp.inf) / temperature
+    q = jnp.exp(x - jnp.max(x))
+    for _ in range(_SINKHORN_ROUNDS):
+        of_prototype = jnp.sum(q, axis=0, keepdims=True)
+        q = q / jnp.where(of_prototype > 0, of_prototype, 1.0)
+        of_row = jnp.sum(q, axis=1, keepdims=True)
+        q = q / jnp.where(of_row > 0, of_row, 1.0)
+    return q
+
+
+def moving(centre: jax.Array, logits: jax.Array, momentum: float) -> jax.Array:
+    """Zeros [B] whose gradient by the centre [K] moves it towards the logits [B, ..., K].
+
+    In the mean over a batch the step subtracts (1 - momentum) (centre - mean of the logits).
+    """
+    now = jax.lax.stop_gradient(centre)
+    mean = jnp.mean(logits.reshape(logits.shape[0], -1, logits.shape[-1]), axis=1)
+    away = (1.0 - momentum) * (now - jax.lax.stop_gradient(mean))
+    return jnp.sum(away * (centre - now), axis=-1)
+
+
+def cross_entropy(targets: jax.Array, logits: jax.Array, temperature: float) -> jax.Array:
+    """Probabilities [..., K], a student's cosines [..., K] -> [...]."""
+    return -jnp.sum(targets * jax.nn.log_softmax(logits / temperature), axis=-1)
+
+
+def entropy(probabilities: jax.Array) -> jax.Array:
+    """[..., K] -> [...], in nats."""
+    return jnp.sum(jax.scipy.special.entr(probabilities), axis=-1)
+
+
+def spreading(features: jax.Array, weight: jax.Array) -> jax.Array:
+    """KoLeo (arXiv 1806.03198): minus the log of the distance to the nearest other, [B, D] -> [B].
+
+    weight: [B], 0 for one that is nobody's neighbour.
+    """
+    x = unit(features.astype(jnp.float32), -1)
+    b = x.shape[0]
+    cosines = jax.lax.stop_gradient(x @ x.T)
+    others = (weight[None] > 0) & ~jnp.eye(b, dtype=bool)
+    nearest = jnp.argmax(jnp.where(others, cosines, -jnp.inf), axis=1)
+    away = x - x[nearest] + 1e-8
+    return -jnp.log(jnp.sqrt(jnp.sum(jnp.square(away), axis=-1)) + 1e-8)
+
+
+def between_views(targets: jax.Array, said: jax.Array, temperature: float) -> jax.Array:
+    """[B, 2, K], [B, V, K] -> [B]: cross-entropies, without those of a view with itself."""
+    log_p = jax.nn.log_softmax(said / temperature)
+    each = -jnp.einsum("btk,bvk->btv", targets, log_p, precision="highest")
+    others = ~jnp.eye(each.shape[1], each.shape[2], dtype=bool)
+    return jnp.sum(each * others, axis=(1, 2)) / jnp.sum(others)
+
+
+def of_masked(each: jax.Array, counts: jax.Array) -> jax.Array:
+    """Losses of patches and whether they count, [B, M] -> their means [B]; 0 where none does."""
+    return jnp.sum(each * counts, axis=1) / jnp.maximum(jnp.sum(counts, axis=1), 1.0)
+
+
+def told_apart(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Array]:
+    """[B] each: the entropy of what the teacher says, and its divergence from the batch's mean.
+
+    The latter's mean is the information that it gives of which image it sees: 0 if it has
+    collapsed, be it to one prototype or to all alike.
+    """
+    mean = jnp.einsum("btk,b->k", targets, weight) / jnp.maximum(jnp.sum(weight) * LARGE, 1e-9)
+    each = jnp.mean(entropy(targets), axis=1)
+    log_mean = jnp.log(jnp.maximum(mean, 1e-30))
+    information = -jnp.mean(jnp.einsum("btk,k->bt", targets, log_mean), axis=1) - each
+    return {"teacher_entropy": each, "teacher_information": information}
+
+
+def _together(views: Any) -> jax.Array:
+    """Views of one size, [B, H, W, 3] each -> [B V, H, W, 3], image by image: so no device sends
+    an image to another."""
+    stacked = jnp.stack(views, axis=1)
+    return stacked.reshape(-1, *stacked.shape[2:])
+
+
+def _num_patches(model: Any, images: jax.Array) -> int:
+    return model.spec.token_layout(images.shape[1:3]).num_patches if hasattr(model, "encode") else 0
+
+
+def _check_views(sizes: Sizes) -> None:
+    if not sizes.views or sizes.views[0] != sizes.image:
+        there = f"it begins with {sizes.views[0]}" if sizes.views else "it is empty"
+        raise UserError(
+            "method.kind=dino compares two large views of an image: input.views has to begin with "
+            f"the ops of a second view of the size of input.preprocess, {sizes.image}, but {there}."
+        )
+    for size in sizes.views:
+        if size[0] > sizes.image[0] or size[1] > sizes.image[1]:
+            raise UserError(
+                f"input.views has crops of {size}, larger than the large views of {sizes.image}: "
+                "make them smaller, or let input.preprocess give larger ones."
+            )
+
+
+def _check_positions(spec: Any, sizes: Sizes) -> None:
+    for size in sizes.views:
+        if any(side % spec.stride for side in size):
+            raise UserError(
+                f"input.views has crops of {size}, which patches of {spec.stride} pixels do not "
+                "tile: give multiples of them."
+            )
+    if spec.position_place == "layers" and set(sizes.views) != {sizes.image}:
+        raise UserError(
+            f"method.kind=dino interpolates positions for small views, but "
+            f"model.position_embedding={spec.position_embedding} at {spec.position_place} cannot "
+            "be: take learned_1d, sincos_2d or rotary_2d, or views of one size."
+        )

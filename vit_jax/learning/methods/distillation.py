@@ -1,0 +1,113 @@
+"""Knowledge distillation: a model learns what another one, its teacher, says of each image.
+
+arXiv 1503.02531; "A good teacher is patient and consistent", arXiv 2106.05237: the teacher sees the
+very image that the model sees, with its crop, flip and mixup. Hard labels: DeiT, arXiv 2012.12877,
+section 4.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import COUNT, field
+from vit_jax.learning.losses import main_labels, softmax_cross_entropy, top_k_correct
+from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation(Method):
+    """The fields of config.method."""
+
+    kind: str = field("distillation")
+    teacher: str | None = field(
+        None,
+        "the weights of the teacher: a work directory, a checkpoint, or a file of Google, Hugging "
+        "Face or timm",
+    )
+    teacher_image_size: int | None = field(
+        None,
+        "pixels of the side of the images that it sees, for which its positions are resized; "
+        "`None`: those that it was trained on",
+        bounds=COUNT,
+    )
+    temperature: float = field(1.0, "that both models' logits are divided by", bounds=(1e-3, 1e3))
+    hard: bool = field(
+        False,
+        "whether the teacher's most probable class is learnt as a label, in place of its "
+        "probabilities",
+    )
+    label_weight: float = field(
+        0.0, "share of the loss of the data's own labels; 0: they are not used", bounds=(0, 1)
+    )
+
+    uses_labels = True
+
+    @property
+    def reads_of_loss(self) -> tuple[str, ...]:
+        """The fields of the section `loss` that it reads."""
+        return ("mixup", "cutmix", *(("label_smoothing",) if self.label_weight else ()))
+
+    def check(self, name: str, spec: Any, sizes: Sizes) -> None:
+        """UserError for fields that contradict each other; any model with a head can learn."""
+        del name, sizes
+        if not self.teacher:
+            raise UserError(
+                "method.kind=distillation learns from a teacher: give the path of its weights, "
+                "--config.method.teacher=PATH."
+            )
+        if self.hard and self.temperature != 1:
+            raise UserError(
+                f"method.temperature={self.temperature:g} is not read with method.hard=true, "
+                "since the most probable class is that at any temperature: set "
+                "method.temperature=1."
+            )
+        if getattr(spec, "distillation_token", False) and not self.label_weight:
+            raise UserError(
+                "model.distillation_token=true leaves the head of the class token to the labels, "
+                "which method.label_weight=0 does not use: set method.label_weight=0.5, as DeiT "
+                "does, or model.distillation_token=false."
+            )
+
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
+        """The loss against the teacher and, by their share, the labels; how often each is met."""
+        assert context.teacher is not None
+        taught = jax.lax.stop_gradient(context.teacher(inputs.images))
+        if getattr(model.spec, "distillation_token", False):
+            # Each token learns from one of them (arXiv 2012.12877, section 4); in use, their mean.
+            of_class, of_token = model.logits_of_each(inputs.images, key)
+            logits = (of_class + of_token) / 2
+        else:
+            logits = of_class = of_token = model(inputs.images, train=True, rngs=key)
+        losses = self.losses(of_token, taught)
+        if self.label_weight:
+            of_labels = softmax_cross_entropy(of_class, inputs.targets)
+            losses = self.label_weight * of_labels + (1.0 - self.label_weight) * losses
+        agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(taught, axis=-1)
+        metrics = {
+            "accuracy": top_k_correct(logits, main_labels(inputs.targets), 1),
+            "agreement": agrees.astype(jnp.float32),
+        }
+        return LossOutput(losses, metrics)
+
+    def losses(self, logits: jax.Array, taught: jax.Array) -> jax.Array:
+        """Logits of the model and of the teacher, [B, C] -> [B]."""
+        if self.hard:
+            labels = jax.nn.one_hot(jnp.argmax(taught, axis=-1), taught.shape[-1])
+            return softmax_cross_entropy(logits, labels)
+        return divergence(logits, taught, self.temperature)
+
+
+def divergence(logits: jax.Array, taught: jax.Array, temperature: float) -> jax.Array:
+    """[B, C], [B, C] -> [B]: the Kullback-Leibler divergence from the teacher to the model.
+
+    Both at this temperature; times its square, which gives gradients of one size at all of them
+    (arXiv 1503.02531, section 2).
+    """
+    ours = jax.nn.log_softmax(logits / temperature)
+    theirs = jax.nn.log_softmax(taught / temperature)
+    return temperature**2 * jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)

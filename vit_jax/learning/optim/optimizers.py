@@ -1,0 +1,391 @@
+"""Optimizers by name: clipping, update rule, weight decay and learning rate, in this order.
+
+A new one is an update rule, from optax or of one's own, and a line of OPTIMIZERS. All treat stacked
+blocks separately; one that is not elementwise sees a matrix at a time (learning/optim/matrices.py).
+
+Weight decay has three meanings. With learning rate lr(t), its peak lr_peak and the coefficient wd:
+
+    lr_scaled        p -= lr(t) * wd * p             AdamW as torch and optax write it
+    schedule_scaled  p -= lr(t) / lr_peak * wd * p   configs that quote the product lr_peak * wd
+    coupled          g += wd * p                     L2 regularisation, after clipping
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.pytrees import is_stacked
+from vit_jax.learning.optim import matrices
+from vit_jax.learning.optim.schedules import Schedule
+
+ADAFACTOR_MAX_RMS = 1.0  # for one matrix's update
+ADAFACTOR_MEMORY_POWER = 0.8  # the second moment's memory is 1 - t ** -0.8 until b2 caps it
+MUON_RMS = 0.2  # about the same as Adam's updates
+
+
+class Moments(NamedTuple):
+    """An optimizer's averages of gradients over steps; OPTIMIZERS lists the fields each reads."""
+
+    b1: float  # decay rate of the first moment
+    b2: float  # decay rate of the second moment; Lion: of the momentum
+    eps: float  # added to the square root of the second moment; RMSProp: under it
+    momentum: float  # decay rate of the velocity; 0: none is kept, but by Muon
+    nesterov: bool  # SGD, Muon: look one step of the momentum ahead
+    joint_qkv: bool  # LAMB: query, key and value have one trust ratio
+    mu_dtype: str | None  # dtype of the stored first moment or momentum; None: the parameters'
+
+
+def adam(m: Moments) -> optax.GradientTransformation:
+    """Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
+    return optax.scale_by_adam(m.b1, m.b2, m.eps, mu_dtype=m.mu_dtype)
+
+
+def sgd(m: Moments) -> optax.GradientTransformation:
+    """SGD with velocity v = momentum * v + g, as in torch: the learning rate is applied later."""
+    if not m.momentum:
+        return optax.identity()
+    return optax.trace(m.momentum, m.nesterov, accumulator_dtype=m.mu_dtype)
+
+
+def rms(m: Moments) -> optax.GradientTransformation:
+    """The gradient over the root of its mean square, which starts at 1, as TensorFlow's."""
+    return optax.scale_by_rms(m.b2, m.eps, initial_scale=1.0)
+
+
+def velocity(m: Moments) -> optax.GradientTransformation:
+    """The velocity v = momentum * v + u of updates u."""
+    return optax.trace(m.momentum, accumulator_dtype=m.mu_dtype) if m.momentum else optax.identity()
+
+
+def lion(m: Moments) -> optax.GradientTransformation:
+    """Lion: the sign of b1 * momentum + (1 - b1) * g (arXiv 2302.06675, algorithm 2)."""
+    return optax.scale_by_lion(m.b1, m.b2, mu_dtype=m.mu_dtype)
+
+
+def adafactor(m: Moments) -> optax.GradientTransformation:
+    """Adafactor as Vision Transformers use it: arXiv 2106.04560, section 3.4.
+
+    From arXiv 1804.04235 the factored second moment (algorithm 4) and the clipping of a matrix's
+    update to a root mean square of 1 (section 6), but no step relative to the parameters' size;
+    then a first moment without bias correction, and the second moment's decay rate capped at b2.
+    """
+
+    def memory(step: jax.Array, power: float) -> jax.Array:
+        return jnp.minimum(m.b2, 1.0 - (step + 1.0) ** -power)
+
+    factored = optax.scale_by_factored_rms(
+        decay_rate=ADAFACTOR_MEMORY_POWER, decay_rate_fn=memory, min_dim_size_to_factor=1
+    )
+    clipped = optax.chain(factored, optax.clip_by_block_rms(ADAFACTOR_MAX_RMS))
+    if not m.b1:
+        return matrices.per_matrix(clipped)
+    return optax.chain(
+        matrices.per_matrix(clipped), optax.ema(m.b1, debias=False, accumulator_dtype=m.mu_dtype)
+    )
+
+
+def muon(m: Moments) -> optax.GradientTransformation:
+    """Muon (kellerjordan.github.io/posts/muon) for the kernels of blocks, Adam for the rest.
+
+    The momentum of a matrix is orthogonalised by five Newton-Schulz steps, then scaled to the root
+    mean square of Adam's updates (arXiv 2502.16982, equation 4), so that one learning rate
+    and one weight decay serve both. What is orthogonalised is the moving average of gradients, or,
+    with `nesterov`, beta * average + (1 - beta) * gradient. optax corrects the bias of these two
+    by different factors, which changes the direction of the first updates.
+    """
+
+    def axes(tree: Any) -> Any:
+        def of(name: str, x: Any) -> optax.contrib.MuonDimensionNumbers:
+            _, rows, columns = matrices.axes(name, x.ndim)
+            return optax.contrib.MuonDimensionNumbers(rows, columns)
+
+        return pytrees.map_named(of, tree)
+
+    def like_adam(update: jax.Array) -> jax.Array:
+        return update * (MUON_RMS * math.sqrt(max(update.shape)))
+
+    # With beta=0 it orthogonalises what it is given.
+    orthogonalise = optax.contrib.scale_by_muon(
+        beta=0.0, nesterov=False, mu_dtype=m.mu_dtype, weight_dimension_numbers=axes
+    )
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        average = optax.tree.update_moment(grads, state.mu, m.momentum, 1)
+        ahead = optax.tree.update_moment(grads, average, m.momentum, 1) if m.nesterov else average
+        updates, after = orthogonalise.update(ahead, state, params)
+        return updates, after._replace(mu=optax.tree.cast(average, m.mu_dtype))
+
+    orthogonal = optax.GradientTransformation(orthogonalise.init, update)
+    scaled = matrices.per_matrix(optax.stateless_with_tree_map(lambda u, _: like_adam(u)))
+
+    def labels(params: Any) -> Any:
+        in_blocks = lambda name, kernel: "muon" if kernel and is_stacked(name) else "adam"
+        return pytrees.map_named(in_blocks, kernels_only(params))
+
+    return optax.partition({"muon": optax.chain(orthogonal, scaled), "adam": adam(m)}, labels)
+
+
+class TrustRatio(NamedTuple):
+    """LAMB's state for one matrix.
+
+    Attributes:
+      adapts: bool [], whether it has a trust ratio: it was never zero.
+      ratio: float32 [], the last update's trust ratio; 1 if it has none.
+    """
+
+    adapts: Any
+    ratio: Any
+
+
+def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation:
+    """Scales each kernel's update to the kernel's norm (LAMB, arXiv 1904.00962, algorithm 2).
+
+    Only parameters with weight decay are scaled, as in the code that trained DeiT III: none with
+    weight_decay=0, else the kernels. A bias that starts at zero would hardly move. Nor would a
+    zero kernel, such as a head's: its norm would be lr after the first update and then grow by at
+    most a factor of 1 + lr per step. So a kernel that is zero when updated has the ratio 1 from
+    then on: its updates are Adam's.
+
+    Raises:
+      UserError: for a joint ratio where none has one.
+    """
+    if m.joint_qkv and not weight_decay:
+        raise UserError(
+            "optim.joint_qkv=True is not read by optim.name=lamb with optim.weight_decay=0, which "
+            "has no trust ratios: set optim.joint_qkv=False, or optim.weight_decay above 0."
+        )
+
+    def init(_: jax.Array) -> TrustRatio:
+        return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
+
+    def update(update: jax.Array, state: TrustRatio, param: jax.Array) -> tuple[Any, TrustRatio]:
+        norm, of_update = jnp.linalg.norm(param), jnp.linalg.norm(update)
+        adapts = state.adapts & (norm != 0)
+        in_use = adapts & (of_update != 0) & (weight_decay != 0)
+        ratio = jnp.where(in_use, norm / jnp.where(in_use, of_update, 1.0), 1.0)
+        return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
+
+    one = optax.GradientTransformation(init, update)
+    return optax.masked(matrices.per_matrix(one, joint=m.joint_qkv), kernels_only)
+
+
+def mean_trust_ratio(opt_state: Any) -> jax.Array:
+    """Mean trust ratio of the last update, []; query, key and value count as their ratios do."""
+    is_it = lambda x: isinstance(x, TrustRatio)
+    (state,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
+    return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state.ratio)]))
+
+
+# --- weight decay
+
+
+class Meaning(NamedTuple):
+    """The way weight decay enters an update of -lr(t) * (the update rule's output)."""
+
+    decoupled: bool  # True: added to the update rule's output. False: to the gradient.
+    over_peak: bool  # True: the coefficient already contains the peak learning rate.
+
+
+WEIGHT_DECAY_MEANINGS = {
+    "lr_scaled": Meaning(decoupled=True, over_peak=False),
+    "schedule_scaled": Meaning(decoupled=True, over_peak=True),
+    "coupled": Meaning(decoupled=False, over_peak=False),
+}
+
+
+def kernels_only(params: Any) -> Any:
+    """Tree of bool, True where the leaf is a kernel, or a factor of its low-rank adapter.
+
+    Biases, norms' scales, position embedding and class token are excluded: the paper's recipes
+    (arXiv 2010.11929, appendix B.1) decay only the kernels.
+    """
+    is_kernel = lambda name: name.split("/")[-1] == "kernel" or pytrees.is_adapter(name)
+    return pytrees.map_named(lambda name, _: is_kernel(name), params)
+
+
+def add_decay(
+    update_rule: optax.GradientTransformation,
+    *,
+    weight_decay: float,
+    meaning: str,
+    peak_lr: float,
+    schedule: Schedule | None = None,
+) -> optax.GradientTransformation:
+    """Adds decay of the kernels before or after an update rule; still to be scaled by -lr(t).
+
+    schedule: lr(t), of a rule whose updates are scaled by -lr(t) already; the decay then is too.
+
+    Raises UserError for an unknown meaning, or if it divides by a peak learning rate of 0.
+    """
+    factor = decay_per_lr(weight_decay, meaning, peak_lr)
+    before = after = optax.identity()
+    if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].decoupled:
+        scaled = factor if schedule is None else lambda step: -factor * schedule(step)
+        after = optax.add_decayed_weights(scaled, mask=kernels_only)
+    elif weight_decay:
+        before = optax.add_decayed_weights(factor, mask=kernels_only)
+    # Always three, so that the names of the optimizer's arrays do not depend on the decay.
+    return optax.chain(before, update_rule, after)
+
+
+def decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
+    """The factor f in an update of -lr(t) * (u + f * p), with u from the update rule.
+
+    A kernel loses lr(t) * f of itself where nothing follows the decay: for the decoupled meanings
+    all optimizers but LAMB, for `coupled` SGD without momentum.
+    """
+    if meaning not in WEIGHT_DECAY_MEANINGS:
+        raise UserError(
+            f"optim.weight_decay_meaning={meaning!r} is unknown. "
+            f"{nearest(meaning, WEIGHT_DECAY_MEANINGS)}"
+        )
+    if not WEIGHT_DECAY_MEANINGS[meaning].over_peak or not weight_decay:
+        return weight_decay
+    if not peak_lr:
+        raise UserError(
+            f"optim.weight_decay_meaning={meaning!r} divides by the peak learning rate, but "
+            "optim.lr=0; set optim.lr above 0 or optim.weight_decay=0."
+        )
+    return weight_decay / peak_lr
+
+
+# --- the table, and what is common to all
+
+
+class Optimizer(NamedTuple):
+    """The parts of an optimizer that differ from the others; `create` adds the rest."""
+
+    update_rule: Callable[[Moments], optax.GradientTransformation]
+    reads: tuple[str, ...]  # fields of Moments
+    after_decay: Callable[[Moments, float], optax.GradientTransformation] | None = None  # and decay
+    elementwise: bool = False  # whether an update depends on its own gradient and moments alone
+    # Of updates that are multiplied by their learning rates already.
+    velocity: Callable[[Moments], optax.GradientTransformation] | None = None
+
+
+OPTIMIZERS = {
+    "adam": Optimizer(adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
+    "sgd": Optimizer(sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
+    "rmsprop": Optimizer(
+        rms,
+        ("b2", "eps", "momentum", "mu_dtype"),
+        elementwise=True,
+        velocity=velocity,
+    ),
+    "adafactor": Optimizer(adafactor, ("b1", "b2", "mu_dtype")),
+    "lion": Optimizer(lion, ("b1", "b2", "mu_dtype"), elementwise=True),
+    "muon": Optimizer(muon, ("b1", "b2", "eps", "momentum", "nesterov", "mu_dtype")),
+    "lamb": Optimizer(adam, ("b1", "b2", "eps", "joint_qkv", "mu_dtype"), trust_ratio),
+}
+
+MU_DTYPES = ("float32", "bfloat16")
+
+
+def create(
+    name: str,
+    *,
+    schedule: Schedule,
+    peak_lr: float,
+    weight_decay: float,
+    weight_decay_meaning: str,
+    grad_clip_norm: float | None,
+    mu_dtype: str | None,
+    **moments: Any,
+) -> optax.GradientTransformation:
+    """Creates the optimizer of this name; its updates are to be added to the parameters.
+
+    Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
+    their global norm. `update` needs the parameters; it takes the norm of the gradients as
+    `norm` from who has it already.
+
+    Args:
+      name: a key of OPTIMIZERS.
+      schedule: learning rate by number of updates done.
+      peak_lr: the schedule's peak, which one meaning of weight decay divides by.
+      weight_decay: its coefficient; 0 for none. Kernels only.
+      weight_decay_meaning: a key of WEIGHT_DECAY_MEANINGS.
+      grad_clip_norm: largest global L2 norm of the gradients; None never clips.
+      mu_dtype, moments: the fields of Moments; OPTIMIZERS lists those that each optimizer reads.
+
+    Raises:
+      UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
+    """
+    if name not in OPTIMIZERS:
+        raise UserError(f"optim.name={name!r} is not an optimizer. {nearest(name, OPTIMIZERS)}")
+    if mu_dtype is not None and mu_dtype not in MU_DTYPES:
+        raise UserError(f"optim.mu_dtype={mu_dtype!r}. {nearest(mu_dtype, MU_DTYPES)} Or None.")
+    if grad_clip_norm is not None and grad_clip_norm <= 0:
+        raise UserError(
+            f"optim.grad_clip_norm={grad_clip_norm} would stop or reverse training; "
+            "it has to be above 0, or None for no clipping."
+        )
+    optimizer = OPTIMIZERS[name]
+    averages = Moments(mu_dtype=mu_dtype, **moments)
+    rule, rate = optimizer.update_rule(averages), optax.scale_by_learning_rate(schedule)
+    after_decay = (
+        [] if optimizer.after_decay is None else [optimizer.after_decay(averages, weight_decay)]
+    )
+    is_scaled = optimizer.velocity is not None
+    if optimizer.velocity is not None:
+        rule = optax.chain(rule, rate, optimizer.velocity(averages))
+    return optax.chain(
+        optax.identity() if grad_clip_norm is None else clip(grad_clip_norm),
+        add_decay(
+            rule,
+            weight_decay=weight_decay,
+            meaning=weight_decay_meaning,
+            peak_lr=peak_lr,
+            schedule=schedule if is_scaled else None,
+        ),
+        *after_decay,
+        *([] if is_scaled else [rate]),
+    )
+
+
+def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
+    """Scales gradients down to a global L2 norm of `max_norm`, as optax.clip_by_global_norm.
+
+    `update` takes their norm as `norm`, or else computes it.
+    """
+
+    def update(
+        updates: Any, state: Any, params: Any = None, *, norm: Any = None, **_: Any
+    ) -> tuple[Any, Any]:
+        del params
+        norm = optax.tree.norm(updates) if norm is None else norm
+        one = lambda g: jnp.where(norm < max_norm, g, g / norm.astype(g.dtype) * max_norm)
+        return jax.tree.map(one, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def effective_weight_decay(
+    name: str,
+    opt_state: Any,
+    lr: jax.Array | float,
+    *,
+    weight_decay: float,
+    weight_decay_meaning: str,
+    peak_lr: float,
+    momentum: float,
+) -> jax.Array | float | None:
+    """The fraction of itself that a kernel lost to decay in the last update, at rate `lr`.
+
+    Exact for the decoupled meanings; for LAMB it is the mean over its kernels, since each is scaled
+    by its trust ratio. With `coupled`, SGD's value holds once the velocity has built up; for other
+    optimizers it is None: their update rules mix decay and gradient.
+
+    opt_state: the whole optimizer's state after that update, however it is wrapped.
+    """
+    if not weight_decay:
+        return 0.0
+    share = lr * decay_per_lr(weight_decay, weight_decay_meaning, peak_lr)
+    if WEIGHT_DECAY_MEANINGS[weight_decay_meaning].decoupled:
+        return share * mean_trust_ratio(opt_state) if name == "lamb" else share
+    return share / (1 - momentum) if name == "sgd" else None

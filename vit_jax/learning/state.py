@@ -1,0 +1,285 @@
+"""The state that training carries from step to step, and its sharding."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from vit_jax.core import axes, pytrees
+from vit_jax.learning.method import Teacher
+from vit_jax.parallel import mesh as meshes
+
+EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
+
+
+class TrainState(NamedTuple):
+    """The state after `step` updates: a pure function of (config, seed, step).
+
+    Attributes:
+      step: int32 [], number of updates.
+      params: nested dictionary of float32 parameters, repeated blocks stacked; among them the
+        running statistics of batch norms.
+      opt_state: optax's, for all but these statistics.
+      ema: exponential moving average of the parameters, as `params`; {} if there is none.
+      first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
+        not; or 0.
+      first_bad_values: float32 [2], its loss and its gradients' norm.
+    """
+
+    step: Any
+    params: Any
+    opt_state: Any
+    ema: Any
+    first_bad_step: Any
+    first_bad_values: Any
+
+    def weights(self) -> dict[str, Any]:
+        """The parameters to evaluate, by the ending of their evaluations' names."""
+        return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
+
+
+def random_stream(seed: int, name: str) -> jax.Array:
+    """The key of one named stream ("params", "dropout", "mixing") of a run.
+
+    Each step folds its number into it: no random state is saved or carried along, so step k draws
+    the same numbers in a run that was killed ten times as in one that never was.
+    """
+    # A checksum, not hash(), which Python salts anew in every process.
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()) & 0x7FFFFFFF)
+
+
+@dataclasses.dataclass(frozen=True)
+class StateLayout:
+    """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
+
+    Attributes:
+      make_model: nnx.Rngs -> module.
+      graph: merges with parameters to a module.
+      state: TrainState of jax.ShapeDtypeStruct with shardings.
+      mesh: the mesh of these shardings.
+      ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
+      gradients: jax.ShapeDtypeStruct, nested as the parameters, of gradients and updates; its dtype
+        holds all values of a microbatch's gradients, which are float32.
+      unsharded: axes of parameters that are sharded less than the rules say, with their names.
+      unsharded_updates: further such axes of gradients, updates and the optimizer's state.
+      unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
+        (core/pytrees.py): gradients then need not be stacked. Nothing else sees that form.
+      teacher: a model beside the state, which no step changes; None for most runs.
+    """
+
+    make_model: Callable[[nnx.Rngs], nnx.Module]
+    graph: nnx.GraphDef
+    optimizer: optax.GradientTransformation
+    state: TrainState
+    mesh: Mesh
+    ema_decay: float | None
+    gradients: Any
+    unsharded: dict[axes.UnshardedAxis, list[str]]
+    unsharded_updates: dict[axes.UnshardedAxis, list[str]]
+    unstacked_steps: bool = False
+    teacher: Teacher | None = None
+
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """The step's arguments behind state and batch, by shapes and shardings: () or (params,)."""
+        return () if self.teacher is None else (self.teacher.model.layout,)
+
+    def read_fixed(self) -> tuple[Any, ...]:
+        """The arrays of `fixed`. DamagedError if they cannot be read."""
+        return () if self.teacher is None else (self.teacher.model.read(),)
+
+    @property
+    def update_shardings(self) -> Any:
+        """Shardings of gradients and updates, nested as the parameters."""
+        return jax.tree.map(lambda x: x.sharding, self.gradients)
+
+    @functools.cached_property
+    def in_steps(self) -> "StateLayout":
+        """The layout that steps are compiled for: with unstacked layers, or this one."""
+        if not self.unstacked_steps:
+            return self
+        state, gradients = (
+            pytrees.unstack_layers(x, _layers) for x in (self.state, self.gradients)
+        )
+        return dataclasses.replace(self, state=state, gradients=gradients)
+
+    def unstack_layers(self, state: TrainState) -> TrainState:
+        """Brings the state into the form of `in_steps`; its arrays are freed as they are cut."""
+        form: Any = jax.tree.structure(self.in_steps.state.params)
+        if not self.unstacked_steps or jax.tree.structure(state.params) == form:
+            return state
+        return pytrees.unstack_layers(state, _cut)
+
+    def stack_layers(self, state: TrainState) -> TrainState:
+        """Undoes `unstack_layers`: checkpoints, evaluations and reports see this form."""
+        return pytrees.stack_layers(state, _join) if self.unstacked_steps else state
+
+    def init(self, seed: int) -> TrainState:
+        """A fresh state; every device computes only its shard."""
+
+        def fresh(key: jax.Array) -> TrainState:
+            params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
+            return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+
+        whole = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
+        shardings = jax.tree.map(lambda x: x.sharding, whole)
+        with jax.set_mesh(self.mesh):
+            state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
+        return self.unstack_layers(state) if whole != self.state else state
+
+    def with_params(self, state: TrainState, params: Any) -> TrainState:
+        """`state` with other parameters, at which its EMA starts too."""
+        ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
+        return state._replace(params=params, ema=ema)
+
+
+def state_layout(
+    make_model: Callable[[nnx.Rngs], nnx.Module],
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    ema_decay: float | None,
+    shard_optimizer: bool,
+    unstacked_steps: bool = False,
+    teacher: Teacher | None = None,
+) -> StateLayout:
+    """The layout of a run's state; nothing is allocated.
+
+    The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
+    a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
+    as the rows' and columns' means of a factored moment, are small and replicated.
+    `unstacked_steps` is for optimizers that treat every number of an array alike.
+    """
+    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
+    graph, variables = nnx.split(abstract, nnx.Param)
+    update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
+    update_shardings = meshes.param_shardings(variables, mesh, update_rules)
+    params = nnx.to_pure_dict(variables)
+    with_ema = ema_decay is not None
+    shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
+    whole = meshes.replicated(mesh)
+    placed = meshes.param_layout(variables, mesh)
+
+    def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
+        if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
+            return x
+        return _placed(x, sharding if x.shape == param.shape else whole)
+
+    state = TrainState(
+        step=_placed(shapes.step, whole),
+        params=placed,
+        opt_state=optax.tree_map_params(
+            optimizer,
+            like,
+            shapes.opt_state,
+            pytrees.trained(placed),
+            pytrees.trained(update_shardings),
+            transform_non_params=lambda x: _placed(x, whole),
+            is_leaf=lambda x: isinstance(x, optax.MaskedNode),
+        ),
+        ema=placed if with_ema else {},
+        first_bad_step=_placed(shapes.first_bad_step, whole),
+        first_bad_values=_placed(shapes.first_bad_values, whole),
+    )
+    unsharded = meshes.unsharded_params(variables, mesh, meshes.RULES)
+    further = meshes.unsharded_params(variables, mesh, update_rules)
+    return StateLayout(
+        make_model,
+        graph,
+        optimizer,
+        state,
+        mesh,
+        ema_decay,
+        _gradients(variables, update_shardings),
+        unsharded,
+        {cause: names for cause, names in further.items() if cause not in unsharded},
+        unstacked_steps,
+        teacher,
+    )
+
+
+def total_bytes(tree: object) -> int:
+    """Bytes of the whole arrays of a tree, however they are sharded."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def device_bytes(tree: object) -> int:
+    """Bytes of a tree of arrays on one device, by their shardings."""
+    return sum(
+        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
+    )
+
+
+def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(pytrees.trained(params)),
+        ema=params if with_ema else {},
+        first_bad_step=jnp.zeros((), jnp.int32),
+        first_bad_values=jnp.zeros(2, jnp.float32),
+    )
+
+
+def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def _gradients(variables: nnx.State, shardings: Any) -> Any:
+    """`StateLayout.gradients`."""
+    dtype = lambda v: jnp.dtype(v.get_metadata().get("gradient", jnp.float32))
+    dtypes = jax.tree.map(dtype, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
+    place = lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
+    return jax.tree.map(place, nnx.to_pure_dict(variables), nnx.to_pure_dict(dtypes), shardings)
+
+
+def _layers(x: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
+    """The layouts of a stacked array's layers."""
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=_without_layers(x.sharding))
+    return [one] * x.shape[0]
+
+
+def _stacked(layers: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
+    """Their inverse."""
+    one = layers[0]
+    return jax.ShapeDtypeStruct(
+        (len(layers), *one.shape), one.dtype, sharding=_of_stack(one.sharding)
+    )
+
+
+def _without_layers(s: Any) -> NamedSharding:
+    return NamedSharding(s.mesh, PartitionSpec(*s.spec[1:]))
+
+
+def _of_stack(s: Any) -> NamedSharding:
+    return NamedSharding(s.mesh, PartitionSpec(None, *s.spec))
+
+
+def _cut(x: jax.Array) -> tuple[jax.Array, ...]:
+    """The layers of a stacked array, which is freed."""
+    cut = jax.jit(tuple, out_shardings=_without_layers(x.sharding))
+    layers = jax.block_until_ready(cut(x))  # else the next array were cut before this one is free
+    x.delete()
+    return layers
+
+
+def _join(layers: Sequence[jax.Array]) -> jax.Array:
+    """The stacked array of layers, which are freed."""
+    join = jax.jit(_stack, out_shardings=_of_stack(layers[0].sharding))
+    stacked = jax.block_until_ready(join(*layers))
+    for layer in layers:
+        layer.delete()
+    return stacked
+
+
+def _stack(*layers: jax.Array) -> jax.Array:
+    return jnp.stack(layers)

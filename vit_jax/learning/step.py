@@ -1,0 +1,195 @@
+"""One step of training: loss and gradients, clipping, update, EMA, and the guard of all of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from vit_jax.core import axes
+from vit_jax.core.pytrees import Layers, stack_layers, trained, with_statistics
+from vit_jax.learning.losses import Batch, Objective
+from vit_jax.learning.method import StepContext
+from vit_jax.learning.mixing import mix
+from vit_jax.learning.optim.patterns import stop_gradients
+from vit_jax.learning.state import StateLayout, TrainState, random_stream
+from vit_jax.parallel.global_norm import global_norm
+
+Scalars = dict[str, Any]
+
+
+def examples(
+    batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A batch, normalised and mixed, as it is in the update after `step` updates.
+
+    Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
+    """
+    return mix(
+        *objective.inputs(batch),
+        mixup_alpha=objective.mixup_alpha,
+        cutmix_alpha=objective.cutmix_alpha,
+        key=jax.random.fold_in(random_stream(seed, "mixing"), step),
+    )
+
+
+class LossAndGrads(NamedTuple):
+    """The results of the forward and backward pass of a batch.
+
+    Attributes:
+      loss: float32 [], the mean over the batch that is minimised.
+      grads: its gradients, nested as the parameters; before any clipping.
+      metrics: [] each, by name, to be logged.
+    """
+
+    loss: jax.Array
+    grads: Any
+    metrics: dict[str, jax.Array]
+
+
+def make_loss_and_grads(
+    layout: StateLayout, objective: Objective, seed: int
+) -> Callable[..., LossAndGrads]:
+    """Returns loss_and_grads(state, batch, *layout.fixed) for the next update."""
+    dropout, teacher = random_stream(seed, "dropout"), layout.teacher
+
+    def loss_and_grads(state: TrainState, batch: Batch, *fixed: Any) -> LossAndGrads:
+        images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
+        inputs = objective.step_inputs(batch, images, targets)
+        context = StepContext(
+            nnx.merge(layout.graph, stack_layers(state.ema, Layers)) if state.ema else None,
+            teacher=None if teacher is None else teacher.bind(*fixed),
+            progress=objective.progress(state.step),
+        )
+
+        def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+            inputs, weights = microbatch
+            params = stop_gradients(params, objective.freeze, objective.adapters)
+            model = nnx.merge(layout.graph, stack_layers(params, Layers))
+            losses, metrics = objective.compute_loss(model, inputs, key, context)
+            return jnp.sum(losses * weights), metrics
+
+        loss, metrics, grads = _accumulated(
+            jax.value_and_grad(mean_loss, has_aux=True),
+            state.params,
+            (inputs, objective.loss_weights(targets, weight)),
+            jax.random.fold_in(dropout, state.step),
+            objective.grad_accum_steps,
+        )
+        weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
+        return LossAndGrads(loss, grads, objective.metrics(metrics, targets, weights))
+
+    return loss_and_grads
+
+
+def make_update(
+    layout: StateLayout,
+    objective: Objective,
+    rates: Callable[[Any, Any], Scalars],
+    seed: int,
+) -> Callable[..., tuple[TrainState, Scalars]]:
+    """Returns update(state, batch, *layout.fixed) -> (state after one more step, scalars).
+
+    To be compiled by `updates.lower_update`. `rates` gives further scalars to log, such as the
+    learning rate, from the number of updates done before and the optimizer's state after this one.
+
+    A step whose loss or gradient is not finite changes neither parameters nor optimizer, and nor
+    does any later step: the cause may be in the state already. The first such step is recorded in
+    the state, on the device, so that nothing has to wait for it. A step whose gradient is finite
+    and whose update is not is recorded as well, and is the last that changes the state: to know it
+    before would take another pass over all of it.
+    """
+    loss_and_grads = make_loss_and_grads(layout, objective, seed)
+    single_microbatch = objective.grad_accum_steps == 1
+
+    def update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
+        loss, grads, metrics = loss_and_grads(state, batch, *fixed)
+        # From here on every device works only on its shard of the optimizer's state.
+        grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
+        norm = global_norm(trained(grads), trained(layout.gradients), exact=single_microbatch)
+        # The optimizer clips by this norm; statistics of batch norms pass it by.
+        updates, opt_state = layout.optimizer.update(
+            trained(grads), state.opt_state, trained(state.params), norm=norm
+        )
+        params = optax.apply_updates(state.params, with_statistics(updates, grads))
+
+        # The guard: from the first step that is not finite on, everything stays as it was.
+        step = state.step + 1
+        none_was_bad = state.first_bad_step == 0
+        good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
+        params = _where(good, params, state.params)
+        ema = state.ema
+        if layout.ema_decay is not None:
+            decay = objective.ema_decay(layout.ema_decay, state.step)
+            ema = jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
+        # Finite gradients can be divided by 0, or multiplied beyond float32.
+        is_first_bad = none_was_bad & ~(good & _finite(params))
+        after = TrainState(
+            step=step,
+            params=params,
+            opt_state=_where(good, opt_state, state.opt_state),
+            ema=_where(good, ema, state.ema),
+            first_bad_step=jnp.where(is_first_bad, step, state.first_bad_step),
+            first_bad_values=jnp.where(
+                is_first_bad, jnp.stack([loss, norm]), state.first_bad_values
+            ),
+        )
+        scalars = {
+            "train/loss": loss,
+            **{f"train/{name}": x for name, x in metrics.items()},
+            "train/grad_norm": norm,
+            **rates(state.step, opt_state),
+            # On all hosts: in training nothing else has weight 0.
+            "skipped_images": jnp.sum(batch["weight"] == 0),
+            **first_bad(after),
+        }
+        return after, scalars
+
+    return update
+
+
+def first_bad(state: TrainState) -> Scalars:
+    """The scalars by which a run learns of a step that was not finite."""
+    return {"first_bad_step": state.first_bad_step, "first_bad_values": state.first_bad_values}
+
+
+def _accumulated(
+    value_and_grad: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    key: jax.Array,
+    grad_accum_steps: int,
+) -> tuple[jax.Array, Any, Any]:
+    """Loss, metrics of each example and gradients of a batch, computed in microbatches."""
+    if grad_accum_steps == 1:
+        (loss, metrics), grads = value_and_grad(params, batch, key)
+        return loss, metrics, grads
+
+    # Microbatch i has the examples i, i + grad_accum_steps, ...: every device has some of each.
+    def microbatches_of(x: jax.Array) -> jax.Array:
+        x = x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1)
+        return axes.constrain(x, None, axes.BATCH, *(None,) * (x.ndim - 2))
+
+    microbatches = jax.tree.map(microbatches_of, batch)
+
+    def add(total: Any, each: Any) -> tuple[Any, Any]:
+        microbatch, key = each
+        (loss, metrics), grads = value_and_grad(params, microbatch, key)
+        return jax.tree.map(jnp.add, total, (loss, grads)), metrics
+
+    zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    keys = jax.random.split(key, grad_accum_steps)
+    (loss, grads), metrics = jax.lax.scan(add, zero, (microbatches, keys))
+    in_order = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+    return loss, jax.tree.map(in_order, metrics), grads
+
+
+def _finite(tree: Any) -> jax.Array:
+    """Whether all values are finite, []; XLA fuses these sums into the pass that writes them."""
+    return jnp.isfinite(sum(jnp.sum(x * 0.0) for x in jax.tree.leaves(tree)))
+
+
+def _where(condition: jax.Array, a: Any, b: Any) -> Any:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)

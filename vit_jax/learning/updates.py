@@ -1,0 +1,126 @@
+"""The compiled update of a run, and its calls one after the other: begun, and not waited for."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from vit_jax.core import axes
+from vit_jax.learning.losses import Batch
+from vit_jax.learning.state import StateLayout, TrainState
+from vit_jax.learning.step import Scalars, first_bad
+from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel.chips import compiler_options
+
+IN_FLIGHT = 2  # steps that the devices have yet to finish: one is computed, and one is ready
+
+
+def lower_update(
+    update: Callable[..., tuple[TrainState, Scalars]],
+    layout: StateLayout,
+    batch: Batch,
+) -> Any:
+    """The lowered program of an update, ready for JAX's `compile`; its state is donated.
+
+    It takes the arguments (state, batch, *layout.fixed).
+
+    `batch` is of jax.ShapeDtypeStructs, as the layout is.
+    """
+    shardings = jax.tree.map(lambda x: x.sharding, layout.state)
+    devices = layout.mesh.local_devices or layout.mesh.devices.flat  # of absent ones none is local
+    device = devices[0]
+    with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
+        jitted = jax.jit(
+            update,
+            donate_argnums=0,
+            out_shardings=(shardings, meshes.replicated(layout.mesh)),
+            compiler_options=supported_compiler_options(
+                compiler_options(device.device_kind), device
+            ),
+        )
+        return jitted.lower(layout.state, batch, *layout.fixed)
+
+
+def supported_compiler_options(
+    options: dict[str, str] | None, device: jax.Device
+) -> dict[str, str] | None:
+    """Those of the options that the device's compiler knows: other versions of it lack some.
+
+    Asked with a program that does nothing, since a compiler refuses what it does not know.
+    """
+    mesh = Mesh(np.array([device]), ("device",))
+    number = jax.ShapeDtypeStruct((), np.float32, sharding=meshes.replicated(mesh))
+    while options:
+        try:
+            with jax.set_mesh(mesh):  # the caller's has all devices
+                jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [name for name in options if f"'{name}'" in str(error)]
+            if not unknown:
+                raise
+            options = {name: value for name, value in options.items() if name not in unknown}
+        else:
+            return options
+    return None
+
+
+class Updates:
+    """What each step does to the state.
+
+    Args:
+      layout: that of the state.
+      compiled: the update, compiled for `layout.in_steps`.
+      fixed: its arguments behind state and batch.
+      is_skipped: whether the batch of a step is left out, by its number.
+    """
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        compiled: Callable[..., Any],
+        fixed: tuple[Any, ...],
+        is_skipped: Callable[[int], bool],
+    ) -> None:
+        self._layout, self._compiled, self._fixed = layout, compiled, fixed
+        self._is_skipped = is_skipped
+        self._in_flight: collections.deque[Scalars] = collections.deque()
+
+    def __call__(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
+        """Begins update number `step`, and returns what it will give.
+
+        It waits until at most IN_FLIGHT steps are unfinished: a loop that ran further ahead would
+        hold a batch for each of them, and a request to stop would wait for them all.
+        """
+        update = skip_update if self._is_skipped(step) else self._compiled
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self._fixed)
+        self._in_flight.append(scalars)
+        if len(self._in_flight) > IN_FLIGHT:
+            jax.block_until_ready(self._in_flight.popleft())
+        return state, scalars
+
+    def finish(self) -> None:
+        """Waits for all steps that have begun."""
+        jax.block_until_ready(self._in_flight)
+        self._in_flight.clear()
+
+
+def skip_update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
+    """Replaces an update: the step is counted, its batch is ignored.
+
+    Schedules and random numbers of later steps are as if the step had been trained on.
+    """
+    del batch, fixed
+    step, scalars = _counted(state)
+    return state._replace(step=step), scalars
+
+
+@jax.jit
+def _counted(state: TrainState) -> tuple[jax.Array, Scalars]:
+    # Copies, since the state's own arrays are donated to the next update.
+    return state.step + 1, jax.tree.map(jnp.copy, first_bad(state))

@@ -1,0 +1,158 @@
+"""Initialisation from trained parameters instead of random ones (section 3.2).
+
+With head="reset" everything up to the last norm is taken; the rest is fresh, and parts that the
+new model lacks (class token, pooling, pre-logits) are dropped. With head="keep" the model must be
+the same. In both cases learned positions are resized for images of another size, low-rank adapters
+are fresh: at first they change nothing, and so is what a method of pre-training adds.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
+from vit_jax.core.pytrees import METHOD_PARAMS
+from vit_jax.learning.state import TrainState
+from vit_jax.models import ModelInfo, hidden_fields
+from vit_jax.nn.posemb import is_table, places_axis, resize
+from vit_jax.weights import CheckpointInfo
+
+# Parts that the weights may have and a model with a fresh head may lack.
+OPTIONAL = frozenset(
+    {"cls", "pooling", "pre_logits", "distillation_token", "distillation_position"}
+)
+HEADS = {"head", "distillation_head"}
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def warm_start(
+    fresh: TrainState,
+    trained: CheckpointInfo,
+    model: ModelInfo,
+    *,
+    head: str,
+    position_resize: str,
+    ema: bool,
+) -> TrainState:
+    """`fresh` with trained parameters, sharded as in `fresh`.
+
+    head="keep" takes the head from the checkpoint too, "reset" leaves the fresh one; `ema` takes
+    the EMA of its parameters; `position_resize` is "bilinear" or "bicubic".
+
+    Raises:
+      UserError: another architecture; lists all differences. Or no EMA, or numbers that are not
+        finite.
+      DamagedError: the checkpoint cannot be read, or its bits have changed.
+    """
+    own = pytrees.flatten(fresh.params)
+    shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
+    # Positions, which still have another shape, are read whole: replicated on every device, as the
+    # step is.
+    layout = {
+        name: jax.ShapeDtypeStruct(
+            shape,
+            own[name].dtype,
+            sharding=(fresh.step if is_table(name) else own[name]).sharding,
+        )
+        for name, shape in shapes.items()
+    }
+    taken = trained.read(layout, ema=ema)
+    _check_finite(taken, trained)
+    for name in filter(is_table, shapes):
+        resized = lambda table, name=name: resize(
+            name, table, trained.tokens, model.tokens, method=position_resize
+        )
+        taken[name] = jax.jit(resized, out_shardings=own[name].sharding)(taken[name])
+    return fresh._replace(params=pytrees.unflatten(own | taken))
+
+
+def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> None:
+    """Raises UserError that names an array; the first step would only report a NaN loss."""
+    finite = jax.device_get(
+        jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
+    )
+    bad = [name for name, is_finite in finite.items() if not is_finite]
+    if bad:
+        raise UserError(
+            f"init.weights={trained.origin}: {len(bad)} of {len(taken)} arrays have numbers that "
+            f"are not finite, {bad[0]} among them: they are damaged, or their training diverged. "
+            "Give other weights."
+        )
+
+
+def shapes_to_take(
+    params: Any, trained: CheckpointInfo, model: ModelInfo, *, head: str, ema: bool
+) -> Shapes:
+    """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
+
+    `params` may be a tree of ShapeDtypeStructs. UserError as in `warm_start`.
+    """
+    own = pytrees.flatten(params)
+    there = trained.param_shapes(ema=ema)
+    stays_fresh: set[str] = set()
+    left_out: set[str] = set()
+    if head == "reset":
+        own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
+        stays_fresh = HEADS | ({"pooling"} - their_parts)
+        left_out = HEADS | (OPTIONAL - own_parts)
+    stays_fresh.add(METHOD_PARAMS)
+    left_out.add(METHOD_PARAMS)
+    is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
+    wanted = {n: x.shape for n, x in own.items() if is_taken(n)}
+    offered = {n: s for n, s in there.items() if _part(n) not in left_out}
+    _check(trained, model, wanted, offered)
+    return {name: there[name] for name in wanted}
+
+
+def _part(name: str) -> str:
+    """The first part of a name: "head/kernel" -> "head"."""
+    return name.split("/", maxsplit=1)[0]
+
+
+def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
+    """Raises UserError that lists all differences, and how to resolve them."""
+    names = [*wanted, *(n for n in offered if n not in wanted)]
+    differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
+    hidden = hidden_fields()
+    theirs = {f: getattr(trained.spec, f, None) for f in hidden}
+    ours = {f: model.spec.get(f) for f in hidden}
+    fields = [f for f in hidden if theirs[f] != ours[f]]
+    if not differing and not fields:
+        return
+    lines = [f"model.{f}: {theirs[f]} there, {ours[f]} here" for f in fields]
+    lines += [
+        f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here"
+        for n in differing
+    ]
+    parts = set(map(_part, differing))
+    if any(n.endswith("positions/offsets") for n in differing):
+        lines.append(
+            "Offsets (model.position_embedding=relative) cannot be resized: keep the size of the "
+            "weights' images."
+        )
+    if parts & HEADS:
+        lines.append("A head over other classes is left out by --config.init.head=reset.")
+    if "pre_logits" in parts:
+        has_it = str("pre_logits/kernel" in offered).lower()
+        lines.append(f"--config.model.pre_logits={has_it} is what the weights have.")
+    if fields or parts - HEADS - {"pre_logits"}:
+        lines.append(
+            "--config.model.name=none, and nothing else in model.* that changes the architecture, "
+            "takes it from the weights."
+        )
+    raise UserError(
+        f"init.weights={trained.origin} does not fit this model:\n  " + "\n  ".join(lines)
+    )
+
+
+def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
+    """The part of a shape that must agree: the number of positions may differ."""
+    shape = shapes.get(name)
+    if not shape or not is_table(name):
+        return shape
+    axis = places_axis(name)
+    return (*shape[:axis], *shape[axis + 1 :])
