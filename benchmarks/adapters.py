@@ -32,7 +32,7 @@ from benchmarks.compiled_step import TOPOLOGY, base
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.learning.state import total_bytes
-from vit_jax.nn.linear import Linear, affine, times
+from vit_jax.models.layers.linear import Linear, affine, times
 from vit_jax.run.parts import inputs
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import compile_, lower, mega_cycles, peak_bytes, planned_step

@@ -35,8 +35,8 @@ from benchmarks import rows
 from benchmarks.compiled_step import TOPOLOGY
 from vit_jax.core import axes, command
 from vit_jax.core.errors import UserError
-from vit_jax.nn.kernels import choice, xla
-from vit_jax.nn.kernels.xla import attend
+from vit_jax.models.layers.kernels import choice, xla
+from vit_jax.models.layers.kernels.xla import attend
 from vit_jax.parallel.chips import TPUS
 from vit_jax.tools.plan import hlo, topology
 from vit_jax.tools.plan.hlo import mega_cycles
@@ -108,7 +108,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
         kind = None if platform.platform == "cpu" else platform.device_kind
         where = kind if local else f"compiled for {TOPOLOGY.value}"
         versions = "jax" if local else "jax libtpu" if platform.platform == "tpu" else "jax"
-        rows.record("attention", "vit_jax/nn", versions, row, device=where)
+        rows.record("attention", "vit_jax/models/layers", versions, row, device=where)
 
 
 def _programs(head_size: int) -> dict[str, Program]:

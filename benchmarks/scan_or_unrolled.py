@@ -19,7 +19,7 @@ from benchmarks import rows
 from benchmarks.compiled_step import CompiledStep, compile_step
 from vit_jax import config as configs
 from vit_jax.core import command
-from vit_jax.nn.stack import REMAT_POLICIES
+from vit_jax.models.layers.stack import REMAT_POLICIES
 from vit_jax.run.parts import inputs
 
 _MODEL = flags.DEFINE_string("model", "ViT-Ti/16", "Name of the model.")

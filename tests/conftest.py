@@ -54,7 +54,7 @@ ON_OLDEST = (
     "tests/tools/export/",
     "tests/install_test.py",
     "tests/models/golden_test.py",
-    "tests/nn/stack_test.py",
+    "tests/models/layers/stack_test.py",
     "tests/learning/optim/",
     "tests/parallel/",
     "tests/probes/",

@@ -16,7 +16,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.state import state_layout
 from vit_jax.learning.warm_start import warm_start
-from vit_jax.nn.posemb import METHODS
+from vit_jax.models.layers.posemb import METHODS
 from vit_jax.run.parts import inputs, networks
 from vit_jax.weights import saving
 

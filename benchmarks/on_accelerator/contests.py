@@ -14,7 +14,7 @@ from benchmarks.contenders import Shape
 from benchmarks.on_accelerator.journal import MEASURED
 from benchmarks.on_accelerator.session import Session
 from benchmarks.workers import Worker, WorkerEnded, flops
-from vit_jax.nn.kernels import choice
+from vit_jax.models.layers.kernels import choice
 from vit_jax.parallel.chips import peak_flops
 from vit_jax.run.environment import DETERMINISTIC_FLAGS
 

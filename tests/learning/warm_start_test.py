@@ -12,7 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.state import state_layout
 from vit_jax.learning.warm_start import warm_start
-from vit_jax.nn.posemb import resize_positions
+from vit_jax.models.layers.posemb import resize_positions
 from vit_jax.run.parts import inputs, networks
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.loading import describe

@@ -10,7 +10,7 @@ from tests.models.by_hand import info, vit_parameters
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.nn.posemb import SinCosPositions, sincos_1d
+from vit_jax.models.layers.posemb import SinCosPositions, sincos_1d
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order

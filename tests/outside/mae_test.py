@@ -10,7 +10,7 @@ from vit_jax import models
 from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods import masking
 from vit_jax.learning.methods.mae import MAE
-from vit_jax.nn import posemb
+from vit_jax.models.layers import posemb
 
 SIZE, PATCH, WIDTH, DEPTH, HEADS, DECODER = 32, 8, 32, 2, 2, 16
 EXAMPLES, PLACES = 3, (SIZE // PATCH) ** 2

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from vit_jax.nn.resnet import taps
+from vit_jax.models.layers.resnet import taps
 from vit_jax.parallel.products import Products, count
 
 W, X = jnp.ones([4, 8]), jnp.ones([2, 4])

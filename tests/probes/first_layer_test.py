@@ -10,8 +10,8 @@ from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.nn.posemb import sincos
-from vit_jax.nn.resnet import standardized
+from vit_jax.models.layers.posemb import sincos
+from vit_jax.models.layers.resnet import standardized
 from vit_jax.probes import first_layer
 
 ROUNDING = 1e-5

@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.learning.state import TrainState
 from vit_jax.models import ModelInfo, hidden_fields
-from vit_jax.nn.posemb import is_table, places_axis, resize
+from vit_jax.models.layers.posemb import is_table, places_axis, resize
 from vit_jax.weights import CheckpointInfo
 
 # Parts that the weights may have and a model with a fresh head may lack.

@@ -19,7 +19,7 @@ from flax import nnx
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import PROJECTIONS, is_stacked, layer_name
-from vit_jax.nn.linear import Linear
+from vit_jax.models.layers.linear import Linear
 
 MOST_LISTED = 12  # names of kernels in a message
 

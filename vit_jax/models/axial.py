@@ -35,13 +35,12 @@ from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, UNITS, BiT, BiTSpec, units_of
 from vit_jax.models.family import Family
-from vit_jax.models.vit import SIZES, ViT, ViTSpec
-from vit_jax.nn.block import Block, BlockSpec, SelfAttention
-from vit_jax.nn.kernels import choice
-from vit_jax.nn.kernels.choice import Projected
-from vit_jax.nn.kernels.xla import MIXED, PROJECTED, WEIGHTS, attend, normalised_weights
-from vit_jax.nn.linear import Linear, param
-from vit_jax.nn.resnet import (
+from vit_jax.models.layers.block import Block, BlockSpec, SelfAttention
+from vit_jax.models.layers.kernels import choice
+from vit_jax.models.layers.kernels.choice import Projected
+from vit_jax.models.layers.kernels.xla import MIXED, PROJECTED, WEIGHTS, attend, normalised_weights
+from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.resnet import (
     EXPANSION,
     MakeUnit,
     ResNet,
@@ -51,6 +50,7 @@ from vit_jax.nn.resnet import (
     group_norm,
     halved,
 )
+from vit_jax.models.vit import SIZES, ViT, ViTSpec
 
 ROW, COLUMN = "row", "column"  # what the lines are
 Grid = tuple[int, int]  # rows and columns
@@ -251,7 +251,7 @@ class AxialUnit(nnx.Module):
         self.size, self.stride, self.projects = size, stride, projection
 
     def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
-        """Applies the unit; `key` and `drop_rate`, which nn/stack.py passes, are not used."""
+        """Applies the unit; `key` and `drop_rate`, which layers/stack.py passes, are not used."""
         shortcut = self.projection_norm(self.projection(x)) if self.projects else x
         y = jax.nn.relu(self.norm1(self.conv1(x)))
         shape = y.shape

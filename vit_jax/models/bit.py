@@ -13,7 +13,7 @@ from vit_jax.core.axes import WIDTH
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.family import Family, ModelSpec, Preprocess
 from vit_jax.models.head import ConvNet, head
-from vit_jax.nn.resnet import ResNet, ResNetSpec, group_norm
+from vit_jax.models.layers.resnet import ResNet, ResNetSpec, group_norm
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
 DEPTHS: dict[int, tuple[int, ...]] = {

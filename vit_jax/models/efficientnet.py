@@ -16,10 +16,10 @@ from vit_jax.core.schema.fields import field
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.family import Family, ModelSpec, Preprocess
 from vit_jax.models.head import ConvNet, head
-from vit_jax.nn.linear import Initializer
-from vit_jax.nn.mbconv import BatchNorm, MBConv, MBConvSpec, Root, UnitShape, pointwise
-from vit_jax.nn.regularization import Dropout, dropout_key
-from vit_jax.nn.stack import Stack
+from vit_jax.models.layers.linear import Initializer
+from vit_jax.models.layers.mbconv import BatchNorm, MBConv, MBConvSpec, Root, UnitShape, pointwise
+from vit_jax.models.layers.regularization import Dropout, dropout_key
+from vit_jax.models.layers.stack import Stack
 
 MAP_STRIDE = 32  # the root and four of the stages halve the map
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, field
-from vit_jax.nn.stack import StackSpec
+from vit_jax.models.layers.stack import StackSpec
 
 # Pillow's methods, in the order of its enum.
 INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")

@@ -10,7 +10,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.family import ModelSpec, Preprocess, check_layers
-from vit_jax.nn.linear import Initializer, Linear
+from vit_jax.models.layers.linear import Initializer, Linear
 
 
 def head(

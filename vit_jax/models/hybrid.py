@@ -15,9 +15,9 @@ from vit_jax.core import errors
 from vit_jax.core.schema.fields import ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
+from vit_jax.models.layers.resnet import ResNet, ResNetSpec
+from vit_jax.models.layers.tokens import PatchEmbedding
 from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
-from vit_jax.nn.resnet import ResNet, ResNetSpec
-from vit_jax.nn.tokens import PatchEmbedding
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (

@@ -7,7 +7,7 @@ they are.
 
 from flax import nnx
 
-from vit_jax.nn.linear import Linear
+from vit_jax.models.layers.linear import Linear
 
 
 def quantise(model: nnx.Module) -> nnx.Module:

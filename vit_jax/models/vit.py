@@ -1,7 +1,7 @@
 """The Vision Transformer (arXiv 2010.11929, section 3.1) and its later variants.
 
-First the model, from images to logits; its block is in nn/block.py. Then its fields, their valid
-combinations and costs, and the names that imply them.
+First the model, from images to logits; its block is in layers/block.py. Then its fields, their
+valid combinations and costs, and the names that imply them.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
 from vit_jax.models.head import Classifier, head
-from vit_jax.nn import posemb
-from vit_jax.nn.block import Block, BlockSpec
-from vit_jax.nn.kernels import choice
-from vit_jax.nn.linear import Linear, param
-from vit_jax.nn.norm import norm
-from vit_jax.nn.posemb import Positions
-from vit_jax.nn.regularization import Dropout, dropout_key
-from vit_jax.nn.stack import Stack
-from vit_jax.nn.tokens import AttentionPooling, FirstTokens, PatchEmbedding, PatchMean
+from vit_jax.models.layers import posemb
+from vit_jax.models.layers.block import Block, BlockSpec
+from vit_jax.models.layers.kernels import choice
+from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.norm import norm
+from vit_jax.models.layers.posemb import Positions
+from vit_jax.models.layers.regularization import Dropout, dropout_key
+from vit_jax.models.layers.stack import Stack
+from vit_jax.models.layers.tokens import AttentionPooling, FirstTokens, PatchEmbedding, PatchMean
 
 
 class ViT(Classifier):
@@ -479,7 +479,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         For each token: a block's input, its middle (unless `parallel`), query and key (before and
         after their norms, if any), value, attention's mixed values, the hidden layer before its
         GELU (if gated, both), and attention's weights, or where a program keeps none
-        (nn/kernels), a float32 for each head. If the tokens between blocks are float32 and
+        (layers/kernels), a float32 for each head. If the tokens between blocks are float32 and
         the rest is not, the first two count twice.
         """
         layout = self.token_layout(image_size)

@@ -29,8 +29,8 @@ from vit_jax.core.class_names import printable
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import renamed
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.nn.kernels import choice
-from vit_jax.nn.posemb import METHODS, check_resizable, is_table, resize
+from vit_jax.models.layers.kernels import choice
+from vit_jax.models.layers.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
 from vit_jax.weights import external

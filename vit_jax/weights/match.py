@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.nn.mbconv import STAGES
-from vit_jax.nn.resnet import ResNetSpec
+from vit_jax.models.layers.mbconv import STAGES
+from vit_jax.models.layers.resnet import ResNetSpec
 from vit_jax.weights.files import Tensors, is_floating
 from vit_jax.weights.tables import (
     BLOCK,

@@ -20,7 +20,7 @@ from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
-from vit_jax.nn.posemb import sincos
+from vit_jax.models.layers.posemb import sincos
 from vit_jax.weights.external import Format
 from vit_jax.weights.files import Tensors, npz, safetensors
 from vit_jax.weights.formats import FORMATS

@@ -12,7 +12,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.methods import dino, masking
 from vit_jax.learning.methods.dino import DINO
-from vit_jax.nn import posemb
+from vit_jax.models.layers import posemb
 from vit_jax.run.build import Run
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train

@@ -9,7 +9,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods import mae, masking
-from vit_jax.nn.posemb import sincos
+from vit_jax.models.layers.posemb import sincos
 
 SIZE, PATCH, WIDTH, DECODER, HEADS = 32, 8, 32, 16, 2
 SAME = 1e-5

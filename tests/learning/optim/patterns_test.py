@@ -8,7 +8,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.optim import patterns
 from vit_jax.learning.optim.patterns import layer_factors, with_lr_multipliers
-from vit_jax.nn.stack import unstack
+from vit_jax.models.layers.stack import unstack
 
 PARAMS = {
     "blocks": {"block": {"mlp": {"fc1": {"kernel": jnp.zeros((3, 4, 5))}}}},

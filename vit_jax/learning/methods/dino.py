@@ -23,7 +23,7 @@ from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, Step
 from vit_jax.learning.methods import masking
 from vit_jax.learning.methods.masking import VIT
 from vit_jax.models.family import ModelSpec
-from vit_jax.nn.linear import Linear, param
+from vit_jax.models.layers.linear import Linear, param
 
 LARGE = 2  # views that the teacher sees: the image and the first of input.views
 BIT = "A BiT ResNet"

@@ -19,12 +19,12 @@ from vit_jax.core.schema.fields import ABOVE_0, COUNT, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking
 from vit_jax.models.head import head
+from vit_jax.models.layers.block import Block
+from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.norm import norm
+from vit_jax.models.layers.posemb import sincos
+from vit_jax.models.layers.stack import Stack
 from vit_jax.models.vit import ViTSpec
-from vit_jax.nn.block import Block
-from vit_jax.nn.linear import Linear, param
-from vit_jax.nn.norm import norm
-from vit_jax.nn.posemb import sincos
-from vit_jax.nn.stack import Stack
 
 VARIANCE_EPSILON = 1e-6  # of a patch's pixels, as in the authors' code
 

@@ -19,7 +19,7 @@ from vit_jax.core.schema.fields import ABOVE_0, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking
 from vit_jax.models.head import head
-from vit_jax.nn.linear import param
+from vit_jax.models.layers.linear import param
 
 TO_MASK, TO_OTHER = 0.8, 0.1  # of the corrupted patches; the rest is kept (B.1.2)
 SIDE = 4  # of the grid of colours that the target "colours_4x4" has

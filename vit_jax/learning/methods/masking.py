@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.nn.tokens import whole_patches
+from vit_jax.models.layers.tokens import whole_patches
 
 VIT = "A ViT"
 COLOURS = 512  # 3 bits for each channel

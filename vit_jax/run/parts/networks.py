@@ -15,7 +15,7 @@ from vit_jax.data.source import Source
 from vit_jax.learning.method import Method, Sizes
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.models.adapters import Adapters, add
-from vit_jax.nn.kernels.choice import XLA
+from vit_jax.models.layers.kernels.choice import XLA
 from vit_jax.run.parts.pins import of_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.weights.loading import describe

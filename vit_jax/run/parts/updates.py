@@ -18,8 +18,8 @@ from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
 from vit_jax.learning.step import make_update
-from vit_jax.nn.kernels.choice import AUTO, check_devices
-from vit_jax.nn.stack import OFFLOAD_MEMORY
+from vit_jax.models.layers.kernels.choice import AUTO, check_devices
+from vit_jax.models.layers.stack import OFFLOAD_MEMORY
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts.durations import Durations, make_durations
 from vit_jax.run.parts.examples import class_frequencies

@@ -18,7 +18,7 @@ from jax import export as jax_export
 from jax.extend import core
 
 from vit_jax.core.errors import UserError
-from vit_jax.nn.kernels import choice
+from vit_jax.models.layers.kernels import choice
 from vit_jax.tools.export.onnx_operators import (
     OPERATORS,
     Graph,

@@ -17,7 +17,7 @@ import vit_jax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
-from vit_jax.nn.kernels import choice
+from vit_jax.models.layers.kernels import choice
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import npz, of_array
 

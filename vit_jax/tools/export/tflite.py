@@ -13,7 +13,7 @@ from flax import nnx
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.nn.kernels import choice
+from vit_jax.models.layers.kernels import choice
 from vit_jax.tools.export.program import ABOUT, about, new_file, writing
 from vit_jax.weights import Loaded
 

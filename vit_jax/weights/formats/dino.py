@@ -6,7 +6,7 @@ goes through the SiLU.
 
 Parts of DINOv3 that only act in training are ignored: dropout of attention, stochastic depth, and
 the random shifts, stretches and scales of patches' coordinates, which do not exist here
-(nn/posemb.py).
+(models/layers/posemb.py).
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.models.layers.posemb import ROTARY_BASE
 from vit_jax.models.vit import STYLES, ViTSpec
-from vit_jax.nn.posemb import ROTARY_BASE
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format
 from vit_jax.weights.files import Tensor, Tensors, of_array

@@ -23,9 +23,9 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.family import ModelSpec
+from vit_jax.models.layers.norm import GROUPS
+from vit_jax.models.layers.resnet import EXPANSION
 from vit_jax.models.vit import ViTSpec
-from vit_jax.nn.norm import GROUPS
-from vit_jax.nn.resnet import EXPANSION
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files import Tensors

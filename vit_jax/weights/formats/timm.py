@@ -20,8 +20,8 @@ from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.efficientnet import EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
+from vit_jax.models.layers.mbconv import SQUEEZE, STAGES
 from vit_jax.models.vit import ViTSpec
-from vit_jax.nn.mbconv import SQUEEZE, STAGES
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened

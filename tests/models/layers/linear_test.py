@@ -1,0 +1,69 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vit_jax.core.axes import Target
+from vit_jax.models.layers import linear
+from vit_jax.models.layers.linear import FLOAT32, Precision, affine, sum_of_rows
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+ROUNDING = 1e-5  # sums of up to 30 float32 products of order one, in another order
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "kernel_shape", "contracted"),
+    [
+        ((5, 3), (3, 4), 1),
+        ((2, 5, 3), (3, 4), 1),
+        ((2, 5, 3), (3, 3, 2, 4), 1),  # query, key and value
+        ((2, 5, 2, 4), (2, 4, 3), 2),  # of heads
+        ((3,), (3, 4), 1),
+    ],
+)
+def test_affine_and_its_gradients_equal_a_tensordot_and_a_sum(x_shape, kernel_shape, contracted):
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, kernel = jax.random.normal(keys[0], x_shape), jax.random.normal(keys[1], kernel_shape)
+    bias = jax.random.normal(keys[3], kernel_shape[contracted:])
+    plain = lambda x, k, b: jnp.tensordot(x, k, contracted) + b
+    expected, expected_vjp = jax.vjp(plain, x, kernel, bias)
+    actual, actual_vjp = jax.vjp(
+        lambda x, k, b: affine(x, k, b, contracted, FLOAT32), x, kernel, bias
+    )
+    np.testing.assert_allclose(actual, expected, atol=ROUNDING)
+    dy = jax.random.normal(keys[2], expected.shape)
+    for a, b in zip(actual_vjp(dy), expected_vjp(dy), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("compute", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("gradient", [None, jnp.float32, jnp.bfloat16])
+def test_the_kernels_gradient_has_its_precision(compute, gradient):
+    precision = Precision(compute, jnp.float32, gradient)
+    keys = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(keys[0], (300, 3), compute)
+    kernel = jax.random.normal(keys[1], (3, 4), jnp.float32)
+    y, vjp = jax.vjp(lambda x, k: affine(x, k, None, 1, precision), x, kernel)
+    dx, d_kernel = vjp(y)
+    assert (y.dtype, dx.dtype, d_kernel.dtype) == (compute, compute, jnp.float32)
+    in_bfloat16 = d_kernel == d_kernel.astype(jnp.bfloat16)
+    assert bool(in_bfloat16.all()) == ((gradient or compute) == jnp.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])  # there as a product
+def test_rows_are_summed_in_float32(platform, dtype, monkeypatch):
+    monkeypatch.setattr(linear, "target", lambda: Target(platform, platform))
+    x = jax.random.normal(jax.random.key(0), (7, 300, 2, 3)).astype(dtype)
+    total = jax.jit(sum_of_rows, static_argnums=1)(x, 2)
+    assert total.dtype == jnp.float32
+    expected = np.asarray(x, np.float64).sum(axis=(0, 1))
+    np.testing.assert_allclose(total, expected, atol=100 * ROUNDING)  # of 2,100 summands
+
+
+def test_the_gradient_of_the_kernel_needs_no_transposition():
+    """Products of rows of inputs and rows of gradients, in this order, are fast on a CPU."""
+    gradient = jax.grad(lambda k, x: (affine(x, k, None, 1, FLOAT32) ** 2).sum())
+    program = str(jax.make_jaxpr(gradient)(jnp.ones((3, 4)), jnp.ones((2, 5, 3))))
+    assert "transpose[" not in program

@@ -1,0 +1,280 @@
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from vit_jax.core.errors import UserError
+from vit_jax.models.layers.initialization import VIT
+from vit_jax.models.layers.posemb import (
+    METHODS,
+    Learned2dPositions,
+    LearnedPositions,
+    RelativePositions,
+    Rotary2dPositions,
+    SinCosPositions,
+    TokenLayout,
+    check_resizable,
+    is_table,
+    places_axis,
+    resize,
+    resize_positions,
+    sincos_1d,
+    sincos_2d,
+)
+
+START = {"init": VIT.positions, "rngs": nnx.Rngs(0)}
+ROUNDING = 1e-6  # float32 of numbers up to 1
+ROTARY_ROUNDING = 1e-5  # float32 of angles up to 2 pi
+
+
+def test_sincos_1d_is_the_formula():
+    table = sincos_1d(7, 6)
+    for place in range(7):
+        for i in range(3):
+            angle = place / 10_000 ** (2 * i / 6)
+            assert table[place, 2 * i] == pytest.approx(math.sin(angle))
+            assert table[place, 2 * i + 1] == pytest.approx(math.cos(angle))
+
+
+def test_sincos_2d_is_a_quarter_each_of_sines_and_cosines_of_column_and_row():
+    table = sincos_2d((2, 3), 12)
+    frequencies = (1, 1e-2, 1e-4)
+    for row in range(2):
+        for column in range(3):
+            expected = [f(c * w) for c in (column, row) for f in (math.sin, math.cos)
+                        for w in frequencies]  # fmt: skip
+            np.testing.assert_allclose(table[3 * row + column], expected)
+
+
+def test_sincos_2d_at_the_smallest_width():
+    np.testing.assert_allclose(sincos_2d((1, 2), 4)[1], [math.sin(1), math.cos(1), 0, 1])
+
+
+def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
+    x = jnp.zeros((2, 7, 8))
+    two = SinCosPositions(TokenLayout((2, 3), True), "sincos_2d")(x)
+    assert not two[:, 0].any()
+    np.testing.assert_allclose(two[0, 1:], sincos_2d((2, 3), 8), atol=ROUNDING)
+    without = SinCosPositions(TokenLayout((2, 3), False), "sincos_2d")(x[:, 1:])
+    np.testing.assert_array_equal(without, two[:, 1:])
+    one = SinCosPositions(TokenLayout((2, 3), True), "sincos_1d")(x)
+    np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
+    np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
+
+
+def test_fixed_positions_are_not_parameters():
+    assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_1d"))
+    assert not nnx.state(SinCosPositions(TokenLayout((2, 3), True), "sincos_2d"))
+    assert nnx.state(LearnedPositions(TokenLayout((2, 3), True), 8, **START))
+
+
+def test_the_tokens_keep_their_type():
+    x = jnp.zeros((1, 6, 8), jnp.bfloat16)
+    for positions in (
+        LearnedPositions(TokenLayout((2, 3), False), 8, **START),
+        SinCosPositions(TokenLayout((2, 3), False), "sincos_1d"),
+        SinCosPositions(TokenLayout((2, 3), False), "sincos_2d"),
+    ):
+        assert positions(x).dtype == jnp.bfloat16
+
+
+def test_learned_2d_is_a_half_of_the_column_and_one_of_the_row():
+    positions = Learned2dPositions(TokenLayout((2, 3), True), 8, **START)
+    table = positions(jnp.zeros((1, 7, 8)))[0]
+    assert not table[0].any()
+    for row in range(2):
+        for column in range(3):
+            expected = [*positions.columns[column], *positions.rows[row]]
+            np.testing.assert_array_equal(table[1 + 3 * row + column], expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_relative_bias_is_the_query_times_the_offsets_vector(n):
+    positions = RelativePositions(TokenLayout((1, n), False), 4, **START)
+    query = jax.random.normal(jax.random.key(0), (2, n, 3, 4))
+    offsets = np.arange(n)[:, None] - np.arange(n) + n - 1
+    vectors = np.asarray(positions.offsets)[offsets]  # [query, key, K]
+    expected = np.einsum("bqhk,qsk->bhqs", query, vectors)
+    np.testing.assert_allclose(positions.bias(query), expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCosPositions])
+def test_registers_have_no_position(kind):
+    """Registers lie between the class token and the patches, whose positions are unchanged."""
+    layout = TokenLayout((2, 3), True)
+    positions = kind(layout, "sincos_1d") if kind is SinCosPositions else kind(layout, 8, **START)
+    without = positions(jnp.zeros((1, 7, 8)))[0]
+    positions.layout = TokenLayout((2, 3), True, registers=2)
+    table = positions(jnp.zeros((1, 9, 8)))[0]
+    assert not table[1:3].any()
+    np.testing.assert_array_equal(jnp.delete(table, jnp.array([1, 2]), axis=0), without)
+
+
+def test_pairs_are_complex_numbers_rotated_by_row_and_column():
+    """Entries i and i + 4 of a head of size 8 form a pair; frequencies are 1 and 1 / sqrt(100)."""
+    layout = TokenLayout((2, 3), class_token=True, registers=1)
+    x = np.random.default_rng(0).normal(size=(2, 8, 3, 8)).astype(np.float32)
+    turned = np.asarray(Rotary2dPositions(layout).rotate(jnp.asarray(x)))
+    np.testing.assert_array_equal(turned[:, :2], x[:, :2])
+    for row, y in enumerate((-1 / 2, 1 / 2)):  # centres of two rows, between -1 and 1
+        for column, z in enumerate((-2 / 3, 0, 2 / 3)):
+            angles = 2 * np.pi * np.array([y, y / 10, z, z / 10])
+            token = 2 + 3 * row + column
+            pairs = x[:, token, :, :4] + 1j * x[:, token, :, 4:]
+            expected = pairs * np.exp(1j * angles)
+            actual = turned[:, token, :, :4] + 1j * turned[:, token, :, 4:]
+            np.testing.assert_allclose(actual, expected, atol=ROTARY_ROUNDING)
+
+
+def test_products_depend_only_on_relative_positions():
+    positions = Rotary2dPositions(TokenLayout((4, 4), False))
+    one = lambda seed: jnp.tile(
+        jax.random.normal(jax.random.key(seed), (1, 1, 1, 8)), (1, 16, 1, 1)
+    )
+    query, key = positions.rotate(one(0)), positions.rotate(one(1))
+    products = np.asarray(query[0, :, 0] @ key[0, :, 0].T).reshape(4, 4, 4, 4)
+    # [row, column] of the query, then of the key; both are moved by one row and one column.
+    np.testing.assert_allclose(products[1:, 1:, 1:, 1:], products[:-1, :-1, :-1, :-1], atol=1e-4)
+    assert np.ptp(products) > 0.1
+
+
+def test_rotated_queries_keep_their_type():
+    x = jnp.ones((1, 4, 2, 4), jnp.bfloat16)
+    assert Rotary2dPositions(TokenLayout((2, 2), False)).rotate(x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("method", "smaller", "larger"),
+    [
+        ("bicubic_torch", [[0.62622, 3.02989], [0.91365, 0.70203]],
+         [0.99911, 2.63129, 4.28711, 2.97162, 1.54443]),
+        ("bicubic_antialias", [[0.46065, 3.14614], [0.454, 1.23395]],
+         [0.98254, 2.36712, 4.20896, 2.80736, 1.66474]),
+    ],
+)  # fmt: skip
+def test_resizing_as_pytorch(method, smaller, larger):
+    """torch.nn.functional.interpolate(mode="bicubic", align_corners=False) of torch 2.13."""
+    table = jnp.array([[1, 4, 2], [-3, 0, 5], [2, 2, -1.0]])[..., None]
+    np.testing.assert_allclose(METHODS[method](table, (2, 2, 1))[..., 0], smaller, atol=1e-5)
+    np.testing.assert_allclose(METHODS[method](table, (4, 5, 1))[0, :, 0], larger, atol=1e-5)
+
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+RESIZED_ROUNDING = 1e-5  # float32 sums of at most 16 products of numbers of about 1
+
+
+def at_centres(f, grid):
+    """[N, 1]: f of the height and width (each 0 to 1) of the patches' centres in the image."""
+    rows, columns = ((np.arange(n) + 0.5) / n for n in grid)
+    return jnp.asarray([[f(y, x)] for y in rows for x in columns], jnp.float32)
+
+
+def inner(table, grid):
+    return np.asarray(table).reshape(grid)[3:-3, 3:-3]
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("new", [(12, 18), (10, 8)])
+def test_a_plane_stays_a_plane(method, new):
+    """Away from the edges, where the methods lack old centres on one side.
+
+    Not PyTorch's: of the cubic kernels only the one with a = -1/2 keeps planes (Keys, 1981), and no
+    kernel that antialias has stretched does. posemb_test.py compares these with PyTorch's numbers.
+    """
+    plane = lambda y, x: 2 * y - 3 * x
+    old = (6, 9)
+    resized = resize_positions(
+        at_centres(plane, old), TokenLayout(old, False), TokenLayout(new, False), method=method
+    )
+    expected = at_centres(plane, new)
+    np.testing.assert_allclose(inner(resized, new), inner(expected, new), atol=RESIZED_ROUNDING)
+
+
+def test_bilinear_between_two_rows():
+    """Centres at 1/4 and 3/4 of the image become 1/8, 3/8, 5/8, 7/8; the outer values extend."""
+    table = jnp.asarray([[0.0], [1.0]])
+    resized = resize_positions(
+        table, TokenLayout((2, 1), False), TokenLayout((4, 1), False), method="bilinear"
+    )
+    np.testing.assert_allclose(resized[:, 0], [0, 0.25, 0.75, 1], atol=RESIZED_ROUNDING)
+
+
+def test_rows_and_columns_are_not_mixed_up():
+    table = at_centres(lambda y, x: 10 * (y > 0.5) + (x > 0.5), (2, 2))
+    resized = resize_positions(
+        table, TokenLayout((2, 2), False), TokenLayout((2, 4), False), method="bilinear"
+    )
+    expected = [[0, 0.25, 0.75, 1], [10, 10.25, 10.75, 11]]
+    np.testing.assert_allclose(resized.reshape(2, 4), expected, atol=RESIZED_ROUNDING)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_changes_at_the_same_size(method):
+    table = jax.random.normal(jax.random.key(0), (7, 4))
+    layout = TokenLayout((2, 3), True)
+    np.testing.assert_array_equal(resize_positions(table, layout, layout, method=method), table)
+
+
+def test_the_class_tokens_row_stays_or_is_left_out():
+    table = jax.random.normal(jax.random.key(0), (7, 4))
+    old = TokenLayout((2, 3), True)
+    resize = lambda new: resize_positions(table, old, new, method="bilinear")
+    larger = resize(TokenLayout((4, 6), True))
+    np.testing.assert_array_equal(larger[0], table[0])
+    np.testing.assert_array_equal(resize(TokenLayout((4, 6), False)), larger[1:])
+    np.testing.assert_array_equal(resize(TokenLayout((2, 3), False)), table[1:])
+
+
+def test_methods_differ():
+    """To a smaller grid, as antialias leaves larger ones alone."""
+    table = jax.random.normal(jax.random.key(0), (64, 4))
+    old, new = TokenLayout((8, 8), False), TokenLayout((5, 5), False)
+    resized = [resize_positions(table, old, new, method=method) for method in METHODS]
+    for one, other in itertools.combinations(resized, 2):
+        assert not np.allclose(one, other, atol=0.01)
+
+
+OLD, NEW = TokenLayout((2, 3), True), TokenLayout((4, 6), True, registers=2)
+
+
+def test_tables_are_known_by_name():
+    assert is_table("positions/embedding")
+    assert is_table("blocks/block/positions/rows")
+    assert not is_table("positions/offsets")
+    assert not is_table("pooling/embedding")
+    assert (places_axis("positions/rows"), places_axis("blocks/block/positions/rows")) == (0, 1)
+
+
+@pytest.mark.parametrize(("leaf", "old", "new"), [("rows", 2, 4), ("columns", 3, 6)])
+def test_rows_and_columns_are_resized_along_their_side(leaf, old, new):
+    """Equals the table of the grid, which is interpolated along one side after the other."""
+    table = jax.random.normal(jax.random.key(0), (old, 4))
+    resized = resize(f"positions/{leaf}", table, OLD, NEW, method="bilinear")
+    grid = table[:, None] if leaf == "rows" else table[None]
+    whole = jnp.broadcast_to(grid, (2, 3, 4)).reshape(6, 4)
+    without = resize_positions(
+        whole, TokenLayout((2, 3), False), TokenLayout((4, 6), False), method="bilinear"
+    ).reshape(4, 6, 4)
+    expected = without[:, 0] if leaf == "rows" else without[0]
+    assert resized.shape == (new, 4)
+    np.testing.assert_allclose(resized, expected, atol=RESIZED_ROUNDING)
+
+
+def test_tables_of_layers_are_resized_one_by_one():
+    tables = jax.random.normal(jax.random.key(0), (3, 7, 4))
+    resized = resize("blocks/block/positions/embedding", tables, OLD, NEW, method="bicubic")
+    for one, table in zip(resized, tables, strict=True):
+        np.testing.assert_allclose(
+            one, resize_positions(table, OLD, NEW, method="bicubic"), atol=RESIZED_ROUNDING
+        )
+
+
+def test_offsets_cannot_be_resized():
+    check_resizable("positions/offsets", (9, 4), (9, 4))
+    check_resizable("positions/embedding", (9, 4), (5, 4))
+    with pytest.raises(UserError, match="Keep the image size of the weights"):
+        check_resizable("positions/offsets", (9, 4), (5, 4))

@@ -1,0 +1,322 @@
+"""Position embeddings: the position of each token in the image.
+
+Learned ones are parameters; fixed ones are sines and cosines of the position, computed when
+needed and not saved in checkpoints. Most are added to the tokens. The relative and the rotary one
+act inside attention instead. Registers have no position and get nothing.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
+from vit_jax.core.errors import UserError
+from vit_jax.core.pytrees import is_stacked
+from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.models.layers.linear import Initializer, param
+
+LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
+ROTARY_BASE = 100.0  # the slowest frequency is nearly 1 / ROTARY_BASE of the fastest
+
+
+class Positions(nnx.Module):
+    """The ways in which a position embedding may act; a subclass overrides one of them."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]: added to the tokens."""
+        return x
+
+    def on(self, layout: TokenLayout, width: int) -> "Positions":
+        """The same for tokens of another layout and of this width: images of another size."""
+        del layout, width
+        return self
+
+    def at(self, layout: TokenLayout | None, width: int) -> "Positions":
+        """`on`, or without a layout these positions themselves."""
+        return self if layout is None else self.on(layout, width)
+
+    def rotate(self, x: jax.Array) -> jax.Array:
+        """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
+        return x
+
+    def bias(self, query: jax.Array) -> jax.Array | None:
+        """Queries [B, N, H, K], scaled -> [B, H, N, N], added to the logits of attention."""
+        return None
+
+
+class Table(Positions):
+    """Positions of images of another size, by interpolation; never a part of a model.
+
+    They are places in the image, whatever the number of patches, as for crops that are enlarged or
+    shrunk to their size (arXiv 2104.14294).
+    """
+
+    def __init__(self, table: jax.Array):
+        self.table = table
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        return x + self.table.astype(x.dtype)
+
+
+def interpolated(table: jax.Array, old: TokenLayout, new: TokenLayout) -> Table:
+    """Of the places in the layout `old`, [places, D]."""
+    places = resize_positions(table, old, new, method="bicubic")
+    return Table(new.pad_places(places))
+
+
+class LearnedPositions(Positions):
+    """A learned vector for each token of the 1-D sequence, class token first (section 3.1)."""
+
+    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
+        shape = (layout.num_places, width)
+        self.embedding = param(init, shape, (POSITIONS, WIDTH), rngs.params())
+        self.layout = layout
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        return x + self.layout.pad_places(self.embedding[...]).astype(x.dtype)
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Interpolated."""
+        del width
+        same = layout.grid == self.layout.grid
+        return self if same else interpolated(self.embedding[...], self.layout, layout)
+
+
+class Learned2dPositions(Positions):
+    """A learned half for the patch's column and one for its row, side by side (appendix D.4).
+
+    A class token, which has neither, gets zeros.
+    """
+
+    def __init__(self, layout: TokenLayout, width: int, *, init: Initializer, rngs: nnx.Rngs):
+        rows, columns = layout.grid
+        axes = (POSITIONS, WIDTH)
+        self.columns = param(init, (columns, width // 2), axes, rngs.params())
+        self.rows = param(init, (rows, width // 2), axes, rngs.params())
+        self.layout = layout
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        return x + self.layout.pad_patches(self._of_patches()).astype(x.dtype)
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Interpolated."""
+        del width
+        if layout.grid == self.layout.grid:
+            return self
+        old, new = (x._replace(class_place=False) for x in (self.layout, layout))
+        return interpolated(self._of_patches(), old, new)
+
+    def _of_patches(self) -> jax.Array:
+        """[rows * columns, D]."""
+        row, column = np.indices(self.layout.grid).reshape(2, -1)
+        return jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
+
+
+class RelativePositions(Positions):
+    """A learned key for each offset in the 1-D sequence, shared by all heads (appendix D.4).
+
+    The query's product with it is added to the logits of attention, as in arXiv 1803.02155,
+    section 3.2. Offset o, from -(N - 1) to N - 1, is the query's position minus the key's; its
+    vector is in row o + N - 1.
+    """
+
+    def __init__(self, layout: TokenLayout, head_size: int, *, init: Initializer, rngs: nnx.Rngs):
+        shape = (2 * layout.num_tokens - 1, head_size)
+        self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        """Queries [B, N, H, K], scaled -> [B, H, N, N]."""
+        keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
+        return _skewed(jnp.einsum("bqhk,ok->bhqo", query, keys))
+
+
+def _skewed(x: jax.Array) -> jax.Array:
+    """[..., N, 2N - 1] -> [..., N, N]: the N entries of each row q from N - 1 - q on.
+
+    Done by reshaping alone: with rows padded to 2N and flattened, entry N - 1 - q + k of row q has
+    index (N - 1) + q (2N - 1) + k, so rows of 2N - 1 from there begin with the N entries.
+    """
+    *batch, n, width = x.shape
+    flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
+    return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
+
+
+class SinCosPositions(Positions):
+    """Fixed sines of the position in the 1-D sequence, or of the patch's row and column."""
+
+    def __init__(self, layout: TokenLayout, kind: str):
+        self.layout, self.kind = layout, kind
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]."""
+        return x + jnp.asarray(sincos(self.kind, self.layout, x.shape[-1]), x.dtype)
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Places between those of these patches; their own wavelengths would be other places."""
+        old = self.layout._replace(registers=0)
+        if layout.grid == old.grid:
+            return self
+        table = jnp.asarray(sincos(self.kind, old, width), jnp.float32)
+        unplaced = old.num_tokens - old.num_places
+        return interpolated(table[unplaced:], old, layout)
+
+
+def sincos(kind: str, layout: TokenLayout, width: int) -> np.ndarray:
+    """[N, D]; a class token has zeros in "sincos_2d", and shifts the rest in "sincos_1d"."""
+    if kind == "sincos_1d":
+        return layout.pad_places(sincos_1d(layout.num_places, width))
+    return layout.pad_patches(sincos_2d(layout.grid, width))
+
+
+def sincos_1d(num_tokens: int, width: int) -> np.ndarray:
+    """[N, D]: sin(n / LONGEST^(2i/D)) at 2i and its cosine at 2i + 1 (arXiv 1706.03762, 3.5)."""
+    angles = np.arange(num_tokens)[:, None] * LONGEST ** (-np.arange(0, width, 2) / width)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(num_tokens, width)
+
+
+def sincos_2d(grid: tuple[int, int], width: int) -> np.ndarray:
+    """[rows * columns, D]: sin x, cos x, sin y, cos y, a quarter of the width each.
+
+    As in arXiv 2104.02057, with the frequencies of the code of arXiv 2205.01580: D/4 of them, from
+    1 to 1 / LONGEST, both included.
+    """
+    y, x = np.indices(grid).reshape(2, -1, 1) * LONGEST ** -np.linspace(0, 1, width // 4)
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
+
+
+class Rotary2dPositions(Positions):
+    """RoPE (arXiv 2104.09864) in 2-D: queries and keys of patches rotated by their position.
+
+    Half of the angles follow the row and half the column ("axial"). Coordinates and frequencies
+    are as in DINOv3 (arXiv 2508.10104): the patches' centres between -1 and 1 along each side,
+    whatever the image's size. DINOv3 shifts and scales them at random in training, which is not
+    done here. Class token and registers are not rotated. It has no parameters, so it is the same
+    in every layer.
+    """
+
+    def __init__(self, layout: TokenLayout):
+        self.layout = layout
+
+    def on(self, layout: TokenLayout, width: int) -> Positions:
+        """Its coordinates are those of the whole image's extent, whatever the size."""
+        del width
+        return Rotary2dPositions(layout)
+
+    def rotate(self, x: jax.Array) -> jax.Array:
+        """[B, N, H, K] -> [B, N, H, K]: entries i and i + K/2 are rotated as a pair."""
+        # An angle of 0 rotates nothing.
+        table = self.layout.pad_patches(rotary_angles(self.layout.grid, x.shape[-1]))[:, None]
+        cos, sin = jnp.asarray(np.cos(table)), jnp.asarray(np.sin(table))
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        turned = [first * cos - second * sin, second * cos + first * sin]
+        return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
+    """Angles, float32 [rows * columns, K/2] in radians: K/4 for the row, K/4 for the column.
+
+    2 pi c / ROTARY_BASE^(4i/K) for the coordinate c in (-1, 1) and i from 0 to K/4 - 1.
+    """
+    frequencies = ROTARY_BASE ** -(np.arange(head_size // ROTARY_PARTS) * ROTARY_PARTS / head_size)
+    centres = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
+    y, x = np.meshgrid(*centres, indexing="ij")
+    of_each = [2 * np.pi * c.reshape(-1, 1) * frequencies for c in (y, x)]
+    return np.concatenate(of_each, axis=1).astype(np.float32)
+
+
+# --- resizing of learned tables for images of another size (section 3.2)
+
+
+def _by_jax(method: str, *, antialias: bool = False) -> Callable[..., jax.Array]:
+    return functools.partial(jax.image.resize, method=method, antialias=antialias)
+
+
+def _bicubic_torch(table: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """PyTorch's interpolate without antialias: a = -3/4, and outside it repeats the border."""
+    for axis, (old, new) in enumerate(zip(table.shape[:-1], shape[:-1], strict=True)):
+        centres = (np.arange(new) + 0.5) * old / new - 0.5
+        first = np.floor(centres).astype(int) - 1
+        weights = np.zeros((new, old))
+        for tap in range(4):
+            x = np.abs(centres - first - tap)
+            near = (1.25 * x - 2.25) * x * x + 1
+            far = -0.75 * (((x - 5) * x + 8) * x - 4)
+            places = np.arange(new), np.clip(first + tap, 0, old - 1)
+            np.add.at(weights, places, np.where(x <= 1, near, far))
+        moved = jnp.tensordot(
+            jnp.asarray(weights, table.dtype), table, (1, axis), precision="highest"
+        )
+        table = jnp.moveaxis(moved, 0, axis)
+    return table
+
+
+# (table [..., D], shape) -> a table of this shape. With antialias, PyTorch's is "bicubic" too.
+METHODS = {
+    "bilinear": _by_jax("linear"),
+    "bicubic": _by_jax("cubic"),
+    "bicubic_antialias": _by_jax("cubic", antialias=True),
+    "bicubic_torch": _bicubic_torch,
+}
+TABLES = ("embedding", "rows", "columns")  # in LearnedPositions and Learned2dPositions
+
+
+def is_table(name: str) -> bool:
+    """Whether the parameter of this name can be resized, in the blocks or outside of them."""
+    *_, parent, leaf = ("", *name.split("/"))
+    return parent == "positions" and leaf in TABLES
+
+
+def places_axis(name: str) -> int:
+    """The axis of such a parameter that counts positions."""
+    return int(is_stacked(name))
+
+
+def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Raises UserError for a parameter of another shape that cannot be resized."""
+    if old != new and not is_table(name):
+        raise UserError(
+            f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
+            "be resized: offsets in the sequence of patches (model.position_embedding=relative) "
+            "mean something else in another one, and so in the lines of an AxialResNet. Keep the "
+            "image size of the weights."
+        )
+
+
+def resize(
+    name: str, table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
+) -> jax.Array:
+    """The parameter of this name, for which `is_table` holds, resized to the layout `new`."""
+    leaf = name.rpartition("/")[2]
+
+    def one(table: jax.Array) -> jax.Array:
+        if leaf == "embedding":
+            return resize_positions(table, old, new, method=method)
+        shape = (new.grid[leaf == "columns"], table.shape[1])
+        return METHODS[method](table, shape)
+
+    return (jax.vmap(one) if is_stacked(name) else one)(table)
+
+
+def resize_positions(
+    table: jax.Array, old: TokenLayout, new: TokenLayout, *, method: str
+) -> jax.Array:
+    """[N, D] in the layout `old` -> [N', D] in `new`, by interpolation over the grid of patches.
+
+    Patches are placed at their centres in the image, whatever their number; outside the old centres
+    the outermost values are extended. Most methods do not antialias when the grid gets smaller. The
+    class token's row is kept, or left out if `new` has none; `old` must have one if `new` has.
+    """
+    assert old.first_places or not new.first_places
+    first, patches = table[: new.first_places], table[old.first_places :]
+    if old.grid != new.grid:
+        width = table.shape[1]
+        grid = METHODS[method](patches.reshape(*old.grid, width), (*new.grid, width))
+        patches = grid.reshape(-1, width)
+    return jnp.concatenate([first, patches])

@@ -1,0 +1,456 @@
+"""A ResNet of bottleneck units without a head, from images to a feature map.
+
+Its convolutions have standardised weights (arXiv 1903.10520) and no bias. The released code of BiT
+(arXiv 1912.11370) divides by sqrt(variance + 1e-10), the code of the hybrids of arXiv 2010.11929 by
+deviation + 1e-5, and the ports to torch by sqrt(variance + 1e-8).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
+
+from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.models.layers.linear import Initializer, Precision, affine, param
+from vit_jax.models.layers.norm import GROUPS, GroupNorm
+from vit_jax.models.layers.stack import Stack, StackSpec
+
+EXPANSION = 4  # channels of a unit's output per channel of its 3 x 3 convolution
+ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
+ROOT_STRIDE = 4  # convolution and pooling together
+Padding = tuple[tuple[int, int], tuple[int, int]]  # before and after, for rows and for columns
+
+
+class UnitShape(NamedTuple):
+    """One unit of a ResNet, and the feature maps before and after it."""
+
+    inputs: int  # channels
+    hidden: int
+    stride: int
+    size_in: tuple[int, int]
+    size_out: tuple[int, int]
+    projection: bool
+
+    @property
+    def outputs(self) -> int:
+        """Channels."""
+        return EXPANSION * self.hidden
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNetSpec(StackSpec):
+    """The fields of a ResNet; the defaults match the released BiTs.
+
+    Attributes:
+      pre_activation: norm and relu before each convolution, nothing after the sum
+        (arXiv 1603.05027: BiT); or after each, and a relu after the sum (the hybrids).
+      pad: a kind of `padding`.
+    """
+
+    pre_activation: ClassVar[bool] = True
+    pad: ClassVar[str] = "fixed"
+    units: tuple[int, ...] = field(
+        (), "of each stage of a ResNet, such as `3,4,6,3`", bounds=COUNT, trained=IN_SHAPES,
+        elsewhere=ANY,
+    )  # fmt: skip
+    root_width: int = field(
+        64,
+        "channels behind a ResNet's first convolution, a multiple of 32; behind stage s, from 1, "
+        "it has `2 * 2^s` times as many",
+        bounds=COUNT,
+        trained=IN_SHAPES,
+        elsewhere=ANY,
+    )
+    weight_epsilon: float = field(1e-10, trained=HIDDEN, elsewhere=ANY)
+    weight_epsilon_of: str = field(
+        "variance", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
+    )
+    group_norm_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
+
+    @property
+    def map_stride(self) -> int:
+        """Pixels from one position of the feature map to the next.
+
+        The first unit of each stage but the first halves the map.
+        """
+        return ROOT_STRIDE * 2 ** max(len(self.units) - 1, 0)
+
+    @property
+    def map_channels(self) -> int:
+        """Channels of the feature map."""
+        stages = len(self.units)
+        return EXPANSION * self.root_width * 2 ** (stages - 1) if stages else self.root_width
+
+    def check(self) -> None:
+        """Raises UserError for channels that are not whole groups of a norm."""
+        if self.root_width % GROUPS:
+            nearest = max(1, round(self.root_width / GROUPS)) * GROUPS
+            raise UserError(
+                f"model.root_width={self.root_width} does not divide into the {GROUPS} groups of a "
+                f"group norm; nearest: {nearest}."
+            )
+
+    def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
+        """The units, one after the other, for images of this size in pixels."""
+        inputs, size = self.root_width, halved(halved(image_size))
+        for stage, units in enumerate(self.units):
+            for i in range(units):
+                stride = 2 if stage and not i else 1
+                after = halved(size) if stride == 2 else size
+                unit = UnitShape(inputs, self.root_width * 2**stage, stride, size, after, i == 0)
+                yield unit
+                inputs, size = unit.outputs, after
+
+    def resnet_flops(self, image_size: tuple[int, int]) -> int:
+        """FLOPs of the products of one image's forward pass; a multiply-add counts 2.
+
+        Products with the zeros of padding are not counted, as XLA does not count them.
+        """
+        total = 3 * self.root_width * taps(image_size, ROOT_KERNEL, 2, self.pad)
+        for unit in self.each_unit(image_size):
+            before, after = math.prod(unit.size_in), math.prod(unit.size_out)
+            total += unit.inputs * unit.hidden * before
+            total += self.middle_products(unit)
+            total += unit.hidden * unit.outputs * after
+            total += unit.projection * unit.inputs * unit.outputs * after
+        return 2 * total
+
+    def middle_products(self, unit: UnitShape) -> int:
+        """Multiplications of one image between the 1 x 1 convolutions of a unit."""
+        return unit.hidden**2 * taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
+
+    def middle_elements(self, unit: UnitShape) -> int:
+        """Elements of one image that are kept there: what a norm takes, and attention's weights."""
+        return unit.hidden * math.prod(unit.size_out)
+
+    def resnet_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that root and units keep for their backward pass.
+
+        They are the inputs of each norm and of the pooling, from which relus and convolutions'
+        inputs follow without a product: a unit's input, and the outputs of its convolutions that
+        norms take.
+        """
+        elements = self.root_width * math.prod(halved(image_size))
+        for unit in self.each_unit(image_size):
+            before, after = math.prod(unit.size_in), math.prod(unit.size_out)
+            elements += (unit.inputs + unit.hidden) * before + self.middle_elements(unit)
+            if not self.pre_activation:
+                elements += (1 + unit.projection) * unit.outputs * after
+        return 2 * elements
+
+    def unit_input_bytes(self, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that enter the units: the least that is kept."""
+        units = self.each_unit(image_size)
+        return 2 * sum(unit.inputs * math.prod(unit.size_in) for unit in units)
+
+
+def halved(size: tuple[int, int]) -> tuple[int, int]:
+    """Size of a feature map after a stride of 2; odd sides are rounded up."""
+    return -(-size[0] // 2), -(-size[1] // 2)
+
+
+def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> Padding:
+    """Padding around a feature map of this size, for an output of ceil(size / stride).
+
+    "fixed": equal on both sides, whatever the size (BiT). "same": no more than is needed, an odd
+    one after (TensorFlow's and JAX's SAME: the hybrids).
+    """
+
+    def of(side: int) -> tuple[int, int]:
+        if kind == "fixed":
+            return (kernel_size - 1) // 2, kernel_size // 2
+        total = max((-(-side // stride) - 1) * stride + kernel_size - side, 0)
+        return total // 2, total - total // 2
+
+    return of(size[0]), of(size[1])
+
+
+def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
+    """The number of pairs of an output and an input position that a convolution connects."""
+    pads = padding(pad, size, kernel_size, stride)
+    one = 1
+    for side, (before, _) in zip(size, pads, strict=True):
+        starts = range(-before, -(-side // stride) * stride - before, stride)
+        one *= sum(min(start + kernel_size, side) - max(start, 0) for start in starts)
+    return one
+
+
+MakeUnit = Callable[..., nnx.Module]  # called as Bottleneck is
+
+
+def standardized(kernel: jax.Array, epsilon: float, epsilon_of: str) -> jax.Array:
+    """[k, k, I, O] -> the same, float32, with mean 0 and variance 1 for each of the O outputs.
+
+    `epsilon` is added to the "variance" or to the standard "deviation" that divides.
+    """
+    inputs = (0, 1, 2)
+    kernel = kernel - jnp.mean(kernel, axis=inputs, keepdims=True)
+    variance = jnp.mean(jnp.square(kernel), axis=inputs, keepdims=True)
+    if epsilon_of == "variance":
+        return kernel * jax.lax.rsqrt(variance + epsilon)
+    # The gradient of a root at 0 is infinite; weights that are all equal have none.
+    deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(jnp.float32).tiny))
+    return kernel / (deviation + epsilon)
+
+
+class StdConv(nnx.Module):
+    """k x k convolution with a LeCun-normal kernel [k, k, I, O], standardised at every use.
+
+    Args:
+      kernel_size: k, in pixels.
+      channels: (I, O).
+      axes: their logical names.
+      stride: pixels from one output to the next.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int,
+        channels: tuple[int, int],
+        axes: tuple[str, str],
+        spec: ResNetSpec,
+        *,
+        stride: int = 1,
+        rngs: nnx.Rngs,
+    ):
+        shape = (kernel_size, kernel_size, *channels)
+        names = (KERNEL, KERNEL, *axes)
+        self.kernel = param(initializers.lecun_normal(), shape, names, rngs.params())
+        self.kernel_size, self.stride, self.spec = kernel_size, stride, spec
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, H, W, I] -> [B, ceil(H / stride), ceil(W / stride), O]."""
+        spec, precision = self.spec, self.spec.precision
+        x = x.astype(precision.compute)
+        kernel = standardized(self.kernel[...], spec.weight_epsilon, spec.weight_epsilon_of)
+        if self.kernel_size == 1:
+            x = x[:, :: self.stride, :: self.stride]
+            return affine(x, kernel[0, 0], None, 1, precision)
+        pad = padding(spec.pad, (x.shape[1], x.shape[2]), self.kernel_size, self.stride)
+        return convolve(x, kernel, self.stride, pad, precision)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def convolve(
+    x: jax.Array, kernel: jax.Array, stride: int, pad: Padding, precision: Precision
+) -> jax.Array:
+    """[B, H, W, I], [k, k, I, O] -> [B, H', W', O].
+
+    x and the result are in `precision.compute`, the kernel and its gradient in float32. It has a
+    custom backward pass, whose sums for the kernel's gradient are returned in
+    `precision.gradient` (as in `linear.affine`). Not for forward-mode differentiation.
+    """
+    return _convolve_forward(x, kernel, stride, pad, precision)[0]
+
+
+def _convolve_plainly(x: jax.Array, kernel: jax.Array, stride: int, pad: Padding) -> jax.Array:
+    layout = ("NHWC", "HWIO", "NHWC")
+    strides = (stride, stride)
+    return jax.lax.conv_general_dilated(x, kernel, strides, pad, dimension_numbers=layout)
+
+
+def _convolve_forward(
+    x: jax.Array, kernel: jax.Array, stride: int, pad: Padding, precision: Precision
+) -> tuple[jax.Array, Any]:
+    return _convolve_plainly(x, kernel.astype(precision.compute), stride, pad), (x, kernel)
+
+
+def _convolve_backward(
+    stride: int, pad: Padding, precision: Precision, saved: Any, dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    of_x = lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad)
+    (dx,) = jax.linear_transpose(of_x, x)(dy)
+    # The images' channels become the batch axis: every weight's gradient is the sum of x * dy over
+    # examples and positions, `stride` pixels apart. Trailing pixels the forward pass did not use
+    # are cut off.
+    sizes = zip(x.shape[1:3], dy.shape[1:3], kernel.shape[:2], pad, strict=True)
+    behind = [(n - 1) * stride + k - side - before for side, n, k, (before, _) in sizes]
+    d_kernel = jax.lax.conv_general_dilated(
+        x,
+        dy,
+        window_strides=(1, 1),
+        padding=[(before, b) for (before, _), b in zip(pad, behind, strict=True)],
+        rhs_dilation=(stride, stride),
+        dimension_numbers=("CHWN", "IHWO", "HWNC"),
+        preferred_element_type=precision.gradient,
+    )
+    return dx, d_kernel.astype(kernel.dtype)
+
+
+convolve.defvjp(_convolve_forward, _convolve_backward)
+
+
+def group_norm(
+    channels: int,
+    axis: str,
+    spec: ResNetSpec,
+    rngs: nnx.Rngs,
+    scale_init: Initializer = initializers.ones,
+) -> GroupNorm:
+    """The norm of a ResNet's channels."""
+    return GroupNorm(
+        channels,
+        axis,
+        epsilon=spec.group_norm_epsilon,
+        scale_init=scale_init,
+        precision=spec.precision,
+        rngs=rngs,
+    )
+
+
+class Bottleneck(nnx.Module):
+    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+
+    Args:
+      channels: (I, hidden).
+      stride: of the 3 x 3 convolution, and of the shortcut.
+      projection: whether the shortcut is a 1 x 1 convolution; otherwise I must equal O.
+    """
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        spec: ResNetSpec,
+        *,
+        stride: int,
+        projection: bool,
+        rngs: nnx.Rngs,
+    ):
+        inputs, hidden = channels
+        outputs = EXPANSION * hidden
+        conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
+        norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
+        self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
+        self.conv2 = conv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
+        self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
+        if projection:
+            self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=stride)
+        if spec.pre_activation:
+            self.norm1 = norm(inputs, WIDTH)
+            self.norm2 = norm(hidden, CHANNELS)
+            self.norm3 = norm(hidden, CHANNELS)
+        else:
+            self.norm1 = norm(hidden, CHANNELS)
+            self.norm2 = norm(hidden, CHANNELS)
+            # A unit starts as its shortcut alone, as in the released code.
+            self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
+            if projection:
+                self.projection_norm = norm(outputs, WIDTH)
+        self.projects, self.pre_activation = projection, spec.pre_activation
+
+    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
+        """Applies the unit; `key` and `drop_rate`, which layers/stack.py passes, are not used."""
+        y = self._pre_activated(x) if self.pre_activation else self._post_activated(x)
+        return constrain(y, BATCH, None, None, STREAM)
+
+    def _pre_activated(self, x: jax.Array) -> jax.Array:
+        y = jax.nn.relu(self.norm1(x))
+        shortcut = self.projection(y) if self.projects else x
+        y = self.conv1(y)
+        y = self.conv2(jax.nn.relu(self.norm2(y)))
+        return shortcut + self.conv3(jax.nn.relu(self.norm3(y)))
+
+    def _post_activated(self, x: jax.Array) -> jax.Array:
+        shortcut = self.projection_norm(self.projection(x)) if self.projects else x
+        y = jax.nn.relu(self.norm1(self.conv1(x)))
+        y = jax.nn.relu(self.norm2(self.conv2(y)))
+        return jax.nn.relu(shortcut + self.norm3(self.conv3(y)))
+
+
+class ResNet(nnx.Module):
+    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones.
+
+    Args:
+      units_of: stage, from 0 -> what makes its first unit, and its others.
+    """
+
+    def __init__(
+        self,
+        spec: ResNetSpec,
+        *,
+        units_of: Callable[[int], tuple[MakeUnit, MakeUnit]] = lambda _: (Bottleneck, Bottleneck),
+        rngs: nnx.Rngs,
+    ):
+        self.root = Root(spec, rngs=rngs)
+        self.stages = len(spec.units)
+        inputs = spec.root_width
+        for stage, units in enumerate(spec.units):
+            channels = (inputs, spec.root_width * 2**stage)
+            stride = 2 if stage else 1
+            made = Stage(channels, units, stride, spec, units_of(stage), rngs=rngs)
+            setattr(self, f"stage{stage + 1}", made)
+            inputs = EXPANSION * channels[1]
+
+    def __call__(
+        self, images: jax.Array, layers: tuple[int, ...] = ()
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
+        x = self.root(images)
+        all_maps: list[jax.Array] = []
+        for i in range(self.stages):
+            x, maps = getattr(self, f"stage{i + 1}")(x, keep=bool(layers))
+            all_maps += maps
+        return x, tuple(all_maps[i] for i in layers)
+
+
+class Root(nnx.Module):
+    """7 x 7 convolution, stride 2; norm and relu unless pre-activation; 3 x 3 max, stride 2."""
+
+    def __init__(self, spec: ResNetSpec, *, rngs: nnx.Rngs):
+        channels, axes = (3, spec.root_width), (PATCH, WIDTH)
+        self.conv = StdConv(ROOT_KERNEL, channels, axes, spec, stride=2, rngs=rngs)
+        if not spec.pre_activation:
+            self.norm = group_norm(spec.root_width, WIDTH, spec, rngs)
+        self.spec = spec
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, ceil(H / 4), ceil(W / 4), width]."""
+        x = self.conv(images)
+        if not self.spec.pre_activation:
+            x = jax.nn.relu(self.norm(x))
+        # Padded with zeros: the released BiTs were trained so, and after a relu it changes nothing.
+        rows, columns = padding(self.spec.pad, (x.shape[1], x.shape[2]), POOL_KERNEL, 2)
+        x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
+        x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
+        return constrain(x, BATCH, None, None, STREAM)
+
+
+class Stage(nnx.Module):
+    """A stage of units of one width: the first resizes the feature map, the others are equal."""
+
+    def __init__(
+        self,
+        channels: tuple[int, int],
+        units: int,
+        stride: int,
+        spec: ResNetSpec,
+        make: tuple[MakeUnit, MakeUnit],
+        *,
+        rngs: nnx.Rngs,
+    ):
+        hidden = channels[1]
+        first: Any = functools.partial(make[0], channels, spec, stride=stride, projection=True)
+        self.first = Stack(first, dataclasses.replace(spec, scan=False), depth=1, rngs=rngs)
+        if units > 1:
+            equal = (EXPANSION * hidden, hidden)
+            rest: Any = functools.partial(make[1], equal, spec, stride=1, projection=False)
+            spec = dataclasses.replace(spec, scan=spec.scan and units > 2)
+            self.rest = Stack(rest, spec, depth=units - 1, rngs=rngs)
+        self.units = units
+
+    def __call__(self, x: jax.Array, keep: bool) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
+        x, _ = self.first(x, None)
+        if self.units == 1:
+            return x, (x,)
+        y, others = self.rest(x, None, tuple(range(self.units - 1)) if keep else ())
+        return y, (x, *others)

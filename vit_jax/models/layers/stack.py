@@ -1,0 +1,184 @@
+"""Equal blocks one after the other: one stacked parameter tree, run by a scan or unrolled.
+
+The parameters of all L blocks are in one tree with a leading axis L, however they are run, so
+checkpoints, optimizers and results do not depend on that choice.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from vit_jax.core.axes import LAYERS, target
+from vit_jax.core.pytrees import Layers
+from vit_jax.core.schema.fields import field
+from vit_jax.models.layers.kernels import scanned
+from vit_jax.models.layers.kernels.xla import MIXED, PROJECTED, STATISTICS, WEIGHTS
+from vit_jax.models.layers.linear import Numerics
+
+OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
+BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
+
+
+def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+    """Whether to keep a result: matrix products without batch axes, and convolutions."""
+    product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return primitive is jax.lax.conv_general_dilated_p or bool(
+        product(primitive, *arguments, **parameters)
+    )
+
+
+_ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, MIXED, STATISTICS)
+
+
+def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
+    """Whether to keep a result: matrix products, and what attention's backward pass reads.
+
+    The sums of norms are kept too: they are small, and recomputing one reads all that it sums.
+    """
+    wanted = (policy(primitive, *arguments, **parameters) for policy in (_dots, _ATTENTION))
+    return any(wanted) or primitive is jax.lax.reduce_sum_p
+
+
+# Value of model.remat -> what is kept for the backward pass; the rest of a block is
+# recomputed.
+REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "none": None,  # no rematerialisation: every intermediate may be kept
+    "dots": _products,
+    "dots_no_batch": _dots,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    # As `full`, with the blocks' inputs kept in host memory.
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[BLOCK_INPUT],
+        offload_src="device",
+        offload_dst=OFFLOAD_MEMORY,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackSpec(Numerics):
+    """How a stack of blocks is run: scanned (compiles one block), or unrolled (runs faster)."""
+
+    scan: bool = field(
+        False,
+        "the blocks, or the units of a ResNet's stage, by one compiled loop (true) or unrolled "
+        "[false]",
+    )
+    remat: str = field(
+        "none",
+        "what is computed again on the way back: `none` [this]: no matrix product, and in a scan "
+        "the cheap operations between them; `dots`: those operations, and on a TPU the fused "
+        "attention of fewer than 256 tokens, as in a scan; `dots_no_batch`: attention's "
+        "products too; `full`: a whole block; `offload`: likewise, and the blocks' inputs wait in "
+        "the host's memory, where the platform can do that",
+        choices=REMAT_POLICIES,
+    )
+
+
+class Stack(nnx.Module):
+    """`depth` blocks made by `make_block(rngs=...)`.
+
+    Args:
+      make_block: its result is called as block(x, key, drop_rate).
+      stochastic_depth: drop rate of the last block; it rises linearly from `first_depth`.
+      constant_depth: use that rate for every block instead.
+      first_depth: drop rate of the first block.
+    """
+
+    def __init__(
+        self,
+        make_block: Callable[..., nnx.Module],
+        spec: StackSpec,
+        *,
+        depth: int,
+        stochastic_depth: float = 0.0,
+        constant_depth: bool = False,
+        first_depth: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        keys = jax.random.split(rngs.params(), depth)
+        self.block = nnx.vmap(lambda key: make_block(rngs=nnx.Rngs(key)))(keys)
+        for _, variable in nnx.iter_graph(self.block):
+            if isinstance(variable, nnx.Param):
+                variable.set_metadata(axes=(LAYERS, *variable.get_metadata()["axes"]))
+        self.depth = depth
+        self.stochastic_depth = stochastic_depth
+        self.first_depth = stochastic_depth if constant_depth else first_depth
+        self.scan, self.remat = spec.scan, spec.remat
+        self.converts = spec.precision.compute != jnp.float32
+
+    def __call__(
+        self,
+        x: jax.Array,
+        key: jax.Array | None,
+        layers: tuple[int, ...] = (),
+        shared: Any = None,
+        num_output_tokens: int | None = None,
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, N, D] -> ([B, N, D] after the last block, the same after blocks `layers`, from 0).
+
+        Any other shape that the blocks keep, such as a feature map's, works too. With `shared`
+        every block is called as block(x, key, drop_rate, shared).
+
+        num_output_tokens: only the first tokens after the last block are wanted, so many: that
+          block is told (`num_output_tokens=`), unless a loop runs it, in which all are alike.
+        """
+        graph, params = nnx.split(self.block)
+        read: Callable[[Any], Any] = lambda params: params
+        if self.scan and self.converts and target().platform == "tpu":
+            params, read = scanned.converted_inside(self.block, params)
+        also = () if shared is None else (shared,)
+
+        def layer(x: jax.Array, own: Any, **arguments: int) -> jax.Array:
+            params, key, rate = own
+            block = nnx.merge(graph, read(params))
+            return block(checkpoint_name(x, BLOCK_INPUT), key, rate, *also, **arguments)
+
+        # None rather than zeros: then no random bits are drawn.
+        rate = self.stochastic_depth
+        rates = jnp.linspace(self.first_depth, rate, self.depth) if rate else None
+        keys = None if key is None else jax.random.split(key, self.depth)
+        outputs: Any
+        if self.scan:
+            run = self._rematerialised(layer)
+            step = lambda x, own: (y := run(x, own), y if layers else None)
+            x, outputs = jax.lax.scan(step, x, (params, keys, rates))
+            x = x[:, :num_output_tokens]
+        else:
+            outputs = []
+            run = self._rematerialised(layer)
+            for i, each in enumerate(unstack(params, self.depth)):
+                if i == self.depth - 1 and num_output_tokens is not None:
+                    last = functools.partial(layer, num_output_tokens=num_output_tokens)
+                    run = self._rematerialised(last)
+                x = run(x, (each, *jax.tree.map(lambda a, i=i: a[i], (keys, rates))))
+                outputs.append(x)
+        return x, tuple(outputs[i] for i in layers)
+
+    def _rematerialised(self, layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        """The layer, whose backward pass computes again what `remat` says."""
+        # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
+        policy = REMAT_POLICIES["dots" if self.scan and self.remat == "none" else self.remat]
+        if policy is None:
+            return layer
+        # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
+        return jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
+
+
+def unstack(tree: Any, depth: int) -> list[Any]:
+    """A tree of [L, ...] arrays as L trees of [...]. What is `Layers` already is left as it is."""
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [leaf.each if isinstance(leaf, Layers) else _split(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [p[i] for p in parts]) for i in range(depth)]
+
+
+def _split(x: jax.Array) -> tuple[jax.Array, ...]:
+    """The layers by lax.split: its gradient is one concatenation, indexing's a sum of L arrays."""
+    return tuple(jnp.squeeze(part, 0) for part in jax.lax.split(x, [1] * x.shape[0]))
