@@ -94,7 +94,8 @@ class ViT(Classifier):
         layout: of images of another size than the model's; positions are then interpolated.
         """
         x = patches.astype(self.spec.stream_dtype)
-        prefix = [jnp.broadcast_to(t.astype(x.dtype), (len(x), *t.shape)) for t in self._prefix()]
+        batch = x.shape[0]  # not len(x): exports leave it open
+        prefix = [jnp.broadcast_to(t.astype(x.dtype), (batch, *t.shape)) for t in self._prefix()]
         x = jnp.concatenate([*prefix, x], axis=1) if prefix else x
         if self.spec.position_place == "input":
             x = self.positions.at(layout, self.spec.width)(x)

@@ -159,7 +159,7 @@ def test_unknown_methods_and_fields_are_named():
         run("maee")
     with pytest.raises(UserError, match=r"no field method\.mask.*masked"):
         run("mae", "method.mask=0.5")
-    with pytest.raises(UserError, match=r"method\.target='red'.*mean_colour"):
+    with pytest.raises(UserError, match=r"method\.target takes .*'mean_colour'.*'red'"):
         run("masked_patch", "method.target=red")
     with pytest.raises(UserError, match=r"no field method\.masked where method\.kind=supervised"):
         configs.resolve(TINY_RUN, ["method.masked=0.5"])
