@@ -42,7 +42,7 @@ _DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --outpu
 # The minutes add up to 35.
 PARTS = (
     Part("matrix", 1, programs.matrix),
-    Part("training", 15, contests.learning),
+    Part("training", 15, contests.training),
     Part("attention", 4, contests.attention),
     Part("memory", 2, programs.memory),
     Part("resume", 3, programs.resume),

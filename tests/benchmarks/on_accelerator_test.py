@@ -82,7 +82,7 @@ def written(folder):
 
 
 def test_each_contender_gets_a_row_and_a_failure_leaves_the_rest_alone(workers, session, tmp_path):
-    session().run(Part("training", 5, contests.learning))
+    session().run(Part("training", 5, contests.training))
     found = {row["entrant"]: row for row in written(tmp_path / "out")}
     assert {name: row["status"] for name, row in found.items()} == {
         "own": MEASURED, "timm_vit": FAILED, "torch_vit": FAILED, "linen": MEASURED
@@ -95,11 +95,11 @@ def test_each_contender_gets_a_row_and_a_failure_leaves_the_rest_alone(workers, 
 
 
 def test_a_second_start_goes_on_where_the_first_was_cut_off(workers, session, tmp_path):
-    session(only=("own", "linen")).run(Part("training", 5, contests.learning))
+    session(only=("own", "linen")).run(Part("training", 5, contests.training))
     workers.clear()
-    session(only=("own", "linen")).run(Part("training", 5, contests.learning))
+    session(only=("own", "linen")).run(Part("training", 5, contests.training))
     assert not workers and len(written(tmp_path / "out")) == 2
-    session(only=("own", "linen", "torch_vit")).run(Part("training", 5, contests.learning))
+    session(only=("own", "linen", "torch_vit")).run(Part("training", 5, contests.training))
     assert [worker.module for worker in workers] == ["own", "torch_vit"]
     assert len(written(tmp_path / "out")) == 3
 
@@ -114,7 +114,7 @@ def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session,
 
 
 def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, tmp_path):
-    session(minutes=60, dry=False).run(Part("training", 60, contests.learning))
+    session(minutes=60, dry=False).run(Part("training", 60, contests.training))
     found = [(row["case"], row["entrant"]) for row in written(tmp_path / "out")]
     of_bars = ["L/16, 224 px, 64 images", "B/16, 224 px, 256 images"]
     peers = {"timm_vit", "torch_vit", "linen"}

@@ -24,7 +24,7 @@ class Watched:
     def patches(self, images):
         return self.real.patches(images)
 
-    def place(self, patches):
+    def add_prefix_and_positions(self, patches):
         self.seen = patches
         return patches
 
