@@ -8,6 +8,7 @@ from PIL import Image
 
 import vit_jax
 from tests.conftest import TINY_RUN
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.learning import loggers as run_log
 
@@ -21,7 +22,7 @@ def test_configs_are_laid_over_each_other():
     again = vit_jax.load_config(config, seed=1, evals={"test": None})
     assert (again.seed, again.evals, again.optim.lr) == (1, {}, 2e-3)
     assert configs.to_dict(vit_jax.load_config(config)) == configs.to_dict(config)
-    with pytest.raises(vit_jax.UserError, match=r"no field optim\.lrr"):
+    with refused("optim.lrr"):
         vit_jax.load_config(TINY_RUN, optim={"lrr": 1})
 
 
@@ -57,7 +58,7 @@ def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
     same = run.predict([pixels, Image.fromarray(pixels)], top_k=2)
     assert same == [(0, classes), (1, classes)]
     assert run.predict(pixels[None], top_k=2) == [(0, classes)]
-    with pytest.raises(vit_jax.UserError, match="Image 0 is float64"):
+    with refused():
         run.predict(pixels / 255)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import evals
 from vit_jax.core.errors import UserError
@@ -120,7 +121,7 @@ def test_the_last_override_of_a_group_takes_the_others_back(group):
 def test_a_file_sets_one_of_a_group(group):
     section = group[0].partition(".")[0]
     both = {section: {name.partition(".")[2]: 1 for name in group[1:]}}
-    with pytest.raises(UserError, match=rf"Give one of {group[1]}, {group[2]}; 2 are set .*=VALUE"):
+    with refused(group[1], group[2]):
         configs.resolve(both)
     configs.resolve(both, [f"{group[0]}=1"])
 
@@ -134,7 +135,7 @@ def test_a_file_sets_one_of_a_group(group):
 )  # fmt: skip
 def test_impossible_rates_are_refused(field):
     value = "1e12,1,1" if field == "input.std" else "1e12"
-    with pytest.raises(UserError, match=rf"config.{field}=.*: give at least .* and below \d+\.$"):
+    with refused(field):
         configs.resolve({}, [f"{field}={value}"])
 
 
@@ -145,14 +146,12 @@ CADENCES = [name for name in configs.fields() if re.search(r"_steps$|_at_step$|k
 def test_unreachable_steps_are_refused(field):
     field = field.replace("<name>", "val")
     configs.resolve({}, [f"{field}=1_000_000_000"])  # a cadence that means the last step only
-    with pytest.raises(
-        UserError, match=rf"config.{field}=.*: give at least \d and below 2147483648"
-    ):
+    with refused(field):
         configs.resolve({}, [f"{field}={10**12}"])
 
 
 def test_means_of_pixels_from_0_to_255_are_refused():
-    with pytest.raises(UserError, match=r"config.input.mean=.*: give at least 0 and below 1\."):
+    with refused("config.input.mean"):
         configs.resolve({}, ["input.mean=123.7,116.3,103.5"])
 
 
@@ -228,9 +227,9 @@ def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, mess
 
 
 def test_a_section_is_not_taken_away():
-    with pytest.raises(UserError, match=r"section, got 'none': .* --config\.optim\.name=VALUE"):
+    with refused("'none'", "--config.optim.name"):
         configs.resolve({}, ["optim=none"])
-    with pytest.raises(UserError, match=r"maps names to .* --config\.evals\.NAME=none"):
+    with refused("--config.evals.NAME"):
         configs.resolve({}, ["evals=none"])
 
 
@@ -259,23 +258,21 @@ def test_several_strings_from_the_command_line(text, expected):
 
 @pytest.mark.parametrize("value", ["patches/.*", [1], [["a"]]])
 def test_several_strings_in_files_are_a_list(value):
-    with pytest.raises(UserError, match=r"optim\.freeze takes strings such as a,b"):
+    with refused("optim.freeze"):
         configs.resolve({"optim": {"freeze": value}})
 
 
 @pytest.mark.parametrize("value", [1.5, "3", True, None])
 def test_types_in_files_are_checked_too(value):
-    with pytest.raises(UserError, match="takes a whole number"):
+    with refused():
         configs.resolve({"seed": value})
 
 
 def test_a_missing_file_names_the_existing_ones(monkeypatch):
     monkeypatch.chdir(PACKAGE.parent)
-    with pytest.raises(
-        UserError, match=r"No config file configs/vit_digit.py: it is not there. Did"
-    ):
+    with refused("vit_digit.py"):
         configs.load("configs/vit_digit.py")
-    with pytest.raises(UserError, match=r"No config file configs: it is a folder|has none"):
+    with refused():
         configs.load("configs")
 
 
@@ -289,17 +286,17 @@ def test_a_shipped_config_is_found_by_its_name_and_a_path_wins(tmp_path, monkeyp
         Path(name).write_text("def get_config(arg=None):\n    return {'optim': {'lr': 7.0}}")
         assert configs.load(name).optim.lr == 7
     Path("vit_i1k").touch()
-    with pytest.raises(UserError, match="--config=vit_i1k is not a Python file"):
+    with refused("--config", "vit_i1k"):
         configs.load("vit_i1k")
 
 
 def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"No config vit_digit: it is neither .* 'vit_digits'"):
+    with refused("'vit_digits'"):
         configs.load("vit_digit:x")
-    with pytest.raises(UserError, match=r"configs has none\. .* by name, .* mean 'vit_digits'"):
+    with refused("'vit_digits'"):
         configs.load("configs/vit_digits.py")
-    with pytest.raises(UserError, match="--config is empty"):
+    with refused("--config"):
         configs.load("")
 
 

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 
 from tests.configs_test import load
+from tests.messages import refused
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.optim import patterns
 from vit_jax.run.parts import networks, preprocessing, updates
 
@@ -75,7 +75,7 @@ def test_lora_trains_adapters_of_all_blocks_and_the_head():
     above = {n.removesuffix("kernel") for n in kernels}
     factors = {f"{name}{factor}" for name in above for factor in ("lora_a", "lora_b")}
     assert len(kernels) == 4 and names == factors | {"head/kernel", "head/bias"}
-    with pytest.raises(UserError, match="probe and lora, but not both"):
+    with refused():
         load("finetune.py:probe,lora")
 
 

@@ -9,6 +9,7 @@ import optax
 import pytest
 from PIL import Image
 
+from tests.messages import refused
 from tests.weights.conftest import params_of, randomised
 from vit_jax import predict, weights
 from vit_jax.convert import convert, image_size
@@ -69,18 +70,18 @@ def test_converts_another_size_without_a_head(npz, tmp_path):
 
 
 def test_existing_outputs_are_not_overwritten(npz, tmp_path):
-    with pytest.raises(UserError, match="there already"):
+    with refused():
         convert(str(npz[0]), str(npz[0]), to="google_npz")
-    with pytest.raises(UserError, match=r"ends in \.npz"):
+    with refused():
         convert(str(npz[0]), str(tmp_path / "x"), to="google_npz")
-    with pytest.raises(UserError, match="moving average"):
+    with refused():
         convert(str(npz[0]), str(tmp_path / "x"), to="timm", ema=True)
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("link", "link.npz", "a" * 300):
         if name == "link.npz":
             (tmp_path / name).symlink_to("nowhere")
         to = "google_npz" if name.endswith(".npz") else "timm"
-        with pytest.raises(UserError, match=r"there already|cannot be written"):
+        with refused():
             convert(str(npz[0]), str(tmp_path / name), to=to)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "link.npz", "toy.npz"]
 
@@ -116,7 +117,7 @@ def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
 def test_wrong_arguments_of_load(npz, argument):
     with pytest.raises(UserError):
         weights.load(npz[0], **argument)
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused():
         weights.load("a" * 5000)
 
 
@@ -159,7 +160,7 @@ def test_predict_takes_them(npz, tmp_path):
     ((_, classes),) = predict.predict(str(npz[0]), [str(tmp_path / "image.png")], top_k=2)
     assert len(classes) == 2
     convert(str(npz[0]), str(tmp_path / "backbone"), to="timm", head="drop")
-    with pytest.raises(UserError, match="without a head"):
+    with refused():
         list(predict.predict(str(tmp_path / "backbone"), [str(tmp_path / "image.png")], top_k=1))
 
 
@@ -170,7 +171,7 @@ def test_rectangles_of_google_are_given(tmp_path):
     arrays = dict(np.load(tmp_path / "square.npz"))
     table = "Transformer/posembed_input/pos_embedding"
     np.savez(tmp_path / "x.npz", **(arrays | {table: params["positions/embedding"][None]}))
-    with pytest.raises(UserError, match=r"7 positions .* --image_size=HEIGHTxWIDTH"):
+    with refused("--image_size"):
         weights.load(tmp_path / "x.npz")
     convert(str(tmp_path / "x.npz"), str(tmp_path / "out"), to="timm", image_size=(8, 12))
     again = weights.load(tmp_path / "out")
@@ -187,7 +188,7 @@ def test_image_sizes(text, expected):
 
 @pytest.mark.parametrize("text", ["0", "-1", "8x", "8x8x8", "8 x 8", "x", "1e3"])
 def test_invalid_image_sizes(text):
-    with pytest.raises(UserError, match="HEIGHTxWIDTH"):
+    with refused():
         image_size(text)
 
 

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,10 @@ _VARYING = (
     (re.compile(rf"{re.escape(str(ROOT))}(?=/)"), "ROOT"),
     (re.compile(r"(/[\w.-]+)*/pytest-of-[\w-]+/pytest-\d+(/popen-gw\d+)?"), "TMP"),
     (re.compile(r"/tmp/tmp\w{8}"), "TMP"),
+    (re.compile(r"(?<=://)[0-9a-f]{32}"), "BUCKET"),
     (re.compile(r"(?<=TMP/)([^/\s]*?)\d+(?=[/\s:;,.'\"=)\]]|$)"), r"\1"),
+    (re.compile(r"\(process \d+ on [^)]+\)"), "(process N on HOST)"),
+    (re.compile(r"(?<=disk has )[\d.,]+ \w+(?= left)"), "N"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x..."),
     (re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+"), "PORT"),
 )
@@ -56,7 +60,7 @@ def refused(
 
 
 def without_what_varies(message: str) -> str:
-    """The message, with words for folders, addresses and ports of this run."""
+    """The message, with words for the folders, processes, addresses and ports of this run."""
     for pattern, word in _VARYING:
         message = pattern.sub(word, message)
     return message
@@ -67,7 +71,7 @@ regenerating = False  # then nothing is compared, and `write` has what was met
 
 def write() -> None:
     """Puts the messages that this process has met into the golden file, beside those of others."""
-    with filelock.FileLock(GOLDEN.with_suffix(".lock")):
+    with filelock.FileLock(Path(tempfile.gettempdir()) / "vit_jax_messages.lock"):
         tree = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
         for test, messages in _met.items():
             file, _, name = test.partition("::")

@@ -32,6 +32,7 @@ def test_what_varies_is_left_out(tmp_path):
 
 
 def test_a_message_of_other_wording_or_without_the_name_is_told(monkeypatch):
+    monkeypatch.setattr(messages, "regenerating", False)
     monkeypatch.setattr(messages, "_met", collections.defaultdict(list))
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "a (call)")
     monkeypatch.setattr(messages, "golden", lambda: {"a": ["input.x=1: wrong"]})

@@ -9,6 +9,7 @@ from flax import nnx
 from PIL import Image
 from pyarrow import csv, parquet
 
+from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
@@ -87,15 +88,15 @@ def test_a_table_that_fails_leaves_nothing(tmp_path):
         yield Path("a.png"), [{"class": 0, "name": "cat", "probability": 1.0}]
         raise UserError("b.png is damaged")
 
-    with pytest.raises(UserError, match="damaged"):
+    with refused():
         write_table(broken(), tmp_path / "a.csv", 2, Screen())
     assert not list(tmp_path.iterdir())
     write_table([], tmp_path / "new" / "a.csv", 0, Screen())
-    with pytest.raises(UserError, match=r"cannot be written: .*(exists|directory).* writable"):
+    with refused():
         write_table([], tmp_path / "new" / "a.csv" / "b.csv", 0, Screen())
-    with pytest.raises(UserError, match=r"ends in \.csv or \.parquet"):
+    with refused():
         write_table([], tmp_path / "a.xlsx", 0, Screen())
-    with pytest.raises(UserError, match=r"--output=\\udcff\.csv: its name is not UTF-8"):
+    with refused("--output", "udcff.csv"):
         write_table([], Path("\udcff.csv"), 0, Screen())
 
 
@@ -132,7 +133,7 @@ def test_missing_checkpoint_or_images_are_refused(tmp_path, trained, photo, run_
     done = run_python(*PREDICT, "--checkpoint", str(trained))
     assert (done.returncode, "Which images" in done.stderr) == (1, True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="No image in"):
+    with refused():
         images.find([str(tmp_path / "empty")])
 
 
@@ -189,14 +190,14 @@ def test_evaluates_and_predicts_with_the_ema(trained, photo, run_python):
 
 def test_a_checkpoint_without_an_ema_cannot_give_one(tiny_run, tmp_path):
     train(tiny_run("total.steps=2"), tmp_path)
-    with pytest.raises(UserError, match=r"no moving average .* no optim.ema_decay"):
+    with refused("optim.ema_decay"):
         weights.load(tmp_path, ema=True)
 
 
 def test_the_best_ema_can_be_kept(tiny_run, tmp_path):
     evaluated = ("evals.test.split=test", "evals.test.preprocess=decode|resize(8)")
     best = "checkpoint.best_metric=test_ema/accuracy"
-    with pytest.raises(UserError, match="given by no evaluation"):
+    with refused():
         train(tiny_run("total.steps=2", best, *evaluated), tmp_path)
     train(tiny_run("total.steps=2", best, *evaluated, "optim.ema_decay=0.9"), tmp_path)
 
@@ -250,12 +251,12 @@ def test_the_batch_size_changes_nothing(trained, photo):
         expected = {c["class"]: c["probability"] for c in right}
         probabilities = {c["class"]: c["probability"] for c in left}
         assert probabilities == pytest.approx(expected, abs=2e-6), file
-    with pytest.raises(UserError, match="--batch_size=0"):
+    with refused("--batch_size"):
         list(predict(str(trained), [str(photo)], top_k=1, batch_size=0))
 
 
 def test_images_that_are_not_resized_must_have_the_models_size(photo):
-    with pytest.raises(UserError, match=r"photo.png has 8 x 8 pixels .* takes 6 x 4"):
+    with refused("photo.png"):
         images.load(photo, Preprocess(image_size=(4, 6), resize=None))
-    with pytest.raises(UserError, match=r"photo.png: .* 8 x 8 .* smaller"):
+    with refused("photo.png"):
         images.load(photo, Preprocess(image_size=(9, 9), resize=None, crop=(9, 9)))

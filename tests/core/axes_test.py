@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests.messages import refused
 from vit_jax.core import axes
-from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh as meshes
 
 
@@ -62,7 +62,7 @@ def test_several_axes_divide_as_far_as_they_can(size, divided, whole):
 
 
 def test_a_name_without_a_rule_is_refused():
-    with pytest.raises(UserError, match=r"'head' has no rule .*Did you mean 'heads'"):
+    with refused("'head'", "'heads'"):
         axes.to_spec(("head",), (4,), meshes.RULES, {"tensor": 2})
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.pipeline_test import MakeSource, evaluate, rows_of, take, train
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
@@ -75,7 +76,7 @@ def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) 
     ]
     batches = evaluate(with_bad_images)
     seen = 0
-    with pytest.raises(UserError, match=rf"example {index} is a bad image: {reason}") as error:
+    with refused(index, reason) as error:
         for batch in batches:
             seen += len(batch["index"])
     assert seen == index // 16 * 16
@@ -84,7 +85,7 @@ def test_failing_names_the_image(with_bad_images: Any, index: int, reason: str) 
 
 
 def test_a_later_op_that_fails_is_explained(few: Callable[[int], Source]) -> None:
-    with pytest.raises(UserError, match=r"example 0 is a bad image: the image is smaller than"):
+    with refused():
         next(evaluate(few(3), "decode|central_crop(5)"))
 
 
@@ -94,7 +95,7 @@ def test_thin_images_are_bad_images(
     source: Any = few(20)
     source.examples[3] = Example(encode(np.zeros((1, 30_000), np.uint8)), (3,))
     preprocess = "decode|resize_small(256)|central_crop(16)"
-    with pytest.raises(UserError, match=r"example 3 is a bad image: .* input.max_image_pixels="):
+    with refused("input.max_image_pixels"):
         next(evaluate(source, preprocess))
     (batch,) = take(evaluate(source, preprocess, on_bad_image="skip"), 1)
     np.testing.assert_array_equal(np.flatnonzero(batch["weight"] == 0), [3])
@@ -136,7 +137,7 @@ def test_labels_outside_the_classes(
     with pytest.raises(UserError, match=message):
         take(evaluate(source, on_bad_image=on_bad_image), 2)
     source.examples[5] = source.examples[5]._replace(labels=(1, 2, 3))
-    with pytest.raises(UserError, match=r"example 5: 3 labels"):
+    with refused():
         take(evaluate(source, on_bad_image=on_bad_image), 2)
 
 
@@ -150,5 +151,5 @@ def test_a_source_that_fails_is_never_skipped(
         raise UserError("x.tfrecord, record 3: corrupt")
 
     monkeypatch.setattr(source, "read", read)
-    with pytest.raises(UserError, match=r"x.tfrecord, record 3: corrupt"):
+    with refused("x.tfrecord"):
         next(train(source, on_bad_image=on_bad_image))

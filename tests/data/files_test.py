@@ -9,6 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.host_tf import tf
@@ -72,7 +73,7 @@ def test_missing_files_are_refused(folder: str) -> None:
 
 
 def test_unknown_file_systems_are_refused() -> None:
-    with pytest.raises(UserError, match=r"foo://x/y cannot be read: Protocol not known"):
+    with refused():
         files.read("foo://x/y")
 
 
@@ -110,7 +111,7 @@ PASSING = [
 @pytest.mark.parametrize("error", PASSING, ids=repr)
 def test_transient_errors_are_retried(error: Exception) -> None:
     assert files.retried("gs://x/y", failing(2, error)) == "read"
-    with pytest.raises(UserError, match=r"gs://x/y cannot be read: .*3 attempts"):
+    with refused():
         files.retried("gs://x/y", failing(3, error))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data.source import Example, MixtureSource, Source
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.data.streams import mixed, quotas
@@ -52,7 +52,7 @@ def test_quotas(weights: dict[str, float], expected: list[int]) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 1e-4])
 def test_a_component_that_would_never_come_is_refused(weight: float) -> None:
-    with pytest.raises(UserError, match=r"input\.mixture\.b\.weight=.* less than one in 1,000"):
+    with refused("input.mixture.b.weight"):
         quotas({"a": 1.0, "b": weight})
 
 
@@ -102,13 +102,13 @@ def test_hundreds_of_millions_take_no_memory() -> None:
 def test_all_components_have_the_same_classes(list_source: MakeSource) -> None:
     parts: list[Any] = [list_source([Example(b"", (0,))]) for _ in range(3)]
     parts[2].num_classes = 11
-    with pytest.raises(UserError, match=r"input\.mixture: a and c have other classes: 10 and 11"):
+    with refused("input.mixture"):
         MixtureSource(dict(zip("abc", parts, strict=True)))
     parts[2].num_classes = 10
     parts[1].class_names = tuple("0123456789")
     assert MixtureSource(dict(zip("abc", parts, strict=True))).class_names == parts[1].class_names
     parts[2].class_names = tuple("9876543210")
-    with pytest.raises(UserError, match=r"b and c have other classes: not the same names"):
+    with refused():
         MixtureSource(dict(zip("abc", parts, strict=True)))
 
 
@@ -119,7 +119,7 @@ def test_classes_are_known_by_their_wordnet_ids(list_source: MakeSource) -> None
     parts[1].class_names = ("n01440764 tench", "n01443537 goldfish")
     assert MixtureSource(dict(zip("ab", parts, strict=True))).num_classes == 2
     parts[1].class_names = ("n01443537 goldfish", "n01440764 tench")
-    with pytest.raises(UserError, match=r"a and b have other classes: not the same names"):
+    with refused():
         MixtureSource(dict(zip("ab", parts, strict=True)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data import label_index, streams
 from vit_jax.data.pipeline import Batches, HostBatch, eval_batches, train_batches
 from vit_jax.data.source import Example, MixtureSource, Source
@@ -291,7 +291,7 @@ def test_rows_need_not_be_neighbours(digits: Source, few: Callable[[int], Source
 
 
 def test_images_must_come_out_in_one_size(digits: Source) -> None:
-    with pytest.raises(UserError, match=r"input.preprocess must end in images of one size"):
+    with refused("input.preprocess"):
         train(digits, "decode|flip_lr")
 
 

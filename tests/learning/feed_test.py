@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import ListSource, encode, photo_like
+from tests.messages import refused
 from vit_jax.core import waiting
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.waiting import waiting_for
@@ -93,7 +94,7 @@ def test_an_error_is_raised_where_batches_are_requested():
     with feed_of(Batches(0, UserError("a.jpg is broken"))) as feed:
         next(feed)
         for _ in range(2):
-            with pytest.raises(UserError, match=r"a.jpg is broken"):
+            with refused("a.jpg"):
                 next(feed)
 
 
@@ -276,12 +277,12 @@ def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():
     """60 examples, 10 of them bad, in batches of 16: the fourth has four of the next epoch."""
     a_sixth = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
     settle(counter(**a_sixth), 2, 3, 3, 5)
-    with pytest.raises(UserError, match="15 bad images were skipped in epoch 1 up to step 4"):
+    with refused():
         settle(counter(**a_sixth), 3, 3, 3, 6)
 
 
 def test_a_batch_without_a_good_image_is_too_much():
-    with pytest.raises(UserError, match=r"All 4 images of step 12 are bad"):
+    with refused():
         settle(counter(max_fraction=1.0), 3, 4)
 
 
@@ -353,13 +354,13 @@ def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, imag
 
 def test_an_all_bad_data_set_ends_the_run(tmp_path, tiny_run, images):
     config = tiny_run(*images(8), "input.max_bad_fraction=1", "log.every_steps=2")
-    with pytest.raises(UserError, match=r"All 4 .* step 1 are bad\. The first: .*png: the "):
+    with refused():
         train(config, tmp_path / "run")
     assert not list((tmp_path / "run/checkpoints").glob("[0-9]*"))
 
 
 def test_too_many_bad_images_end_the_run(tmp_path, tiny_run, images):
-    with pytest.raises(UserError, match=r"more than input\.max_bad_fraction=0\.1 of its 16"):
+    with refused("input.max_bad_fraction=0.1"):
         train(tiny_run(*images(2)), tmp_path / "run")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -151,7 +152,7 @@ def test_offsets_of_another_size_are_refused(save, start):
     saved, _ = save("model.position_embedding=relative")
     params, _ = start(RESET, "model.position_embedding=relative")
     assert_same(params, saved, but(params, "head"))
-    with pytest.raises(UserError, match=r"positions/offsets: .* there(.|\n)*cannot be resized"):
+    with refused():
         start(RESET, NON_SQUARE, "model.position_embedding=relative")
 
 
@@ -160,7 +161,7 @@ def test_offsets_of_another_size_are_refused(save, start):
 )
 def test_a_different_function_is_refused(save, start, field):
     save()
-    with pytest.raises(UserError, match=f"model.{field.split('=')[0]}: "):
+    with refused(field.split("=")[0]):
         start(RESET, f"model.{field}")
 
 
@@ -243,7 +244,7 @@ def test_a_head_over_other_classes_is_not_kept(save, start):
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_non_finite_arrays_are_named(save, start, number):
     save(scale=number)
-    with pytest.raises(UserError, match=r"1 of \d+ arrays have numbers .* head/kernel among them"):
+    with refused():
         start()
 
 
@@ -288,7 +289,7 @@ def test_a_model_without_a_name_is_taken_from_the_weights(save, start, tiny_run)
 
 
 def test_a_model_without_name_and_weights_is_refused(tiny_run):
-    with pytest.raises(UserError, match=r"init.weights, which is not set.*model.name=ViT"):
+    with refused("init.weights", "model.name=ViT"):
         networks.model(tiny_run("model.name=none"), num_classes=4)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
@@ -74,11 +75,11 @@ def test_python_checks_what_the_config_does(name, value, message):
 
 
 def test_units_are_checked_one_by_one():
-    with pytest.raises(UserError, match=r"model.units=\(3, 0\): give at least 1"):
+    with refused("model.units"):
         models.spec("R50x1", units=(3, 0))
 
 
 def test_bounds_hold_for_each_number_of_a_list_too():
     assert models.spec("R50x1", units=[1, 2]).units == [1, 2]
-    with pytest.raises(UserError, match=r"model.units=\[0, 2\]: give at least 1"):
+    with refused("model.units"):
         models.spec("R50x1", units=[0, 2])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import UserError
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.models import Preprocess, images
@@ -90,7 +90,7 @@ def test_the_pixel_limit_is_that_of_training():
 def test_images_that_take_too_many_pixels_are_refused(tmp_path, size, preprocess):
     file = tmp_path / "large.png"
     Image.new("1", size).save(file)
-    with pytest.raises(UserError, match=r"large.png of .* pixels is too large.*100,000,000"):
+    with refused("large.png"):
         images.load(file, preprocess)
 
 
@@ -101,7 +101,7 @@ def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
     file.write_bytes(file.read_bytes()[:200])  # decoding would find that it is truncated
     with (
         Image.open(file) as image,
-        pytest.raises(UserError, match=r"Image 3 of 11000 x .*too large"),
+        refused(),
     ):
         images.load(image, Preprocess(image_size=(8, 8), resize=(8, 8)), 3)
 
@@ -113,14 +113,14 @@ def test_whatever_a_decoder_raises_is_told(tmp_path, monkeypatch):
     file = tmp_path / "a.png"
     Image.new("L", (8, 8)).save(file)
     monkeypatch.setattr(images, "rgb", fail)
-    with pytest.raises(UserError, match=r"a\.png is not an image that can be read: Decoding of"):
+    with refused("a.png"):
         images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
 
 
 def test_floats_of_no_known_range_are_refused(tmp_path):
     file = tmp_path / "photo.tiff"
     Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(file)
-    with pytest.raises(UserError, match=r"photo\.tiff .* floats, of no known range"):
+    with refused("photo.tiff"):
         images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
 
 
@@ -142,13 +142,13 @@ def test_only_regular_files_are_opened(tmp_path):
     """A pipe would be waited for, for ever."""
     os.mkfifo(tmp_path / "pipe.png")
     for name in (f"{tmp_path}/pipe.png", "a" * 5000):
-        with pytest.raises(UserError, match="No image or folder"):
+        with refused():
             images.find([name])
 
 
 @pytest.mark.parametrize("address", ["https://example.org/cat.jpg", "gs://b/cat.jpg", "file:///a"])
 def test_addresses_of_images_are_not_fetched(address):
-    with pytest.raises(UserError, match="Download it first"):
+    with refused():
         images.find([address])
 
 

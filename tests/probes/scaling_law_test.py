@@ -8,6 +8,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import ScalingLaw, fit, held_out_error, interval
@@ -226,5 +227,5 @@ def test_bad_curves_are_one_message_each():
     assert "The losses do not fall" in message(X, np.ones_like(X))
     assert "Did you mean 'M4'?" in message(X, loss, "m4")
     assert "as many losses as x" in message(X, loss[:-1])
-    with pytest.raises(UserError, match="goes through 3 points with 3 parameters"):
+    with refused():
         interval(LAWS["M2"], X[:3], loss[:3], X)

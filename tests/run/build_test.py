@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
+from tests.messages import refused
 from vit_jax.config import InitConfig
 from vit_jax.core.errors import UserError
 from vit_jax.run import build
@@ -86,7 +87,7 @@ def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, ti
     train(tiny_run(), epath.Path(tmp_path / "first"))
     other = tiny_run(f"init.weights={tmp_path / 'first'}", "model.mlp_dim=48")
     workdir = epath.Path(tmp_path / "run")
-    with pytest.raises(UserError, match=r"does not fit this model:\n.*mlp/fc1/bias: \(2, 32\) "):
+    with refused():
         Run.build(other, workdir)
     fits = Run.build(tiny_run(f"init.weights={tmp_path / 'first'}"), workdir)
     assert fits.shapes["head/kernel"] == (16, 4)
@@ -106,16 +107,16 @@ def test_a_kept_head_over_other_classes_is_refused():
     check(("n01440764", "n01443537"), ("n01440764 tench", "n01443537 goldfish"))
     check(("cat", "dog"), ("cat", "cow"), head="reset")
     check(("cat", "dog"), None)
-    with pytest.raises(UserError, match=r"'dog' is not among the others, which have 'cow'"):
+    with refused("'dog'", "'cow'"):
         check(("cat", "dog"), ("cat", "cow"))
-    with pytest.raises(UserError, match=r"class 0 is 'cat', and 'dog' among the others"):
+    with refused("'cat'", "'dog'"):
         check(("cat", "dog"), ("dog", "cat"))
 
 
 def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
     usage = collections.namedtuple("Usage", ["total", "used", "free"])
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, 10_000))
-    with pytest.raises(UserError, match=r"9.77 KiB free; 1 more checkpoints of .*keep_last=2"):
+    with refused("keep_last"):
         train(tiny_run(), epath.Path(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

@@ -14,10 +14,10 @@ from etils import epath
 from flax import nnx
 
 from tests.conftest import TINY_RUN
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import train, weights
 from vit_jax.core import axes
-from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
@@ -448,7 +448,7 @@ def test_changing_a_field_changes_the_run(field, stand_ins):
 
 def test_crop_to_patches_decides_what_is_refused(stand_ins):
     size = "input.preprocess=decode|resize(9)"
-    with pytest.raises(UserError, match=r"model\.crop_to_patches=true"):
+    with refused("model.crop_to_patches=true"):
         fingerprint(state, (size,))
     assert fingerprint(state, (size, "model.crop_to_patches=true"))
 
@@ -462,6 +462,6 @@ def test_deterministic_is_set_before_anything_is_built(deterministic, monkeypatc
     monkeypatch.setattr(train, "FLAGS", flags)
     monkeypatch.setattr(environment, "deterministic", lambda: seen.append(True))
     monkeypatch.setattr(processes, "find", lambda: None)
-    with pytest.raises(UserError, match="--workdir is empty"):
+    with refused("--workdir"):
         train.main([])
     assert seen == [True] * deterministic

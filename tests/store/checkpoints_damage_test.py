@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.store import array_files, checkpoint_dir
 from vit_jax.store.checkpoint_dir import DamagedError
@@ -105,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_moved_aside_stops_the_run(
 ):
     delete(run / "checkpoints" / "2" / "description" / "metadata")
     (run / "damaged").write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="could not be moved out of the way"):
+    with refused():
         open_checkpoints().restore(layout_of(make_state(0)))
 
 
@@ -129,7 +130,7 @@ def test_an_array_exchanged_for_another_valid_one_fails_its_checksum(run, make_s
 def test_find_says_when_nothing_is_left(run):
     for step in ("1", "2"):
         delete(run / "checkpoints" / step / "description" / "metadata")
-    with pytest.raises(UserError, match=r"are damaged: steps \[1, 2\]"):
+    with refused():
         checkpoint_dir.find(run)
 
 

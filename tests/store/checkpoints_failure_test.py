@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
 
@@ -48,7 +48,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_valid(small_disk, capfd):
     filler.write_bytes(bytes(4 * 2**20))
     capfd.readouterr()
     checkpoints.save(2, state_of(2), {}, None)
-    with pytest.raises(UserError, match=r"No space left.*Step 1 is still valid\. Free space"):
+    with refused():
         checkpoints.wait()
     assert capfd.readouterr().err == ""  # the message is all that a user sees
     assert [f.name for f in (small_disk / "checkpoints").iterdir()] == ["1"]
@@ -146,7 +146,7 @@ def test_a_failed_save_surfaces_in_wait_save_and_close(tmp_path, run_python):
 
 def test_a_read_only_disk_is_noticed_before_training(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(UserError, match=r"cannot be written to .*Read-only file system.*--workdir"):
+    with refused("--workdir"):
         Checkpoints(small_disk / "run" / "checkpoints", **RULES)
 
 
@@ -155,7 +155,7 @@ def test_a_disk_that_becomes_read_only_is_noticed_when_saving(small_disk):
     checkpoints.save(1, state_of(1), {}, None)
     checkpoints.wait()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(UserError, match=r"Read-only file system\. Step 1 is still valid"):
+    with refused():
         checkpoints.save(2, state_of(2), {}, None)
         checkpoints.wait()
     assert int(checkpoints.restore(LAYOUT)["step"]) == 1
@@ -194,13 +194,13 @@ def test_a_folder_that_appears_while_saving_gives_one_message(tmp_path, monkeypa
         raise FileExistsError("gs://bucket/checkpoints/2 already exists.")  # as etils raises it
 
     monkeypatch.setattr(checkpoints._manager, "save", late)
-    with pytest.raises(UserError, match=r"File exists\. Step 1 is still valid\. End what.*again"):
+    with refused():
         checkpoints.save(2, state_of(2), {}, None)
 
 
 def test_a_path_below_a_file_is_refused(tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot be written to .*Not a directory"):
+    with refused():
         Checkpoints(tmp_path / "run" / "checkpoints", **RULES)
 
 

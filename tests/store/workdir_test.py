@@ -5,6 +5,7 @@ import uuid
 import pytest
 from etils import epath
 
+from tests.messages import refused
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
@@ -93,7 +94,7 @@ def test_a_star_stands_for_any_name(trained):
     parts = {"a": {"data_dir": "x", "weight": 1.0}}
     arguments = {"may_differ": MayDiffer(("input.*.data_dir",))}
     check(trained, config=changed(input={"a": {"data_dir": "y"}}), **arguments)
-    with pytest.raises(UserError, match=r"input\.a\.weight: nothing there, 1\.0 here\n"):
+    with refused("input.a.weight"):
         check(trained, config=changed(input=parts), **arguments)
 
 
@@ -112,7 +113,7 @@ def test_lists_of_steps_may_differ_in_those_to_come(tmp_path, before, after, all
     (tmp_path / "checkpoints" / "10").mkdir(parents=True)
     config = changed(input={"skip_steps": after})
     if not allowed:
-        with pytest.raises(UserError, match=r"input\.skip_steps"):
+        with refused("input.skip_steps"):
             enter(tmp_path, config=config)
         return
     assert enter(tmp_path, config=config) == [f"input.skip_steps: {before} there, {after} here"]
@@ -124,7 +125,7 @@ def test_a_newer_field_has_its_default_in_an_older_run(trained):
     may_differ = MayDiffer(with_new_fields=lambda config: {"new": 1, **config})
     assert enter(trained, config=CONFIG | {"new": 1}, may_differ=may_differ) == []
     (trained / "config.json").write_text(json.dumps(read(trained) | {"config": CONFIG}))
-    with pytest.raises(UserError, match="new: 1 there, 2 here"):
+    with refused():
         enter(trained, config=CONFIG | {"new": 2}, may_differ=may_differ)
 
 
@@ -158,7 +159,7 @@ def test_an_allowed_change_is_recorded_and_becomes_the_config(trained):
 
 def test_another_data_set_is_refused(trained):
     fingerprint = FINGERPRINT | {"train": "xyz"}
-    with pytest.raises(UserError, match=r'data fingerprint\.train: "abc" there, "xyz" here'):
+    with refused("fingerprint.train"):
         enter(trained, fingerprint=fingerprint)
     assert len(enter(trained, fingerprint=fingerprint, allow_config_change=True)) == 1
     assert read(trained)["fingerprint"] == fingerprint
@@ -181,7 +182,7 @@ def test_a_run_that_was_killed_before_it_wrote_its_config_can_start_again(tmp_pa
 @pytest.mark.parametrize("trace", ["checkpoints", "metrics.jsonl"])
 def test_traces_of_an_unknown_run_are_refused(tmp_path, trace):
     (tmp_path / trace / "10").mkdir(parents=True)
-    with pytest.raises(UserError, match=rf"has {trace} but no config\.json"):
+    with refused(trace):
         enter(tmp_path)
     assert enter(tmp_path, allow_config_change=True) == []
 
@@ -195,7 +196,7 @@ def test_somebodys_other_files_are_left_alone(tmp_path):
 @pytest.mark.parametrize("content", ["", '{"config": {', "[]", "{}", '{"config": {}}'])
 def test_a_damaged_config_json_is_named_and_not_overwritten(trained, content):
     (trained / "config.json").write_text(content)
-    with pytest.raises(UserError, match=r"config\.json is damaged"):
+    with refused("config.json"):
         enter(trained, allow_config_change=True)
     assert (trained / "config.json").read_text() == content
 
@@ -203,7 +204,7 @@ def test_a_damaged_config_json_is_named_and_not_overwritten(trained, content):
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(UserError, match=r"cannot be written: .*--workdir"):
+        with refused("--workdir"):
             enter(path)
 
 
@@ -212,17 +213,17 @@ def test_a_write_that_fails_leaves_the_old_file(trained, monkeypatch):
     monkeypatch.setattr(files.uuid, "uuid4", lambda: uuid.UUID(int=0))
     in_the_way = trained / f".config.json.{'0' * 16}.part"  # for the temporary file
     in_the_way.mkdir()
-    with pytest.raises(UserError, match="cannot be written"):
+    with refused():
         enter(trained)
     assert (trained / "config.json").read_bytes() == before
 
 
 def test_the_config_can_be_read_back(trained):
     assert read_document(trained)["config"] == json.loads(json.dumps(CONFIG))
-    with pytest.raises(UserError, match=r"is not a work directory: it has no config\.json"):
+    with refused("config.json"):
         read_document(trained.parent)
     (trained / "config.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
+    with refused():
         read_document(trained)
 
 
@@ -256,16 +257,14 @@ def check_space(tmp_path, monkeypatch):
 
 def test_one_more_than_is_kept_must_fit(check_space):
     check_space(3 * GIB)
-    with pytest.raises(
-        UserError, match=r"2 GiB free; 3 more checkpoints of 1 GiB need 3 GiB.*_last=2"
-    ):
+    with refused("_last=2"):
         check_space(2 * GIB)
     check_space(2 * GIB, keep_last=1)
 
 
 def test_checkpoints_on_disk_needs_no_space(check_space):
     check_space(GIB, there=(10, 20))
-    with pytest.raises(UserError, match="1 more"):
+    with refused():
         check_space(GIB - 1)
 
 
@@ -292,18 +291,18 @@ def test_writable_without_a_trace(tmp_path):
 def test_not_writable(tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run", "/proc/run"):
-        with pytest.raises(UserError, match=r"cannot be written: .*--workdir"):
+        with refused("--workdir"):
             workdir.check_writable(epath.Path(folder))
 
 
 def test_a_folder_whose_name_is_not_utf_8(tmp_path):
-    with pytest.raises(UserError, match=r"udcff' is not UTF-8"):
+    with refused():
         workdir.check_writable(epath.Path(tmp_path / "\udcff"))
 
 
 def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):
     monkeypatch.setattr(workdir, "has_google_storage", lambda: False)
-    with pytest.raises(UserError, match=r"gs://bucket/run needs google-cloud-storage.*\.\[gcs\]"):
+    with refused():
         workdir.check_writable(epath.Path("gs://bucket/run"))
     monkeypatch.setattr(workdir, "has_google_storage", lambda: True)
     workdir.check_writable(epath.Path("gs://bucket/run"))

@@ -9,6 +9,7 @@ from etils import epath
 from flax import nnx
 
 from tests.conftest import TINY_RUN
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
@@ -42,7 +43,7 @@ def test_a_rectangle_is_not_read_as_a_square(tmp_path):
     (tmp_path / "a" / "config.json").unlink()
     given = weights.load(file, image_size=(56, 64), num_heads=2)
     np.testing.assert_allclose(given.features(images), expected, atol=ROUNDING)
-    with pytest.raises(UserError, match="a square of 15 x 15 if its class token has no position"):
+    with refused():
         weights.load(file)
     # Without a position of the class token, as timm's no_embed_class has it.
     other = weights.load(file, image_size=60, num_heads=2)
@@ -69,7 +70,7 @@ def test_a_class_token_of_google_has_a_position_and_big_visions_none(tmp_path):
     name = next(n for n in released if "pos_embedding" in n)
     released[name] = released[name][:, 1:]  # 16 rows and a class token: 15 patches, no square
     np.savez(tmp_path / "b.npz", **released)
-    with pytest.raises(UserError, match=r"16 positions .* which do not make a square"):
+    with refused():
         weights.load(tmp_path / "b.npz")
 
 
@@ -146,7 +147,7 @@ def test_epsilon_is_that_of_the_architecture():
 def test_another_number_of_heads_than_weights_state_is_refused(tmp_path, to):
     saved(tmp_path / "a.npz", (16, 16), to=to, gelu="tanh")
     assert weights.load(tmp_path / "a.npz", num_heads=2).spec.num_heads == 2
-    with pytest.raises(UserError, match=r"num_heads=4, but .* has 2: leave it out"):
+    with refused("num_heads"):
         weights.load(tmp_path / "a.npz", num_heads=4)
 
 
@@ -186,7 +187,7 @@ def test_the_config_says_whether_the_class_token_has_a_position(tmp_path, withou
 def test_the_callers_size_comes_before_a_config_of_another(tmp_path):
     model = saved(tmp_path / "a", (56, 64))
     edit_config(tmp_path / "a", (224, 224))
-    with pytest.raises(UserError, match=r"input_size=\[3, 224, 224\], the arrays have 225"):
+    with refused("input_size"):
         weights.load(tmp_path / "a")
     images = np.random.default_rng(0).normal(size=(1, 56, 64, 3)).astype(np.float32)
     given = weights.load(tmp_path / "a", image_size=(56, 64))
@@ -212,7 +213,7 @@ def test_a_bare_file_says_what_is_assumed_of_it():
 
 @pytest.mark.parametrize("width", [1152, 1280, 1408, 1664])
 def test_heads_that_nothing_decides_are_asked_for(width):
-    with pytest.raises(UserError, match="num_heads="):
+    with refused("num_heads"):
         understand(opened(width, 2))
     assert understand(replace(opened(width, 2), caller_num_heads=16)).spec.num_heads == 16
 
@@ -240,7 +241,7 @@ def test_patches_leave_the_rest_of_an_image_as_timm_does(tmp_path, image_size):
     images = np.random.default_rng(0).normal(size=(1, height, width, 3)).astype(np.float32)
     cut = model.features(images[:, :16, :16])
     np.testing.assert_array_equal(model.features(images), cut)
-    with pytest.raises(UserError, match=r"does not divide into patches .* nearest: \(20, 20\)"):
+    with refused():
         weights.load(tmp_path / "a", image_size=21)
     for to in ("timm", "checkpoint"):
         weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / to, to)
@@ -253,16 +254,16 @@ def test_an_npz_cannot_state_what_patches_leave_of_an_image(tmp_path):
     model = models.create(
         "ViT-Ti/4", depth=1, num_classes=0, image_size=18, crop_to_patches=True, rngs=nnx.Rngs(0)
     )
-    with pytest.raises(UserError, match="18 x 18 pixels: it is for squares of whole patches"):
+    with refused():
         weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "a.npz", "google_npz")
 
 
 def test_new_models_leave_out_pixels_only_if_asked():
     make = lambda name="ViT-Ti/4", **fields: models.info(name, image_size=18, **fields)
-    with pytest.raises(UserError, match=r"nearest: \(16, 16\).*model.crop_to_patches=true"):
+    with refused("model.crop_to_patches=true"):
         make()
     assert make(crop_to_patches=True).tokens.grid == (4, 4)
-    with pytest.raises(UserError, match="crop_to_patches does not go with a hybrid"):
+    with refused("crop_to_patches"):
         make("R26+ViT-S/32", crop_to_patches=True)
 
 
@@ -274,10 +275,10 @@ def test_a_head_of_zeros_names_no_class(tmp_path):
         "ViT-Ti/4", depth=1, width=48, mlp_dim=24, num_classes=5, image_size=8, rngs=nnx.Rngs(0)
     )
     weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), tmp_path / "a.npz", "google_npz")
-    with pytest.raises(UserError, match="its head is all zeros"):
+    with refused():
         Predictor(str(tmp_path / "a.npz"))
     file, screen = epath.Path(tmp_path / "a.npz"), Screen(quiet=True)
-    with pytest.raises(UserError, match="its head is all zeros"):
+    with refused():
         prepared.prepare(configs.resolve(TINY_RUN, [EVALUATED]), file, screen, ema=False)
     frozen = configs.resolve(TINY_RUN, [EVALUATED, "evals.test.kind=frozen"])
     assert prepared.prepare(frozen, file, screen, ema=False).classes.number == 5

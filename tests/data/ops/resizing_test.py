@@ -7,7 +7,7 @@ import PIL
 import pytest
 from PIL import Image
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import resizing
 from vit_jax.data.ops import table as ops
@@ -187,7 +187,7 @@ def test_every_op_takes_every_method(edges, method) -> None:
     ],
 )
 def test_wrong_arguments(op, argument, message) -> None:
-    with pytest.raises(UserError, match=r"evals\.val\.preprocess") as error:
+    with refused("evals.val.preprocess") as error:
         ops.parse(f"decode|{op}(32, {argument})", field="evals.val.preprocess")
     assert message in str(error.value)
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.records import ArrayRecords
 
@@ -31,25 +32,25 @@ def test_reads_at_random(file: Path) -> None:
 def test_truncation(file: Path, keep_bytes: int) -> None:
     """Cut at a block's boundary, the reader would find no records and return empty strings."""
     file.write_bytes(file.read_bytes()[:keep_bytes])
-    with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
+    with refused("x.array_record"):
         ArrayRecords([file], [100])
 
 
 def test_zeros(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(UserError, match=r"x\.array_record is corrupt or truncated"):
+    with refused("x.array_record"):
         ArrayRecords([file], [100])
 
 
 def test_more_files_than_may_be_open(file: Path) -> None:
     records = ArrayRecords([file] * 400, [100] * 400)
     assert records.read(0, [3]) == records.read(399, [3]) == [RECORDS[3]]
-    with pytest.raises(UserError, match=r"missing\.array_record is corrupt or truncated"):
+    with refused("missing.array_record"):
         ArrayRecords([*[file] * 300, file.with_name("missing.array_record")], [100] * 301)
 
 
 def test_a_number_of_records_that_was_not_published(file: Path) -> None:
-    with pytest.raises(UserError, match=r"100 records can be found, but .* says 101"):
+    with refused():
         ArrayRecords([file], [101])
 
 
@@ -71,7 +72,7 @@ def test_absurd_lengths(file: Path) -> None:
     data = file.read_bytes()
     for block in range(2**16, len(data), 2**16):  # a block's header holds lengths
         file.write_bytes(data[:block] + b"\x7f" * 24 + data[block + 24 :])
-        with pytest.raises(UserError, match=r"corrupt"):
+        with refused():
             records = ArrayRecords([file], [100])
             for k in range(100):
                 records.read(0, [k])

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.source import Example, InMemory, Source, check_fits_in_memory
@@ -161,7 +162,7 @@ def test_a_limit_of_all_that_lies_there(tmp_path: Path, originals: list[str]) ->
 
 
 def test_a_disk_without_room(tmp_path: Path, originals: list[str]) -> None:
-    with pytest.raises(UserError, match=r"909 TiB .* disk has [\d.,]+ .?i?B left"):
+    with refused():
         records.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
 
 
@@ -172,16 +173,16 @@ def test_a_disk_that_fills_up(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "copy", copy)
-    with pytest.raises(UserError, match=r"near cannot be written: its disk is full"):
+    with refused():
         copies(cache(tmp_path), originals)
 
 
 def test_an_impossible_folder_is_refused(tmp_path: Path, originals: list[str]) -> None:
     (tmp_path / "near").write_text("a file")
-    with pytest.raises(UserError, match=r"input\.cache=.*near cannot be written"):
+    with refused("input.cache"):
         copies(cache(tmp_path), originals)
 
 
 def test_an_original_that_changes(tmp_path: Path, originals: list[str]) -> None:
-    with pytest.raises(UserError, match=r"x-00 had 3,001 bytes, but 3,000 were copied"):
+    with refused():
         records.copies(cache(tmp_path), "x", originals, [3001, 1500, 0])

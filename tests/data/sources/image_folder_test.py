@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data import files
 from vit_jax.data.reader import encoded
 from vit_jax.data.sources import table as sources
@@ -103,11 +103,11 @@ def test_images_whose_classes_stand_in_a_table_are_refused(tmp_path: Path, layou
     """They were one class, by the name of their folder."""
     fill(tmp_path / layout, [f"{i}.png" for i in range(9)])
     table_of(tmp_path / "labels.csv", [f"{i}.png" for i in range(9)])
-    with pytest.raises(UserError, match=r"table .*labels\.csv tells.*vit-jax prepare records --so"):
+    with refused("labels.csv", "--so"):
         create(tmp_path)
     fill(tmp_path / "test_images", ["x.png"])
     if layout != "my_shots":
-        with pytest.raises(UserError, match=r"table .*labels\.csv tells"):
+        with refused("labels.csv"):
             create(tmp_path)
 
 
@@ -121,23 +121,21 @@ def test_a_table_beside_classes_is_nobodys_business(with_splits: Path, tmp_path:
 def test_folders_of_images_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         fill(tmp_path / name, ["0.png", "1.png"])
-    with pytest.raises(UserError, match=r"are directly in it.*Make a folder for each class"):
+    with refused():
         create(tmp_path)
 
 
 def test_folders_around_the_data_set_are_named(tmp_path: Path) -> None:
     fill(tmp_path / "zip/train/cat", ["0.png"])
     fill(tmp_path / "__MACOSX/zip/train/cat", ["._0.png"])
-    with pytest.raises(
-        UserError, match=rf"that is the data set, set input\.data_dir={tmp_path}/zip\."
-    ):
+    with refused(tmp_path):
         create(tmp_path)
     fill(tmp_path / "mixed/cat", ["0.png"])
     fill(tmp_path / "mixed/dog/beagle", ["0.png"])
-    with pytest.raises(UserError, match=r"cat holds images, as a class does, and .*dog folders"):
+    with refused():
         create(tmp_path / "mixed")
     fill(tmp_path / "deep/train/cat/images", ["0.png"])
-    with pytest.raises(UserError, match=r"no images .*only deeper: .*/cat/images/0\.png\. Move"):
+    with refused():
         create(tmp_path / "deep")
 
 
@@ -183,7 +181,7 @@ def test_a_folder_that_cannot_be_read(with_splits: Path, monkeypatch: pytest.Mon
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UserError, match=r"train/dog cannot be read: Permission denied\. Make it"):
+    with refused():
         create(with_splits)
 
 
@@ -244,46 +242,46 @@ def test_a_class_that_the_other_split_lacks(with_splits: Path) -> None:
     fill(with_splits / "train/ant", ["x.jpg"])
     assert create(with_splits, "val").class_names == ("10", "ant", "cat", "dog")
     fill(with_splits / "val/bee", ["x.jpg"])
-    with pytest.raises(UserError, match=r"has the class 'bee'"):
+    with refused("'bee'"):
         create(with_splits, "val")
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"input\.data_dir is not set.*<class>/image\.jpg"):
+    with refused("input.data_dir", "image.jpg"):
         create(None)
-    with pytest.raises(UserError, match=r"is not a folder.*<class>/image\.jpg"):
+    with refused("image.jpg"):
         create(tmp_path / "nowhere")
 
 
 def test_missing_split(with_splits: Path) -> None:
-    with pytest.raises(UserError, match=r"no split 'test'.*Valid: train, val"):
+    with refused("'test'"):
         create(with_splits, "test")
 
 
 def test_empty_class_folder(with_splits: Path) -> None:
     fill(with_splits / "train/empty", ["notes.txt"])
-    with pytest.raises(UserError, match=r"train/empty has no images.*or delete the folder"):
+    with refused():
         create(with_splits)
 
 
 def test_no_images(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no images"):
+    with refused():
         create(tmp_path)
     (tmp_path / "train").mkdir()
-    with pytest.raises(UserError, match=r"no images"):
+    with refused():
         create(tmp_path)
 
 
 def test_formats_that_are_not_read(with_splits: Path) -> None:
     fill(with_splits / "train/cat", ["scan.TIFF"])
-    with pytest.raises(UserError, match=r"scan\.TIFF: \.tiff images are not read. Convert"):
+    with refused("scan.TIFF"):
         create(with_splits)
 
 
 def test_a_file_that_disappears(with_splits: Path) -> None:
     source = create(with_splits)
     Path(source.describe(3)).unlink()
-    with pytest.raises(UserError, match=r"cannot be read"):
+    with refused():
         source.read(np.array([3]))
 
 
@@ -318,7 +316,7 @@ def test_a_class_whose_name_is_not_utf8(with_splits: Path, folder: str) -> None:
     os.mkdir(path)
     with open(path + b"/0.jpg", "wb") as file:
         file.write(b"x")
-    with pytest.raises(UserError, match=r"K\\udce4se': the name of this folder is not UTF-8"):
+    with refused():
         create(with_splits)
 
 
@@ -338,7 +336,7 @@ def test_images_outside_any_class_are_refused(tmp_path: Path, layout: str) -> No
     fill(tmp_path / layout, ["0.jpg"])
     if layout == "val":
         fill(tmp_path / "train/cat", ["0.jpg"])
-    with pytest.raises(UserError, match=r"are directly in it.*Make a folder for each class"):
+    with refused():
         create(tmp_path, layout or "train")
 
 
@@ -374,5 +372,5 @@ def test_classes_of_splits_in_two_encodings(tmp_path: Path) -> None:
     fill(tmp_path / "val" / unicodedata.normalize("NFD", "café"), ["b.png"])
     assert create(tmp_path, "val").class_names == create(tmp_path).class_names == ("café",)
     fill(tmp_path / "train" / unicodedata.normalize("NFD", "café"), ["a.png"])
-    with pytest.raises(UserError, match=r"train has 'cafe\\u0301' and 'caf\\xe9', which are one"):
+    with refused("'cafe\\u0301'", "'caf\\xe9'"):
         create(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.data.sources import tfds_test
 from tests.data.sources.image_folder_test import fill
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index, streams
 from vit_jax.data.source import Example, MixtureSource, Source, Unlabelled
@@ -104,10 +105,10 @@ def test_components_have_the_same_classes(unlabelled, list_source, tmp_path):
     joined = MixtureSource({"labelled": labelled, "unlabelled": source})
     assert joined.weighted and joined.num_examples == 7
     labelled.class_names = tuple("jihgfedcba")
-    with pytest.raises(UserError, match="labelled and unlabelled have other classes: not the same"):
+    with refused():
         MixtureSource({"labelled": labelled, "unlabelled": source})
     labelled.num_classes = 11
-    with pytest.raises(UserError, match="labelled and unlabelled have other classes: 11 and 10"):
+    with refused():
         MixtureSource({"labelled": labelled, "unlabelled": source})
 
 
@@ -124,9 +125,9 @@ def test_a_file_for_other_data_is_refused(unlabelled, list_source, tmp_path):
 
 def test_declared_classes_and_weights_that_do_not_fit_are_refused(unlabelled, tmp_path):
     path = written(tmp_path / "a.npz", unlabelled)
-    with pytest.raises(UserError, match=r"input\.num_classes=5, but input\.pseudo_labels=.* of 10"):
+    with refused("input.num_classes=5", "input.pseudo_labels"):
         opened(unlabelled, path, num_classes=5)
-    with pytest.raises(UserError, match=r"input\.label_weights=false would leave out .* --top_k=1"):
+    with refused("input.label_weights=false", "--top_k"):
         opened(unlabelled, path, label_weights=False)
 
 
@@ -149,13 +150,13 @@ def test_declared_classes_and_weights_that_do_not_fit_are_refused(unlabelled, tm
 )
 def test_numbers_that_cannot_be_are_refused(unlabelled, tmp_path, changed):
     path = written(tmp_path / "a.npz", unlabelled, LABELS._replace(**changed))
-    with pytest.raises(UserError, match=r"input\.pseudo_labels=.* is damaged, or not a file of"):
+    with refused("input.pseudo_labels"):
         opened(unlabelled, path)
 
 
 def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
     file = tmp_path / "a.npz"
-    with pytest.raises(UserError, match=r"cannot be read \(No such file .*vit-jax evaluate"):
+    with refused():
         opened(unlabelled, str(file))
     content = Path(written(file, unlabelled)).read_bytes()
     assert pseudo_labels.is_ours(file)
@@ -163,14 +164,14 @@ def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
     flipped[content.index(LABELS.classes.tobytes())] ^= 1
     for other in (b"", b"labels", content[:-40], content[: len(content) // 2], bytes(flipped)):
         file.write_bytes(other)
-        with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+        with refused():
             opened(unlabelled, str(file))
     np.savez(file, labels=np.arange(3))
     assert not pseudo_labels.is_ours(file)
-    with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+    with refused():
         opened(unlabelled, str(file))
     np.save(tmp_path / "b.npy", np.arange(3))
-    with pytest.raises(UserError, match=r"is damaged, or not a file of pseudo-labels"):
+    with refused():
         opened(unlabelled, str(tmp_path / "b.npy"))
 
 
@@ -190,7 +191,7 @@ def test_images_of_a_folder_need_no_classes(tmp_path, split):
     assert source.num_examples == (3 if "[" in split else 6)
     assert all(example.labels == () for example in source.read(np.arange(source.num_examples)))
     assert "unlabelled" in source.describe(0)
-    with pytest.raises(UserError, match=r"has the class 'more', which .* has not"):
+    with refused("'more'"):
         sources.create(
             "image_folder", data_dir=str(tmp_path), split=split, num_examples=None,
             num_classes=None, image_size=(8, 8),
@@ -222,7 +223,7 @@ def test_records_need_no_labels_and_those_there_are_not_read(tmp_path):
     source = without_labels("tfds", folder, "train[2:]")
     assert [example.labels for example in source.read(np.arange(10))] == [()] * 10
     assert source.read(np.array([0]))[0].image == b"image 2\0"
-    with pytest.raises(UserError, match="label or labels, are needed"):
+    with refused():
         sources.create(
             "tfds", data_dir=str(folder), split="train", num_examples=None, num_classes=None,
             image_size=(8, 8),

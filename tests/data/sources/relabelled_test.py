@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.sources.image_folder_test import create, fill
+from tests.messages import refused
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
@@ -36,7 +37,7 @@ def test_folders_of_imagenet_v2_are_numbers_of_classes(tmp_path):
     assert source.class_names[10].startswith("n01530575 brambling")
     for wrong in ("1000", "cat"):
         fill(tmp_path / wrong, ["a.jpeg"])
-        with pytest.raises(UserError, match=rf"evals\.v2\.classes='imagenet_v2': .* '{wrong}'"):
+        with refused(wrong):
             relabelled.by_class(create(tmp_path, "all"), "imagenet_v2", where="evals.v2")
         (tmp_path / wrong / "a.jpeg").unlink()
         (tmp_path / wrong).rmdir()
@@ -57,7 +58,7 @@ def test_folders_of_objectnet_are_one_or_several_classes_or_none(tmp_path):
     assert source.describe(0).endswith(".png")
     assert source.fingerprint != whole.fingerprint
     fill(tmp_path / "others" / "air_freshener", ["1.png"])
-    with pytest.raises(UserError, match="no image of image_folder is in a class that this set"):
+    with refused("image_folder"):
         others = create(tmp_path / "others", "all")
         relabelled.by_class(others, "objectnet", where="evals.objectnet")
 
@@ -110,7 +111,7 @@ def test_another_file_is_refused(validation, tmp_path, text, message):
 def test_images_without_a_number_are_refused(tmp_path):
     fill(tmp_path / "val" / "cat", ["cat.jpg"])
     (tmp_path / "real.json").write_text("[[0]]")
-    with pytest.raises(UserError, match=r"and cat\.jpg is none of them"):
+    with refused("cat.jpg"):
         relabelled.by_file(
             create(tmp_path / "val", "all"), str(tmp_path / "real.json"), where="evals.real"
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.source import Example
@@ -20,15 +21,15 @@ def create(name: str, split: str = "train", **changed: Any) -> sources.Source:
 
 
 def test_unknown_source() -> None:
-    with pytest.raises(UserError, match=r"input.source='digts'.*Did you mean 'digits'"):
+    with refused("input.source", "'digts'"):
         create("digts")
 
 
 def test_declared_counts_are_checked() -> None:
     assert create("digits", num_examples=1437, num_classes=10).num_examples == 1437
-    with pytest.raises(UserError, match=r"input.num_examples=1438, but the data have 1437"):
+    with refused("input.num_examples=1438"):
         create("digits", num_examples=1438)
-    with pytest.raises(UserError, match=r"input.num_classes=9, but the data have 10"):
+    with refused("input.num_classes=9"):
         create("digits", num_classes=9)
 
 
@@ -75,7 +76,7 @@ def test_slices_of_splits_are_read_one_behind_the_other() -> None:
     labels = label_index.find(joined)
     assert labels.labels[indices].tolist() == [e.labels[0] for e in expected]
     assert joined.fingerprint != create("digits", "train[5:9]+test[:3]").fingerprint
-    with pytest.raises(UserError, match=r"input.split=.* share examples of 'train', from 5 to 9"):
+    with refused("input.split", "'train'"):
         create("digits", "train[:50]+train[5:9]")
     assert create("synthetic", "a+b", num_examples=7, num_classes=2).num_examples == 7
 
@@ -102,18 +103,16 @@ def test_synthetic_has_the_declared_sizes() -> None:
     example = source.read(np.array([302_999_999]))[0]
     assert Image.open(io.BytesIO(example.image)).size == (40, 24)
     assert example.labels == (302_999_999 % 18_291,)
-    with pytest.raises(UserError, match=r"input.num_examples and input.num_classes"):
+    with refused("input.num_examples", "input.num_classes"):
         create("synthetic", num_classes=10)
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_a_folder_that_is_not_read_is_refused(name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"input\.data_dir=/mine, but input\.source='{name}' reads"
-    ):
+    with refused(name):
         create(name, data_dir="/mine", num_examples=16, num_classes=10)
 
 
 def test_a_billion_classes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"1,000,000,000 classes .* 4,000,000,000 bytes"):
+    with refused():
         create("synthetic", num_examples=16, num_classes=10**9)

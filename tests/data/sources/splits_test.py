@@ -3,6 +3,7 @@ import random
 import pytest
 import tensorflow_datasets as tfds
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import Slice, check_disjoint, parts, resolve
 
@@ -110,5 +111,5 @@ def test_several_slices() -> None:
     assert parts("train[:800]+test[5:] + tiny") == ["train[:800]", "test[5:]", "tiny"]
     apart = [Slice("train", 45_000, 45_200), Slice("train", 0, 800), Slice("test", 0, 800), None]
     check_disjoint(apart, "train[...]", where="input")
-    with pytest.raises(UserError, match=r"evals\.x\.split=.*'train', from 799 to 800"):
+    with refused("evals.x.split", "'train'"):
         check_disjoint([*apart, Slice("train", 799, 900)], "a+b", where="evals.x")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tensorflow_datasets import features as f
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data import label_index
 from vit_jax.data.host_tf import tf
 from vit_jax.data.source import Source
@@ -133,11 +133,11 @@ def test_features_of_one_number(tmp_path: Path) -> None:
     assert (labels(plain), plain.num_classes) == ([0, 2, 3, 39], 40)
     assert opened(folder, "instance", num_classes=50).num_classes == 50
     for label in ("value", "image", "label_x_positoin"):
-        with pytest.raises(UserError, match=rf"input\.label='{label}' is not a feature of"):
+        with refused(label):
             opened(folder, label)
-    with pytest.raises(UserError, match=r"evals\.x\.label=clevr_count .*`objects/size`"):
+    with refused("evals.x.label=clevr_count"):
         opened(folder, "clevr_count", where="evals.x")
-    with pytest.raises(UserError, match=r"taken as the label by input\.label"):
+    with refused("input.label"):
         opened(folder)
 
 
@@ -154,12 +154,12 @@ def test_examples_without_a_class_are_named(clevr: Path, tmp_path: Path) -> None
     scenes = [scene(1, 2, 3), scene()]
     folder = write(tmp_path / "clevr", "clevr", {"objects": OBJECTS["clevr"]}, scenes)
     for label in ("clevr_count", "clevr_distance"):
-        with pytest.raises(UserError, match=rf"record 1: 0 values .*input\.label={label}.* test"):
+        with refused(label):
             labels(opened(folder, label))
 
 
 def test_other_sources_have_one_label() -> None:
-    with pytest.raises(UserError, match=r"input\.label=x, but examples of input\.source='digits'"):
+    with refused("input.label=x", "input.source"):
         sources.create(
             "digits", data_dir=None, split="train", num_examples=None, num_classes=None,
             image_size=(8, 8), label="x",

@@ -1,6 +1,5 @@
 import itertools
 import json
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import pytest
 from tensorflow_datasets import features as tfds_features
 from tensorflow_datasets.core.utils.version import list_all_versions
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index
 from vit_jax.data.host_tf import tf
@@ -147,7 +147,7 @@ def test_the_hash_of_a_prepared_set_tells_contents_of_one_size_apart(tmp_path: P
         fingerprints.add(create(folder).fingerprint)
     assert len(fingerprints) == 3
     (folder / "prepared.json").write_text("{")
-    with pytest.raises(UserError, match=r"prepared\.json is damaged"):
+    with refused("prepared.json"):
         create(folder)
 
 
@@ -236,7 +236,7 @@ def test_labels_are_read_from_their_file(tmp_path: Path, key: str) -> None:
 def test_a_label_file_of_other_examples_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "1.0.0")
     label_index.write(folder / "labels-train.npz", label_index.single(np.arange(13) % 3))
-    with pytest.raises(UserError, match=r"labels-train\.npz has the labels of 13 .* split has 12"):
+    with refused("train.npz"):
         label_index.find(create(folder))
 
 
@@ -255,7 +255,7 @@ def test_takes_the_folder_or_its_parent(tmp_path: Path) -> None:
         assert "1.10.0" in create(folder).describe(0)
     assert "1.9.0" in create(tmp_path / "pets/1.9.0").describe(0)
     write(tmp_path / "birds/1.0.0")
-    with pytest.raises(UserError, match=r"several data sets: birds/1.0.0, pets/1.10.0"):
+    with refused():
         create(tmp_path)
 
 
@@ -270,13 +270,13 @@ def test_a_copy_beside_a_version_is_not_read(tmp_path: Path, copy: str) -> None:
         assert create(folder).location == str(tmp_path / "pets/1.0.0")
     assert create(tmp_path / "pets" / copy).location == str(tmp_path / "pets" / copy)
     shutil.rmtree(tmp_path / "pets/1.0.0")
-    with pytest.raises(UserError, match=rf"{re.escape(copy)}, whose name is not a version such as"):
+    with refused(copy):
         create(tmp_path / "pets")
 
 
 def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "nowhere", tmp_path):
-        with pytest.raises(UserError, match=r"input.data_dir.*download_and_prepare") as error:
+        with refused("input.data_dir", "download_and_prepare") as error:
             create(folder)
         assert "for example CIFAR-10" in str(error.value)
         assert "ImageNet (imagenet2012) has to be downloaded by hand" in str(error.value)
@@ -285,33 +285,33 @@ def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
 def test_missing_and_damaged_metadata(tmp_path: Path) -> None:
     folder = write(tmp_path / "1.0.0")
     (folder / "dataset_info.json").write_text("{")
-    with pytest.raises(UserError, match=r"missing or damaged"):
+    with refused():
         create(folder)
     (folder / "features.json").unlink()
-    with pytest.raises(UserError, match=r"missing or damaged"):
+    with refused():
         create(folder)
 
 
 def test_missing_file(tmp_path: Path) -> None:
     folder = write(tmp_path / "1.0.0")
     next(folder.glob("*-00002-of-00003")).unlink()
-    with pytest.raises(UserError, match=r"1 of 3 files are missing, the first is pets-train"):
+    with refused():
         create(folder)
 
 
 def test_missing_split(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no split 'test'. .*Valid: train"):
+    with refused("'test'"):
         create(write(tmp_path / "1.0.0"), "test")
 
 
 def test_declared_number_of_classes(tmp_path: Path) -> None:
     named, unnamed = write(tmp_path / "a/1.0.0"), write(tmp_path / "b/1.0.0", names=None)
     assert create(named, num_classes=3).num_classes == 3
-    with pytest.raises(UserError, match=r"num_classes=4, but the data have 3"):
+    with refused("num_classes"):
         create(named, num_classes=4)
     assert create(unnamed).num_classes == 3
     assert create(unnamed, num_classes=4).num_classes == 4
-    with pytest.raises(UserError, match=r"num_classes=2"):
+    with refused("num_classes"):
         create(unnamed, num_classes=2)
 
 
@@ -322,7 +322,7 @@ def test_labels_that_are_plain_numbers(tmp_path: Path) -> None:
     }
     folder = write(tmp_path / "1.0.0", label=plain, names=None)
     assert create(folder, num_classes=5).num_classes == 5
-    with pytest.raises(UserError, match=r"set input\.num_classes"):
+    with refused("input.num_classes"):
         create(folder)
 
 
@@ -363,7 +363,7 @@ def test_weights_in_unsupported_features_are_refused(
     if fits:
         assert create(folder).weighted
         return
-    with pytest.raises(UserError, match=r"label_weights is stored as .*input\.label_weights=false"):
+    with refused("input.label_weights=false"):
         create(folder)
     assert not create(folder, label_weights=False).weighted
 

@@ -5,7 +5,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.data.host_tf import tf
 from vit_jax.data.sources import records
 from vit_jax.data.sources.records import TFRecords, masked_crc32c, record_offsets
@@ -50,14 +50,14 @@ def test_truncation_inside_a_record(file: Path) -> None:
     data = file.read_bytes()
     for num_bytes in (len(data) - 1, len(data) - 10, 5):
         file.write_bytes(data[:num_bytes])
-        with pytest.raises(UserError, match=r"x\.tfrecord, record \d .*the file ends"):
+        with refused("x.tfrecord"):
             TFRecords([file], [4])
 
 
 def test_truncation_between_records(file: Path) -> None:
     end = int(record_offsets(file)[3])
     file.write_bytes(file.read_bytes()[:end])
-    with pytest.raises(UserError, match=r"holds 3 records, but dataset_info.json says 4"):
+    with refused("dataset_info.json"):
         TFRecords([file], [4])
 
 
@@ -65,7 +65,7 @@ def test_an_absurd_length_with_a_valid_checksum(file: Path) -> None:
     length = struct.pack("<Q", 2**60)
     data = length + struct.pack("<I", masked_crc32c(length)) + file.read_bytes()
     file.write_bytes(data)
-    with pytest.raises(UserError, match=rf"record 0 .*{2**60} bytes long, but the file ends"):
+    with refused():
         TFRecords([file], [4])
 
 
@@ -73,7 +73,7 @@ def test_a_flipped_bit_in_a_length(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[0] ^= 1
     file.write_bytes(data)
-    with pytest.raises(UserError, match=r"its length is corrupt"):
+    with refused():
         TFRecords([file], [4])
 
 
@@ -83,14 +83,14 @@ def test_a_flipped_bit_in_the_data_names_the_record(file: Path) -> None:
     file.write_bytes(data)
     records = TFRecords([file], [4])
     assert records.read(0, [0, 1, 3]) == [RECORDS[0], RECORDS[1], RECORDS[3]]
-    with pytest.raises(UserError, match=r"x\.tfrecord, record 2: corrupt"):
+    with refused("x.tfrecord"):
         records.read(0, [2])
 
 
 def test_a_file_that_shrinks_afterwards(file: Path) -> None:
     records = TFRecords([file], [4])
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(UserError, match=r"record 3: corrupt"):
+    with refused():
         records.read(0, [3])
 
 

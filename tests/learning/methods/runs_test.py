@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY_RUN
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core.errors import UserError
@@ -155,9 +156,9 @@ def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, message
 
 
 def test_unknown_methods_and_fields_are_named():
-    with pytest.raises(UserError, match=r"method\.kind='maee'.*mae"):
+    with refused("method.kind", "'maee'"):
         run("maee")
-    with pytest.raises(UserError, match=r"no field method\.mask.*masked"):
+    with refused("method.mask"):
         run("mae", "method.mask=0.5")
     with pytest.raises(UserError, match=r"method\.target takes .*'mean_colour'.*'red'"):
         run("masked_patch", "method.target=red")
@@ -174,9 +175,9 @@ def test_the_config_is_written_whole_and_read_again(tmp_path):
     assert written["method"]["masked"] == 0.6
     assert written["method"]["kind"] == "mae"
     assert configs.resolve(written) == config
-    with pytest.raises(UserError, match=r"method\.masked"):
+    with refused("method.masked"):
         train(run("mae", "method.masked=0.7", "total.steps=3"), tmp_path)
-    with pytest.raises(UserError, match=rf"without a head: .*init\.weights={tmp_path}"):
+    with refused(tmp_path):
         Predictor(str(tmp_path))
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import optax
 import pytest
 
+from tests.messages import refused
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.optim import patterns
@@ -85,7 +86,7 @@ def test_nothing_frozen_changes_nothing():
 
 @pytest.mark.parametrize("freeze", [(".*",), ("blocks/.*", "head/.*")])
 def test_freezing_everything_is_refused(freeze):
-    with pytest.raises(UserError, match=r"leaves no parameter to be trained"):
+    with refused():
         patterns.without_frozen(optax.adam(0.1), freeze).init(params())
 
 
@@ -180,7 +181,7 @@ def test_the_state_has_one_structure_with_and_without():
 
 @pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.01])
 def test_a_layer_decay_out_of_range_is_refused(layer_decay):
-    with pytest.raises(UserError, match=r"optim\.layer_decay=.*at most 1"):
+    with refused("optim.layer_decay"):
         updated(layer_decay)
 
 
@@ -188,12 +189,12 @@ def test_a_layer_decay_out_of_range_is_refused(layer_decay):
     "text", ["head/.*", "head/.*=", "head/.*=-1", "head/.*=0", "head=nan", "=3"]
 )
 def test_an_invalid_factor_is_explained(text):
-    with pytest.raises(UserError, match=r"optim\.lr_multipliers takes PATTERN=FACTOR"):
+    with refused("optim.lr_multipliers", "PATTERN=FACTOR"):
         updated(lr_multipliers=(text,))
 
 
 def test_a_pattern_that_matches_nothing_is_refused():
-    with pytest.raises(UserError, match=r"optim\.lr_multipliers: 'haed/kernel' .*'head/kernel'"):
+    with refused("optim.lr_multipliers", "'haed/kernel'"):
         updated(lr_multipliers=("haed/kernel=2",))
 
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.core.errors import UserError
+from tests.messages import refused
 from vit_jax.learning.optim import schedules
 
 ROUNDING = 1e-6  # a few float32 operations on numbers of order one
@@ -84,23 +84,23 @@ def test_returns_a_float32_scalar(kind):
 
 
 def test_unknown_kind_names_the_nearest():
-    with pytest.raises(UserError, match="'cosine'"):
+    with refused("'cosine'"):
         schedule("cosin")
 
 
 @pytest.mark.parametrize("warmup_steps", [11, -1])
 def test_a_warmup_that_does_not_fit_is_refused(warmup_steps):
-    with pytest.raises(UserError, match="a tenth of the training, 1 steps"):
+    with refused():
         schedule("linear", warmup_steps=warmup_steps)
 
 
 @pytest.mark.parametrize(("cooldown_steps", "nearest"), [(8, 7), (-1, 0)])
 def test_a_cooldown_that_does_not_fit_is_refused(cooldown_steps, nearest):
-    with pytest.raises(UserError, match=f"nearest: {nearest} steps of cooldown"):
+    with refused(nearest):
         schedule("rsqrt", warmup_steps=3, cooldown_steps=cooldown_steps)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 def test_a_schedule_that_ends_at_zero_takes_no_cooldown(kind):
-    with pytest.raises(UserError, match=r"by itself.*none.* constant, rsqrt or exponential\."):
+    with refused():
         schedule(kind, cooldown_steps=3)

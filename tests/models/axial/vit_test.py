@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.messages import refused
 from tests.models.by_hand import info, product_flops
 from vit_jax import models
 from vit_jax.core import pytrees
@@ -45,9 +46,9 @@ def test_names():
         "Axial-R50x1",
         "Axial-Axial-ViT-B/16",
     ):
-        with pytest.raises(UserError, match="Unknown model"):
+        with refused():
             models.spec(name)
-    with pytest.raises(UserError, match="Did you mean 'Axial-ViT-B/"):
+    with refused():
         models.spec("Axial-ViT-B")
 
 

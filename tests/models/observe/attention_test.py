@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.messages import refused
 from tests.models.observe.by_formula import Forward
 from tests.models.observe.toys import flat, random_images
 from vit_jax import models
@@ -179,14 +180,14 @@ def test_bad_requests_say_what_there_is(toy, drawn):
     ):
         with pytest.raises(UserError, match=words):
             observe.look(model, images, (reducer,))
-    with pytest.raises(UserError, match="no image"):
+    with refused():
         observe.rollout(model, [])
-    with pytest.raises(UserError, match=r"\(8, 8, 3\): the model takes \(8, 12, 3\)"):
+    with refused():
         observe.rollout(model, np.zeros((1, 8, 8, 3)))
     bit = drawn(
         lambda: models.create(
             "R50x1", units=(1,), root_width=32, num_classes=2, image_size=24, rngs=nnx.Rngs(0)
         )
     )
-    with pytest.raises(UserError, match="This BiT has no blocks of attention"):
+    with refused():
         observe.attention_distance(bit, np.zeros((1, 24, 24, 3)))

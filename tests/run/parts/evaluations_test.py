@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
@@ -36,7 +37,7 @@ def test_classes_are_the_same_as_far_as_they_have_names(names, same):
     if same:
         assert look().source.class_names == DIGITS
     else:
-        with pytest.raises(UserError, match="has other classes than the model"):
+        with refused():
             look()
 
 
@@ -56,7 +57,7 @@ def test_a_source_without_a_folder_inherits_none(tmp_path):
     assert eval_data.eval_data("test", config, classes, mesh, (8, 8)).source.name == "digits"
     own = f"evals.test.data_dir={tmp_path}"
     config = configs.load("configs/vit_digits.py", [*overrides, *digits, own])
-    with pytest.raises(UserError, match=r"evals\.test\.data_dir=.*'digits' reads no folder"):
+    with refused("evals.test.data_dir", "'digits'"):
         eval_data.eval_data("test", config, classes, mesh, (8, 8))
 
 
@@ -108,7 +109,7 @@ def test_classes_of_imagenet_are_found_among_the_models(of_imagenet):
     assert look(*names).columns == (2, 0)
     assert look("n01440764", "n03032252 cinema").columns is None
     for unknown in (("n03032252", "n02018795"), ("cinema", "tench", "bustard")):
-        with pytest.raises(UserError, match="has other classes than the model"):
+        with refused():
             look(*unknown)
 
 
@@ -132,16 +133,16 @@ def test_features_of_any_classes_are_compared(of_imagenet):
     too_few = r"evals\.f\.shots=\(4,\) of .*'train': 2 of 2 classes have fewer than 4 examples: n0"
     with pytest.raises(UserError, match=too_few):
         look(shots=(4,), neighbours=())
-    with pytest.raises(UserError, match=r"evals\.f\.neighbours=7: .* has 6 examples"):
+    with refused("evals.f.neighbours=7"):
         look(shots=(1,), neighbours=(7,))
-    with pytest.raises(UserError, match=r"evals\.f\.train_split='trian'"):
+    with refused("evals.f.train_split", "'trian'"):
         look(train_split="trian", shots=(1,), neighbours=(1,))
     for shared in (
         {"train_split": "val[2:]", "split": "val[:3]"},
         {"train_split": "train+val", "split": "val"},
         {"train_split": "val", "split": "val", "train_per_class": 1},
     ):
-        with pytest.raises(UserError, match=r"share examples: .* scored by itself"):
+        with refused():
             look(shots=(1,), neighbours=(1,), **shared)
     look(shots=(), neighbours=(1,), train_split="val[2:]", split="val[:2]")
 
@@ -199,10 +200,10 @@ def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
     assert (data.source.num_examples, data.columns) == (1, None)
     (example,) = data.source.read(np.array([0]))
     assert sorted(example.labels) == [409, 530]
-    with pytest.raises(UserError, match=r"evals\.o\.calibration: images of .* up to 2 labels"):
+    with refused("evals.o.calibration"):
         look(thousand, classes="objectnet", calibration=True)
     for wrong in ({"kind": "frozen"}, {"labels": "real.json"}):
-        with pytest.raises(UserError, match=r"evals\.o\.classes says which .* does not go with"):
+        with refused("evals.o.classes"):
             look(thousand, classes="objectnet", **wrong)
-    with pytest.raises(UserError, match=r"evals\.o\.labels=.*real\.json cannot be read"):
+    with refused("evals.o.labels", "real.json"):
         look(thousand, labels=str(tmp_path / "real.json"))

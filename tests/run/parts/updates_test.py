@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.learning.optim import optimizers
 from vit_jax.learning.state import state_layout
@@ -44,13 +45,13 @@ def test_offloading_needs_memory_to_go_to(tiny_run):
             return [SimpleNamespace(kind="device")]
 
     mesh = SimpleNamespace(devices=np.array([Device()]))
-    with pytest.raises(UserError, match=r"a chip has device: set model\.remat=full"):
+    with refused("model.remat=full"):
         updates.layout(tiny_run("model.remat=offload"), None, None, mesh)
 
 
 def test_a_kernel_of_attention_for_other_devices_is_refused(tiny_run):
     config = tiny_run("model.attention=fused")
-    with pytest.raises(UserError, match=r"fused runs on a TPU from v4 on, not on cpu: set model"):
+    with refused():
         updates.layout(config, None, None, inputs.mesh(config.mesh))
 
 
@@ -68,7 +69,7 @@ def test_schedule_reads_its_fields(tiny_run):
 
 def test_a_trace_that_would_never_come_is_refused(tiny_run):
     assert make_durations(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
-    with pytest.raises(UserError, match=r"profile_at_step=7 never comes: .* 6 steps"):
+    with refused("profile_at_step"):
         make_durations(tiny_run("log.profile_at_step=7"), num_examples=64)
 
 
@@ -118,7 +119,7 @@ def test_parameters_by_pattern(tiny_run, override, moved):
 
 @pytest.mark.parametrize("field", ["freeze=haed/.*", "lr_multipliers=haed/.*=2"])
 def test_a_pattern_that_matches_nothing_stops_before_anything_is_written(tiny_run, tmp_path, field):
-    with pytest.raises(UserError, match=r"'haed/\.\*' matches no parameter.*'head/bias'"):
+    with refused("'head/bias'"):
         train(tiny_run(f"optim.{field}"), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -161,9 +162,7 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     whole = updates.objective(tiny_run(*fields, "loss.binarize_targets=true"), num_classes=4)
     np.testing.assert_array_equal(shares.loss_targets(blended), blended)
     np.testing.assert_array_equal(whole.loss_targets(blended), [[1, 1, 0, 0], [0, 0, 1, 0]])
-    with pytest.raises(
-        UserError, match=r"loss\.binarize_targets=True goes with loss\.kind=sigmoid"
-    ):
+    with refused("loss.binarize_targets=True", "loss.kind=sigmoid"):
         updates.objective(tiny_run("loss.binarize_targets=true"), num_classes=4)
 
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
@@ -127,12 +128,12 @@ def test_large_weights_are_beside_it(tmp_path, monkeypatch):
 
 def test_bad_input(tmp_path, monkeypatch):
     toy = randomised("ViT-Ti/4", **TINY_VIT)
-    with pytest.raises(UserError, match=r"ends in \.onnx"):
+    with refused():
         save(toy, tmp_path / "model")
     (tmp_path / "there.onnx").write_text("")
-    with pytest.raises(UserError, match="there already"):
+    with refused():
         save(toy, tmp_path / "there.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match="pip install onnx"):
+    with refused():
         save(toy, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["there.onnx"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax import export
 
+from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
@@ -71,10 +72,10 @@ def test_stablehlo_takes_kernels_of_8_bits(toy, tmp_path):
 
 
 def test_bad_input(toy, tmp_path):
-    with pytest.raises(UserError, match=r"'cuba'.*cuda"):
+    with refused("'cuba'"):
         stablehlo(toy, tmp_path / "out", ("cpu", "cuba"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="there already"):
+    with refused():
         stablehlo(toy, tmp_path / "file", ("cpu",))
     with pytest.raises(UserError, match="cannot be written"):
         stablehlo(toy, tmp_path / "file" / "out", ("cpu",))

@@ -3,6 +3,7 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import examples, inputs
@@ -116,7 +117,7 @@ def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_i
 
 def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
+    with refused():
         preview.save(b"", epath.Path(tmp_path / "file" / "sheet.png"))
     done = run_python(*COMMAND, "--output", "sheet.jpg")
     assert done.returncode == 1

@@ -5,6 +5,7 @@ import types
 import jax
 import pytest
 
+from tests.messages import refused
 from vit_jax import models
 from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError
@@ -297,7 +298,7 @@ def test_what_can_never_fit_is_refused(found):
 
 
 def test_memory_that_is_not_known_has_to_be_given(found):
-    with pytest.raises(UserError, match="give --memory_gib, or --topology"):
+    with refused("--memory_gib", "--topology"):
         found(16, None)
     assert found(16, None, given=STATE + 100)[0].there == STATE + 100
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.messages import refused
 from tests.tools.prepare.bad_archives import FOLDERS, TARS
 from tests.tools.prepare.bad_images import IMAGES
 from tests.tools.prepare.conftest import jpeg
@@ -93,7 +94,7 @@ def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str
     """The list in any data set is read line by line, and stripped."""
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     collection = Collection("tars", "Of this test.", ["thing", name], [part])
-    with pytest.raises(UserError, match="The name of class 1 is"):
+    with refused():
         prepared(collection, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -117,7 +118,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         outcome = outcome_of(collection, tmp_path / "one")
         assert re.match(r"error: .*good\.jpg cannot be read: Permission denied", outcome)
         patch.setattr(os, "listdir", failing(errno.EACCES))
-        with pytest.raises(UserError, match="photos cannot be read: Permission denied"):
+        with refused():
             image_folder.collection(request)
     (tmp_path / "a.tar").write_bytes(TARS["no bytes"][0])
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.core.errors import UserError
@@ -210,9 +211,7 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
     assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
     assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
     for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
-        with pytest.raises(
-            UserError, match=r"--images_root=.* is not a folder\. Paths in the list"
-        ):
+        with refused("--images_root"):
             records.collection(request(folder, str(lists), images_root=root))
 
 
@@ -227,20 +226,18 @@ def test_an_endless_line(tmp_path: Path, folder: Path, monkeypatch: pytest.Monke
 def test_parquet_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
     path = folder / "rows.parquet"
     pq.write_table(pa.table({"picture": [b"1"], "labels": [[1]]}), path)
-    with pytest.raises(UserError, match="no column 'image'; it has 'picture', 'labels'"):
+    with refused("'image'", "'picture'"):
         records.collection(request(folder, str(path)))
     rows = {"image": [jpeg(i) for i in range(6)] * 20, "labels": [[1]] * 120}
     pq.write_table(pa.table(rows), path, compression="none")
     whole = path.read_bytes()
     for data in (b"", b"PAR1", whole[:1000], b"x" * 1000):
         path.write_bytes(data)
-        with pytest.raises(
-            UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"
-        ):
+        with refused("rows.parquet"):
             records.collection(request(folder, str(path)))
     path.write_bytes(whole[1000:])
     collection = records.collection(request(folder, str(path)))
-    with pytest.raises(UserError, match=r"rows\.parquet is not a Parquet file, or it is damaged"):
+    with refused("rows.parquet"):
         prepared(collection, tmp_path / "out", SMALL)
 
 
@@ -248,7 +245,7 @@ def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
     table = pa.table({"image": [1, 2], "labels": [[1], [2]]})
     pq.write_table(table, folder / "rows.parquet")
     collection = records.collection(request(folder, str(folder / "rows.parquet")))
-    with pytest.raises(UserError, match="0 images are left"):
+    with refused():
         prepared(collection, tmp_path / "out", SMALL)
     text = pa.array([b"\xff\xfe", b"images/0.jpg"]).cast(pa.binary()).view(pa.string())
     pq.write_table(pa.table({"image": text, "labels": [[1], [2]]}), folder / "rows.parquet")
@@ -286,7 +283,7 @@ def test_a_class_name_that_would_become_two(tmp_path: Path, folder: Path) -> Non
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": ["ant"]}])
     collection = records.collection(request(folder, str(folder)))
     assert len(collection.class_names) == 2
-    with pytest.raises(UserError, match=r"name of class 1 is .* in one line"):
+    with refused():
         prepared(collection, tmp_path / "out", SMALL)
 
 
@@ -295,9 +292,9 @@ def test_endless_lists_of_classes(tmp_path: Path, folder: Path) -> None:
     with open(tmp_path / "huge.txt", "wb") as file:
         file.truncate(40 * 2**30)  # sparse
     for path in ("/dev/zero", str(tmp_path / "huge.txt"), str(tmp_path)):
-        with pytest.raises(UserError, match="is not a file of at most 256 MiB"):
+        with refused():
             records.collection(CollectionRequest(str(folder), classes=path))
-    with pytest.raises(UserError, match="--num_classes=1,000,000,000: from 1 to 4,000,000 are"):
+    with refused("--num_classes"):
         records.collection(CollectionRequest(str(folder), num_classes=10**9))
 
 
@@ -306,27 +303,27 @@ def test_a_list_of_classes_that_changes(tmp_path: Path, folder: Path) -> None:
     collection = records.collection(request(folder, str(folder)))
     entries_module._numbers.cache_clear()  # as in another process
     (folder / "classes.txt").write_text("bee\nant\n")
-    with pytest.raises(UserError, match="has changed in the meantime"):
+    with refused():
         prepared(collection, tmp_path / "out", SMALL)
 
 
 def test_empty_lists(tmp_path: Path, folder: Path) -> None:
     (folder / "list.jsonl").write_text("")
-    with pytest.raises(UserError, match="list no images"):
+    with refused():
         records.collection(request(folder, str(folder)))
 
 
 def test_the_error_explains_why_nothing_is_left(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": f"{i}.jpg", "labels": [0]} for i in range(6)])
     collection = records.collection(request(folder, str(folder)))
-    with pytest.raises(UserError, match=r"0 images are left.*\(6 missing: a list names a file"):
+    with refused():
         prepared(collection, tmp_path / "out", SMALL)
 
 
 def test_classes_are_required(folder: Path) -> None:
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
     for wanted in (CollectionRequest(str(folder)), request(folder, str(folder), num_classes=3)):
-        with pytest.raises(UserError, match=r"either --classes.* or --num_classes"):
+        with refused("--classes", "--num_classes"):
             records.collection(wanted)
 
 
@@ -566,5 +563,5 @@ def test_tables_that_cannot_be_read(
 
 def test_an_image_that_may_be_two(tables: Path) -> None:
     (tables / "0.png").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"line 2: 0 may be 0\.jpg or 0\.png"):
+    with refused():
         table(tables, "id,label\n0,cat\n")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from etils import epath
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.tools.verify import __main__ as verify
@@ -67,7 +68,7 @@ def test_a_damaged_run_is_reported_as_such(make_run, runs):
     run = make_run("a")
     document = {"config": {}, "runs": runs, "fingerprint": {}}
     (run / "config.json").write_text(json.dumps(document))
-    with pytest.raises(UserError, match="is damaged"):
+    with refused():
         verify.read_run(run)
 
 
@@ -85,9 +86,9 @@ def test_a_damaged_run_is_reported_as_such(make_run, runs):
 )
 def test_a_damaged_card_is_reported_as_such(card, change):
     card.write_text(json.dumps(json.loads(card.read_text()) | change))
-    with pytest.raises(UserError, match="is not an intact recipe card"):
+    with refused():
         recipe_card.read(card)
-    with pytest.raises(UserError, match="is not an intact recipe card"):
+    with refused():
         recipe_card.read(card.parent)  # a folder
 
 
@@ -122,7 +123,7 @@ def test_non_finite_numbers_are_shown_as_such(card, make_run):
     folder = make_run("run", steps=30)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "train/loss": null}\n')
-    with pytest.raises(UserError, match=r"at step 40: train/loss not finite, expected"):
+    with refused():
         verify.verify(verify.read_run(folder), card)
 
 
@@ -135,7 +136,7 @@ def test_a_running_run_is_reported_as_such(card, make_run, capsys):
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_run_without_numbers_is_refused(card, make_run, steps):
-    with pytest.raises(UserError, match="logged nothing yet to compare"):
+    with refused():
         verify.verify(verify.read_run(make_run("run", steps=steps)), card)
 
 
@@ -161,9 +162,7 @@ def test_a_card_from_before_a_field_was_added_is_still_of_its_config(card, make_
 def test_only_runs_of_the_config_are_recorded(card, make_run, config_file, tmp_path):
     runs = [verify.read_run(make_run(f"r{s}", f"seed={s}")) for s in (3, 4)]
     other = verify.read_run(make_run("other", "seed=5", "optim.lr=0.2"))
-    with pytest.raises(
-        UserError, match=r"other is not a run of .*\n  optim.lr: 0.1 there, 0.2 here"
-    ):
+    with refused("optim.lr"):
         verify.record([*runs, other], config_file, epath.Path(tmp_path / "new.json"))
     assert not (tmp_path / "new.json").exists()
 
@@ -182,9 +181,9 @@ def test_the_command(card, make_run, run_python, config_file, tmp_path):
 
 def test_a_missing_card_or_run_gives_one_message(tmp_path, make_run):
     run = verify.read_run(make_run("run"))
-    with pytest.raises(UserError, match="has no recipe card"):
+    with refused():
         verify.find_card(run, epath.Path(tmp_path / "nothing"))
-    with pytest.raises(UserError, match="is not a work directory"):
+    with refused():
         verify.read_run(epath.Path(tmp_path / "nothing"))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
@@ -83,7 +84,7 @@ def test_registers_and_tables_at_another_size(tmp_path, toy):
     ],
 )
 def test_fields_without_a_place_are_not_written(tmp_path, toy, to, fields, message):
-    with pytest.raises(UserError, match=f"has no place for .*{message}"):
+    with refused(message):
         weights.save(toy(**fields), tmp_path / "x.npz", to)
     assert not list(tmp_path.iterdir())
 
@@ -110,13 +111,13 @@ def test_missing_arrays_and_heads_are_reported(tmp_path, toy):
     arrays = {name: x for name, x in arrays.items() if "layernorm" not in name}
     in_memory = {name: of_array(np.array(x.read())) for name, x in arrays.items()}
     safetensors.write(tmp_path / "out" / "model.safetensors", in_memory)
-    with pytest.raises(UserError, match=r"layernorm\.weight is missing"):
+    with refused("layernorm.weight"):
         weights.load(tmp_path / "out")
     name = "embeddings.cls_token"
     safetensors.write(
         tmp_path / "out" / "model.safetensors", in_memory | {"classifier.bias": in_memory[name]}
     )
-    with pytest.raises(UserError, match=r"classifier\.bias has the shape"):
+    with refused("classifier.bias"):
         weights.load(tmp_path / "out")
 
 
@@ -230,7 +231,7 @@ def test_impossible_processors_are_refused(written, values, message):
 def test_timms_dinov3_is_refused(tmp_path, toy):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "out", "timm")
     edit(tmp_path / "out", architecture="vit_small_patch16_dinov3.lvd1689m")
-    with pytest.raises(UserError, match="timm's DINOv3 cannot be read"):
+    with refused():
         weights.load(tmp_path / "out")
 
 
@@ -294,7 +295,7 @@ def test_sizes_of_another_model_are_reported_at_once(written):
         "num_channels": 4, "intermediate_size": 48, "num_register_tokens": 5,
     }  # fmt: skip
     edit(folder, **stated)
-    with pytest.raises(UserError, match="is of another model than its arrays") as error:
+    with refused() as error:
         weights.load(folder)
     lines = str(error.value).splitlines()[1:]
     assert [line.split("=")[0].strip() for line in lines] == list(stated)

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core.errors import UserError
@@ -197,7 +198,7 @@ def test_integers_are_not_weights(tmp_path, images):
     arrays, _ = reference(images, released=True)
     arrays["head/kernel"] = arrays["head/kernel"].astype(np.int8)
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(UserError, match="head/kernel is of int8, expected floating-point numbers"):
+    with refused():
         weights.load(tmp_path / "x.npz")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models.images import load
@@ -128,7 +129,7 @@ def test_several_labels_give_sigmoids(tmp_path, toy, photo):
     assert config_of(tmp_path / "again")["problem_type"] == "multi_label_classification"
     assert "problem_type" not in config_of(tmp_path / "one")
     for to, path in (("timm", "timm"), ("google_npz", "x.npz")):
-        with pytest.raises(UserError, match="no place for probabilities=sigmoid"):
+        with refused("probabilities=sigmoid"):
             weights.save(loaded, tmp_path / path, to)
         headless = weights.load_with_info(tmp_path / "several", head="drop")
         assert headless.model.spec.probabilities == "softmax"
@@ -137,17 +138,17 @@ def test_several_labels_give_sigmoids(tmp_path, toy, photo):
 def test_regression_is_refused(tmp_path, toy):
     weights.save(toy(), tmp_path / "out", "huggingface")
     edit(tmp_path / "out", {"problem_type": "regression"})
-    with pytest.raises(UserError, match="problem_type=regression; a head here gives logits"):
+    with refused("problem_type"):
         weights.load(tmp_path / "out")
     edit(tmp_path / "out", {"problem_type": "multilabel"})
-    with pytest.raises(UserError, match="Did you mean 'multi_label_classification'"):
+    with refused("'multi_label_classification'"):
         weights.load(tmp_path / "out")
 
 
 def test_a_classifier_that_is_named_has_to_be_there(tmp_path, toy):
     weights.save(toy(), tmp_path / "out", "huggingface")
     edit(tmp_path / "out", lost=("classifier",))
-    with pytest.raises(UserError, match=r"missing: classifier\.weight, classifier\.bias"):
+    with refused("classifier.weight", "classifier.bias"):
         weights.load(tmp_path / "out")
     edit(tmp_path / "out", {"architectures": ["ViTModel"]})
     assert weights.load(tmp_path / "out").num_classes == 0

@@ -204,7 +204,7 @@ def _check_there(folder: str, features: Any, label: str, where: str) -> None:
             if part not in inside:
                 raise UserError(
                     f"{where}.label={label} is derived from `{name}`, which {folder} does not "
-                    f"have. It has {', '.join(features)}."
+                    f"have. It has {', '.join(sorted(features))}."
                 )
             inside = inside[part]
 
@@ -269,8 +269,8 @@ def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
     keys = _usual(features)
     if "image" not in features or not keys:
         raise UserError(
-            f"{folder}: examples have the features {', '.join(features)}; image, and label or "
-            "labels, are needed. Another feature is taken as the label by input.label."
+            f"{folder}: examples have the features {', '.join(sorted(features))}; image, and label "
+            "or labels, are needed. Another feature is taken as the label by input.label."
         )
     feature = features[keys[0]]
     return keys[0], getattr(feature, "feature", feature)

@@ -3,6 +3,7 @@ import json
 import pytest
 from etils import epath
 
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import grid
@@ -30,7 +31,7 @@ def test_commas_split_outside_brackets_and_quotes(text, values):
 
 @pytest.mark.parametrize("text", ["[1,2", "'a,b", "f(1,2,3"])
 def test_unclosed_brackets_and_quotes_are_refused(text):
-    with pytest.raises(UserError, match="is missing"):
+    with refused():
         grid.split(text)
 
 
@@ -156,7 +157,7 @@ def test_points_can_be_added_and_keep_their_numbers(points):
 )
 def test_common_fields_cannot_change(points, arguments, message):
     points("--config.seed=0,1")
-    with pytest.raises(UserError, match="belongs to another sweep") as error:
+    with refused() as error:
         points(*arguments)
     assert message in str(error.value)
 
@@ -170,7 +171,7 @@ def test_all_mistakes_are_reported_at_once(points, tmp_path):
 
 
 def test_the_same_training_twice_is_refused(points):
-    with pytest.raises(UserError, match=r"optim.lr=0.001: the same training as optim.lr=1e-3"):
+    with refused("optim.lr=0.001", "optim.lr=1e"):
         points("--config.optim.lr=1e-3,0.001")
 
 
@@ -180,22 +181,20 @@ def test_a_work_directory_of_another_config_is_refused_at_once(points, tmp_path)
     (folder / "checkpoints" / "10").mkdir(parents=True)
     config = {"config": {"optim": {"lr": 7.0}}, "fingerprint": {}, "runs": []}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"seed=0: begun with another config: .*optim.lr: 7.0 there"
-    ):
+    with refused("seed=0", "optim.lr"):
         points("--config.seed=0,1")
 
 
 def test_the_folder_of_a_training_is_not_a_sweep(points, tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="the work directory of a training"):
+    with refused():
         points("--config.seed=0,1")
 
 
 def test_a_sweep_of_an_earlier_version_is_refused_with_the_new_name(points, tmp_path):
     document = {"common": {}, "flags": [], "axes": ["model.heads"], "points": []}
     (tmp_path / "sweep.json").write_text(json.dumps(document))
-    with pytest.raises(UserError, match=r"model.heads is model.num_heads now. .*--workdir"):
+    with refused("model.heads", "model.num_heads"):
         points("--config.model.num_heads=2,4")
 
 
@@ -211,5 +210,5 @@ def test_a_sweep_of_an_earlier_version_is_refused_with_the_new_name(points, tmp_
 )
 def test_a_damaged_definition_is_refused(points, tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(UserError, match=r"sweep.json is damaged"):
+    with refused("sweep.json"):
         points("--config.seed=0,1")

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.messages import refused
 from tests.tools.lab.conftest import wait_until
 from vit_jax.core.errors import Preempted, UserError
 
@@ -46,17 +47,17 @@ def test_stopped_and_killed_points_start_again_and_failures_wait(world):
     assert "the images are bad:\n  all of them" in str(error.value)
     assert world.starts().count(POINTS[0]) == 4
     assert [row["state"] for row in rows_of(world.folder)] == ["finished"] * 2 + ["failed"] * 2
-    with pytest.raises(UserError, match="2 of 4"):  # only shows it
+    with refused():  # only shows it
         world.sweep()
     assert world.starts().count(POINTS[1]) == 1
-    with pytest.raises(UserError, match="1 of 4"):
+    with refused():
         world.sweep(retry_failed=True)
     assert world.starts().count(POINTS[1]) == 2
 
 
 def test_without_progress_it_gives_up(world):
     world.fate(POINTS[0], "kill " * 9)
-    with pytest.raises(UserError, match="ended by SIGKILL 3 times without a newer checkpoint"):
+    with refused():
         world.sweep(max_restarts=2)
     assert world.starts().count(POINTS[0]) == 3
 
@@ -68,7 +69,7 @@ def test_each_slot_has_its_number(world):
 
 
 def test_an_unknown_metric_lists_the_known_ones(world):
-    with pytest.raises(UserError, match=r"--metric=x: .*There are: .*test/accuracy"):
+    with refused("--metric"):
         world.sweep(metric="x")
 
 
@@ -165,9 +166,7 @@ def test_every_point_is_a_job_and_is_followed(world, launcher, launches):
 
 def test_a_failed_launch_is_reported_and_repeated(world, launcher, launches, tmp_path):
     world.fate("lr-2", "nothing 1\n")
-    with pytest.raises(
-        UserError, match=r"for 1 of 4 points:\n  optim.lr=1e-3,seed=1: said by lr-2"
-    ):
+    with refused("optim.lr=1e", "seed=1"):
         world.sweep(launcher=launcher, name="lr", slots=4)
     assert (tmp_path / "launched" / "lr-2.launcher.log").read_text() == "said by lr-2\n"
     world.fate("lr-2", "train 0\n")
@@ -193,5 +192,5 @@ def test_ctrl_c_ends_only_the_following(world, launcher):
 
 
 def test_a_missing_launcher_is_refused(world, launcher):
-    with pytest.raises(UserError, match=r"--launcher: nowhere.sh cannot be started"):
+    with refused("--launcher", "nowhere.sh"):
         world.sweep(launcher="nowhere.sh", name="lr")

@@ -7,6 +7,7 @@ import pytest
 from etils import epath
 from PIL import Image
 
+from tests.messages import refused
 from tests.tools.lab.conftest import DIGITS, REPOSITORY
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax import config as configs
@@ -144,13 +145,13 @@ def test_a_task_that_is_wrong_in_itself(task, arguments, fields, said):
 
 
 def test_from_scratch_the_architecture_has_to_be_named(task):
-    with pytest.raises(UserError, match=r"--checkpoint=none: .* --config.model.name="):
+    with refused("--checkpoint", "--config.model.name"):
         tasks.check(task(config=FINETUNE))
     tasks.check(task("--config.model.name=ViT-Ti/16", config=FINETUNE))
 
 
 def test_one_config_at_a_time(task):
-    with pytest.raises(UserError, match="one config at a time"):
+    with refused():
         tasks.check(task(config=f"{DIGITS},{FINETUNE}"))
 
 
@@ -178,7 +179,7 @@ def test_the_end_of_the_split_is_held_out(task, split, number, choose, rest):
 def test_with_nothing_to_choose_nothing_is_held_out(task):
     asked = task()
     assert tasks.find_splits(asked) == Splits("train", "", "")
-    with pytest.raises(UserError, match="no split 'tset'"):
+    with refused("'tset'"):
         asked = task("--config.evals.test.split=tset")
         tasks.find_splits(asked)
 
@@ -235,7 +236,7 @@ def test_a_held_out_part_that_empties_a_class_is_refused(task, folder, tmp_path)
     images = ImageFolder(str(tmp_path / "images"), "train", where="input")
     dog = images.stored_labels().labels.tolist().index(1)
     asked = task(RATES, *arguments, held_out=41 - dog)
-    with pytest.raises(UserError, match=r"leaves 1 of 2 classes \(dog\) without an") as error:
+    with refused() as error:
         tasks.check_all(asked, None, epath.Path(tmp_path / "t"))
     if dog < 39:
         assert f"Give --held_out={40 - dog} or less" in str(error.value)
@@ -270,13 +271,13 @@ def test_everything_that_is_wrong_is_said_at_once(task, tmp_path):
 
 def test_every_value_of_every_list_is_looked_at(task, tmp_path):
     lists = ["--config.total.steps=50,5", "--config.optim.warmup_steps=6"]
-    with pytest.raises(UserError, match=r"warmup.*5"):
+    with refused():
         tasks.check_all(task(RATES, *lists), None, epath.Path(tmp_path / "t"))
 
 
 def test_data_that_are_not_there_are_found_before_anything_else(task, tmp_path):
     source = ["--config.input.source=image_folder", "--config.input.data_dir=nowhere"]
-    with pytest.raises(UserError, match="data_dir=nowhere is not a folder"):
+    with refused("data_dir"):
         tasks.check_all(task(RATES, *source), None, epath.Path(tmp_path / "t"))
 
 

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.draw import of_weights
@@ -37,16 +38,16 @@ def test_pictures_that_the_page_before_had_alone_are_removed(tmp_path):
 def test_a_page_of_something_else_is_not_replaced(tmp_path):
     (tmp_path / "index.html").write_text("<title>My site</title>")
     for use in (page.check_folder, lambda folder: write(folder, "filters")):
-        with pytest.raises(UserError, match=r"an index\.html that this command did not write"):
+        with refused("index.html"):
             use(tmp_path)
     assert files(tmp_path) == {"index.html"}
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "filters.png").mkdir()
-    with pytest.raises(UserError, match=r"--output=.* cannot be written: Is a directory"):
+    with refused("--output"):
         write(tmp_path, "filters")
-    with pytest.raises(UserError, match="cannot be written"):
+    with refused():
         page.check_folder(Path("/dev/null/x"))
 
 
@@ -139,7 +140,7 @@ def test_a_resnet_has_no_attention_and_says_so(folder):
 def test_attention_that_a_resnet_lacks_is_refused_before_images_are_read(asked):
     model = create("R1-1x1")
     none = photos.Photos((Path("missing.png"),), (None,), model.preprocess)
-    with pytest.raises(UserError, match="asks for attention, and a BiT has none"):
+    with refused():
         sections(weights.Loaded(model, "R1-1x1", None, 0), none, options(**asked), QUIET)
 
 
@@ -147,7 +148,7 @@ def test_a_model_without_a_head_has_no_classes(folder):
     found = made("ViT-Ti/8", folder, 0, **SMALL)
     assert {"filters", "positions", *ATTENTION, *FEATURES} == pictures(found)
     assert "no head" in found[3].section.said
-    with pytest.raises(UserError, match=r"--of_class=cat: .* no head"):
+    with refused("--of_class"):
         made("ViT-Ti/8", folder, 0, asked=options(of_class="cat"), **SMALL)
 
 
@@ -172,16 +173,16 @@ def test_a_class_is_known_by_any_of_its_names():
     assert class_of("Tinca tinca", model, names) == 0
     assert [class_of(asked, model, names) for asked in ("1", "2")] == [3, 2]
     for asked in ("sign", "", "4"):
-        with pytest.raises(UserError, match=f"--of_class={asked} is no class"):
+        with refused(asked):
             class_of(asked, model, names)
-    with pytest.raises(UserError, match="a number from 0 to 3"):
+    with refused():
         class_of("4", model, None)
 
 
 def test_a_name_of_several_classes_is_not_one():
     names = ("n02012849 crane", "n03126707 crane, derrick", "crane fly")
     model = SimpleNamespace(num_classes=3)
-    with pytest.raises(UserError, match="several classes: 0, n02012849 crane; 1, n03126707"):
+    with refused():
         class_of("crane", model, names)
     assert class_of("derrick", model, names) == 1
 
@@ -191,7 +192,7 @@ def test_what_is_not_finite_is_refused(folder, damaged, what):
     model = create("ViT-Ti/8", **SMALL)
     getattr(model, damaged).kernel[...] = np.nan
     found = photos.find([str(folder)], model.preprocess, None)
-    with pytest.raises(UserError, match=rf"The {what} of .*0\.png are not finite, .*4 other"):
+    with refused(what):
         sections(weights.Loaded(model, "ViT-Ti/8", None, 0), found, options(), QUIET)
 
 
