@@ -10,7 +10,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 
 # Read, not imported: the build environment has none of the dependencies.
-INIT = ROOT / "vit_jax" / "__init__.py"
+INIT = ROOT / "vit_jax" / "core" / "__init__.py"
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT.read_text(), re.MULTILINE)[1]
 
 # tensorflow-cpu, half the size, has wheels for Linux and Windows on x86-64 alone.

@@ -20,7 +20,7 @@ case ${1:-build} in
   build) "$python" -m mkdocs build --strict && say "build/site/index.html" ;;
   serve) "$python" -m mkdocs serve "${@:2}" ;;
   publish)
-    version=${2:-$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' vit_jax/__init__.py)}
+    version=${2:-$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' vit_jax/core/__init__.py)}
     "$python" -m mkdocs build --strict # mike does not ask for it
     mike deploy --update-aliases "$version" latest
     mike set-default latest

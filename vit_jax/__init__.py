@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vit_jax import namesake
+from vit_jax.core import __version__ as __version__
 from vit_jax.core import signals
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 namesake.check(Path(__file__).parent)
 signals.answer_signals()
 
-__version__ = "0.1.0"
 __all__ = ["NonFiniteError", "Preempted", "Run", "UserError", "load_config"]
 
 

@@ -1,1 +1,3 @@
 """Errors, commands, signals, files, names, logical axes. Imports nothing else of the project."""
+
+__version__ = "0.1.0"

@@ -24,41 +24,12 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.data import files
-from vit_jax.data.source import JoinedSource, SelectedSource, Source
+from vit_jax.data.source import JoinedSource, Labels, SelectedSource, Source, row_offsets
 
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # threads that wait for the disk
 
 Progress = Callable[[int, int], None]  # examples done, and their total
-
-
-class Labels(NamedTuple):
-    """Example i has the labels `labels[offsets[i]:offsets[i + 1]]`."""
-
-    offsets: np.ndarray  # int64 [n + 1], from 0, non-decreasing
-    labels: np.ndarray  # int32 [offsets[n]]
-
-    @property
-    def num_examples(self) -> int:
-        """The number of examples, n."""
-        return len(self.offsets) - 1
-
-    def examples(self) -> np.ndarray:
-        """The example of each label, int64 [offsets[n]]."""
-        return np.repeat(np.arange(self.num_examples), np.diff(self.offsets))
-
-    def slice(self, start: int, stop: int) -> Labels:
-        """The labels of examples [start, stop)."""
-        first, last = self.offsets[start], self.offsets[stop]
-        return Labels(self.offsets[start : stop + 1] - first, self.labels[first:last])
-
-    def take(self, indices: np.ndarray) -> Labels:
-        """The labels of the examples at `indices`, int64 [m], in that order."""
-        counts = np.diff(self.offsets)[indices]
-        offsets = _offsets(counts)
-        # Label j of the result is the (j - offsets[i])-th one of its example.
-        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[indices], counts)
-        return Labels(offsets, self.labels[places])
 
 
 class ByClass(NamedTuple):
@@ -71,16 +42,12 @@ class ByClass(NamedTuple):
 def collect(examples: Sequence[Sequence[int]]) -> Labels:
     """The labels of each example, one after the other."""
     flat = np.fromiter(itertools.chain.from_iterable(examples), np.int32)
-    return Labels(_offsets(np.fromiter(map(len, examples), np.int64, len(examples))), flat)
+    return Labels(row_offsets(np.fromiter(map(len, examples), np.int64, len(examples))), flat)
 
 
 def single(labels: Sequence[int] | np.ndarray) -> Labels:
     """Labels of examples that have one label each."""
     return Labels(np.arange(len(labels) + 1), np.asarray(labels, np.int32))
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]) -> ByClass:
@@ -101,7 +68,7 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
     twice[1:] = (classes[1:] == classes[:-1]) & (examples[1:] == examples[:-1])
     classes, examples = classes[~twice], examples[~twice]
     kind = np.int32 if labels.num_examples < 2**31 else np.int64
-    return ByClass(_offsets(np.bincount(classes, minlength=num_classes)), examples.astype(kind))
+    return ByClass(row_offsets(np.bincount(classes, minlength=num_classes)), examples.astype(kind))
 
 
 def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:
@@ -154,7 +121,7 @@ def _scan(source: Source, progress: Progress) -> Labels:
 def _joined(parts: Sequence[Labels]) -> Labels:
     """Those of all parts, one behind the other."""
     counts = np.concatenate([np.diff(part.offsets) for part in parts])
-    return Labels(_offsets(counts), np.concatenate([part.labels for part in parts]))
+    return Labels(row_offsets(counts), np.concatenate([part.labels for part in parts]))
 
 
 def file_name(split: str) -> str:

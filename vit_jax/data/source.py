@@ -5,8 +5,9 @@ from __future__ import annotations
 import abc
 import hashlib
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,11 +15,41 @@ from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import ALL, Slice
 
-if TYPE_CHECKING:
-    from vit_jax.data.label_index import Labels
-import threading
-
 NO_LABEL = -1  # pads an example's labels
+
+
+class Labels(NamedTuple):
+    """Example i has the labels `labels[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: np.ndarray  # int64 [n + 1], from 0, non-decreasing
+    labels: np.ndarray  # int32 [offsets[n]]
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples, n."""
+        return len(self.offsets) - 1
+
+    def examples(self) -> np.ndarray:
+        """The example of each label, int64 [offsets[n]]."""
+        return np.repeat(np.arange(self.num_examples), np.diff(self.offsets))
+
+    def slice(self, start: int, stop: int) -> Labels:
+        """The labels of examples [start, stop)."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Labels(self.offsets[start : stop + 1] - first, self.labels[first:last])
+
+    def take(self, indices: np.ndarray) -> Labels:
+        """The labels of the examples at `indices`, int64 [m], in that order."""
+        counts = np.diff(self.offsets)[indices]
+        offsets = row_offsets(counts)
+        # Label j of the result is the (j - offsets[i])-th one of its example.
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[indices], counts)
+        return Labels(offsets, self.labels[places])
+
+
+def row_offsets(counts: np.ndarray) -> np.ndarray:
+    """[n] sizes of rows -> int64 [n + 1]: where each begins, and the last ends."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 class Example(NamedTuple):

@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-import vit_jax
 from vit_jax.config import RunConfig
-from vit_jax.core import cloud, pytrees
+from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources import image_folder
@@ -227,7 +226,7 @@ def _written_by(
     """For people, and for the message about other data."""
     c = ready.config.evals[UNLABELLED]
     return {
-        "vit_jax": vit_jax.__version__,
+        "vit_jax": __version__,
         "weights": {
             "path": str(checkpoint),
             "model": ready.loaded.name,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import vit_jax
+from vit_jax.core import __version__
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, entry_points
 from vit_jax.parallel.chips import peak_flops
@@ -73,7 +73,7 @@ def total_peak_flops(mesh: Mesh, peak_tflops: float | None) -> float | None:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Versions of this project, of Python, and of those packages that are installed."""
-    installed = {"vit_jax": vit_jax.__version__, "python": sys.version.split()[0]}
+    installed = {"vit_jax": __version__, "python": sys.version.split()[0]}
     for package in packages:
         try:
             installed[package] = importlib.metadata.version(package)
@@ -86,7 +86,7 @@ def _commit() -> str | None:
     """The commit of the clone that this code runs from, "+" if changed; None without a clone."""
     if config_file.in_wheel():  # a clone that it is installed into is another's
         return None
-    where = Path(vit_jax.__file__).parent
+    where = Path(__file__).parent
     try:
         commit = _git(where, "rev-parse", "HEAD")
         return commit + ("+" if _git(where, "status", "--porcelain", "-uno") else "")

@@ -12,11 +12,11 @@ from typing import Any
 
 import ml_collections
 
-import vit_jax
 from vit_jax.core import errors
 
 CONFIGS, CARDS = "configs", "cards"
 _IN_WHEEL = "_shipped"
+_PACKAGE = Path(__file__).parents[2]
 
 
 def read(path: str) -> Mapping[str, Any]:
@@ -84,13 +84,12 @@ def _missing(file: Path) -> str:
 
 def in_wheel() -> bool:
     """Whether this is a wheel's installation; otherwise it is a clone."""
-    return (Path(vit_jax.__file__).parent / _IN_WHEEL).is_dir()
+    return (_PACKAGE / _IN_WHEEL).is_dir()
 
 
 def folder(name: str) -> Path:
     """The folder of CONFIGS or CARDS."""
-    package = Path(vit_jax.__file__).parent
-    return (package / _IN_WHEEL if in_wheel() else package.parent) / name
+    return (_PACKAGE / _IN_WHEEL if in_wheel() else _PACKAGE.parent) / name
 
 
 def config_names() -> list[str]:

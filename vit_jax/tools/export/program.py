@@ -13,8 +13,7 @@ import numpy as np
 from flax import nnx
 from jax import export as jax_export
 
-import vit_jax
-from vit_jax.core import pytrees
+from vit_jax.core import __version__, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.layers.kernels import choice
@@ -31,7 +30,7 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "num_classes": model.num_classes,
         "class_names": loaded.class_names,
         "preprocess": dataclasses.asdict(model.preprocess),
-        "made_with": {"vit_jax": vit_jax.__version__, "jax": jax.__version__},
+        "made_with": {"vit_jax": __version__, "jax": jax.__version__},
     }
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +19,6 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.tools.prepare.duplicates import MOST_BITS, NEAR_BITS
-
-if TYPE_CHECKING:
-    from vit_jax.tools.prepare.entries import Reading
 
 MOST_CLASSES = 4_000_000  # their names are held in memory, and their counts in the report
 IMAGES_PER_PART = 1000  # in folders
@@ -144,7 +141,7 @@ class Part:
     files: tuple[str, ...] = ()  # names below the folder `path`, for a part of a folder
     split: str | None = None  # of its images; None: assigned by their order
     labels: Labels | Mapping[str, Labels] = ()  # of all its images, or of each by its name
-    reading: Reading | None = None  # how entries of lists and samples state their labels
+    reading: Any = None  # an entries.Reading: how entries of lists and samples state their labels
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ import filelock
 import google_crc32c
 import urllib3
 
-import vit_jax
+from vit_jax.core import __version__
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, parse_json, write_text
 from vit_jax.core.screen import Screen, format_bytes
@@ -204,7 +204,7 @@ def _attempt(
     url: str, part: "_Part", name: str, etag: str | None, account: dict[str, str]
 ) -> dict[str, Any] | None:
     headers = {
-        "User-Agent": f"vit_jax/{vit_jax.__version__}",
+        "User-Agent": f"vit_jax/{__version__}",
         "Accept-Encoding": "identity",  # the stored bytes, of which the checksums are
         **account,
         **part.headers(etag),
