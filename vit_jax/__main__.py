@@ -10,7 +10,7 @@ from vit_jax import namesake
 from vit_jax.core import signals
 
 try:
-    from vit_jax.core import __version__
+    from vit_jax import __version__
 except ImportError:  # their __init__.py lies over ours
     raise SystemExit(f"error: {namesake.MIXED}") from None
 
