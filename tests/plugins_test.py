@@ -1,7 +1,9 @@
 """Parts of another package, found by its entry points; nothing is installed but its files."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from etils import epath
@@ -161,3 +163,9 @@ def test_one_message_that_names_the_distribution(installed):
         evaluations.check_evals(configs.resolve(values))
     with refused("'op'"):
         plugins.add("op", "mine", abs)
+
+
+def test_the_page_has_the_groups():
+    page = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
+    rows = re.findall(r"^\| `(vit_jax\..+?)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(f"{entry_points.PREFIX}{group}" for group in entry_points.GROUPS)
