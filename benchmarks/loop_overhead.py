@@ -30,6 +30,7 @@ from vit_jax import train
 from vit_jax.core import command
 from vit_jax.learning.feed import BadImages
 from vit_jax.run import session
+from vit_jax.run.build import Run
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
 _LOG_EVERY_STEPS = flags.DEFINE_integer("log_every_steps", 50, "log.every_steps of the run.")
@@ -79,7 +80,7 @@ def main(_: list[str]) -> None:
     with (
         tempfile.TemporaryDirectory() as workdir,
         mock.patch.object(session, "lower_update", lower_nothing),
-        mock.patch.object(session.build, "train_feed", lambda *_, **__: ReadyFeed()),
+        mock.patch.object(Run, "feed", lambda *_, **__: ReadyFeed()),
     ):
         train.train(config, Path(workdir))
     micros = [1e6 * (after - before) for before, after in pairwise(moments)]
