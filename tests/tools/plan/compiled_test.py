@@ -2,6 +2,7 @@ import json
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from tests.xla_flags import xla_flags
@@ -45,6 +46,25 @@ def figures(monkeypatch, tmp_path):
     file = tmp_path / "vit_jax" / "plans" / "key.json"
     ask = lambda anew=False: compiled.cached_figures(None, "v5e:2x2", anew=anew)
     return types.SimpleNamespace(ask=ask, compilations=compilations, file=file)
+
+
+class OnGpu:
+    """A compiled step of a GPU, of one kernel, for which XLA's cost analysis is not asked."""
+
+    def as_text(self):
+        return "ENTRY %main (a: f32[4]) -> f32[4] {\n}\n"
+
+    def memory_analysis(self):
+        sizes = dict.fromkeys(("argument", "temp", "output", "alias"), 1)
+        return types.SimpleNamespace(**{f"{k}_size_in_bytes": v for k, v in sizes.items()})
+
+
+def test_figures_of_gpus_are_of_their_kernels(monkeypatch):
+    monkeypatch.setattr(compiled, "compile_", lambda step: OnGpu())
+    device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100 80GB HBM3")
+    mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": 1})
+    found = compiled.read_figures(compiled.LoweredStep(None, mesh, 1.0))
+    assert (found.accessed_bytes, found.kernels, found.peak_bytes) == (0, 0, 2)
 
 
 def test_is_compiled_once(figures):

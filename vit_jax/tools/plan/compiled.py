@@ -143,12 +143,13 @@ def read_figures(lowered: LoweredStep) -> Figures:
         peak_bytes=peak_bytes(compiled.memory_analysis()),
         sent=dict(sent_bytes(hlo, lowered.mesh.shape)),
         cycles=mega_cycles(hlo) * 1e6,
-        accessed_bytes=None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed"),
+        accessed_bytes=None,
         compile_secs=secs,
     )
     device = lowered.mesh.devices.flat[0]
     if device.platform != "gpu":
-        return figures
+        accessed = None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed")
+        return figures._replace(accessed_bytes=accessed)
     gpu_kernels = kernels(hlo)
     return figures._replace(
         accessed_bytes=sum(k.runs * k.nbytes for k in gpu_kernels),
