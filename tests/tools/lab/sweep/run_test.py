@@ -6,12 +6,15 @@ import signal
 import subprocess
 import threading
 import time
+import types
 
 import pytest
+from etils import epath
 
 from tests.messages import refused
 from tests.tools.lab.conftest import wait_until
 from vit_jax.core.errors import Preempted, UserError
+from vit_jax.tools.lab.sweep import run
 
 POINTS = [f"optim.lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
 
@@ -194,3 +197,17 @@ def test_ctrl_c_ends_only_the_following(world, launcher):
 def test_a_missing_launcher_is_refused(world, launcher):
     with refused("--launcher", "nowhere.sh"):
         world.sweep(launcher="nowhere.sh", name="lr")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_remote_folder_needs_a_launcher_also_where_a_dry_run_checks_all(dry_run, monkeypatch):
+    flags = types.SimpleNamespace(dry_run=dry_run, json=False, launcher=None)
+    monkeypatch.setattr(run, "FLAGS", flags)
+    begun = []
+    ways = (lambda: begun.append("run")), (lambda: begun.append("show"))
+    with refused("--workdir=gs://bucket/runs"):
+        run.run_or_show(epath.Path("gs://bucket/runs"), *ways)
+    assert not begun
+    flags.launcher = "scripts/slurm.sh"
+    run.run_or_show(epath.Path("gs://bucket/runs"), *ways)
+    assert begun == ["show" if dry_run else "run"]

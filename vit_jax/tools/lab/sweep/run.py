@@ -197,18 +197,23 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
     if FLAGS.launcher is not None:
         launcher_words(FLAGS.launcher)  # before a folder is made
     folder = epath.Path(FLAGS.workdir).expanduser()
-    if cloud.is_remote(folder) and FLAGS.launcher is None and not FLAGS.dry_run:
-        raise UserError(
-            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
-            "and locks can be. Jobs (--launcher) need none."
-        )
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
     return folder, SweepOptions(name, **shared)
 
 
+def check_place(folder: epath.Path) -> None:
+    """UserError if trainings of this machine would be in a folder that is not on it."""
+    if cloud.is_remote(folder) and FLAGS.launcher is None:
+        raise UserError(
+            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
+            "and locks can be. Jobs (--launcher) need none."
+        )
+
+
 def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[], None]) -> None:
     """Runs, or with --dry_run shows the commands; --json prints results.json, nothing else."""
+    check_place(folder)  # also where it would only show them: it says whether all is right
     failed = None
     with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
         if FLAGS.dry_run:
@@ -234,6 +239,7 @@ def main(arguments: list[str]) -> None:
     if FLAGS.dry_run:
         dry_run(folder, requested, options)
     else:
+        check_place(folder)
         sweep(folder, requested, options)
 
 
