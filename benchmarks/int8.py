@@ -103,7 +103,7 @@ def main(_: list[str]) -> None:
             ),
             "largest_difference": round(float(np.abs(logits - together["float32"]).max()), 5),
         }
-        code = "vit_jax/models vit_jax/models/layers vit_jax/tools/export"
+        code = "vit_jax/models vit_jax/tools/export"
         rows.record("int8", code, "jax flax numpy onnxruntime", row, keep=FLAGS.record)
 
 

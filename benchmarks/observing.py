@@ -60,7 +60,7 @@ def main(_: list[str]) -> None:
         "cpu_seconds": round(time.process_time() - cpu_began, 1),
         "load_average": round(os.getloadavg()[0], 1),
     }
-    rows.record("observing", "vit_jax/models vit_jax/models/layers vit_jax/probes", "jax", row)
+    rows.record("observing", "vit_jax/models vit_jax/probes", "jax", row)
 
 
 def images(number: int, size: int) -> Iterator[np.ndarray]:

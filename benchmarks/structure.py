@@ -26,7 +26,7 @@ FEATURES = {
     "LoRA": r"\blora|adapter",
     "distillation": r"distil|teacher",
     "early stopping": r"early.?stop",
-    "confusion matrix": r"confusion",
+    "confusion matrix": r"confus(ion|ed)",
 }
 # What uses the core; before they stood below tools/, these were the same code.
 TOOLS = (

@@ -340,7 +340,7 @@ def merged(
 ) -> jax.Array:
     """kernel + scale * a b, which computes what the kernel does with this adapter.
 
-    The shapes are those of nn.linear.Linear; `stacked`: whether they have a leading layer axis.
+    The shapes are those of layers.linear.Linear; `stacked`: whether they have a leading layer axis.
     """
     product: Any = functools.partial(jnp.tensordot, axes=1, precision="highest")
     if a.ndim + b.ndim - kernel.ndim - 2 > stacked:  # projections side by side, [*in, n, H, K]

@@ -283,14 +283,6 @@ def squeeze(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     return graph.reshape(x, tuple(x.shape[i] for i in kept))
 
 
-def expand_dims(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """With axes of 1 more."""
-    sizes = iter(x.shape)
-    rank = len(x.shape) + len(params["dimensions"])
-    shape = tuple(1 if i in params["dimensions"] else next(sizes) for i in range(rank))
-    return graph.reshape(x, shape)
-
-
 def reduce(operator: str) -> Translation:
     """Over some axes, which the result lacks."""
 

@@ -92,7 +92,7 @@ def _cudnn_refuses(a: Attention) -> str | None:
 
 
 def _is_nvidia(target: Target) -> bool:
-    """Whether it is a GPU that cuDNN serves; absent ones are (plan/gpu.py)."""
+    """Whether it is a GPU that cuDNN serves; absent ones are (tools/plan/topology.py)."""
     if target.platform not in ("gpu", "cuda"):
         return False
     if jax.default_backend() != "gpu":
