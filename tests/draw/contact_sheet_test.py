@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from PIL import ImageFont
 
 from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
@@ -37,3 +38,12 @@ def test_nothing_is_drawn_outside_of_the_sheet():
 def test_a_cross_shows_on_the_image():
     plain, crossed = (contact_sheet.draw([], cells(1, crossed=c)) for c in (False, True))
     assert np.asarray(plain).tolist() != np.asarray(crossed).tolist()
+
+
+def test_long_texts_are_cut_and_their_endings_stay():
+    font = ImageFont.load_default(14)
+    cut = contact_sheet.cut("Vulpes macrotis, the kit fox", font, 100, ": 0.700")
+    assert cut.startswith("Vulpes")
+    assert cut.endswith("…: 0.700")
+    assert font.getlength(cut) <= 100
+    assert contact_sheet.cut("fox", font, 100, ": 0.700") == "fox: 0.700"

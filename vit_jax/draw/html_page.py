@@ -32,7 +32,7 @@ class Picture(NamedTuple):
       title: what it shows, in a few words.
       note: how to read it, in a sentence or two.
       data: the file's bytes.
-      ending: of the file: png, gif or webp.
+      ending: of the file: png or webp.
       wide: whether it takes the page's whole width.
     """
 
@@ -91,7 +91,7 @@ def render(template: str, *, title: str, subtitle: str, **content: object) -> st
 
 
 def image_url(data: bytes, ending: str) -> str:
-    """The bytes of an image file as a data: URL; ending: png, gif, jpeg or webp."""
+    """The bytes of an image file as a data: URL; ending: png, jpeg or webp."""
     return f"data:image/{ending};base64,{base64.b64encode(data).decode()}"
 
 
