@@ -85,9 +85,8 @@ def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
     parts = []
     if source.is_dir():
         names = sorted(path.name for path in source.iterdir())
-        tar_names = list(filter(_TAR_NAME.fullmatch, names))
-        parts = [Part(name, "tar", str(source / name)) for name in tar_names]
-        passed_over.pass_over(name for name in names if name not in tar_names)
+        parts = [Part(n, "tar", str(source / n)) for n in names if _TAR_NAME.fullmatch(n)]
+        passed_over.pass_over(n for n in names if not _TAR_NAME.fullmatch(n))
     elif source.is_file():
         with tars.Archive(Part(source.name, "tar", str(source))) as archive:
             for info, fault in archive.files():
