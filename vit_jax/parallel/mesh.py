@@ -178,8 +178,6 @@ def use_cores_as_devices(weights_bytes: int) -> None:
     Fewer where a copy of the weights on each would fill the memory. Where JAX is told how many, by
     XLA_FLAGS or its own settings, that holds.
     """
-    import jax
-
     told = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
     if told or HOST_DEVICES_FLAG in os.environ.get("XLA_FLAGS", ""):
         return
