@@ -56,7 +56,7 @@ def test_names(timm, tmp_path):  # noqa: F811
             "gelu": GELUS[spec.gelu],
             "pool": POOLS[spec.pool],
             "image_size": ours.preprocess.image_size,
-            "pads": ours.pads_class_position,
+            "pads": ours.match.pads_class_position,
         }
         if here != theirs or ours.assumed:
             wrong[name] = (here, theirs, ours.assumed)
