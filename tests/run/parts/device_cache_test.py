@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from contextlib import nullcontext
@@ -178,6 +179,23 @@ def test_what_was_decoded_is_used_until_a_file_changes(first_batch, folder, tmp_
     os.utime(image, (1, 1))
     after, _ = first_batch("input.batch_size=20")
     assert sorted(after["image"].max(axis=(1, 2, 3))) == [*range(1, 20), 200]
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["a file in the way", "a full disk"])
+def test_nothing_is_kept_where_it_cannot_be_written(first_batch, tmp_path, monkeypatch, is_full):
+    expected, _ = first_batch("input.cache=none")
+
+    def full(file, **arrays):
+        file.write(b"a part of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if is_full:
+        monkeypatch.setattr(np, "savez", full)
+    else:
+        (tmp_path / "cache").write_text("a file")
+    found, _ = first_batch()
+    np.testing.assert_array_equal(found["image"], expected["image"])
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_sets_of_other_labels_are_other_sets(tiny_run):
