@@ -1,5 +1,6 @@
 """Parts of another package, found by its entry points; nothing is installed but its files."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -13,6 +14,8 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import plugins
 from vit_jax.core.schema import entry_points
+from vit_jax.core.schema.fields import field
+from vit_jax.learning.method import Method
 from vit_jax.run.parts import evaluations
 from vit_jax.train import train
 
@@ -163,6 +166,32 @@ def test_one_message_that_names_the_distribution(installed):
         evaluations.check_evals(configs.resolve(values))
     with refused("'op'"):
         plugins.add("op", "mine", abs)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoLoss(Method):
+    kind: str = field("no_loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class OldLoss(Method):
+    kind: str = field("old_loss")
+
+    def learn(self, model, inputs, key, others): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class NoEvaluator(configs.EvalConfig):
+    def numbers(self):
+        return ("mean",)
+
+
+@pytest.mark.parametrize(("group", "part"), [("methods", NoLoss), ("evaluators", NoEvaluator)])
+def test_what_a_base_class_leaves_open_has_to_be_given(monkeypatch, group, part):
+    monkeypatch.setattr(entry_points, "_added", {})
+    with refused():
+        plugins.add(group, "theirs", part)
+    plugins.add("methods", "old_loss", OldLoss)
 
 
 def test_the_page_has_the_groups():

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch, Objective
@@ -96,6 +97,7 @@ class EvalConfig:
         None, "a file of labels, several for each image: [ReaL's](evaluate.md#variants-of-imagenet)"
     )
 
+    @left_open
     def numbers(self) -> Sequence[str]:
         """The names of the numbers that its evaluator returns."""
         raise NotImplementedError
@@ -110,6 +112,7 @@ class EvalConfig:
         """The evaluator; that of a plug-in is made from less."""
         return self.evaluator(inputs.read, inputs.objective)
 
+    @left_open
     def evaluator(self, read: Callable[..., Any], objective: Objective) -> Evaluator:
         """The evaluator, from `read` and `objective` of EvalInputs alone."""
         raise NotImplementedError

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, constrain
+from vit_jax.core.schema.entry_points import left_open
+from vit_jax.core.schema.fields import field
 from vit_jax.parallel.products import Products, count
 from vit_jax.weights import LazyModel
 
@@ -138,7 +140,7 @@ class Method:
       reads_views: whether it learns from `StepInputs.views`.
     """
 
-    kind: str = ""
+    kind: str = field("")
     uses_labels: ClassVar[bool] = False
     reads_views: ClassVar[bool] = False
 
@@ -159,6 +161,7 @@ class Method:
     def averaging(self, progress: Any) -> Any:
         """The EMA's decay by `StepContext.progress`; None: as optim.ema_decay says."""
 
+    @left_open
     def loss(self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext) -> Any:
         """Computes a LossOutput by one forward pass. `key`: for all that is random in it."""
         return self.learn(model, inputs, key, context)  # type: ignore[attr-defined]  # its old name

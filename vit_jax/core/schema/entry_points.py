@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core import errors
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "vit_jax."
 
@@ -23,12 +25,29 @@ class _Rule(NamedTuple):
     holds: Callable[[Any], bool]
 
 
+def left_open(method: F) -> F:
+    """Marks a method of a base class that a part has to give itself."""
+    method.left_open = True  # type: ignore[attr-defined]
+    return method
+
+
+def _gives(part: Any, name: str) -> bool:
+    method = getattr(part, name, None)
+    return callable(method) and not getattr(method, "left_open", False)
+
+
 def _is_dataclass_with(*names: str) -> Callable[[Any], bool]:
     def holds(x: Any) -> bool:
         is_class = isinstance(x, type) and dataclasses.is_dataclass(x)
-        return is_class and all(callable(getattr(x, name, None)) for name in names)
+        return is_class and all(_gives(x, name) for name in names)
 
     return holds
+
+
+def _is_method(x: Any) -> bool:
+    # Where `Method` has `loss`, `learn`, its old name, is taken as well.
+    name = "learn" if hasattr(x, "loss") and not _gives(x, "loss") else "loss"
+    return _is_dataclass_with("check", "extend", "averaging", name)(x)
 
 
 GROUPS: dict[str, _Rule] = {
@@ -44,7 +63,7 @@ GROUPS: dict[str, _Rule] = {
     ),
     "methods": _Rule(
         "a dataclass with what vit_jax.learning.method.Method asks for",
-        _is_dataclass_with("check", "extend", "averaging", "loss"),
+        _is_method,
     ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }
