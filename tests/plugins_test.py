@@ -13,7 +13,7 @@ from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import plugins
-from vit_jax.core.schema import entry_points
+from vit_jax.core.schema import entry_points, renamed
 from vit_jax.core.schema.fields import field
 from vit_jax.learning.method import Method
 from vit_jax.run.parts import evaluations
@@ -182,8 +182,16 @@ class OldLoss(Method):
 
 @dataclasses.dataclass(frozen=True)
 class NoEvaluator(configs.EvalConfig):
+    per_class: dict[str, float] = dataclasses.field(default_factory=dict)
+    shots: tuple[int, ...] = field((1,))
+
     def numbers(self):
         return ("mean",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole(NoEvaluator):
+    def evaluator(self, read, objective): ...
 
 
 @pytest.mark.parametrize(("group", "part"), [("methods", NoLoss), ("evaluators", NoEvaluator)])
@@ -192,6 +200,23 @@ def test_what_a_base_class_leaves_open_has_to_be_given(monkeypatch, group, part)
     with refused():
         plugins.add(group, "theirs", part)
     plugins.add("methods", "old_loss", OldLoss)
+
+
+def test_an_evaluation_may_map_names_to_numbers(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("evaluators", "whole", Whole)
+    config = configs.resolve({"evals": {"own": {"kind": "whole", "per_class": {"cat": 2.0}}}})
+    assert config.evals["own"].per_class == {"cat": 2.0}
+
+
+def test_an_earlier_evaluation_keeps_the_fields_that_are_its_own(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("evaluators", "whole", Whole)
+    earlier = {"evals": {"own": {"kind": "whole", "shots": (5,), "pictures": 8, "l2": 1024.0}}}
+    now = configs.resolve(renamed.fields(earlier)).evals["own"]
+    assert now.shots == (5,) and not hasattr(now, "l2")
+    gone = {"evals": {"own": {"kind": "uninstalled", "shots": (5,)}}}
+    assert "shots" not in renamed.fields(gone)["evals"]["own"]
 
 
 def test_the_page_has_the_groups():

@@ -127,7 +127,8 @@ def check_all_bounds(section: Any, where: str) -> None:
         name, value = f"{where}.{f.name}", getattr(section, f.name)
         if isinstance(value, Mapping):
             for key, each in value.items():
-                check_all_bounds(each, f"{name}.{key}")
+                if dataclasses.is_dataclass(each):  # a plug-in's field may map names to numbers
+                    check_all_bounds(each, f"{name}.{key}")
         elif dataclasses.is_dataclass(value):
             check_all_bounds(value, name)
         elif "declared" in f.metadata:

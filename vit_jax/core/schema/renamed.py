@@ -3,8 +3,13 @@
 They are accepted in files of earlier versions, and refused in what users write today.
 """
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
 
 FIELDS = {  # config fields, "section.field"; "model" also applies to checkpoints
     "loss.whole_labels": "loss.binarize_targets",
@@ -42,9 +47,12 @@ def _of_kind(values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     kind = values.get("kind", "classification")
-    if kind not in EVAL_FIELDS:  # that of a plug-in
-        return values
     others = {name for other, names in EVAL_FIELDS.items() if other != kind for name in names}
+    if kind not in EVAL_FIELDS:  # that of a plug-in, which may have such a field of its own
+        cls = None
+        with contextlib.suppress(UserError):  # for one that cannot be imported any more
+            cls = entry_points.find("evaluators", kind)
+        others -= {field.name for field in dataclasses.fields(cls)} if cls else set()
     return {name: value for name, value in values.items() if name not in others}
 
 
