@@ -182,6 +182,18 @@ def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagen
     assert first != file()
 
 
+def test_files_are_not_looked_at_where_no_features_are_kept(of_imagenet, monkeypatch):
+    monkeypatch.setattr(evaluations, "_cache", lambda *_, **__: pytest.fail("not for accuracies"))
+    mesh = inputs.mesh(of_imagenet.mesh)
+    data = eval_data.eval_data("val", of_imagenet, ModelClasses(2, None), mesh, (8, 8))
+    graph = nnx.graphdef(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    made = evaluations.evals(
+        of_imagenet, {"val": data}, graph, mesh, SimpleNamespace(), total_steps=1,
+        keep_features=True,
+    )  # fmt: skip
+    assert list(made.by_name) == ["val"]
+
+
 def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
     for name in ("alarm_clock", "air_freshener"):
         (tmp_path / "data" / name).mkdir(parents=True)

@@ -61,7 +61,8 @@ def evals(
             num_classes=of.source.num_classes,
             columns=columns,
             images=functools.partial(_shown, name, config, of, objective),
-            caches=(cache(of.train) if of.train else None, cache(of)),
+            # Without a split to learn from nothing is kept: the files' times need not be read.
+            caches=(cache(of.train), cache(of)) if of.train else (None, None),
             keep=None if scores is None else functools.partial(scores.__setitem__, name),
         )
         made[name] = (c.make(inputs), Cadence(c.every_steps, total_steps))
