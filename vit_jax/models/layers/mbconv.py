@@ -204,6 +204,12 @@ class MBConvSpec(StackSpec):
 class BatchNorm(nnx.Module):
     """Normalisation of each channel to mean 0 and variance 1, then a learned scale and bias.
 
+    The running mean and variance (arXiv 1502.03167) are among the model's parameters, so that
+    checkpoints, averages, evaluations and formats of weights have them as all others; no optimizer
+    sees them (core/pytrees.py). What the backward pass gives in place of their gradient is what a
+    step subtracts from them: nothing is changed in place, and scans and rematerialisation need
+    nothing of their own.
+
     In training by the moments of the whole batch, over all devices, where nothing is frozen
     (`frozen_statistics`); in evaluation by the running ones. The variance is the batch's own,
     divided by the number of values, in both: PyTorch divides the running one by one less.
