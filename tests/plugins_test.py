@@ -148,6 +148,12 @@ def test_parts_of_a_package_train_and_resume(installed, tmp_path):
     assert runs[-1]["versions"]["theirs"] == "1.2"
 
 
+def test_the_page_names_every_group():
+    page = Path(__file__).parents[1] / "docs" / "plugins.md"
+    named = re.findall(r"^\| `(vit_jax\.\w[\w.]*)` \|", page.read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(entry_points.PREFIX + group for group in entry_points.GROUPS)
+
+
 def test_one_message_that_names_the_distribution(installed):
     install(installed, "other", {"ops": "invert = theirs:invert"})
     with refused("'invert'"):
