@@ -40,7 +40,7 @@ def train(
     peers: Peers | None = None,
     loggers: Sequence[Logger] = (),
 ) -> TrainState:
-    """Trains to the end of the durations, resuming from workdir; step k means: after k updates.
+    """Trains to the run's last step, resuming from workdir; step k means: after k updates.
 
     As soon as bool(stop) is true the state is saved, and training ends. `peers` are the processes
     that call this together, each on its own host; default: this one alone. The `loggers` get the
@@ -85,7 +85,7 @@ _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 
 def main(_: list[str]) -> None:
-    """The command."""
+    """Trains, or only checks, as the flags say."""
     with exit_immediately_on_signal(_NOT_BEGUN):
         config = configs.load(FLAGS.config, FLAGS.config_override)
         if config.deterministic:

@@ -1,6 +1,7 @@
-"""What is open while a run runs: closed in reverse order, whatever ends the run.
+"""The steps of a training loop, and what is open meanwhile: the lock, the log, the feed.
 
-train.py says in what order things happen; here is what each of them does.
+train.py says in what order things happen; here is what each of them does. Whatever ends the run,
+what was opened is closed in reverse order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from vit_jax.store.workdir_lock import lock
 
 
 class Due(enum.Flag):
-    """What follows a step."""
+    """The events that are due after a step."""
 
     LOG = enum.auto()
     EVAL = enum.auto()
@@ -48,10 +49,13 @@ class Due(enum.Flag):
 class Session:
     """A run that has its work directory to itself, from entering this context on.
 
+    Its methods are called in the order in which they stand here. Layers are stacked and unstacked
+    only where `StateLayout.unstacked_steps` is true, on some TPUs: elsewhere a state has one form.
+
     Attributes, from `begin` on:
       feed: gives the batch of each step.
       clock: measures the speed, but for what happens while it is paused.
-      last_step: of the run, unless it has `ended` before.
+      last_step: number of the run's last step; it may have `ended` before.
     """
 
     def __init__(
@@ -92,8 +96,8 @@ class Session:
     # The start.
 
     def restore_checkpoint(self) -> TrainState | None:
-        """Reads a teacher's parameters, and the newest valid state, if there are any."""
-        self._fixed = self._run.step.layout.read_fixed()
+        """The newest valid state, or None; reads a teacher's parameters too, if there is one."""
+        self._fixed = self._run.step.layout.read_fixed()  # the teacher's, in no checkpoint
         store = outputs.store(self._run.config, self._run.workdir)
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
@@ -104,9 +108,10 @@ class Session:
         return initial_state(self._run.config, step.layout, step.model.info, self._screen)
 
     def begin(self, state: TrainState) -> int:
-        """Opens the log and the feed at this state, and compiles the step; returns its number.
+        """Prepares the loop from this state on; returns the number of its step.
 
-        Before, evaluations are run that were missed when the run was stopped during the last ones.
+        Opens the log and the feed, runs the evaluations that were missed if the run was stopped
+        during the last ones, and compiles the update, unless no step is left.
         """
         run, config, start = self._run, self._run.config, int(state.step)
         layout, durations = run.step.layout, run.step.durations
@@ -141,7 +146,7 @@ class Session:
     # The steps.
 
     def update(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        """Begins update number `step`, and returns what it will give."""
+        """Begins update number `step`; returns arrays that the devices still compute."""
         durations = self._run.step.durations
         if durations.histograms(step):
             state = self._write_distributions(step, state, batch)
@@ -157,27 +162,27 @@ class Session:
         self._updates.finish()  # else the clock would take the devices' work for a pause
         with self.clock.paused():
             state = self._run.step.layout.stack_layers(state)
-            found = self._distributions(state, batch, *self._fixed)
-            self._log.write_distributions(step, fetch(found))
+            distributions = self._distributions(state, batch, *self._fixed)
+            self._log.write_distributions(step, fetch(distributions))
         return state
 
     def due(self, step: int) -> Due:
-        """What is due after this step."""
+        """The events that are due after this step; false if there are none."""
         durations, due = self._run.step.durations, Due(0)
-        for what, is_due in (
+        for event, is_due in (
             (Due.LOG, durations.log(step)),
             (Due.EVAL, self._run.evals.due(step)),
             (Due.SAVE, durations.save(step)),
             (Due.STOP, bool(self._stop)),
         ):
-            due |= what if is_due else Due(0)
+            due |= event if is_due else Due(0)
         return due
 
     def read(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
-        """Waits for the step's numbers, and returns those for the log.
+        """Waits for the step's scalars, and returns the numbers to log.
 
-        Only here and for histograms are the devices waited for, apart from steps that are more than
-        two behind.
+        Steps that are not due wait for the devices only if more than `updates.IN_FLIGHT` are
+        unfinished, or for histograms.
 
         Raises:
           NonFiniteError: a loss or gradient was not finite.
@@ -194,14 +199,15 @@ class Session:
         return row
 
     def checkpoint_form(self, state: TrainState, due: Due) -> TrainState:
-        """Stacks the state's layers, as they are evaluated and saved, if that is due."""
+        """The state for evaluations and saves: its layers stacked, if more than LOG is due."""
         return state if due == Due.LOG else self._run.step.layout.stack_layers(state)
 
     def evaluate(self, step: int, state: TrainState, due: Due) -> dict[str, float]:
-        """The results of the evaluations that are due.
+        """The results of the evaluations that are due; after it, `ended` is known.
 
-        UserError for bad data of an evaluation, which are no reason to lose the training: its state
-        is saved before, unless there are other processes, which would not come to save.
+        Raises:
+          UserError: the data of an evaluation are bad. That is no reason to lose the training: the
+            state is saved before, unless there are other processes, which would not come to save.
         """
         results: dict[str, float] = {}
         try:
@@ -234,7 +240,11 @@ class Session:
         return self._stopping or self._early.stopped is not None
 
     def finish(self, state: TrainState) -> TrainState:
-        """Waits for the last save, and says what the run has given. Preempted if it was stopped."""
+        """Waits for the last save, and announces the results; returns the state, layers stacked.
+
+        Raises:
+          Preempted: the run was stopped.
+        """
         run, step = self._run, int(state.step)
         self._checkpoints.wait()
         if self._stopping:
@@ -249,21 +259,24 @@ class Session:
     # Evaluations.
 
     def _evaluate(self, step: int, weights: Any, done: Collection[str] = ()) -> dict[str, float]:
-        """The results of those that are due, but for `done`; of all, if the run ends by them."""
+        """The results of the evaluations that are due, without those in `done`.
+
+        If by these results the run ends early, then of all, as after the last step.
+        """
         run = functools.partial(
             self._run.evals.run, step, weights, self._screen.bar, self._stop,
             self._peers.barriers_around,
         )  # fmt: skip
-        found = run(done)
-        self._early.add(step, found)
+        results = run(done)
+        self._early.add(step, results)
         if self._early.stopped:
-            found |= run({*done, *found}, last=True)
+            results |= run({*done, *results}, last=True)
         parts = [part for data in self._run.eval_data.values() for part in data.parts]
         announce.bad_images(self._screen, *(part.bad_images for part in parts))
-        return found
+        return results
 
     def _catch_up(self, step: int, weights: Any) -> None:
-        """Runs those that were missed; before it, takes from the log what had been measured."""
+        """Runs the evaluations that this step missed; reads from the log what was measured."""
         known = self._peers.from_first("what was measured", self._log.values(self._early.metric))
         for at, value in known:
             self._early.add(at, {str(self._early.metric): value})
