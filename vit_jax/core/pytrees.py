@@ -107,7 +107,11 @@ def trained(tree: Any) -> Any:
 
 
 def with_statistics(kept: Any, changes: Any) -> Any:
-    """The tree that `trained` gave, and minus those statistics that it dropped from `changes`."""
+    """`kept`, a tree without running statistics, with those of `changes` negated.
+
+    The backward pass gives, in place of a statistic's gradient, what is to be subtracted from it:
+    negated, it is an update, as those of an optimizer in `kept`.
+    """
     named = flatten(changes)
     dropped = {name: -x for name, x in named.items() if is_statistic(name)}
     return unflatten({**flatten(kept), **dropped}) if dropped else kept

@@ -23,7 +23,7 @@ Scalars = dict[str, Any]
 def examples(
     batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A batch, normalised and mixed, as it is in the update after `step` updates.
+    """The batch of the update after `step` updates, normalised and mixed.
 
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
@@ -65,12 +65,14 @@ def make_loss_and_grads(
         )
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
-            inputs, weights = microbatch
+            inputs, loss_weights = microbatch
             params = stop_gradients(params, objective.freeze, objective.adapters)
             model = nnx.merge(layout.graph, stack_layers(params, Layers))
             losses, metrics = objective.compute_loss(model, inputs, key, context)
-            return jnp.sum(losses * weights), metrics
+            return jnp.sum(losses * loss_weights), metrics
 
+        # Without loss.class_weights, the weights of all losses of a batch sum to 1: the results of
+        # microbatches are added. A skipped image weighs 0, in losses and metrics.
         loss, metrics, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             state.params,
@@ -78,8 +80,8 @@ def make_loss_and_grads(
             jax.random.fold_in(dropout, state.step),
             objective.grad_accum_steps,
         )
-        weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        return LossAndGrads(loss, grads, objective.metrics(metrics, targets, weights))
+        metric_weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
+        return LossAndGrads(loss, grads, objective.metrics(metrics, targets, metric_weights))
 
     return loss_and_grads
 
@@ -109,7 +111,8 @@ def make_update(
         # From here on every device works only on its shard of the optimizer's state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(trained(grads), trained(layout.gradients), exact=single_microbatch)
-        # The optimizer clips by this norm; statistics of batch norms pass it by.
+        # The optimizer clips by this norm. The running statistics of batch norms pass it by: their
+        # "gradients" are what the step subtracts from them (core/pytrees.py).
         updates, opt_state = layout.optimizer.update(
             trained(grads), state.opt_state, trained(state.params), norm=norm
         )
@@ -162,7 +165,7 @@ def _accumulated(
     key: jax.Array,
     grad_accum_steps: int,
 ) -> tuple[jax.Array, Any, Any]:
-    """Loss, metrics of each example and gradients of a batch, computed in microbatches."""
+    """The loss, each example's metrics and the gradients of a batch, by way of microbatches."""
     if grad_accum_steps == 1:
         (loss, metrics), grads = value_and_grad(params, batch, key)
         return loss, metrics, grads
@@ -174,8 +177,8 @@ def _accumulated(
 
     microbatches = jax.tree.map(microbatches_of, batch)
 
-    def add(total: Any, each: Any) -> tuple[Any, Any]:
-        microbatch, key = each
+    def add(total: Any, microbatch_and_key: Any) -> tuple[Any, Any]:
+        microbatch, key = microbatch_and_key
         (loss, metrics), grads = value_and_grad(params, microbatch, key)
         return jax.tree.map(jnp.add, total, (loss, grads)), metrics
 
