@@ -115,21 +115,21 @@ class Objective:
         return None if self.method is None else self.method.warning(row, step / self.total_steps)
 
     def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
-        """The inputs of a loss, of mixed images and targets; arrays that no one reads are left."""
+        """The inputs of a loss, from mixed images and targets; without arrays that no one reads."""
         pixels = {} if self.method is None else batch
         return StepInputs(images, self.loss_targets(targets), pixels, self.views(batch))
 
     def compute_loss(
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
-        """A forward pass in training."""
+        """The losses of a forward pass in training: the method's, or those of the labels."""
         if self.method is not None:
             output: LossOutput = self.method.loss(model, inputs, key, context)
             return output
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
-        of_classes = None if weights is None else jnp.asarray(weights, jnp.float32)
-        return LossOutput(LOSSES[self.loss](logits, inputs.targets, of_classes), logits)
+        class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
+        return LossOutput(LOSSES[self.loss](logits, inputs.targets, class_weights), logits)
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
         """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
@@ -148,12 +148,11 @@ class Objective:
         return {name: jnp.sum(x * weights) for name, x in metrics.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
-        """[B, C], [B, C] -> [B]; without class weights, to compare models by."""
+        """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""
         return LOSSES[self.loss](logits, targets)
 
 
-# Losses give one number per example; targets are rows of labels' weights. With class weights [C]
-# they are those of torch: CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
+# --- targets
 
 
 def multi_hot(labels: jax.Array, num_classes: int, weights: jax.Array | None = None) -> jax.Array:
@@ -182,6 +181,12 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
     total = targets.sum(axis=-1)
     mean = (targets * class_weights).sum(axis=-1) / jnp.where(total > 0, total, 1.0)
     return jnp.where(total > 0, mean, class_weights.mean())
+
+
+# --- losses: (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B]
+#
+# Targets are rows of labels' weights. With class weights these are the losses of torch:
+# CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
 
 
 def softmax_cross_entropy(
@@ -215,6 +220,9 @@ def sigmoid_cross_entropy(
 
 
 LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
+
+
+# --- metrics
 
 
 def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:

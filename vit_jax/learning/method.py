@@ -21,7 +21,7 @@ class StepInputs(NamedTuple):
     Attributes:
       images: float32 [B, H, W, 3], normalised; mixed where the config says so.
       targets: float32 [B, C], as the loss asks for them.
-      batch: objective.Batch, as it arrived.
+      batch: losses.Batch, as it arrived; {} in learning from labels.
       views: further views of the images, float32 [B, h, w, 3] each, normalised (input.views).
     """
 
