@@ -2,7 +2,7 @@
 
 Values of a config file override the defaults below; flags override the file's. Every name
 and every type is checked, so a field that does not exist, or that nothing could read, cannot hide.
-The defaults live here and nowhere else.
+Each default lives once: here, or for models, methods and evaluations in the dataclass of the part.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def supported_compiler_options(
 
 
 class Updates:
-    """What each step does to the state.
+    """The updates of a run: each call begins one.
 
     Args:
       layout: that of the state.
@@ -92,7 +92,7 @@ class Updates:
         self._in_flight: collections.deque[Scalars] = collections.deque()
 
     def __call__(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        """Begins update number `step`, and returns what it will give.
+        """Begins update number `step`; returns arrays that the devices still compute.
 
         It waits until at most IN_FLIGHT steps are unfinished: a loop that ran further ahead would
         hold a batch for each of them, and a request to stop would wait for them all.

@@ -54,9 +54,16 @@ class Run:
     """The objects of a run: shapes and shardings, and data that are not read yet.
 
     Attributes:
-      requested, config: the config, and with weights by name pinned.
+      requested: the config as it was given.
+      config: the same, where names of weights (hf:...) are pinned to what they mean; see pins.py.
+      workdir: where its checkpoints and logs go.
+      mesh: its devices.
+      source: the training data.
+      batch_layout: shapes and shardings of a training batch.
+      step: the parts of a step, among them the model and the durations; not a number.
       eval_data: the data of each evaluation.
-      cached_bytes: of the images that each device keeps.
+      cached_bytes: bytes of the images that each device keeps.
+      evals: the evaluations, each with its cadence.
       trained: the description of init.weights; None if the run does not start from them.
       shapes: shapes of the arrays taken from there, by the parameters' names.
       description: the description in the run's own checkpoints.

@@ -16,7 +16,7 @@ _KEEP = (
 
 
 def keep_freed_memory() -> bool:
-    """Makes glibc keep what is freed, if JAX will compute on a CPU; whether it does.
+    """Makes glibc keep what is freed, if JAX will compute on a CPU; returns whether it does.
 
     XLA on a CPU allocates the temporary memory of each step anew. glibc would return it to the
     kernel in between, which clears every page again. To be called before there are threads, which

@@ -12,7 +12,13 @@ from vit_jax.learning.clock import Cadence
 
 @dataclasses.dataclass(frozen=True)
 class Durations:
-    """The length of a run and its schedule of events, in steps."""
+    """The length of a run, and when its events are due, in steps.
+
+    Attributes:
+      log, save: a step's number -> whether it is followed by a row of the log, by a checkpoint.
+      histograms: a step's number -> whether histograms are made of it.
+      skips: a step's number -> whether its batch is left out (input.skip_steps).
+    """
 
     total_steps: int
     warmup_steps: int

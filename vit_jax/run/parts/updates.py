@@ -325,7 +325,16 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
 
 
 class StepParts(NamedTuple):
-    """The parts of a step; shapes and shardings only."""
+    """The parts of a step; shapes and shardings only.
+
+    Attributes:
+      durations: the length of the run, and when its events are due.
+      model: the model, not built yet.
+      schedule: learning rate by number of updates done.
+      layout: of the state.
+      objective: from a batch to its loss.
+      products: FLOPs of the matrix products of one example.
+    """
 
     durations: Durations
     model: Model
