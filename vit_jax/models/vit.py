@@ -72,7 +72,7 @@ class ViT(Classifier):
           x: tokens.
           key: for dropout and stochastic depth; None: without.
           layout: as in `add_prefix_and_positions`.
-          num_output_tokens: the first tokens alone are wanted, so many.
+          num_output_tokens: how many of the first tokens are wanted; None: all.
         """
         return self.norm(self._run_blocks(x, key, (), layout, num_output_tokens)[0])
 
@@ -84,12 +84,12 @@ class ViT(Classifier):
         x = self.pooling(x, offset)
         return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
 
-    # --- the steps of these
+    # --- the steps of embed and encode
 
     def add_prefix_and_positions(
         self, patches: jax.Array, layout: TokenLayout | None = None
     ) -> jax.Array:
-        """Embedded patches [B, N, D] -> [B, N, D]: the tokens of eq. 1.
+        """Embedded patches [B, N', D] -> [B, N, D]: the tokens of eq. 1, the learned ones first.
 
         layout: of images of another size than the model's; positions are then interpolated.
         """
@@ -121,17 +121,17 @@ class ViT(Classifier):
         num_output_tokens: int | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Eq. 2-3: the tokens after the last block, and after the blocks `layers`."""
-        of_tokens, of_blocks = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(x, of_tokens)
+        input_key, blocks_key = (None, None) if key is None else jax.random.split(key)
+        x = self.dropout(x, input_key)
         shared = self.shared_positions and self.shared_positions.at(layout, self.spec.width)
-        return self.blocks(x, of_blocks, layers, shared, num_output_tokens)
+        return self.blocks(x, blocks_key, layers, shared, num_output_tokens)
 
     @property
     def shared_positions(self) -> Positions | None:
         """The position embedding that acts in every block, if one does."""
         return self.positions if self.spec.position_place == "shared" else None
 
-    # --- what else may be asked for
+    # --- other outputs than logits, and two heads
 
     def features(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, D]: the head's input; of two heads, theirs side by side."""
@@ -151,8 +151,8 @@ class ViT(Classifier):
         """[B, D] -> [B, C] float32; headless: the features. Two heads' logits are averaged."""
         if not (self.num_classes and self.spec.distillation_token):
             return super().classify(features)
-        of_class, of_distillation = self._classify_each(features)
-        return (of_class + of_distillation) / 2
+        class_logits, distillation_logits = self._classify_each(features)
+        return (class_logits + distillation_logits) / 2
 
     def logits_of_each(self, images: jax.Array, rngs: Any) -> tuple[jax.Array, jax.Array]:
         """In training, the logits of the class token and those of the distillation token.
@@ -162,11 +162,12 @@ class ViT(Classifier):
         return self._classify_each(self._features(images, dropout_key(rngs)))
 
     def _classify_each(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        of_class, of_distillation = jnp.split(features.astype(jnp.float32), 2, axis=-1)
-        logits = self.head(of_class), self.distillation_head(of_distillation)
+        """Features of both tokens, [B, 2 D] -> the logits of both heads, [B, C] each."""
+        class_token, distillation_token = jnp.split(features.astype(jnp.float32), 2, axis=-1)
+        logits = self.head(class_token), self.distillation_head(distillation_token)
         return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
 
-    # --- its parts
+    # --- construction
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class ViT(Classifier):
         precision, width, init = spec.precision, spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
         make_positions = functools.partial(positions, spec, layout)
-        vector = lambda init: param(init, (width,), (WIDTH,), rngs.params())
+        vector = lambda initializer: param(initializer, (width,), (WIDTH,), rngs.params())
 
         self.patches = self._make_patches(rngs)
         if spec.has_class_token:
@@ -236,7 +237,7 @@ class ViT(Classifier):
             self.distillation_head = make_head()
 
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Images -> [B, N, D]."""
+        """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
         spec = self.spec
         return PatchEmbedding(
             spec.patch_size,
@@ -248,7 +249,7 @@ class ViT(Classifier):
         )
 
     def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:
-        """A block for tokens of this layout."""
+        """A block for tokens of this layout, which axial ones (axial.py) need to know."""
         del layout
         return Block(self.spec, **arguments)
 
@@ -417,8 +418,8 @@ class ViTSpec(ModelSpec, BlockSpec):
         _check_positions(self)
         relative = self.position_embedding == "relative"
         head_size = self.width // self.num_heads
-        of_heads = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
-        choice.check(self.attention, of_heads)
+        attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
+        choice.check(self.attention, attention)
         if not self.norm_epsilon:
             raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
@@ -441,28 +442,29 @@ class ViTSpec(ModelSpec, BlockSpec):
                 "can also leave out the pixels that fill no patch: model.crop_to_patches=true."
             )
         grid = (image_size[0] // p, image_size[1] // p)
-        # A distillation token has its position apart: among the others it is a register.
+        # The distillation token's position is a parameter of its own: here it counts as a register.
         registers = self.registers + self.distillation_token
         return TokenLayout(grid, self.has_class_token, registers, self.class_position)
 
     def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
         """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.
 
-        Of all tokens in every block, as papers count them, though with pool="cls" and without
-        `scan` the last block computes less: the class token alone.
+        Every block counts with all tokens, as in papers, though with pool="cls" and without `scan`
+        the last block computes less: the class token alone.
         """
         layout, d = self.token_layout(image_size), self.width
         n = layout.num_tokens
         projections = n * 4 * d * d
         offsets = (self.position_embedding == "relative") * n * (2 * n - 1) * d
         mlp = n * (2 + (self.mlp != "mlp")) * d * self.mlp_dim
-        each = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
+        # A block has one attention, with its MLP; an axial one has two.
+        parts = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
         # The probe's query is the same for every image, so it is not counted.
         seen = n - layout.registers
         one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * self.mlp_dim
         pooling = (self.pool == "map") * one_query
         head = self.features * num_classes + self.pre_logits * d * d
-        blocks = self.depth * sum(each)
+        blocks = self.depth * sum(parts)
         return self.patch_flops(layout.num_patches, image_size) + 2 * (blocks + pooling + head)
 
     def attended(self, layout: TokenLayout) -> tuple[int, ...]:
@@ -484,19 +486,20 @@ class ViTSpec(ModelSpec, BlockSpec):
         the rest is not, the first two count twice.
         """
         layout = self.token_layout(image_size)
-        of_width = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
-        of_mlp = 1 + (self.mlp != "mlp")
+        width_arrays = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
+        mlp_arrays = 1 + (self.mlp != "mlp")
         relative = self.position_embedding == "relative"
-        of_a_token = 0
+        elements = 0  # of a token
         for seen in self.attended(layout):
-            of_head = seen if choice.keeps_weights(self.attention, seen, biased=relative) else 2
-            of_a_token += of_width * self.width + of_mlp * self.mlp_dim + self.num_heads * of_head
-        return 2 * self.depth * layout.num_tokens * of_a_token
+            per_head = seen if choice.keeps_weights(self.attention, seen, biased=relative) else 2
+            elements += width_arrays * self.width + mlp_arrays * self.mlp_dim
+            elements += self.num_heads * per_head
+        return 2 * self.depth * layout.num_tokens * elements
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that enter the blocks: the least that is kept."""
-        of_a_token = self._stream_size * self.width
-        return 2 * self.depth * self.token_layout(image_size).num_tokens * of_a_token
+        elements = self._stream_size * self.width  # of a token
+        return 2 * self.depth * self.token_layout(image_size).num_tokens * elements
 
     @property
     def _stream_size(self) -> int:
@@ -604,7 +607,7 @@ _NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
 # Unnamed sizes: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
 _SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
 _HEAD_SIZE = 64
-_OF_STYLE: dict[str, Fields] = {
+_STYLE_FIELDS: dict[str, Fields] = {
     "": {}, "-dinov2": _DINOV2, "-dinov2-reg": {**_DINOV2, "registers": 4}, "-dinov3": _DINOV3,
 }  # fmt: skip
 
@@ -614,7 +617,7 @@ def named(name: str) -> Fields | None:
     match = _NAME.fullmatch(name)
     if not match or int(match[2]) == 0 or match[3] not in STYLES:
         return None
-    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _OF_STYLE[match[3]])
+    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _STYLE_FIELDS[match[3]])
     return None if size is None else {"patch_size": int(match[2]), **size}
 
 

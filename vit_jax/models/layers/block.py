@@ -88,16 +88,16 @@ class Block(nnx.Module):
           num_output_tokens: compute the first tokens alone, so many; they attend to all N.
           offset: added to attention's weights, for gradients by them (SelfAttention).
         """
-        first, tokens = slice(num_output_tokens), x.shape[1]
+        first, num_tokens = slice(num_output_tokens), x.shape[1]
         keys = [None] * 5 if key is None else jax.random.split(key, 5)
         x, normed, positions = self._normed_with_positions(x, positions)
 
         y = self.attention(normed, positions, num_output_tokens, offset)
-        y = self._regularised(y, self.scale1, drop_rate, keys[:2], tokens)
+        y = self._regularised(y, self.scale1, drop_rate, keys[:2], num_tokens)
         x = x[:, first] + y  # Eq. 2
 
-        y = self.mlp(self.norm2(x) if self.norm2 else normed[:, first], keys[2], tokens)
-        y = self._regularised(y, self.scale2, drop_rate, keys[3:], tokens)
+        y = self.mlp(self.norm2(x) if self.norm2 else normed[:, first], keys[2], num_tokens)
+        y = self._regularised(y, self.scale2, drop_rate, keys[3:], num_tokens)
         return x + y  # Eq. 3
 
     def _normed_with_positions(
@@ -114,16 +114,19 @@ class Block(nnx.Module):
         scale: "LayerScale | None",
         drop_rate: jax.Array | None,
         keys: Any,
-        tokens: int,
+        num_tokens: int,
     ) -> jax.Array:
-        """A branch before it is added: dropout, LayerScale, stochastic depth."""
-        y = self.dropout(y, keys[0], tokens)
+        """A branch before it is added: dropout, LayerScale, stochastic depth.
+
+        num_tokens: N of the block's input, of which y may have the first alone.
+        """
+        y = self.dropout(y, keys[0], num_tokens)
         y = scale(y) if scale else y
         return drop_branch(y, drop_rate, keys[1])
 
     @property
     def attention_blocks(self) -> tuple["Block", ...]:
-        """The blocks of one attention that this consists of."""
+        """The blocks with one attention each that this block consists of."""
         return (self,)
 
     def attention_weights(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
