@@ -53,7 +53,7 @@ class Evals:
         weights: Mapping[str, Any],
         progress: NamedProgress,
         stop: Stop = False,
-        together: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
+        barriers_around: Callable[[str], AbstractContextManager[Any]] = contextlib.nullcontext,
         done: Collection[str] = (),
         last: bool = False,
     ) -> dict[str, float]:
@@ -64,9 +64,9 @@ class Evals:
           weights: parameters by the ending of their results' names; see TrainState.weights.
           progress: called with the progress of an evaluation.
           stop: ends early once bool(stop) is true.
-          together: name of an evaluation -> a context that all processes enter and leave at the
-            same time.
-          done: names of numbers; evaluations that already have one are skipped.
+          barriers_around: name of an evaluation -> a context that all processes enter and leave
+            at the same time.
+          done: names of numbers that are known; evaluations that have one of them are skipped.
           last: whether all are due, since no further step follows.
         """
         results: dict[str, float] = {}
@@ -75,9 +75,9 @@ class Evals:
                 label = f"{name}{ending}"
                 if (last or due(step)) and not any(key.startswith(f"{label}/") for key in done):
                     report = lambda done, total, label=label: progress(label, done, total)
-                    with together(f"evaluation {label} of step {step}"):
-                        found = evaluator.run(params, report, stop)
-                    for key, value in found.items():
+                    with barriers_around(f"evaluation {label} of step {step}"):
+                        numbers = evaluator.run(params, report, stop)
+                    for key, value in numbers.items():
                         if isinstance(value, bytes):
                             self._pictures[f"{label}/{key}"] = value
                         else:

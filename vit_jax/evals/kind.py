@@ -68,7 +68,8 @@ class EvalInputs:
 class EvalConfig:
     """An evaluation. None: the same as in `input`. It always runs after the last step.
 
-    A kind extends it by its fields, `numbers`, and `evaluator` or `make`.
+    A kind extends it by its fields, `numbers`, and `make`; or, as plug-ins do, by `evaluator`,
+    which gets less.
     """
 
     kind: str = field(
@@ -109,7 +110,7 @@ class EvalConfig:
         """
 
     def make(self, inputs: EvalInputs) -> Evaluator:
-        """The evaluator; that of a plug-in is made from less."""
+        """The evaluator. A kind that needs only what `evaluator` gets leaves this as it is."""
         return self.evaluator(inputs.read, inputs.objective)
 
     @left_open

@@ -45,28 +45,28 @@ def evals(
     keep_features: on disk, for weights that are not trained on.
     scores: gets those of all images, by the names of evaluations that classify.
     """
-    made = {}
+    by_name = {}
     for name, c in config.evals.items():
-        of, columns = data[name], data[name].columns
-        of_data = objective
-        if columns is not None:
-            of_data = dataclasses.replace(objective, num_classes=len(columns))
+        test, train, columns = data[name], data[name].train, data[name].columns
+        objective_of_data = objective
+        if columns is not None:  # some of the model's classes, or all in another order
+            objective_of_data = dataclasses.replace(objective, num_classes=len(columns))
         cache = functools.partial(_cache, config, graph=graph) if keep_features else lambda _: None
         inputs = EvalInputs(
-            read=_reader(of, graph, mesh),
-            read_train=_reader(of.train, graph, mesh) if of.train else None,
-            objective=of_data,
+            read=_reader(test, graph, mesh),
+            read_train=_reader(train, graph, mesh) if train else None,
+            objective=objective_of_data,
             graph=graph,
             mesh=mesh,
-            num_classes=of.source.num_classes,
+            num_classes=test.source.num_classes,
             columns=columns,
-            images=functools.partial(_shown, name, config, of, objective),
+            images=functools.partial(_shown, name, config, test, objective),
             # Without a split to learn from nothing is kept: the files' times need not be read.
-            caches=(cache(of.train), cache(of)) if of.train else (None, None),
+            caches=(cache(train), cache(test)) if train else (None, None),
             keep=None if scores is None else functools.partial(scores.__setitem__, name),
         )
-        made[name] = (c.make(inputs), Cadence(c.every_steps, total_steps))
-    return Evals(made)
+        by_name[name] = (c.make(inputs), Cadence(c.every_steps, total_steps))
+    return Evals(by_name)
 
 
 def _reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., SplitReader]:
@@ -120,7 +120,7 @@ def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCac
 
 
 def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
-    """The numbers of the evaluations, or of those of these names: "test/accuracy"."""
+    """The names of the numbers that evaluations give, or those of these names: "test/accuracy"."""
     endings = ("",) if ema_decay(config) is None else ("", EMA_ENDING)
     return [
         f"{name}{ending}/{number}"
