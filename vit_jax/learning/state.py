@@ -42,7 +42,10 @@ class TrainState(NamedTuple):
     first_bad_values: Any
 
     def weights(self) -> dict[str, Any]:
-        """The parameters to evaluate, by the ending of their evaluations' names."""
+        """The parameters to evaluate: the model's, and their EMA, if there is one.
+
+        Returns them by the ending of their evaluations' names, "" and EMA_ENDING.
+        """
         return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
 
 
@@ -71,7 +74,8 @@ class StateLayout:
       unsharded: axes of parameters that are sharded less than the rules say, with their names.
       unsharded_updates: further such axes of gradients, updates and the optimizer's state.
       unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
-        (core/pytrees.py): gradients then need not be stacked. Nothing else sees that form.
+        (core/pytrees.py), as on some TPUs: gradients then need not be stacked. Nothing else sees
+        that form.
       teacher: a model beside the state, which no step changes; None for most runs.
     """
 
@@ -129,11 +133,11 @@ class StateLayout:
             params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
             return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
 
-        whole = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
-        shardings = jax.tree.map(lambda x: x.sharding, whole)
+        stacked = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
+        shardings = jax.tree.map(lambda x: x.sharding, stacked)
         with jax.set_mesh(self.mesh):
             state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
-        return self.unstack_layers(state) if whole != self.state else state
+        return self.unstack_layers(state) if stacked != self.state else state
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
         """`state` with other parameters, at which its EMA starts too."""
@@ -165,16 +169,16 @@ def state_layout(
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
     shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
-    whole = meshes.replicated(mesh)
+    replicated = meshes.replicated(mesh)
     placed = meshes.param_layout(variables, mesh)
 
     def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
             return x
-        return _placed(x, sharding if x.shape == param.shape else whole)
+        return _placed(x, sharding if x.shape == param.shape else replicated)
 
     state = TrainState(
-        step=_placed(shapes.step, whole),
+        step=_placed(shapes.step, replicated),
         params=placed,
         opt_state=optax.tree_map_params(
             optimizer,
@@ -182,12 +186,12 @@ def state_layout(
             shapes.opt_state,
             pytrees.trained(placed),
             pytrees.trained(update_shardings),
-            transform_non_params=lambda x: _placed(x, whole),
+            transform_non_params=lambda x: _placed(x, replicated),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
         ema=placed if with_ema else {},
-        first_bad_step=_placed(shapes.first_bad_step, whole),
-        first_bad_values=_placed(shapes.first_bad_values, whole),
+        first_bad_step=_placed(shapes.first_bad_step, replicated),
+        first_bad_values=_placed(shapes.first_bad_values, replicated),
     )
     unsharded = meshes.unsharded_params(variables, mesh, meshes.RULES)
     further = meshes.unsharded_params(variables, mesh, update_rules)
@@ -249,7 +253,7 @@ def _layers(x: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
 
 
 def _stacked(layers: Sequence[jax.ShapeDtypeStruct]) -> jax.ShapeDtypeStruct:
-    """Their inverse."""
+    """The layout of a stacked array, from its layers'."""
     one = layers[0]
     return jax.ShapeDtypeStruct(
         (len(layers), *one.shape), one.dtype, sharding=_of_stack(one.sharding)

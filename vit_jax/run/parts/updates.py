@@ -237,9 +237,9 @@ def _loss(
     config: RunConfig, source: Source | None, *, num_classes: int, total_steps: int
 ) -> Objective:
     """The objective with the class weights of `source`; None: not known, all alike."""
-    of_step = objective(config, num_classes=num_classes, total_steps=total_steps)
+    unweighted = objective(config, num_classes=num_classes, total_steps=total_steps)
     weights = class_weights(config, source, num_classes=num_classes)
-    return dataclasses.replace(of_step, class_weights=weights)
+    return dataclasses.replace(unweighted, class_weights=weights)
 
 
 def class_weights(
@@ -363,16 +363,24 @@ def step_parts(
     attempt: ErrorCollector.attempt, which makes each part; None: the first error is raised.
     """
     attempt = attempt or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
-    steps = attempt("plan", make_durations, config, num_examples=num_examples)
+    durations = attempt("plan", make_durations, config, num_examples=num_examples)
     network = attempt("model", model, config, num_classes=num_classes)
-    rate = rising or attempt("optim", schedule, config.optim, steps)
-    of_data = {"num_classes": num_classes, "class_names": class_names}
-    beside = attempt("method", teacher, config, mesh, **of_data)
-    state = attempt("optim", _layout, config, network, rate, mesh, beside)
-    total_steps = 1 if steps is errors.NOT_MADE else steps.total_steps
-    loss = attempt("loss", _loss, config, source, num_classes=num_classes, total_steps=total_steps)
-    computed = attempt("method", products, config, network, beside)
-    return StepParts(steps, network, rate, state, loss, computed)
+    learning_rate = rising or attempt("optim", schedule, config.optim, durations)
+    classes = {"num_classes": num_classes, "class_names": class_names}
+    teacher_model = attempt("method", teacher, config, mesh, **classes)
+    abstract_state = attempt("optim", _layout, config, network, learning_rate, mesh, teacher_model)
+    counts = {
+        "num_classes": num_classes,
+        "total_steps": 1 if durations is errors.NOT_MADE else durations.total_steps,
+    }
+    return StepParts(
+        durations=durations,
+        model=network,
+        schedule=learning_rate,
+        layout=abstract_state,
+        objective=attempt("loss", _loss, config, source, **counts),
+        products=attempt("method", products, config, network, teacher_model),
+    )
 
 
 def _layout(config: RunConfig, model: Model, *rest: Any) -> StateLayout:
