@@ -94,7 +94,8 @@ def main(_: list[str]) -> None:
         if not FLAGS.workdir:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
-        if not cluster and not FLAGS.check:  # others would wait; a check reports all at once
+        # If one of several processes ended here, the others would wait; --check looks later.
+        if not cluster and not FLAGS.check:
             check_folders(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change

@@ -59,7 +59,7 @@ def batch_layout(
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """The loss by name, and the processing of images and labels before it."""
+    """The loss by name, what precedes it in a step, and what a method changes of both."""
 
     loss: str  # a key of LOSSES
     label_smoothing: float
@@ -83,7 +83,8 @@ class Objective:
 
     def views(self, batch: Batch) -> tuple[jax.Array, ...]:
         """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
-        return tuple(self.images(batch, name) for name in view_names(len(batch)) if name in batch)
+        names = view_names(len(batch))  # at least as many as there are views
+        return tuple(self.images(batch, name) for name in names if name in batch)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
         """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""

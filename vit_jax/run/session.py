@@ -307,9 +307,9 @@ def initial_state(
     return layout.with_params(state, state.params)
 
 
-def fetch(numbers: Any) -> Any:
-    """Waits for the devices."""
-    return jax.device_get(numbers)
+def fetch(arrays: Any) -> Any:
+    """Copies a tree of arrays to the host, which waits for the devices."""
+    return jax.device_get(arrays)
 
 
 def stop_if_not_finite(scalars: Scalars) -> None:
