@@ -47,7 +47,9 @@ class PicturesConfig(EvalConfig):
     """Pictures of what the weights have learnt."""
 
     pictures: int = field(
-        8, "of the kind `pictures`: so many images of the split, the first ones, are looked at"
+        8,
+        "of the kind `pictures`: so many images of the split, the first ones, are looked at",
+        bounds=(1, 2**20),
     )
 
     def numbers(self) -> tuple[str, ...]:
