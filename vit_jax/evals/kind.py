@@ -27,6 +27,15 @@ INDEX = "index"
 CPU_EXAMPLES = 8  # that a CPU computes at once
 
 
+# Words of numbers that had better be small; of all others more is better.
+LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation"))
+
+
+def is_less_better(metric: str) -> bool:
+    """Whether smaller values of a number, such as "test/scaled_ece", are better."""
+    return not LESS_IS_BETTER.isdisjoint(metric.rpartition("/")[2].split("_"))
+
+
 class Evaluator(Protocol):
     """Scores parameters, or draws what they have learnt."""
 

@@ -12,8 +12,8 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.evals.classification import NO_LABEL, Scores
+from vit_jax.evals.kind import is_less_better
 
-LESS = ("loss", "ece", "nll", "brier")  # endings of numbers that had better be small
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 
 
@@ -50,8 +50,7 @@ def _finite(x: Any) -> Any:
 def best(name: str, values: Sequence[float | None]) -> float | None:
     """The best of several models' numbers; None where there is nothing to choose from."""
     there = [value for value in values if value is not None and math.isfinite(value)]
-    number = name.partition("/")[2]
-    better = max if number.endswith("accuracy") else min if number.endswith(LESS) else None
+    better = max if name.endswith("accuracy") else min if is_less_better(name) else None
     return better(there) if better and len(set(there)) > 1 else None
 
 

@@ -93,6 +93,9 @@ def test_lower_losses_are_better():
     assert progress.is_better_high("test/accuracy")
     assert not progress.is_better_high("test/loss")
     assert not progress.is_better_high("test/top5_error")
+    assert not progress.is_better_high("test/scaled_ece")
+    assert not progress.is_better_high("test/brier")
+    assert progress.is_better_high("lossless/knn20_accuracy")
 
 
 # The screen.

@@ -19,6 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.core.tables import csv_text
+from vit_jax.evals.kind import is_less_better
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED
@@ -166,7 +167,7 @@ def is_scored(row: PointProgress, metric: str) -> bool:
 
 def is_better_high(metric: str) -> bool:
     """Whether higher values of the metric are better."""
-    return not any(word in metric for word in ("loss", "error"))
+    return not is_less_better(metric)
 
 
 def shown_number(key: str, value: float | None) -> str:
