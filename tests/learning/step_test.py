@@ -127,6 +127,20 @@ def test_a_non_finite_step_changes_only_the_count(optimizer):
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, frozen.opt_state)
 
 
+def test_a_norm_that_is_not_finite_changes_only_the_count(monkeypatch):
+    """The loss may be finite where the gradient is not, or its square overflows."""
+    infinite = lambda *_, **__: jnp.asarray(np.inf, jnp.float32)
+    monkeypatch.setattr("vit_jax.learning.step.global_norm", infinite)
+    trainer = Trainer()
+    before = jax.device_get(trainer.state)
+    scalars = trainer.step(trainer.batch(0))
+    after = jax.device_get(trainer.state)
+    assert np.isfinite(scalars["train/loss"])
+    assert after.first_bad_step == 1
+    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+    jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
+
+
 def test_a_skipped_batch_changes_only_the_count():
     trainer = Trainer(ema_decay=0.9)
     trainer.step(trainer.batch(0))
