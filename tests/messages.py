@@ -1,7 +1,9 @@
-"""`refused`: an error of the user, whose wording stands in messages.json, once for all tests.
+"""Messages that the user reads; their wording stands in messages.json, once for all tests.
 
-    with refused("optim.lr"):
+    with refused("optim.lr"):  # an error that is raised
         configs.resolve({}, ["optim.lr=fast"])
+
+    told(done.stderr, "optim.lr")  # what a command printed, from "error: " on; or any other text
 
 A test says which field, flag or value the message names; how it is worded is read where it changes:
 `pytest --regenerate_goldens` writes the messages of the tests that run.
@@ -13,6 +15,7 @@ import functools
 import json
 import os
 import re
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,7 @@ _VARYING = (
     (re.compile(r"(?<=://)[0-9a-f]{32}"), "BUCKET"),
     (re.compile(r"(?<=TMP/)([^/\s]*?)\d+(?=[/\s:;,.'\"=)\]]|$)"), r"\1"),
     (re.compile(r"\(process \d+ on [^)]+\)"), "(process N on HOST)"),
+    (re.compile(rf"\({re.escape(socket.gethostname())}, pid \d+\)"), "(HOST, pid N)"),
     (re.compile(r"(?<=disk has )[\d.,]+ \w+(?= left)"), "N"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x..."),
     (re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+"), "PORT"),
@@ -47,7 +51,18 @@ def refused(
     """The block raises `error`, whose message has all `names`, and the golden wording."""
     with pytest.raises(error) as raised:
         yield raised
-    message = str(raised.value)
+    _compare(str(raised.value), names)
+
+
+def told(text: str, *names: object) -> None:
+    """Asserts that a printed text has all `names`, and the golden wording.
+
+    What a command printed before its "error: " is left out: its log differs from run to run.
+    """
+    _compare(text[max(text.find("error: "), 0) :], names)
+
+
+def _compare(message: str, names: tuple[object, ...]) -> None:
     lacking = [name for name in map(str, names) if name not in message]
     assert not lacking, f"{lacking} is not in the message: {message}"
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]

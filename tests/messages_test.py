@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import messages
-from tests.messages import golden, refused, without_what_varies
+from tests.messages import golden, refused, told, without_what_varies
 from vit_jax.core.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -31,15 +31,31 @@ def test_what_varies_is_left_out(tmp_path):
     assert without_what_varies(text) == expected
 
 
-def test_a_message_of_other_wording_or_without_the_name_is_told(monkeypatch):
+def run_as_a(monkeypatch):
+    """From here on, the test that runs is `a`, of which the golden file has two messages."""
     monkeypatch.setattr(messages, "regenerating", False)
     monkeypatch.setattr(messages, "_met", collections.defaultdict(list))
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "a (call)")
-    monkeypatch.setattr(messages, "golden", lambda: {"a": ["input.x=1: wrong"]})
+    expected = {"a": ["input.x=1: wrong", "error: input.x=1: wrong\n"]}
+    monkeypatch.setattr(messages, "golden", lambda: expected)
+
+
+def test_a_message_of_other_wording_or_without_the_name_fails(monkeypatch):
+    run_as_a(monkeypatch)
     with refused("input.x"):
         raise UserError("input.x=1: wrong")
-    with pytest.raises(AssertionError, match="is not in the message"), refused("input.y"):
+    with pytest.raises(AssertionError, match="message"), refused("input.y"):
         raise UserError("input.x=1: wrong")
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "b (call)")
     with pytest.raises(AssertionError, match="--regenerate_goldens"), refused():
         raise UserError("input.x=1: else")
+
+
+def test_a_printed_message_is_compared_as_a_raised_one_is(monkeypatch):
+    run_as_a(monkeypatch)
+    told("input.x=1: wrong", "input.x")
+    told("12:00 loading\nerror: input.x=1: wrong\n", "input.x", 1)
+    with pytest.raises(AssertionError, match="message"):
+        told("error: input.x=1: wrong", "input.y")
+    with pytest.raises(AssertionError, match="--regenerate_goldens"):
+        told("error: a third")
