@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted
 from vit_jax.train import train
 
 CONFIG = Path(__file__).parents[2] / "configs" / "finetune.py"
@@ -78,7 +79,7 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
 
     # Without the weights, the message says how to continue.
     shutil.rmtree(pretrained)
-    with pytest.raises(UserError, match=r"pretrained: No checkpoint.*put the weights back"):
+    with refused(pretrained):
         fine_tune()
     named = [
         "model.name=ViT-Ti/4", "model.depth=2", "model.width=16", "model.mlp_dim=32",

@@ -8,7 +8,7 @@ from flax import nnx
 from tests.messages import refused
 from vit_jax import weights
 from vit_jax.core import pytrees
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted
 from vit_jax.run.parts import networks
 from vit_jax.train import train
 
@@ -84,9 +84,9 @@ def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_comp
 
     # It ended as one that was not stopped, and does not go on with other adapters.
     jax.tree.map(np.testing.assert_array_equal, state, adapted(workdir="straight")[1])
-    with pytest.raises(UserError, match=r"lora\.rank"):
+    with refused("lora.rank"):
         adapted("lora.rank=3")
-    with pytest.raises(UserError, match=r"lora_a: float32 .*2\) there, float32 .*3\) here"):
+    with refused("lora_a"):
         adapted("lora.rank=3", allow_config_change=True)
 
 

@@ -1,16 +1,18 @@
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from tests.xla_flags import AS_USUAL
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.losses import Objective, batch_layout
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import state_layout
@@ -353,8 +355,9 @@ def test_a_non_finite_loss_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
         "optim.lr=9e5", "optim.weight_decay=9e5", "optim.warmup_steps=none",
         "checkpoint.every_steps=1", "log.every_steps=100", "total.steps=50",
     )  # fmt: skip
-    with pytest.raises(NonFiniteError, match=r"Step \d+: loss .*(nan|inf)"):
+    with pytest.raises(NonFiniteError) as error:
         train(config, tmp_path)
+    assert re.search(r"\b(nan|inf)\b", str(error.value))
     for step in checkpoint_dir.steps(tmp_path / "checkpoints"):
         wanted = {"first_bad_step": jax.ShapeDtypeStruct((), np.int32)}
         saved = checkpoint_dir.read_some(tmp_path / "checkpoints" / str(step), wanted)
@@ -388,7 +391,7 @@ def test_a_spoiled_batch_can_be_skipped(tmp_path, tiny_run, spoiled_batch, capsy
     never = train(tiny_run("input.skip_steps=4"), tmp_path / "never")  # encountered it
     config = tiny_run("checkpoint.every_steps=3", "log.every_steps=2")
     for _ in range(2):  # the same batch comes again
-        with pytest.raises(NonFiniteError, match=r"Step 4: loss nan.*--config.input.skip_steps=4"):
+        with refused("Step 4", "--config.input.skip_steps=4", error=NonFiniteError):
             train(config, tmp_path / "run")
     assert checkpoint_dir.steps(tmp_path / "run" / "checkpoints") == [3]
     skipping = dataclasses.replace(config, input=dataclasses.replace(config.input, skip_steps=(4,)))
@@ -404,9 +407,9 @@ def test_a_spoiled_batch_can_be_skipped(tmp_path, tiny_run, spoiled_batch, capsy
         (4, False),
         (6, True),
     ]
-    with pytest.raises(UserError, match=r"input\.skip_steps: \[4\] there, \[\] here"):
+    with refused("input.skip_steps", "[4]"):
         train(config, tmp_path / "run")
-    with pytest.raises(UserError, match=r"input.skip_steps has 7, but total.\* amounts to 6 steps"):
+    with refused("input.skip_steps", 7, "total.*"):
         train(tiny_run("input.skip_steps=7"), tmp_path / "other")
 
 
@@ -416,7 +419,7 @@ def test_nothing_is_evaluated_after_a_non_finite_step(tmp_path, tiny_run, spoile
         "log.every_steps=100", "evals.test.every_steps=3",
         "evals.test.preprocess=decode|resize(8)",
     )  # fmt: skip
-    with pytest.raises(NonFiniteError, match="Step 2: "):
+    with refused("Step 2", error=NonFiniteError):
         train(config, tmp_path)
     assert "test: accuracy" not in capsys.readouterr().out
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -425,6 +428,7 @@ def test_nothing_is_evaluated_after_a_non_finite_step(tmp_path, tiny_run, spoile
 def test_a_non_finite_update_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
     """The head starts at zero, so the gradients below it are: Adam without eps divides 0 by 0."""
     config = tiny_run("optim.eps=0", "checkpoint.every_steps=1", "total.steps=2")
-    with pytest.raises(NonFiniteError, match="an update that is not finite"):
+    with pytest.raises(NonFiniteError) as error:
         train(config, tmp_path)
+    assert "optim.eps" in str(error.value)
     assert not checkpoint_dir.steps(tmp_path / "checkpoints")

@@ -9,7 +9,6 @@ from flax import nnx
 from tests.learning.methods.runs_test import RANDOM, rows, run
 from tests.messages import refused
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.methods import dino, masking
 from vit_jax.learning.methods.dino import DINO
@@ -23,31 +22,30 @@ BIT = ("model.width=none", "model.depth=none", "model.mlp_dim=none", "model.num_
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "name"),
     [
-        (["input.views=[]"], r"two large views .*size of input\.preprocess, \(16, 16\), but it is"),
-        ([f"input.views=['{SMALL}']"], r"but it begins with \(8, 8\)"),
-        ([f"input.views=['{LARGE}','{RANDOM.format(20, 0.1)}']"], r"crops of \(20, 20\), larger"),
-        ([f"input.views=['{LARGE}','{RANDOM.format(7, 0.1)}']"], r"\(7, 7\), which patches of 4"),
-        (["model.name=Axial-ViT-Ti/4"], r"with a ViT or a BiT, but model\.name=Axial.* an Axial"),
-        (["model.name=R50x1", *BIT, "method.patch_weight=1"], r"patch_weight=1 hides patches"),
-        (["model.position_embedding=relative"], r"position_embedding=relative at layers"),
-        (["method.patch_weight=1", "method.masked_views=0"], r"masked_views=0 leaves method"),
-        (["method.masked_views=0.3"], r"masked_views=0\.3 is not read with method\.patch_weight=0"),
-        (["method.centring=sinkhorn", "method.centre_momentum=0"], r"momentum=0 is not read"),
-        (["method.teacher_temperature=0"], r"temperature=0\.0: give at least 0\.001\.$"),
-        (["method.patch_weight=1", "method.masked_least=0.6"], r"masked_least=0\.6 is more than"),
-        (["method.patch_weight=1", "method.masked_most=0.99"], r"masked_most=0\.99 masks 16 of"),
-        (["optim.ema_decay=0.9"], r"optim\.ema_decay=0\.9: method\.kind=dino averages"),
-        (["method.centring=sinkhorn", "optim.grad_accum_steps=2"],
-         r"grad_accum_steps=2: method\.centring=sinkhorn compares"),
-        (["method.koleo_weight=0.1", "optim.grad_accum_steps=2"], r"koleo_weight=0\.1 compares"),
-        (["input.cache=device"], r"input\.cache=device keeps one view"),
-        (["method.centring=none"], r"method\.centring cannot be None.*=mean"),
+        (["input.views=[]"], "input.views"),
+        ([f"input.views=['{SMALL}']"], "(8, 8)"),
+        ([f"input.views=['{LARGE}','{RANDOM.format(20, 0.1)}']"], "(20, 20)"),
+        ([f"input.views=['{LARGE}','{RANDOM.format(7, 0.1)}']"], "(7, 7)"),
+        (["model.name=Axial-ViT-Ti/4"], "model.name=Axial"),
+        (["model.name=R50x1", *BIT, "method.patch_weight=1"], "method.patch_weight=1"),
+        (["model.position_embedding=relative"], "model.position_embedding=relative"),
+        (["method.patch_weight=1", "method.masked_views=0"], "method.masked_views=0"),
+        (["method.masked_views=0.3"], "method.masked_views=0.3"),
+        (["method.centring=sinkhorn", "method.centre_momentum=0"], "method.centre_momentum=0"),
+        (["method.teacher_temperature=0"], "method.teacher_temperature=0.0"),
+        (["method.patch_weight=1", "method.masked_least=0.6"], "method.masked_least=0.6"),
+        (["method.patch_weight=1", "method.masked_most=0.99"], "method.masked_most=0.99"),
+        (["optim.ema_decay=0.9"], "optim.ema_decay=0.9"),
+        (["method.centring=sinkhorn", "optim.grad_accum_steps=2"], "method.centring=sinkhorn"),
+        (["method.koleo_weight=0.1", "optim.grad_accum_steps=2"], "method.koleo_weight=0.1"),
+        (["input.cache=device"], "input.cache=device"),
+        (["method.centring=none"], "method.centring"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, message):
-    with pytest.raises(UserError, match=message):
+)
+def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
+    with refused(name):
         train(run("dino", *overrides), tmp_path)
 
 
@@ -58,11 +56,8 @@ def test_views_that_no_one_reads_are_refused(tmp_path):
 
 def test_images_on_devices_do_not_hide_what_else_is_wrong_with_views(tmp_path):
     small, device = "decode|random_resized_crop(8)", "input.cache=device"
-    with pytest.raises(UserError) as told:
+    with refused("input.cache=device", "input.views"):
         train(run("dino", device, f"input.views=['{small}']"), tmp_path)
-    assert str(told.value).startswith("2 problems:")
-    assert "input.cache=device keeps one view" in str(told.value)
-    assert "input.views has to begin with" in str(told.value)
 
 
 @pytest.mark.slow

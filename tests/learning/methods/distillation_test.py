@@ -11,10 +11,10 @@ from etils import epath
 from flax import nnx
 
 from tests.conftest import TINY_RUN
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core import axes, synsets
-from vit_jax.core.errors import UserError
 from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods.distillation import Distillation, divergence
 from vit_jax.parallel import mesh as meshes
@@ -202,40 +202,40 @@ def test_the_datas_classes_are_found_among_the_teachers(teacher, data, columns):
 
 
 @pytest.mark.parametrize(
-    ("teacher", "data", "message"),
+    ("teacher", "data", "names"),
     [
-        (found(0), (4, None), r"method\.teacher=path has no head over classes"),
-        (found(10, DIGITS), (4, None), r"has 10 classes, the data have 4, and these are not"),
-        (found(4), (10, DIGITS), r"has 4 classes, the data have 10"),
-        (found(4), (10, ()), r"has 4 classes, the data have 10"),
-        (found(10, DIGITS), (2, ("7", "ten")), r"has 10 classes, the data have 2"),
-        (found(2, ("a", "b")), (2, ("a", "c")), r"other classes than the data: 'c' is none"),
+        (found(0), (4, None), ()),
+        (found(10, DIGITS), (4, None), (10, 4)),
+        (found(4), (10, DIGITS), (4, 10)),
+        (found(4), (10, ()), (4, 10)),
+        (found(10, DIGITS), (2, ("7", "ten")), (10, 2)),
+        (found(2, ("a", "b")), (2, ("a", "c")), ("'c'",)),
     ],
 )
-def test_a_teacher_of_other_classes_is_one_message(teacher, data, message):
-    with pytest.raises(UserError, match=message):
+def test_a_teacher_of_other_classes_is_one_message(teacher, data, names):
+    with refused("method.teacher=path", *names):
         teachers._columns("path", teacher, *data)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "name"),
     [
-        (["method.teacher=none"], r"learns from a teacher: give the path"),
-        (["method.teacher=/nowhere"], r"^method\.teacher=/nowhere does not exist: give a work"),
-        (["method.hard=true", "method.temperature=2"], r"method\.temperature=2 is not read"),
-        (["loss.kind=sigmoid"], r"loss\.kind=sigmoid is not read.*reads loss\.mixup, loss\.cutmix"),
-        (["loss.label_smoothing=0.1"], r"loss\.label_smoothing=0\.1 is not read"),
-        (["method.label_weight=1"], r"method\.label_weight=1\.0: give at least 0"),
-        (["method.temperature=0"], r"method\.temperature=0"),
-        (["model.distillation_token=true"], r"method\.label_weight=0 does not use"),
-        (["model.distillation_token=true", "model.pool=avg"], r"pool=cls and .*, got pool=avg"),
-        (["model.name=R50x1", "model.distillation_token=true"], r"BiT.* has no field"),
-        (["method.teacher_image_size=6"], r"method\.teacher_image_size=6; nearest: 8"),
-        (["input.num_classes=5"], r"has 4 classes, the data have 5"),
+        (["method.teacher=none"], "config.method.teacher"),
+        (["method.teacher=/nowhere"], "method.teacher=/nowhere"),
+        (["method.hard=true", "method.temperature=2"], "method.temperature=2"),
+        (["loss.kind=sigmoid"], "loss.kind=sigmoid"),
+        (["loss.label_smoothing=0.1"], "loss.label_smoothing=0.1"),
+        (["method.label_weight=1"], "method.label_weight=1.0"),
+        (["method.temperature=0"], "method.temperature=0"),
+        (["model.distillation_token=true"], "method.label_weight=0"),
+        (["model.distillation_token=true", "model.pool=avg"], "pool=avg"),
+        (["model.name=R50x1", "model.distillation_token=true"], "BiT"),
+        (["method.teacher_image_size=6"], "method.teacher_image_size=6"),
+        (["input.num_classes=5"], "method.teacher"),
     ],
 )
-def test_what_cannot_be_learnt_is_one_message(tmp_path, saved, overrides, message):
-    with pytest.raises(UserError, match=message) as error:
+def test_what_cannot_be_learnt_is_one_message(tmp_path, saved, overrides, name):
+    with refused(name) as error:
         train(distilled(saved(), *overrides), epath.Path(tmp_path / "run"))
     assert "problems" not in str(error.value)
     assert not (tmp_path / "run" / "checkpoints").exists()
@@ -281,7 +281,5 @@ def test_a_run_leaves_the_teacher_out_and_notices_another_one(tmp_path, saved, c
     other = saved(seed=1)
     for file in other.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(
-        UserError, match=r"(?s)fingerprint\.teacher.*weights at method\.teacher are"
-    ):
+    with refused("fingerprint.teacher", "method.teacher"):
         train(config, epath.Path(tmp_path / "run"))

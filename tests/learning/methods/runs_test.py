@@ -12,7 +12,6 @@ from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import weights
-from vit_jax.core.errors import UserError
 from vit_jax.learning.methods import METHODS, SUPERVISED
 from vit_jax.predict import Predictor
 from vit_jax.run.parts import updates
@@ -129,29 +128,29 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
 
 
 @pytest.mark.parametrize(
-    ("kind", "overrides", "message"),
+    ("kind", "overrides", "name"),
     [
-        ("mae", ["method.masked=0.99"], r"method\.masked=0\.99 masks 16 of 16 patches.*0\.938"),
-        ("masked_patch", ["method.masked=0.01"], r"method\.masked=0\.01 masks 0 of 16"),
-        ("dino", ["method.prototypes=1"], r"method\.prototypes=1: give at least 2"),
-        ("mae", ["method.masked=1.5"], r"method\.masked=1\.5: give more than 0 and below 1\.$"),
-        ("masked_patch", ["method.masked=0"], r"method\.masked=0\.0: give more than 0"),
+        ("mae", ["method.masked=0.99"], "method.masked=0.99"),
+        ("masked_patch", ["method.masked=0.01"], "method.masked=0.01"),
+        ("dino", ["method.prototypes=1"], "method.prototypes=1"),
+        ("mae", ["method.masked=1.5"], "method.masked=1.5"),
+        ("masked_patch", ["method.masked=0"], "method.masked=0.0"),
         # Its fields, such as model.width, are another family's, but that is not what is wrong.
-        ("mae", ["model.name=R50x1"], r"^method\.kind=mae .* model\.name=R50x1 is a BiT"),
-        ("masked_patch", ["model.name=EfficientNet-B0"], r"^method\.kind=masked_patch .* is an E"),
-        ("dino", ["model.name=EfficientNet-B0"], r"^method\.kind=dino .* is an EfficientNet"),
-        ("mae", ["model.pool=map"], r"model\.pool=map, which .* random\. Set model\.pool=avg\."),
-        ("masked_patch", ["model.pre_logits=true"], r"Set model\.pre_logits=False\."),
-        ("mae", ["model.position_embedding=rotary_2d"], "position_embedding=rotary_2d acts in"),
-        ("mae", ["method.decoder_width=30"], r"method\.decoder_width=30 has to divide"),
-        ("mae", ["loss.label_smoothing=0.1"], r"loss\.label_smoothing=0\.1 is about labels"),
-        ("masked_patch", ["method.target=colours_4x4", "model.name=ViT-Ti/2"], r"patch_size=4"),
+        ("mae", ["model.name=R50x1"], "model.name=R50x1"),
+        ("masked_patch", ["model.name=EfficientNet-B0"], "model.name=EfficientNet-B0"),
+        ("dino", ["model.name=EfficientNet-B0"], "model.name=EfficientNet-B0"),
+        ("mae", ["model.pool=map"], "model.pool=avg"),
+        ("masked_patch", ["model.pre_logits=true"], "model.pre_logits=False"),
+        ("mae", ["model.position_embedding=rotary_2d"], "model.position_embedding=rotary_2d"),
+        ("mae", ["method.decoder_width=30"], "method.decoder_width=30"),
+        ("mae", ["loss.label_smoothing=0.1"], "loss.label_smoothing=0.1"),
+        ("masked_patch", ["method.target=colours_4x4", "model.name=ViT-Ti/2"], "patch_size=4"),
         ("masked_patch", ["evals.t.split=test", "evals.t.preprocess=decode|resize(16)"],
-         r"evals\.t\.kind=classification needs a model with a head"),
+         "evals.t.kind=classification"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, message):
-    with pytest.raises(UserError, match=message):
+def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, name):
+    with refused(name):
         train(run(kind, *overrides), tmp_path)
 
 
@@ -160,11 +159,11 @@ def test_unknown_methods_and_fields_are_named():
         run("maee")
     with refused("method.mask"):
         run("mae", "method.mask=0.5")
-    with pytest.raises(UserError, match=r"method\.target takes .*'mean_colour'.*'red'"):
+    with refused("method.target", "'mean_colour'", "'red'"):
         run("masked_patch", "method.target=red")
-    with pytest.raises(UserError, match=r"no field method\.masked where method\.kind=supervised"):
+    with refused("method.masked", "method.kind=supervised"):
         configs.resolve(TINY_RUN, ["method.masked=0.5"])
-    with pytest.raises(UserError, match=r"method is a section, got 'mae': .*method\.kind=VALUE"):
+    with refused("'mae'", "method.kind=VALUE"):
         configs.resolve(TINY_RUN, ["method=mae"])
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.learning.optim.optimizers_test import PEAK, matrices, run, tree
+from tests.messages import refused
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.optim import optimizers
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is missing, see docs/install.md")
@@ -158,5 +158,5 @@ def test_ten_updates_are_theirs(case, packages):
 
 
 def test_one_ratio_for_three_kernels_needs_weight_decay():
-    with pytest.raises(UserError, match=r"optim\.joint_qkv=True is not read by .*weight_decay=0"):
+    with refused("optim.joint_qkv=True", "optim.weight_decay=0"):
         run("lamb", tree(0), GRADIENTS, joint_qkv=True)

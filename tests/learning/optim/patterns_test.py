@@ -6,7 +6,6 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.optim import patterns
 from vit_jax.learning.optim.patterns import layer_factors, with_lr_multipliers
 from vit_jax.models.layers.stack import unstack
@@ -35,16 +34,16 @@ def test_match(pattern, expected):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "message"),
+    ("pattern", "nearest"),
     [
-        ("head", r"optim.freeze: 'head' matches no parameter.*whole name.*'head/bias'"),
-        ("hed/kernel", "Did you mean 'head/kernel'"),
+        ("head", "'head/bias'"),
+        ("hed/kernel", "'head/kernel'"),
         ("blocks/3/.*", "blocks/0/mlp"),
-        ("blocks/[/.*", "not a regular expression"),
+        ("blocks/[/.*", ""),
     ],
 )
-def test_a_pattern_that_matches_nothing_is_explained(pattern, message):
-    with pytest.raises(UserError, match=message):
+def test_a_pattern_that_matches_nothing_is_explained(pattern, nearest):
+    with refused("optim.freeze", pattern, nearest):
         patterns.match(pattern, PARAMS, field="optim.freeze")
 
 

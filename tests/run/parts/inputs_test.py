@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.run.parts import examples, inputs
 from vit_jax.run.parts.durations import make_durations
@@ -74,25 +73,25 @@ def test_a_mixture_takes_its_shares(tiny_run):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "name"),
     [
-        (["input.num_examples=67"], r"input\.num_examples=67, but .* have 68 together"),
-        (["input.subset_examples=5"], r"input\.subset_examples does not apply to input\.mixture"),
-        (["input.balance=class"], r"input\.balance does not apply to input\.mixture"),
-        (["input.mixture.small.weight=0"], r"input\.mixture\.small\.weight=0 of 3 in all"),
-        (["input.mixture.small.source=digits"], r"input\.mixture\.small\.num_examples=8, but"),
+        (["input.num_examples=67"], "input.num_examples=67"),
+        (["input.subset_examples=5"], "input.subset_examples"),
+        (["input.balance=class"], "input.balance"),
+        (["input.mixture.small.weight=0"], "input.mixture.small.weight=0"),
+        (["input.mixture.small.source=digits"], "input.mixture.small.num_examples=8"),
         (
             ["input.mixture.small.source=digits", "input.mixture.small.num_examples=none"],
-            r"input\.num_classes=4, but the data have 10 \(digits, train\)",
+            "input.num_classes=4",
         ),
         (
             ["input.mixture.small.split=x", "input.mixture.small.source=digits"],
-            r"input\.mixture\.small\.split='x'",
+            "input.mixture.small.split='x'",
         ),
     ],
 )
-def test_impossible_mixtures_are_refused(tiny_run, overrides, message):
-    with pytest.raises(UserError, match=message):
+def test_impossible_mixtures_are_refused(tiny_run, overrides, name):
+    with refused(name):
         examples.source(tiny_run(*MIXTURE, *overrides).input)
 
 
@@ -110,17 +109,17 @@ def test_repeats(tiny_run):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "name"),
     [
-        (MIXTURE, r"input\.repeats=3 does not apply to input\.mixture"),
-        (["input.balance=class"], r"input\.repeats=3 does not apply to input\.balance"),
-        (["input.batch_size=2"], r"input\.batch_size=2; give at most 2"),
+        (MIXTURE, "input.mixture"),
+        (["input.balance=class"], "input.balance"),
+        (["input.batch_size=2"], "input.batch_size=2"),
     ],
 )
-def test_impossible_repeats_are_refused(tiny_run, overrides, message):
+def test_impossible_repeats_are_refused(tiny_run, overrides, name):
     config = tiny_run(*overrides, "input.repeats=3")
     for function in (examples.source, examples.declared_examples):
-        with pytest.raises(UserError, match=message):
+        with refused("input.repeats=3", name):
             function(config.input)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted
 from vit_jax.learning.optim import optimizers
 from vit_jax.learning.state import state_layout
 from vit_jax.parallel import mesh as meshes
@@ -23,17 +23,17 @@ def test_every_optimizer_by_name(tiny_run, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "message"),
+    ("name", "field", "names"),
     [
-        ("adam", "momentum=0.5", "only by sgd, rmsprop, muon: set optim.momentum=0.9"),
-        ("adam", "nesterov=true", "optim.nesterov=True is not read by optim.name=adam"),
-        ("sgd", "b1=0.5", "only by adam, adafactor, lion, muon, lamb"),
-        ("adafactor", "eps=1e-6", "only by adam, rmsprop, muon, lamb: set optim.eps=1e-08"),
+        ("adam", "momentum=0.5", ("optim.momentum=0.5", "sgd, rmsprop, muon")),
+        ("adam", "nesterov=true", ("optim.nesterov=True",)),
+        ("sgd", "b1=0.5", ("optim.b1=0.5", "adam, adafactor, lion, muon, lamb")),
+        ("adafactor", "eps=1e-6", ("optim.eps=1e-06", "adam, rmsprop, muon, lamb")),
     ],
 )
-def test_a_field_that_goes_unread_is_refused(tiny_run, name, field, message):
+def test_a_field_that_goes_unread_is_refused(tiny_run, name, field, names):
     c = tiny_run(f"optim.name={name}", f"optim.{field}").optim
-    with pytest.raises(UserError, match=message):
+    with refused(f"optim.name={name}", *names):
         updates.optimizer(c, lambda step: c.lr)
 
 
@@ -87,15 +87,15 @@ def test_cooldown_in_three_units(tiny_run, length):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "names"),
     [
-        (("optim.cooldown_steps=1",), "'linear' arrives at 0 by itself"),
-        (("optim.schedule=rsqrt", "optim.cooldown_steps=5"), "nearest: 4 steps of cooldown"),
-        (("optim.rsqrt_timescale_steps=5",), "not read by optim.schedule=linear, only by rsqrt"),
+        (("optim.cooldown_steps=1",), ("optim.cooldown_*", "'linear'")),
+        (("optim.schedule=rsqrt", "optim.cooldown_steps=5"), ("optim.cooldown_*", 4)),
+        (("optim.rsqrt_timescale_steps=5",), ("optim.schedule=linear", "rsqrt")),
     ],
 )
-def test_an_impossible_schedule_is_explained(tiny_run, overrides, message):
-    with pytest.raises(UserError, match=message):
+def test_an_impossible_schedule_is_explained(tiny_run, overrides, names):
+    with refused(*names):
         lr(tiny_run(*overrides))
 
 
