@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
@@ -50,9 +51,8 @@ def test_all_bad_images_are_named(source: Any, encode: Any) -> None:
     assert [line.partition(":")[0] for line in messages] == [
         "example 3", "example 70", "example 71", "example 129",
     ]  # fmt: skip
-    assert messages[0].endswith("not a JPEG, PNG, GIF, still WebP or true-colour BMP file")
-    assert messages[2].endswith("101 x 100 pixels exceed input.max_image_pixels=10000")
-    assert messages[3].endswith("a file of 40 GB")
+    assert "JPEG" in messages[0] and "max_image_pixels=10000" in messages[2]
+    assert messages[3].endswith(source.examples[129].fault)
     assert look(source, np.array([0, 129])) == messages[3:]
 
 
@@ -85,7 +85,7 @@ def test_other_failures_of_a_source_are_not_bad_images(
         raise OSError("no such disk")
 
     monkeypatch.setattr(source, "read", read)
-    with pytest.raises(OSError, match="no such disk"):
+    with refused("no such disk", error=OSError):
         look(source)
 
 

@@ -10,6 +10,6 @@ def test_no_gpu_is_visible_to_tensorflow() -> None:
 
 def test_a_bad_image_is_an_exception_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
     """Messages of TensorFlow itself would break up the progress line."""
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data"):
+    with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_jpeg(jpeg(0)[:-100])
     assert capfd.readouterr().err == ""

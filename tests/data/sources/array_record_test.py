@@ -63,7 +63,7 @@ def test_damage_inside_names_the_record(file: Path) -> None:
         try:
             assert records.read(0, [k]) == [RECORDS[k]]
         except UserError as error:
-            assert f"one of the records {k}: corrupt" in str(error)
+            assert f"{file}, one of the records {k}:" in str(error)
             damaged.append(k)
     assert len(damaged) == 1
 

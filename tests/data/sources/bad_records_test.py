@@ -12,7 +12,6 @@ import pytest
 
 from tests.data.sources.tfds_test import create, record, write
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.sources.records import masked_crc32c
 
@@ -134,25 +133,19 @@ def test_array_records(tmp_path: Path, change: Callable[[bytes], bytes]) -> None
     folder = write(tmp_path / "1.0.0", file_format="array_record")
     path = folder / FILE.format("array_record")
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(UserError, match=rf"{path.name}.*corrupt"):
+    with refused(path.name, "corrupt"):
         create(folder).read(np.arange(12))
 
 
 @pytest.mark.parametrize(
-    "lengths, message",
-    [
-        (["-5", "0", "7"], "damaged|holds|shard"),
-        (["5", "0", str(10**18)], "holds 7 records|damaged"),
-        (["5", "0", str(10**30)], "damaged"),
-        (["many", "0", "7"], "damaged"),
-        ([], "damaged|examples|empty|no "),
-    ],
+    "lengths",
+    [["-5", "0", "7"], ["5", "0", str(10**18)], ["5", "0", str(10**30)], ["many", "0", "7"], []],
     ids=["negative", "a trillion", "more than an integer", "no number", "none"],
 )
-def test_lengths_in_the_metadata(tmp_path: Path, lengths: list[str], message: str) -> None:
+def test_lengths_in_the_metadata(tmp_path: Path, lengths: list[str]) -> None:
     folder = write(tmp_path / "1.0.0")
     info = json.loads((folder / "dataset_info.json").read_text())
     info["splits"][0]["shardLengths"] = lengths
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(UserError, match=message):
+    with refused():
         create(folder).read(np.arange(12))

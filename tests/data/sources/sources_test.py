@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.source import Example
 from vit_jax.data.sources import table as sources
@@ -34,23 +33,23 @@ def test_declared_counts_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "message"),
+    ("name", "arguments", "named"),
     [
-        ("digts", {}, r"evals\.test\.source='digts': there is no"),
-        ("digits", {"split": "tst"}, r"evals\.test\.split='tst': the data set has no"),
-        ("digits", {"split": "test[9:2]"}, r"evals\.test\.split='test\[9:2\]' means"),
-        ("tfds", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
-        ("tfds", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
-        ("tfds", {"data_dir": str(Path(__file__).parent)}, r"evals\.test\.data_dir=.* holds no"),
-        ("image_folder", {}, r"evals\.test\.data_dir is not set; evals\.test\.source="),
-        ("image_folder", {"data_dir": "/nowhere"}, r"evals\.test\.data_dir=/nowhere is not"),
-        ("digits", {"num_classes": 9}, r"evals\.test has other classes .*: 10 .* against 9"),
+        ("digts", {}, "evals.test.source='digts'"),
+        ("digits", {"split": "tst"}, "evals.test.split='tst'"),
+        ("digits", {"split": "test[9:2]"}, "evals.test.split='test[9:2]'"),
+        ("tfds", {}, "evals.test.data_dir"),
+        ("tfds", {"data_dir": "/nowhere"}, "evals.test.data_dir=/nowhere"),
+        ("tfds", {"data_dir": str(Path(__file__).parent)}, "evals.test.data_dir"),
+        ("image_folder", {}, "evals.test.data_dir"),
+        ("image_folder", {"data_dir": "/nowhere"}, "evals.test.data_dir=/nowhere"),
+        ("digits", {"num_classes": 9}, "evals.test.source"),
     ],
 )
 def test_messages_of_an_evaluation_name_its_section(
-    name: str, arguments: dict[str, Any], message: str
+    name: str, arguments: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(UserError, match=message) as error:
+    with refused(named) as error:
         create(name, where="evals.test", **arguments)
     assert "input." not in str(error.value)
 

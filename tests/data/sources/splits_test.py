@@ -83,28 +83,27 @@ def test_random_slices_mean_what_tfds_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "message"),
+    "split",
     [
-        ("trian", "Did you mean 'train'"),
-        ("train[5:5]", "at least one"),
-        ("train[:50001]", "end at 50000"),
-        ("train[-50001:]", "at least one"),
-        ("train[1/2:]", "not a split"),
-        ("train[5]", "not a split"),
-        ("train[:]", "not a split"),
-        ("train[12.5:]", "not a split"),
-        ("train[60:66%]", "different units"),  # of TFDS: 60% to 66%
-        ("train[5%:2shard]", "different units"),
-        ("train[:-0]", "-0 from the end"),  # of TFDS: nothing
-        ("tiny[-1%:]", "-0 from the end of 7"),  # of TFDS: everything
-        ("train[1shard:]", "not in. Write the slice in examples or percent"),
-        ("", "not a split"),
+        "trian",
+        "train[5:5]",
+        "train[:50001]",
+        "train[-50001:]",
+        "train[1/2:]",
+        "train[5]",
+        "train[:]",
+        "train[12.5:]",
+        "train[60:66%]",  # TFDS: 60% to 66%
+        "train[5%:2shard]",
+        "train[:-0]",  # TFDS: nothing
+        "tiny[-1%:]",  # TFDS: everything
+        "train[1shard:]",
+        "",
     ],
 )
-def test_wrong_splits(split: str, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
+def test_wrong_splits(split: str) -> None:
+    with refused(f"evals.test.split={split!r}"):
         resolve(split, SIZES, where="evals.test")
-    assert str(error.value).startswith(f"evals.test.split={split!r}")
 
 
 def test_several_slices() -> None:

@@ -12,7 +12,6 @@ from tensorflow_datasets import features as tfds_features
 from tensorflow_datasets.core.utils.version import list_all_versions
 
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index
 from vit_jax.data.host_tf import tf
 from vit_jax.data.source import Example
@@ -160,18 +159,10 @@ def remote_copy(folder: Path) -> str:
     return remote
 
 
-@pytest.mark.parametrize(
-    ("file_format", "message"),
-    [
-        ("tfrecord", "from local disks only"),
-        ("array_record", "reads local files and .* gs:// only"),
-    ],
-)
-def test_remote_records_that_cannot_be_read_at_random(
-    tmp_path: Path, file_format: str, message: str
-) -> None:
+@pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
+def test_remote_records_that_cannot_be_read_at_random(tmp_path: Path, file_format: str) -> None:
     remote = remote_copy(write(tmp_path / "pets/1.0.0", file_format=file_format))
-    with pytest.raises(UserError, match=rf"ram://.*{message}\. Set input\.cache=FOLDER"):
+    with refused(remote, "input.cache=FOLDER"):
         create(remote)
 
 
@@ -276,10 +267,8 @@ def test_a_copy_beside_a_version_is_not_read(tmp_path: Path, copy: str) -> None:
 
 def test_missing_data_say_how_to_get_them(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "nowhere", tmp_path):
-        with refused("input.data_dir", "download_and_prepare") as error:
+        with refused("input.data_dir", "download_and_prepare", "CIFAR-10", "imagenet2012"):
             create(folder)
-        assert "for example CIFAR-10" in str(error.value)
-        assert "ImageNet (imagenet2012) has to be downloaded by hand" in str(error.value)
 
 
 def test_missing_and_damaged_metadata(tmp_path: Path) -> None:
@@ -369,19 +358,16 @@ def test_weights_in_unsupported_features_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"\xff\xff", "not a tf.train.Example"), (b"", "0 values of `image`")]
+    ("data", "name"), [(b"\xff\xff", "tf.train.Example"), (b"", "`image`")], ids=["junk", "empty"]
 )
-def test_records_that_are_not_examples_are_refused(
-    tmp_path: Path, data: bytes, message: str
-) -> None:
+def test_records_that_are_not_examples_are_refused(tmp_path: Path, data: bytes, name: str) -> None:
     folder = write(tmp_path / "1.0.0")
     path = folder / "pets-train.tfrecord-00000-of-00003"
     _writer("tfrecord")(path, [record(i, [0]) for i in range(4)] + [data])
     source = create(folder)
     source.read(np.arange(4))
-    with pytest.raises(UserError, match=message) as error:
+    with refused(path, "record 4", name):
         source.read(np.arange(5))
-    assert "00000-of-00003, record 4" in str(error.value)
 
 
 @pytest.mark.skipif(not CIFAR10.exists(), reason="needs the CIFAR-10 data set")
