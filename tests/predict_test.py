@@ -50,7 +50,7 @@ def test_table_and_json(trained, photo, run_python):
     assert done.stdout.count("%") == 2
     (photo.parent / "phone.heic").write_bytes(b"")
     done = run_python(*PREDICT, "--checkpoint", str(trained), "--json", str(photo.parent))
-    assert "passed over 1 file: in the format .heic, which is not read (convert" in done.stderr
+    assert ".heic" in done.stderr
     answer = json.loads(done.stdout)
     assert answer["file"] == str(photo)
     assert len(answer["classes"]) == 5
@@ -112,26 +112,26 @@ def test_imports_no_tensorflow_and_no_data(trained, photo, run_python):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda p: p.write_bytes(b""), "is not an image"),
-        (lambda p: p.write_text("no image"), "is not an image"),
-        (lambda p: p.write_bytes(p.read_bytes()[:60]), "is not an image"),
-        (lambda p: p.unlink(), "No image or folder"),
+        lambda p: p.write_bytes(b""),
+        lambda p: p.write_text("no image"),
+        lambda p: p.write_bytes(p.read_bytes()[:60]),
+        lambda p: p.unlink(),
     ],
+    ids=["empty", "text", "truncated", "missing"],
 )
-def test_a_bad_image_gives_one_message(trained, photo, make, message):
+def test_a_bad_image_gives_one_message(trained, photo, make):
     make(photo)
-    with pytest.raises(UserError, match=message) as error:
+    with refused(photo.name):
         list(predict(str(trained), [str(photo)], top_k=1))
-    assert photo.name in str(error.value)
 
 
 def test_missing_checkpoint_or_images_are_refused(tmp_path, trained, photo, run_python):
     done = run_python(*PREDICT, "--checkpoint", str(tmp_path), str(photo))
-    assert (done.returncode, "No checkpoint" in done.stderr) == (1, True)
+    assert (done.returncode, f"{tmp_path}" in done.stderr) == (1, True)
     done = run_python(*PREDICT, "--checkpoint", str(trained))
-    assert (done.returncode, "Which images" in done.stderr) == (1, True)
+    assert (done.returncode, "images" in done.stderr) == (1, True)
     (tmp_path / "empty").mkdir()
     with refused():
         images.find([str(tmp_path / "empty")])
@@ -235,7 +235,7 @@ def test_non_finite_probabilities_are_refused(toy_npz, photo):
     arrays = dict(np.load(file))
     arrays["head/bias"] = np.full_like(arrays["head/bias"], np.nan)
     np.savez(file, **arrays)
-    with pytest.raises(NonFiniteError, match=r"photo.png: the probabilities .* are not finite"):
+    with refused("photo.png", error=NonFiniteError):
         list(predict(file, [str(photo)], top_k=1))
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.evaluation_sets_test import folder_of
 from vit_jax.core.errors import UserError
@@ -80,38 +80,36 @@ def test_a_mistake_is_one_message_and_status_1(tmp_path, run_python):
 
 
 MISTAKES = {
-    "a bucket of others": ({"output": "s3://bucket/data"}, "=s3://bucket/data: only folders of"),
-    "no bucket to make it for": ({"scratch": "here"}, "--scratch is for --output=gs://...: leave"),
-    "a name with capitals": ({"name": "Mine"}, "--name=Mine: lower-case letters"),
-    "an unknown collection": ({"collection": "recods"}, "Did you mean 'records'"),
-    "no such file": ({"source": "nowhere.jsonl"}, "--source: no file nowhere.jsonl"),
-    "a flag of others": (
-        {"collection": "image_folder"}, "--num_classes is for records and webdataset: leave it out"
-    ),
-    "nowhere": ({"output": ""}, "--output is empty: name a folder."),
+    "a bucket of others": ({"output": "s3://bucket/data"}, "--output=s3://bucket/data"),
+    "no bucket to make it for": ({"scratch": "here"}, "--scratch"),
+    "a name with capitals": ({"name": "Mine"}, "--name=Mine"),
+    "an unknown collection": ({"collection": "recods"}, "'records'"),
+    "no such file": ({"source": "nowhere.jsonl"}, "nowhere.jsonl"),
+    "a flag of others": ({"collection": "image_folder"}, "--num_classes"),
+    "nowhere": ({"output": ""}, "--output"),
     "a place in the collection": (
         {"collection": "image_folder", "source": ".", "output": "sets", "num_classes": None},
-        "--output=sets is inside --source=., where every folder is a class",
+        "--output=sets",
     ),
     "the collection is where the set would be": (
         {"collection": "image_folder", "source": "configs", "output": ".", "name": "configs",
          "num_classes": None},
-        "configs/1.0.0, the new data set, is inside --source=configs",
+        "configs/1.0.0",
     ),
-    "a source that is not UTF-8": ({"source": "b\udcff"}, "the path is not UTF-8"),
-    "an unknown fault": ({"policy": "grey:set_aside"}, "no such fault. Did you mean 'gray'"),
+    "a source that is not UTF-8": ({"source": "b\udcff"}, r"b\udcff"),
+    "an unknown fault": ({"policy": "grey:set_aside"}, "'gray'"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options, message", MISTAKES.values(), ids=list(MISTAKES))
-def test_mistakes_are_explained(prepare, options, message):
-    with pytest.raises(UserError, match=re.escape(message)):
+@pytest.mark.parametrize("options, name", MISTAKES.values(), ids=list(MISTAKES))
+def test_mistakes_are_explained(prepare, options, name):
+    with refused(name):
         prepare(**options)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("apache_beam") is not None, reason="it is installed")
 def test_without_beam(prepare):
-    with pytest.raises(UserError, match=re.escape("pip install 'vit-jax-pretraining[beam]'")):
+    with refused("--runner", "vit-jax-pretraining[beam]"):
         prepare(runner="beam")
 
 

@@ -127,14 +127,8 @@ def test_paths_that_are_not_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("a,b")
     read = lambda *_: pytest.fail("there is nothing to read")
-    for name, message in {
-        "absent": "no such file or folder",
-        "b\udcff": "the path is not UTF-8",
-        "empty": "neither a data set in TFDS layout .* nor a folder with images",
-        "text.parquet:test": "not a data set in TFDS layout, and has no splits",
-        "text.parquet": "not a Parquet file with the columns sha256 and look",
-    }.items():
-        with pytest.raises(UserError, match=message):
+    for name in ("absent", "b\udcff", "empty", "text.parquet:test", "text.parquet"):
+        with refused("--drop_duplicates_of", name.encode(errors="backslashreplace").decode()):
             evaluation_sets.load([str(tmp_path / name)], read)
     with refused("--drop_duplicates_of"):  # not this folder
         evaluation_sets.load([""], read)

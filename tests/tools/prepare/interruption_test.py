@@ -105,7 +105,8 @@ def test_a_disk_that_grows_until_it_suffices(
         try:
             data_set = prepared(collection, small_disk, PrepareOptions(shard_mib=0.02))
         except UserError as error:
-            assert "No room is left" in str(error) and not leftovers(small_disk)
+            assert isinstance(error.__cause__, OSError) and not leftovers(small_disk)
+            assert error.__cause__.errno == errno.ENOSPC
             failed += 1
         else:
             break

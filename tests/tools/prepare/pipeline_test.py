@@ -17,7 +17,6 @@ import tensorflow_datasets as tfds
 from tests.messages import refused
 from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data import label_index
 from vit_jax.data.sources.tfds import Tfds
@@ -158,36 +157,36 @@ def test_other_options_are_refused_in_the_same_folder(tmp_path: Path, imagenet21
 
 
 MISTAKES = {
-    "a version": ({"version": "1"}, "--version=1: three numbers, as in 1.0.0"),
-    "a path as the version": ({"version": "../x"}, "--version=../x: three numbers"),
-    "other digits": ({"version": "\uff11.0.0"}, "three numbers"),
-    "splits": ({"splits": "train"}, "--splits=train: train= is not a name and a number"),
-    "a word of TFDS": ({"splits": "all=rest"}, "all means all splits, and cannot be the name"),
-    "a policy": ({"policy": ("gray",)}, "--policy=gray: gray .* can be keep or convert"),
-    "no size of files": ({"shard_mib": 0}, "--shard_mib=0: from 0.001 to"),
-    "a negative size": ({"shard_mib": -1}, "--shard_mib=-1: from 0.001 to"),
-    "a size of a byte": ({"shard_mib": 1e-9}, "--shard_mib=1e-09: from 0.001 to"),
-    "no number": ({"shard_mib": float("nan")}, "--shard_mib=nan: from 0.001 to"),
-    "an endless size": ({"shard_mib": float("inf")}, "--shard_mib=inf: from 0.001 to"),
-    "a size without sense": ({"shard_mib": 1e12}, "--shard_mib=1e.12: from 0.001 to"),
-    "too many bits": ({"near_bits": 9}, "--near_bits=9: from 0 to 8"),
-    "no pixels": ({"max_image_pixels": 0}, "--max_image_pixels=0: at least 1"),
-    "a test set": ({"drop_duplicates_of": ("nowhere",)}, "nowhere: no such file or folder"),
+    "a version": ({"version": "1"}, "--version=1:"),
+    "a path as the version": ({"version": "../x"}, "--version=../x:"),
+    "other digits": ({"version": "\uff11.0.0"}, "--version=\uff11.0.0:"),
+    "splits": ({"splits": "train"}, "train="),
+    "a word of TFDS": ({"splits": "all=rest"}, "all"),
+    "a policy": ({"policy": ("gray",)}, "--policy=gray:"),
+    "no size of files": ({"shard_mib": 0}, "--shard_mib=0:"),
+    "a negative size": ({"shard_mib": -1}, "--shard_mib=-1:"),
+    "a size of a byte": ({"shard_mib": 1e-9}, "--shard_mib=1e-09:"),
+    "no number": ({"shard_mib": float("nan")}, "--shard_mib=nan:"),
+    "an endless size": ({"shard_mib": float("inf")}, "--shard_mib=inf:"),
+    "a size without sense": ({"shard_mib": 1e12}, "--shard_mib=1e+12:"),
+    "too many bits": ({"near_bits": 9}, "--near_bits=9"),
+    "no pixels": ({"max_image_pixels": 0}, "--max_image_pixels=0"),
+    "a test set": ({"drop_duplicates_of": ("nowhere",)}, "nowhere"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake, message", MISTAKES.values(), ids=list(MISTAKES))
+@pytest.mark.parametrize("mistake, name", MISTAKES.values(), ids=list(MISTAKES))
 def test_impossible_options_are_refused_before_images_are_read(
     tmp_path: Path,
     imagenet21k: Path,
     monkeypatch: pytest.MonkeyPatch,
     mistake: dict[str, Any],
-    message: str,
+    name: str,
 ) -> None:
     collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     with monkeypatch.context() as patch:
         patch.setattr(tasks, "read_part", lambda _: pytest.fail("an image was read"))
-        with pytest.raises(UserError, match=message):
+        with refused(name):
             prepared(collection, tmp_path, dataclasses.replace(SMALL, **mistake))
     prepared(collection, tmp_path)  # and correct options resume
 

@@ -17,7 +17,6 @@ import pytest
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
-from vit_jax.core.errors import UserError
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import entries as entries_module
 from vit_jax.tools.prepare import records, tars
@@ -255,18 +254,12 @@ def test_other_types_in_parquet(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content, message",
-    [
-        ("a\nb\na\n", "lines 1 and 3 are both 'a'"),
-        ("a\n\nb", "empty line"),
-        ("a\n \t\nb", "empty line"),
-        ("", "empty line"),
-    ],
+    "content", ["a\nb\na\n", "a\n\nb", "a\n \t\nb", ""], ids=["twice", "empty", "blank", "none"]
 )
-def test_lists_of_classes(folder: Path, content: str, message: str) -> None:
+def test_lists_of_classes(folder: Path, content: str) -> None:
     (folder / "classes.txt").write_text(content)
     write_lines(folder / "list.jsonl", [{"image": "images/0.jpg", "labels": [0]}])
-    with pytest.raises(UserError, match=message):
+    with refused("--classes", "classes.txt"):
         records.collection(request(folder, str(folder)))
 
 
@@ -380,15 +373,15 @@ def test_patterns_of_files(tmp_path: Path) -> None:
     assert listed(f"train={tmp_path}/train-{{00..01}}.tar,val={tmp_path}/val-*.tar") == [
         ("train-00.tar", "train"), ("train-01.tar", "train"), ("val-0.tar", "val")
     ]  # fmt: skip
-    for source, message in (
-        (f"{tmp_path}/train-{{00..02}}.tar", "no file .*train-02.tar"),
-        (f"{tmp_path}/*.zip", "names no files"),
-        (f"{tmp_path}/{{0..99999999999}}", "more than 1,000,000"),
-        (f"{tmp_path}/{{0..99999}}{{0..99999}}", "more than 1,000,000"),
-        (f"{tmp_path},{tmp_path}/val-0.tar", "twice"),
-        (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", "nothing before or after a comma"),
+    for source, name in (
+        (f"{tmp_path}/train-{{00..02}}.tar", "train-02.tar"),
+        (f"{tmp_path}/*.zip", "*.zip"),
+        (f"{tmp_path}/{{0..99999999999}}", "1,000,000"),
+        (f"{tmp_path}/{{0..99999}}{{0..99999}}", "1,000,000"),
+        (f"{tmp_path},{tmp_path}/val-0.tar", "val-0.tar"),
+        (f"{tmp_path}/train-00.tar,,{tmp_path}/val-0.tar", ",,"),
     ):
-        with pytest.raises(UserError, match=message):
+        with refused("--source", name):
             listed(source)
 
 
@@ -427,23 +420,23 @@ def test_lists_of_labels_with_names_in_parquet(tmp_path: Path, folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("names", "given", "message"),
+    ("names", "given", "named"),
     [
-        (["cat", "dog"], {"classes": True}, "names the class 'dog' .* --classes=.* does not have"),
-        (["cat", "ant"], {"num_classes": 3}, "--num_classes=3, but .* names 2 classes: cat, ant"),
-        (["ant", "cat"], {}, "name other classes: class 0 is 'cat', and 'ant' among the others"),
-        (["café", "cafe\u0301"], {}, "one name, café"),
+        (["cat", "dog"], {"classes": True}, "'dog'"),
+        (["cat", "ant"], {"num_classes": 3}, "--num_classes=3"),
+        (["ant", "cat"], {}, "b.parquet"),
+        (["café", "cafe\u0301"], {}, "café"),
     ],
 )
 def test_other_names_of_classes_in_parquet(
-    folder: Path, names: list[str], given: dict, message: str
+    folder: Path, names: list[str], given: dict, named: str
 ) -> None:
     of_hugging_face(folder / "a.parquet", names, [0, 1])
     if not given:
         of_hugging_face(folder / "b.parquet", ["cat", "ant"], [0, 1])
     if "classes" in given:
         given = {"classes": str(folder / "classes.txt")}
-    with pytest.raises(UserError, match=message):
+    with refused(named):
         records.collection(CollectionRequest(str(folder), multi_label=False, **given))
 
 
@@ -539,25 +532,29 @@ def test_rows_that_are_left_out_are_named(tmp_path: Path, tables: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "message"),
+    ("content", "options", "name"),
     [
-        ("0.jpg,cat\n", {}, r"names the columns '0\.jpg', 'cat': name one with --image_field"),
-        ("file,breed\n0.jpg,x\n", {}, r"'file', 'breed': name one with --label_field"),
-        ("file,label\n", {"label_field": "labl"}, r"no column 'labl'; it has 'file', 'label'"),
-        ("file,label,class\n", {}, r"columns 'label' and 'class' for their classes: name one"),
-        ("file,label\nhttp://x/0.jpg,cat\n", {}, r"line 2: http://x/0\.jpg is an address"),
-        ("file,label\n0.jpg,cat\n1.jpg,a\n0.jpg,dog\n", {}, r"'cat' in line 2, 'dog' in line 4"),
-        ('file,label\n0.jpg,"cat\n', {}, r"labels\.csv, line 2: .*quotation"),
-        ("file,label\n0.jpg,\n", {}, "no row has a label"),
-        ("", {}, "columns none"),
-        ("file,label\n0.jpg,cat\n", {"multi_label": True}, "--multi_label: a row"),
-        (b"\x00\x01\x02", {}, "is not text"),
+        ("0.jpg,cat\n", {}, "--image_field"),
+        ("file,breed\n0.jpg,x\n", {}, "--label_field"),
+        ("file,label\n", {"label_field": "labl"}, "'labl'"),
+        ("file,label,class\n", {}, "'label' and 'class'"),
+        ("file,label\nhttp://x/0.jpg,cat\n", {}, "http://x/0.jpg"),
+        ("file,label\n0.jpg,cat\n1.jpg,a\n0.jpg,dog\n", {}, "'dog'"),
+        ('file,label\n0.jpg,"cat\n', {}, "labels.csv"),
+        ("file,label\n0.jpg,\n", {}, "labels.csv"),
+        ("", {}, "--image_field"),
+        ("file,label\n0.jpg,cat\n", {"multi_label": True}, "--multi_label"),
+        (b"\x00\x01\x02", {}, "labels.csv"),
     ],
-)
+    ids=[
+        "no header", "no column of labels", "unknown column", "two columns of labels", "address",
+        "two labels", "open quotation", "no labels", "empty", "several labels", "binary",
+    ],
+)  # fmt: skip
 def test_tables_that_cannot_be_read(
-    tables: Path, content: str | bytes, options: dict[str, object], message: str
+    tables: Path, content: str | bytes, options: dict[str, object], name: str
 ) -> None:
-    with pytest.raises(UserError, match=message):
+    with refused(name):
         table(tables, content, **options)
 
 

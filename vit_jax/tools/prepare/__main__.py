@@ -184,7 +184,9 @@ def _local(flag: str, path: str) -> Path:
     if not path:
         raise UserError(f"--{flag} is empty: name a folder.")
     if not is_text(path):
-        raise UserError(f"--{flag}={path}: the path is not UTF-8: rename it, or give a link to it.")
+        raise UserError(
+            f"--{flag}={path!r}: the path is not UTF-8: rename it, or give a link to it."
+        )
     if "\0" in path:
         raise UserError(f"--{flag} has a zero character in it, which no path can have.")
     if cloud.is_remote(path):

@@ -57,7 +57,7 @@ def _load(text: str, read: Read) -> EvaluationSet:
     if not text:
         raise UserError(f"{FLAG} is empty: name a data set, a folder or a file, or leave it out.")
     if not is_text(text):
-        raise UserError(f"{FLAG}={text}: the path is not UTF-8: rename it, or give a link to it.")
+        raise UserError(f"{FLAG}={text!r}: the path is not UTF-8: rename it, or give a link to it.")
     if not path.exists():
         start, _, split = text.rpartition(":")
         path = Path(start).expanduser()
