@@ -7,7 +7,6 @@ from flax import nnx
 from tests.messages import refused
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.models import adapters
 from vit_jax.models.adapters import Adapters
 from vit_jax.weights.loading import merged
@@ -84,18 +83,18 @@ def test_an_adapter_does_not_depend_on_the_others():
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "name"),
     [
-        ({"kernels": ["blocks/.*/mpl/.*"]}, r"'blocks/\.\*/mpl/\.\*' matches no kernel .* block"),
-        ({"kernels": ["patches/kernel"]}, r"no kernel of a dense layer.*blocks/block/mlp/fc1"),
-        ({"kernels": ["blocks/.*/bias"]}, r"matches no kernel"),
-        ({"kernels": ["("]}, r"lora\.kernels: '\(' is not a regular expression"),
-        ({"kernels": ["head/kernel"], "rank": 5}, r"rank=5 .* head/kernel .* 16 x 4: .* at most 4"),
-        ({"kernels": ["blocks/.*/qkv/kernel"], "rank": 17}, r"matrix of 16 x 16: give at most 16"),
+        ({"kernels": ["blocks/.*/mpl/.*"]}, "blocks/.*/mpl/.*"),
+        ({"kernels": ["patches/kernel"]}, "patches/kernel"),
+        ({"kernels": ["blocks/.*/bias"]}, "blocks/.*/bias"),
+        ({"kernels": ["("]}, "lora.kernels"),
+        ({"kernels": ["head/kernel"], "rank": 5}, "lora.rank=5"),
+        ({"kernels": ["blocks/.*/qkv/kernel"], "rank": 17}, "lora.rank=17"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(fields, says):
-    with pytest.raises(UserError, match=says):
+def test_what_cannot_be_adapted_is_refused(fields, name):
+    with refused(name):
         nnx.eval_shape(lambda: vit(**fields))
 
 

@@ -7,7 +7,6 @@ from flax import nnx
 from tests.messages import refused
 from tests.models.by_hand import info
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models.bit import DEPTHS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -159,20 +158,20 @@ def test_constants_of_the_ports_are_fields(drawn):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"units": ()}, "model.units is empty"),
-        ({"units": (1, 0)}, "at least 1"),
-        ({"root_width": 48}, "nearest: 64"),
-        ({"width": 64}, "A BiT ResNet has no field 'width'. Did you mean 'root_width'"),
-        ({"pool": "avg"}, "A BiT ResNet has no field 'pool'"),
-        ({"dropout": 0.1}, "A BiT ResNet has no field 'dropout'"),
-        ({"dtype": "float16"}, "model.dtype='float16'"),
-        ({"weight_epsilon_of": "std"}, "deviation"),
+        ({"units": ()}, "model.units"),
+        ({"units": (1, 0)}, "model.units=(1, 0)"),
+        ({"root_width": 48}, "model.root_width=48"),
+        ({"width": 64}, "'width'"),
+        ({"pool": "avg"}, "'pool'"),
+        ({"dropout": 0.1}, "'dropout'"),
+        ({"dtype": "float16"}, "model.dtype"),
+        ({"weight_epsilon_of": "std"}, "weight_epsilon_of"),
     ],
 )
-def test_impossible_fields_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_impossible_fields_are_refused(fields, name):
+    with refused(name):
         build(**fields)
 
 

@@ -10,7 +10,6 @@ from tests.messages import refused
 from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.models import observe
 from vit_jax.models.efficientnet import SIZES, Stage, with_sizes
 
@@ -203,7 +202,7 @@ def test_rates_of_stochastic_depth_rise_over_all_units():
 
 def test_training_draws_random_numbers_only_where_it_needs_them():
     images = random_images(2, 32, 32)
-    with pytest.raises(ValueError, match="draws random numbers"):
+    with refused("rngs", error=ValueError):
         nnx.eval_shape(lambda: build()(images, train=True))
     plain = lambda: build(dropout=0.0, stochastic_depth=0.0)(images, train=True)
     assert nnx.eval_shape(plain).shape == (2, 5)
@@ -227,17 +226,17 @@ def test_grad_cam():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"padding": "valid"}, "model.padding='valid'"),
-        ({"width_coefficient": 0}, "at least 0.01"),
-        ({"depth_coefficient": "2"}, "finite number"),
-        ({"batch_norm_momentum": 1.0}, "below 1"),
-        ({"units": (1, 2)}, "An EfficientNet has no field 'units'"),
+        ({"padding": "valid"}, "model.padding"),
+        ({"width_coefficient": 0}, "model.width_coefficient=0"),
+        ({"depth_coefficient": "2"}, "model.depth_coefficient"),
+        ({"batch_norm_momentum": 1.0}, "model.batch_norm_momentum=1.0"),
+        ({"units": (1, 2)}, "'units'"),
     ],
 )
-def test_impossible_fields_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_impossible_fields_are_refused(fields, name):
+    with refused(name):
         build(**fields)
 
 

@@ -5,7 +5,6 @@ import pytest
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.core.schema import fields
 from vit_jax.weights.saving import DESTINATIONS
 
@@ -59,18 +58,18 @@ def test_what_weights_are_trained_with():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value"),
     [
-        ("depth", 0, r"model.depth=0: give at least 1 and below 1048576"),
-        ("depth", 1.5, r"model.depth=1.5: it must be of type int"),
-        ("dropout", float("nan"), "must be of type finite number"),
-        ("qk_norm", 1, "must be of type bool"),
-        ("residual_dtype", "bfloat16", "Did you mean 'float32'"),
-        ("layer_scale", -1, "give at least 0 and below 1000"),
+        ("depth", 0),
+        ("depth", 1.5),
+        ("dropout", float("nan")),
+        ("qk_norm", 1),
+        ("residual_dtype", "bfloat16"),
+        ("layer_scale", -1),
     ],
 )
-def test_python_checks_what_the_config_does(name, value, message):
-    with pytest.raises(UserError, match=message):
+def test_python_checks_what_the_config_does(name, value):
+    with refused(f"model.{name}={value!r}"):
         models.spec("ViT-B/16", **{name: value})
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.messages import refused
 from vit_jax import models
 
 MODELS = {
@@ -44,7 +45,7 @@ def made():
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_images_are_refused(made, name, wrong):
     for method in ("__call__", "features", "tokens"):
-        with pytest.raises(ValueError, match=r"takes float32 images \[B, .*, 3\]"):
+        with pytest.raises(ValueError, match=r"\[B, 16, 16, 3\]"):
             getattr(made[name], method)(WRONG[wrong])
 
 
@@ -52,7 +53,7 @@ def test_wrong_images_are_refused(made, name, wrong):
 def test_layers_that_a_model_has_not(made, name):
     images = np.zeros((1, 16, 16, 3), np.float32)
     for layer in (made[name].spec.depth, -1):
-        with pytest.raises(ValueError, match=f"No layer {layer}: the model has layers 0 to "):
+        with refused(layer):
             made[name].tokens(images, layers=(layer,))
 
 
@@ -60,9 +61,9 @@ def test_images_of_another_size(made):
     for name, model in made.items():
         images = np.zeros((1, 32, 16, 3), np.float32)
         if "ViT" in name:
-            with pytest.raises(ValueError, match=r"\[B, 16, 16, 3\].*float32 \[1, 32, 16, 3\]"):
+            with refused("[B, 16, 16, 3]", "[1, 32, 16, 3]"):
                 model(images)
-            with pytest.raises(ValueError, match=r"float32 \[1, 17, 16, 3\]"):  # a patch's rest
+            with refused("[1, 17, 16, 3]"):  # a patch's rest
                 model(np.zeros((1, 17, 16, 3), np.float32))
         else:  # a ResNet takes any
             assert model(images).shape == (1, 2)

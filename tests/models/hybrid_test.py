@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.messages import refused
 from tests.models.by_hand import info
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models.hybrid import ResNetPatches
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -116,15 +116,15 @@ def test_every_field_of_a_vit_is_one_of_a_hybrid():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"units": (1, 1, 1, 1)}, "stride 32, which patches of 16 pixels"),
-        ({"root_width": 33}, "nearest: 32"),
-        ({"image_size": 40}, "nearest"),
-        ({"width": 17}, "nearest width: 16"),
-        ({"unit": (1,)}, "A hybrid has no field 'unit'. Did you mean 'units'"),
+        ({"units": (1, 1, 1, 1)}, "model.units=(1, 1, 1, 1)"),
+        ({"root_width": 33}, "model.root_width=33"),
+        ({"image_size": 40}, "(40, 40)"),
+        ({"width": 17}, "model.width=17"),
+        ({"unit": (1,)}, "'unit'"),
     ],
 )
-def test_impossible_fields_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_impossible_fields_are_refused(fields, name):
+    with refused(name):
         shape_of_logits(fields)

@@ -36,9 +36,8 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_names_of_others_get_the_one_here(name):
     assert model_meant(name) == NAMES[name]
-    with refused() as error:
+    with refused(repr(NAMES[name])):
         models.info(name)
-    assert f"Did you mean {NAMES[name]!r}?" in str(error.value)
 
 
 @pytest.mark.parametrize("name", models.available())

@@ -9,7 +9,6 @@ from flax import nnx
 from tests.messages import refused
 from tests.models.by_hand import info, vit_parameters
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.posemb import SinCosPositions, sincos_1d
 
@@ -221,7 +220,7 @@ def test_evaluation_is_the_default_and_training_needs_random_numbers():
     trained = model(images, train=True, rngs=nnx.Rngs(dropout=1))
     assert not np.array_equal(trained, model(images))
     np.testing.assert_array_equal(trained, model(images, train=True, rngs=nnx.Rngs(dropout=1)))
-    with pytest.raises(ValueError, match="pass rngs"):
+    with refused("rngs", error=ValueError):
         model(images, train=True)
 
 
@@ -306,29 +305,29 @@ def test_gradients_of_kernels_have_their_own_dtype(dtype):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"name": "ViT-X/16"}, "Unknown model 'ViT-X/16'"),
-        ({"name": "vit-b/16"}, "Did you mean"),
-        ({"name": "ViT-So400/14"}, "Did you mean 'ViT-So400m/14'"),
-        ({"name": "ViT-B/0"}, "Unknown model"),
-        ({"image_size": 10}, r"nearest: \(8, 8\)"),
-        ({"image_size": (8, 3)}, r"nearest: \(8, 4\)"),
-        ({"width": 17}, "nearest width: 16"),
-        ({"width": 18, "position_embedding": "sincos_2d"}, "nearest width: 16"),
-        ({"width": 17, "num_heads": 1, "position_embedding": "sincos_1d"}, "nearest width: 16"),
-        ({"pool": "max"}, r"model.pool='max'.* map"),
-        ({"residual_dtype": "float16"}, "Did you mean 'float32'"),
-        ({"gradient_dtype": "float16"}, "Did you mean 'bfloat16'"),
-        ({"position_embedding": "sincos"}, "Did you mean 'sincos_2d'"),
-        ({"dropout": 1.0}, "model.dropout=1.0: give at least 0 and below 1"),
-        ({"num_heads": 0}, "model.num_heads=0: give at least 1"),
-        ({"registers": -1}, "model.registers=-1: give at least 0"),
-        ({"widht": 17}, "Did you mean 'width'"),
+        ({"name": "ViT-X/16"}, "'ViT-X/16'"),
+        ({"name": "vit-b/16"}, "'ViT-B/16'"),
+        ({"name": "ViT-So400/14"}, "'ViT-So400m/14'"),
+        ({"name": "ViT-B/0"}, "'ViT-B/0'"),
+        ({"image_size": 10}, "(8, 8)"),
+        ({"image_size": (8, 3)}, "(8, 4)"),
+        ({"width": 17}, "model.width=17"),
+        ({"width": 18, "position_embedding": "sincos_2d"}, "model.width=18"),
+        ({"width": 17, "num_heads": 1, "position_embedding": "sincos_1d"}, "model.width=17"),
+        ({"pool": "max"}, "model.pool"),
+        ({"residual_dtype": "float16"}, "'float32'"),
+        ({"gradient_dtype": "float16"}, "'bfloat16'"),
+        ({"position_embedding": "sincos"}, "'sincos_2d'"),
+        ({"dropout": 1.0}, "model.dropout=1.0"),
+        ({"num_heads": 0}, "model.num_heads=0"),
+        ({"registers": -1}, "model.registers=-1"),
+        ({"widht": 17}, "'width'"),
     ],
 )
-def test_impossible_fields_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_impossible_fields_are_refused(fields, name):
+    with refused(name):
         tiny(**fields)
 
 

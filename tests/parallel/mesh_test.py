@@ -2,7 +2,6 @@ import jax
 import pytest
 
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.parallel import mesh
 from vit_jax.parallel import mesh as meshes
 
@@ -59,21 +58,19 @@ def test_unused_devices_are_reported(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
+    "sizes",
     [
-        ({"data": 0}, "mesh.data=0: give each axis of the mesh at least 1 device"),
-        ({"data": -1, "fsdp": -1}, "mesh.data=-1, mesh.fsdp=-1: give each axis"),
-        (
-            {"data": -1, "fsdp": 3},
-            "mesh.fsdp=3 takes 3 devices or a multiple, but there are 8; .*: 2, 4",
-        ),
-        ({"data": 16}, "mesh.data=16 takes 16 devices, but there are 8; .*: 8"),
-        ({"data": 5, "tensor": 2}, "5 x 2 = 10 devices, but there are 8; .*: 8"),
-        ({"data": 2, "fsdp": 2}, "takes 4 of 8 devices, but every process has to take part"),
+        {"data": 0},
+        {"data": -1, "fsdp": -1},
+        {"data": -1, "fsdp": 3},
+        {"data": 16},
+        {"data": 5, "tensor": 2},
+        {"data": 2, "fsdp": 2},
     ],
+    ids=str,
 )
-def test_sizes_that_do_not_fit_are_refused(sizes, message):
-    with pytest.raises(UserError, match=message):
+def test_sizes_that_do_not_fit_are_refused(sizes):
+    with refused(*(f"mesh.{name}={size}" for name, size in sizes.items())):
         make(**sizes)
 
 
@@ -88,21 +85,15 @@ def test_a_replica_is_a_slice():
 def test_a_batch_has_to_divide():
     mesh = jax.sharding.AbstractMesh((1, 24, 1, 1), meshes.AXES)
     meshes.check_batch(mesh, 48, "input.batch_size")
-    with pytest.raises(UserError) as error:
+    with refused("input.batch_size=4096", 4080, 4104):
         meshes.check_batch(mesh, 4096, "input.batch_size")
-    expected = "input.batch_size=4096 does not divide over 24 devices; nearest: 4080, 4104."
-    assert str(error.value) == expected
 
 
 def test_each_part_of_a_batch_has_to_divide():
     mesh = jax.sharding.AbstractMesh((2, 3, 4, 5), meshes.AXES)
     meshes.check_batch(mesh, 48, "input.batch_size", parts=2)
-    with pytest.raises(UserError) as error:
+    with refused("input.batch_size=60", "optim.grad_accum_steps=2", 48, 96):
         meshes.check_batch(mesh, 60, "input.batch_size", parts=2)
-    assert str(error.value) == (
-        "input.batch_size=60 does not divide over 24 devices (replica=2 x data=3 x fsdp=4) times "
-        "optim.grad_accum_steps=2 parts; nearest: 48, 96."
-    )
 
 
 @pytest.fixture

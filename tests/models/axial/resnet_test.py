@@ -9,7 +9,6 @@ from tests.models.axial import resnet_by_formula
 from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.optim.optimizers import kernels_only
 from vit_jax.models import observe
 
@@ -156,17 +155,17 @@ def test_features_tokens_and_relevance(tiny):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"num_heads": 5}, "twice as many do not divide model.root_width=32; nearest: 4"),
-        ({"num_heads": 100}, "nearest: 16"),
-        ({"root_width": 48}, "nearest: 64"),
-        ({"units": ()}, "model.units is empty"),
-        ({"width": 64}, "An AxialResNet has no field 'width'"),
-        ({"dropout": 0.1}, "An AxialResNet has no field 'dropout'"),
+        ({"num_heads": 5}, "model.num_heads=5"),
+        ({"num_heads": 100}, "model.num_heads=100"),
+        ({"root_width": 48}, "model.root_width=48"),
+        ({"units": ()}, "model.units"),
+        ({"width": 64}, "'width'"),
+        ({"dropout": 0.1}, "'dropout'"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_fit_is_refused(fields, name):
+    with refused(name):
         build(**fields)

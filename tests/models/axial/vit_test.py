@@ -12,7 +12,6 @@ from tests.messages import refused
 from tests.models.by_hand import info, product_flops
 from vit_jax import models
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.optim.optimizers import kernels_only
 from vit_jax.models.axial import COLUMN, ROW, LineAttention, joined, lines
 
@@ -176,19 +175,19 @@ def test_parameters_are_stacked_and_only_kernels_decay():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "name"),
     [
-        ({"pool": "cls"}, "pool=cls does not go with an Axial-ViT.* set pool=avg or pool=map"),
-        ({"pool": "cls_avg"}, "pool=cls_avg does not go"),
-        ({"registers": 2}, "registers=2 does not go"),
-        ({"position_embedding": "relative"}, "take another, such as learned_1d"),
-        ({"attention": "fused"}, "set model.attention=auto"),
-        ({"image_size": (9, 12)}, r"does not divide into patches of 4 pixels; nearest: \(8, 12\)"),
-        ({"width": 17}, "nearest width: 16"),
-        ({"units": (1,)}, "An Axial-ViT has no field 'units'"),
+        ({"pool": "cls"}, "model.pool=cls"),
+        ({"pool": "cls_avg"}, "model.pool=cls_avg"),
+        ({"registers": 2}, "model.registers=2"),
+        ({"position_embedding": "relative"}, "model.position_embedding"),
+        ({"attention": "fused"}, "model.attention=fused"),
+        ({"image_size": (9, 12)}, "(8, 12)"),
+        ({"width": 17}, "model.width=17"),
+        ({"units": (1,)}, "'units'"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused(fields, message):
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_fit_is_refused(fields, name):
+    with refused(name):
         toy(**fields)

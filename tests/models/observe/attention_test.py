@@ -11,7 +11,6 @@ from tests.messages import refused
 from tests.models.observe.by_formula import Forward
 from tests.models.observe.toys import flat, random_images
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models import observe
 from vit_jax.models.observe import attention, gradients
 
@@ -171,14 +170,14 @@ def test_a_query_is_any_token(toy):
 
 def test_bad_requests_say_what_there_is(toy, drawn):
     model, images = toy(pool="avg"), random_images(1)
-    for reducer, words in (
-        (observe.Weights((0, 2)), "No layer 2: the model has layers 0 to 1"),
-        (observe.FromQuery("class"), "no class token"),
-        (observe.FromQuery((2, 0)), "row 0 to 1 and column 0 to 2"),
-        (observe.FromQuery("nose"), "No token 'nose'"),
-        (observe.FromQuery(("register", 0)), "No token"),
+    for reducer, value in (
+        (observe.Weights((0, 2)), 2),
+        (observe.FromQuery("class"), "class token"),
+        (observe.FromQuery((2, 0)), (2, 0)),
+        (observe.FromQuery("nose"), "nose"),
+        (observe.FromQuery(("register", 0)), ("register", 0)),
     ):
-        with pytest.raises(UserError, match=words):
+        with refused(value):
             observe.look(model, images, (reducer,))
     with refused():
         observe.rollout(model, [])

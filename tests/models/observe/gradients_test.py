@@ -9,7 +9,6 @@ from tests.messages import refused
 from tests.models.observe.by_formula import Forward
 from tests.models.observe.toys import flat, random_images
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.models import observe
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -86,14 +85,14 @@ def test_classes_and_chunks(toy):
     of_one = observe.relevance(model, images, 3)
     assert of_one.classes.tolist() == [3, 3, 3]
     assert np.abs(of_one.map.patches - largest.map.patches).max() > 1e-3
-    for classes, words in (
-        (5, "class 5: the model has classes 0 to 4"),
+    for classes, value in (
+        (5, "class 5"),
         ((0, -1, 0), "class -1"),
         (0.5, "class 0.5"),
-        ((1, 2), "fewer classes than images"),
-        ((1, 2, 3, 4), "more classes than images, 4 for 3"),
+        ((1, 2), "fewer"),
+        ((1, 2, 3, 4), "more"),
     ):
-        with pytest.raises(UserError, match=words):
+        with refused(value):
             observe.relevance(model, images, classes)
     with refused():
         observe.relevance(toy(num_classes=0), images)
