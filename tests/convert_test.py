@@ -104,7 +104,7 @@ def full_disk():
 @pytest.mark.parametrize("to", saving.DESTINATIONS)
 def test_a_full_disk_leaves_nothing(npz, tmp_path, full_disk, to):
     output = tmp_path / ("out.npz" if to == "google_npz" else "out")
-    with pytest.raises(UserError, match=r"cannot be written: \[Errno 27\] File too large\.$"):
+    with refused("[Errno 27]"):
         convert(str(npz[0]), str(output), to=to)
     assert os.listdir(tmp_path) == ["toy.npz"]
 

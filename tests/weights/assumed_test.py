@@ -12,7 +12,6 @@ from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
-from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import prepared
 from vit_jax.weights.files import Tensor
@@ -169,9 +168,9 @@ def edit_config(folder, size=None, **arguments):
         (True, None, (60, 60)),
         (True, (60, 60), (60, 60)),
         (False, (56, 64), (56, 64)),
-        (True, (56, 64), "images of 56 x 64 pixels, which would be 224"),
-        (False, (60, 60), "images of 60 x 60 pixels, which would be 225 and 1"),
-        (False, None, "225 positions .* do not make a square"),
+        (True, (56, 64), "224 and 1."),
+        (False, (60, 60), "225"),
+        (False, None, "225 positions"),
     ],
 )
 def test_the_config_says_whether_the_class_token_has_a_position(tmp_path, without, size, expected):
@@ -180,7 +179,7 @@ def test_the_config_says_whether_the_class_token_has_a_position(tmp_path, withou
     if isinstance(expected, tuple):
         assert weights.load(tmp_path / "a").preprocess.image_size == expected
     else:
-        with pytest.raises(UserError, match=expected):
+        with refused(expected):
             weights.load(tmp_path / "a")
 
 

@@ -1,5 +1,6 @@
 """Toy models whose parameters are large enough to reveal every mistake."""
 
+import contextlib
 import io
 import sys
 import types
@@ -12,6 +13,7 @@ from flax import nnx
 
 from vit_jax import models, weights
 from vit_jax.core import pytrees
+from vit_jax.core.errors import UserError
 
 TOY = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3, "image_size": 12}
 
@@ -47,6 +49,18 @@ def zip_bomb(folder):
     size = len(stream.getvalue()).to_bytes(4, "little")
     path.write_bytes(path.read_bytes().replace(size, b"\xff\xff\xff\xf0"))
     return path
+
+
+@contextlib.contextmanager
+def named_error(*names):
+    """The block raises a UserError with all `names`; for tests of packages that may be missing.
+
+    Where they are, the golden wording of tests.messages could not be written.
+    """
+    with pytest.raises(UserError) as raised:
+        yield raised
+    lacking = [name for name in map(str, names) if name not in str(raised.value)]
+    assert not lacking, f"{lacking} is not in the message: {raised.value}"
 
 
 @pytest.fixture

@@ -88,14 +88,14 @@ def test_hostile_files(tmp_path, refused, make, overrides):
 
 def test_another_architecture(tmp_path, refused):
     message = refused(saved(tmp_path / "x.npz", width=32, depth=3))
-    assert "blocks/block/norm1/bias: (3, 32) there, (2, 16) here" in message
+    assert all(x in message for x in ("blocks/block/norm1/bias", "(3, 32)", "(2, 16)"))
     assert "--config.model.name=none" in message
 
 
 @pytest.mark.parametrize("overrides", [(), UNNAMED], ids=["named", "unnamed"])
 def test_a_head_of_another_size(tmp_path, refused, overrides):
     message = refused(saved(tmp_path / "x.npz", num_classes=7), "init.head=keep", *overrides)
-    assert "head/kernel: (16, 7) there, (16, 4) here" in message
+    assert all(x in message for x in ("head/kernel", "(16, 7)", "(16, 4)"))
     assert "--config.init.head=reset" in message
 
 
@@ -106,5 +106,6 @@ def test_the_command_ends_with_one_message(tmp_path, run_python):
         f"--config.init.weights={folder}",
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.fullmatch(rf"error: init.weights={folder}: .*Get the file anew\.\n", done.stderr)
+    assert f"init.weights={folder}:" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert not workdir.exists()

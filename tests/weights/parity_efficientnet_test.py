@@ -5,9 +5,9 @@ import pytest
 from flax import nnx
 
 from tests.weights.agreement import assert_same_function, save_timm, torch
+from tests.weights.conftest import named_error
 from vit_jax import models, weights
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.weights.formats.timm import FORMAT
 from vit_jax.weights.tables import to_theirs
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_of_ours_keeps_them(timm, tmp_path):
 def test_other_models_are_refused(timm, tmp_path, config, message):
     theirs = timms(timm, 0.25, 0.1, "efficientnet_", num_classes=3)
     save_timm(tmp_path / "in", theirs, **({"architecture": "efficientnet_b0"} | config))
-    with pytest.raises(UserError, match=message):
+    with named_error(message):
         weights.load(tmp_path / "in")
 
 

@@ -15,7 +15,6 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.state import state_layout
 from vit_jax.learning.warm_start import warm_start
 from vit_jax.run.parts import inputs, networks
@@ -165,17 +164,9 @@ def test_all_differences_of_a_resnet_are_reported_at_once(tmp_path, bit):
     arrays[f"resnet/block1/unit01/b/{conv}"] = np.zeros((5, 5, 32, 32))
     del arrays["resnet/head/conv2d/bias"]
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(UserError) as error:
+    names = [f"resnet/block{name}/{conv}" for name in ("2/unit02/c", "2/unit02/d", "1/unit01/b")]
+    with refused(*names, "resnet/head/conv2d/bias", "(5, 5, 32, 32)", "(3, 3, 32, 32)"):
         weights.load(tmp_path / "x.npz")
-    assert str(error.value).splitlines() == [
-        f"{tmp_path}/x.npz looks like Google's .npz of BiT, but is not the same:",
-        f"  resnet/block2/unit02/c/{conv} is missing "
-        f"(nearest there: resnet/block2/unit02/d/{conv})",
-        "  resnet/head/conv2d/bias is missing",
-        f"  resnet/block1/unit01/b/{conv} has the shape (5, 5, 32, 32), expected (3, 3, 32, 32)",
-        f"  resnet/block2/unit02/d/{conv} is unexpected "
-        f"(nearest expected: resnet/block2/unit02/c/{conv})",
-    ]
 
 
 def test_a_missing_stage_and_a_missing_unit_are_reported(tmp_path, hybrid):
@@ -193,17 +184,17 @@ def test_a_missing_stage_and_a_missing_unit_are_reported(tmp_path, hybrid):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"resnet/head/conv2d/kernel": (1, 1, 128, 3)}, r"shape \(1, 1, 128, 3\), expected"),
+        ({"resnet/head/conv2d/kernel": (1, 1, 128, 3)}, "(1, 1, 128, 3)"),
         ({"resnet/group_norm/gamma": (64,), "resnet/group_norm/beta": (64,),
-          "resnet/head/conv2d/kernel": (1, 1, 64, 3)}, "takes 64 channels, not 256"),
-        ({"resnet/head/conv2d/bias": (4,)}, r"head/conv2d/bias has the shape \(4,\)"),
+          "resnet/head/conv2d/kernel": (1, 1, 64, 3)}, "256"),
+        ({"resnet/head/conv2d/bias": (4,)}, "head/conv2d/bias"),
     ],
 )  # fmt: skip
 def test_a_head_of_another_size(tmp_path, bit, change, message):
     weights.save(bit(), tmp_path / "x.npz", "google_npz")
     changed = {name: np.zeros(shape) for name, shape in change.items()}
     np.savez(tmp_path / "x.npz", **(dict(np.load(tmp_path / "x.npz")) | changed))
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(tmp_path / "x.npz")
 
 
@@ -212,11 +203,11 @@ def test_a_head_of_another_size(tmp_path, bit, change, message):
     [
         ({"weight_epsilon": 1e-8}, "weight_epsilon=1e-08"),
         ({"group_norm_epsilon": 1e-5}, "group_norm_epsilon=1e-05"),
-        ({"pool": "map"}, "no place for pooling/"),
+        ({"pool": "map"}, "pooling/"),
     ],
 )
 def test_hybrids_that_google_lacks_are_not_written(tmp_path, hybrid, fields, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.save(hybrid(**fields), tmp_path / "x.npz", "google_npz")
     assert not list(tmp_path.iterdir())
 
@@ -266,19 +257,19 @@ def test_by_command_through_formats(tmp_path, bit, same):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_type": "bottleneck"}, "layer_type='bottleneck' .here: 'preactivation'."),
+        ({"layer_type": "bottleneck"}, "layer_type='bottleneck'"),
         ({"global_padding": "SAME"}, "global_padding='SAME'"),
         ({"num_groups": 16}, "num_groups=16"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"output_stride": 4}, "output_stride=4"),
-        ({"model_type": "vit"}, "none of the layouts"),
-        ({"model_type": "resnet"}, "'resnet'; of Hugging Face's models .* can be read"),
+        ({"model_type": "vit"}, "ViT"),
+        ({"model_type": "resnet"}, "'resnet'"),
     ],
 )
 def test_another_resnet_of_hugging_face_is_refused(tmp_path, bit, changes, message):
     weights.save(bit(), tmp_path / "out", "huggingface")
     edit_config(tmp_path / "out", **changes)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(tmp_path / "out")
 
 
@@ -297,32 +288,32 @@ def test_processors_of_hugging_faces_bit(tmp_path, bit):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"padding_same": False}, "padding_same=False cannot be computed"),
+        ({"padding_same": False}, "padding_same=False"),
         ({"global_pool": "max"}, "global_pool='max'"),
     ],
 )
 def test_another_hybrid_of_timm_is_refused(tmp_path, hybrid, changes, message):
     weights.save(hybrid(**TIMM_HYBRID), tmp_path / "out", "timm")
     edit_config(tmp_path / "out", model_args=changes | {"num_heads": 2})
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("model", "fields", "to", "message"),
     [
-        ("bit", {}, "timm", "timm has no BiT with units=.1, 2. and root_width=32, but R50x1"),
-        ("bit", {"units": (1, 1, 1, 1, 1)}, "google_npz", "no place for resnet/stage5/first/"),
+        ("bit", {}, "timm", "R50x1"),
+        ("bit", {"units": (1, 1, 1, 1, 1)}, "google_npz", "resnet/stage5/first/"),
         ("bit", {"group_norm_epsilon": 1e-3}, "huggingface", "group_norm_epsilon=0.001"),
         ("bit", {"weight_epsilon_of": "deviation"}, "huggingface", "weight_epsilon_of=deviation"),
-        ("hybrid", {}, "huggingface", "huggingface has no R50.ViT-B/16: write --to=timm"),
-        ("hybrid", OF_PORTS, "timm", "timm has no hybrid with units=.1, 2., root_width=32"),
-        ("hybrid", TIMM_HYBRID | OF_GOOGLE, "timm", "group_norm_epsilon=1e-06.* --approximate"),
+        ("hybrid", {}, "huggingface", "R50+ViT-B/16"),
+        ("hybrid", OF_PORTS, "timm", "root_width=32"),
+        ("hybrid", TIMM_HYBRID | OF_GOOGLE, "timm", "group_norm_epsilon=1e-06"),
     ],
 )
 def test_what_cannot_be_written(request, tmp_path, model, fields, to, message):
     ours = request.getfixturevalue(model)(**fields)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.save(ours, tmp_path / ("x.npz" if to == "google_npz" else "out"), to)
     assert not list(tmp_path.iterdir())
 

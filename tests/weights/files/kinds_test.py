@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.weights.conftest import params_of
+from tests.weights.conftest import named_error, params_of
 from vit_jax import weights
-from vit_jax.core.errors import UserError
 
 torch = pytest.importorskip("torch")
 
@@ -35,13 +34,13 @@ KINDS = {
 }
 REFUSED = {
     "quantised": (
-        lambda x: torch.quantize_per_tensor(x, 0.01, 0, torch.qint8), "head.weight .*quantised"
+        lambda x: torch.quantize_per_tensor(x, 0.01, 0, torch.qint8), "qint8"
     ),
-    "meta": (lambda x: x.to("meta"), "head.weight .*meta"),
-    "complex": (lambda x: x.to(torch.complex64), "head.weight is of complex64"),
-    "conjugate": (lambda x: x.to(torch.complex64).conj(), "head.weight is of complex64"),
-    "integers": (lambda x: x.int(), "head.weight is of int32"),
-    "flags": (lambda x: x > 0, "head.weight is of bool"),
+    "meta": (lambda x: x.to("meta"), '"meta"'),
+    "complex": (lambda x: x.to(torch.complex64), "complex64"),
+    "conjugate": (lambda x: x.to(torch.complex64).conj(), "complex64"),
+    "integers": (lambda x: x.int(), "int32"),
+    "flags": (lambda x: x > 0, "bool"),
 }  # fmt: skip
 
 
@@ -60,7 +59,7 @@ def test_tensors_that_are_refused(saved, tmp_path, kind):
     _, arrays = saved
     change, message = REFUSED[kind]
     torch.save(arrays | {"head.weight": change(arrays["head.weight"])}, tmp_path / "x.pth")
-    with pytest.raises(UserError, match=message):
+    with named_error(message):
         weights.load(tmp_path / "x.pth", num_heads=2)
 
 
@@ -80,7 +79,7 @@ def test_wrappers_are_taken_off(saved, tmp_path, prefix, key):
 def test_several_models_are_asked_for(saved, tmp_path):
     _, arrays = saved
     torch.save({"student": arrays, "teacher": arrays}, tmp_path / "x.pth")
-    with pytest.raises(UserError, match=r'several models, \["student"\], \["teacher"\]'):
+    with named_error('["student"]', '["teacher"]'):
         weights.load(tmp_path / "x.pth")
 
 
@@ -88,7 +87,7 @@ def test_prefixes_of_two_models_are_named(saved, tmp_path):
     _, arrays = saved
     both = {f"{p}.{n}": x for p in ("base_encoder", "momentum_encoder") for n, x in arrays.items()}
     torch.save(both, tmp_path / "x.pth")
-    with pytest.raises(UserError, match=r"prefixes base_encoder\., momentum_encoder\."):
+    with named_error("base_encoder.", "momentum_encoder."):
         weights.load(tmp_path / "x.pth")
 
 
@@ -96,7 +95,7 @@ def test_a_pointer_of_git_lfs(tmp_path):
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 343\n"
     for name in ("model.safetensors", "x.npz", "x.pth"):
         (tmp_path / name).write_text(text)
-        with pytest.raises(UserError, match="git lfs pull"):
+        with named_error(name):
             weights.load(tmp_path / name)
 
 
@@ -111,22 +110,24 @@ def test_floats_of_8_bits(saved, tmp_path):
         np.testing.assert_array_equal(read["head/kernel"], x.float().numpy().T)
     header = json.dumps({"a": {"dtype": "F8_E8M0", "shape": [1], "data_offsets": [0, 1]}}).encode()
     (tmp_path / "y.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
-    with pytest.raises(UserError, match="as F8_E8M0, which cannot be read"):
+    with named_error("F8_E8M0"):
         weights.load(tmp_path / "y.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("flax_model.msgpack", "Flax's"), ("tf_model.h5", "TensorFlow's"),
-        ("adapter_model.safetensors", "adapter's alone"), ("model.gguf", "quantised"),
-        ("vit.safetensors", "give that file by its path"),
+        "flax_model.msgpack",
+        "tf_model.h5",
+        "adapter_model.safetensors",
+        "model.gguf",
+        "vit.safetensors",
     ],
-)  # fmt: skip
-def test_a_folder_without_weights_that_are_read(tmp_path, name, message):
+)
+def test_a_folder_without_weights_that_are_read(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UserError, match=message):
+    with named_error(name):
         weights.load(tmp_path)
 
 
@@ -134,7 +135,7 @@ def test_a_folder_without_weights_that_are_read(tmp_path, name, message):
 def test_an_index_that_names_what_no_file_is_called(tmp_path, name):
     document = json.dumps({"weight_map": {"a": name}})
     (tmp_path / "model.safetensors.index.json").write_text(document)
-    with pytest.raises(UserError, match=r"not there|not a file") as raised:
+    with named_error("model.safetensors.index.json") as raised:
         weights.load(tmp_path)
     assert len(str(raised.value)) < 1000
     str(raised.value).encode()

@@ -10,9 +10,8 @@ import types
 import numpy as np
 import pytest
 
-from tests.weights.conftest import TOY, randomised
+from tests.weights.conftest import TOY, named_error, randomised
 from vit_jax import weights
-from vit_jax.core.errors import UserError
 from vit_jax.weights.files import detect_format, pytorch, safetensors
 
 torch = pytest.importorskip("torch")
@@ -81,30 +80,30 @@ def test_what_lies_around_a_state_dict_is_told(tmp_path, arrays, images, capsys,
 REFUSED = {
     "prefixes": (
         lambda a: under("student.", a) | under("teacher.", a),
-        r"several models, under the prefixes student\., teacher\.",
+        "student.",
     ),
     "projection": (
         lambda a: under("backbone.", parts(a)[0]) | {"head.mlp.0.weight": a[HEAD]},
-        r"under the prefix 'backbone\.', and 1 others, head\.mlp\.0\.weight\. Save those",
+        "head.mlp.0.weight",
     ),
     "near": (
         lambda a: under("module.", {n: x for n, x in a.items() if n != "norm.bias"}),
-        r"norm\.bias is missing\n\(without the prefix 'module\.' of its names\)",
+        "norm.bias",
     ),
     "stray": (
         lambda a: (
             under("x.", {"patch_embed.proj.weight": a["patch_embed.proj.weight"]})
             | {n: x for n, x in a.items() if n != "patch_embed.proj.weight"}
         ),
-        r"patch_embed\.proj\.weight is missing",
+        "patch_embed.proj.weight",
     ),
-    "list": (lambda a: list(a.values()), "holds other things than tensors by name"),
-    "module": (lambda a: torch.nn.Linear(2, 2), "here torch.nn.modules.linear.Linear, and would"),
-    "numpy": (lambda a: {HEAD: a[HEAD].numpy()}, "_reconstruct, and would run code"),
-    "repeated": (lambda a: a | {HEAD: a[HEAD][:1, :1].half().expand(2**16, 2**16)}, "repeats or"),
+    "list": (lambda a: list(a.values()), "torch.save"),
+    "module": (lambda a: torch.nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
+    "numpy": (lambda a: {HEAD: a[HEAD].numpy()}, "_reconstruct"),
+    "repeated": (lambda a: a | {HEAD: a[HEAD][:1, :1].half().expand(2**16, 2**16)}, ".clone()"),
     "sparse": (
         lambda a: a | {HEAD: torch.sparse_coo_tensor([[0], [0]], [1.0], (2**16, 2**16))},
-        "repeats or leaves out",
+        ".clone()",
     ),
 }
 
@@ -112,7 +111,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_not_one_models_arrays(tmp_path, arrays, kind):
     make, message = REFUSED[kind]
-    with pytest.raises(UserError, match=message) as error:
+    with named_error(message) as error:
         weights.load(saved(tmp_path, make(arrays)), num_heads=2)
     assert "\x1b" not in str(error.value)
 
@@ -125,7 +124,7 @@ def test_indices_outside_a_sparse_tensor(tmp_path, arrays, layout, zipped):
     wrong = arrays[HEAD].to_sparse() if layout == "coo" else arrays[HEAD].to_sparse_csr()
     (wrong._indices()[0] if layout == "coo" else wrong.col_indices())[0] = 10**6
     path = saved(tmp_path, arrays | {HEAD: wrong}, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match="is refused: it is damaged"):
+    with named_error(path.name, "damaged"):
         read(path)
 
 
@@ -138,14 +137,14 @@ def test_placeholders_are_made_of_objects(tmp_path):
 
 def test_torchscript(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "x.pt")
-    with pytest.raises(UserError, match=r"is a TorchScript program.*torch\.jit\.load"):
+    with named_error("torch.jit.load"):
         read(tmp_path / "x.pt")
 
 
 def test_a_tar(tmp_path):
     with tarfile.open(tmp_path / "x.pth.tar", "w") as file:
         file.addfile(tarfile.TarInfo("x.pth"), io.BytesIO())
-    with pytest.raises(UserError, match="an archive of files, a tar: unpack it"):
+    with named_error("x.pth.tar"):
         weights.load(tmp_path / "x.pth.tar")
 
 
@@ -153,14 +152,14 @@ def test_a_tar(tmp_path):
 def test_a_pointer_of_git_lfs_in_place_of_json(tmp_path, toy, name):
     weights.save(toy(norm_epsilon=1e-6), tmp_path / "x", "timm")
     (tmp_path / "x" / name).write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
-    with pytest.raises(UserError, match=rf"{name} is a pointer of Git LFS"):
+    with named_error(name):
         weights.load(tmp_path / "x")
 
 
 @pytest.mark.parametrize("name", ["flax_model.msgpack", "adapter_model.safetensors", "m.gguf"])
 def test_a_file_of_a_kind_that_is_not_read(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(UserError, match=rf"{name} is not read: it is "):
+    with named_error(name):
         weights.load(tmp_path / name)
 
 
@@ -168,5 +167,5 @@ def test_a_file_of_a_kind_that_is_not_read(tmp_path, name):
 def test_an_index_stays_in_its_folder(tmp_path, name):
     document = json.dumps({"weight_map": {"a": name}})
     (tmp_path / "model.safetensors.index.json").write_text(document)
-    with pytest.raises(UserError, match="which is not a file in its own folder"):
+    with named_error(repr(name)):
         weights.load(tmp_path)

@@ -92,16 +92,16 @@ def test_fields_without_a_place_are_not_written(tmp_path, toy, to, fields, messa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"image_size": 24}, "have 10 positions"),
-        ({"num_attention_heads": None}, "num_attention_heads is not stated, which means 12"),
-        ({"qkv_bias": False}, "qkv_bias=False, the arrays have True"),
-        ({"hidden_act": "gel"}, "Did you mean 'gelu'"),
+        ({"image_size": 24}, "image_size=24"),
+        ({"num_attention_heads": None}, "num_attention_heads"),
+        ({"qkv_bias": False}, "qkv_bias=False"),
+        ({"hidden_act": "gel"}, "'gelu'"),
     ],
 )
 def test_dinov2_impossible_configs_are_refused(tmp_path, toy, values, message):
     weights.save(toy(**DINOV2), tmp_path / "out", "huggingface")
     edit(tmp_path / "out", **values)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(tmp_path / "out")
 
 
@@ -190,41 +190,41 @@ def test_images_are_as_the_processor_says(written):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"query_bias": False}, "query_bias=False, key_bias=False, value_bias=True; supported"),
-        ({"mlp_bias": False}, "proj_bias=True, mlp_bias=False"),
-        ({"rope_theta": 10_000.0}, "rope_theta=10000; only 100 is"),
-        ({"rope_theta": "x"}, "rope_theta='x'; it must be a number"),
+        ({"query_bias": False}, "query_bias=False"),
+        ({"mlp_bias": False}, "mlp_bias=False"),
+        ({"rope_theta": 10_000.0}, "rope_theta=10000"),
+        ({"rope_theta": "x"}, "rope_theta='x'"),
         ({"hidden_act": "silu"}, "hidden_act='silu'"),
-        ({"hidden_act": "silu", "use_gated_mlp": True}, r"layer\.0\.mlp\.gate_proj\.weight is mis"),
-        ({"use_gated_mlp": 1}, "use_gated_mlp=1; it must be true or false"),
-        ({"key_bias": True}, r"layer\.1\.attention\.k_proj\.bias is missing"),
-        ({"proj_bias": False, "mlp_bias": False}, r"o_proj\.bias is unexpected"),
-        ({"layerscale_value": 0}, "layerscale_value=0; it must be a number above 0"),
+        ({"hidden_act": "silu", "use_gated_mlp": True}, "layer.0.mlp.gate_proj.weight"),
+        ({"use_gated_mlp": 1}, "use_gated_mlp=1"),
+        ({"key_bias": True}, "layer.1.attention.k_proj.bias"),
+        ({"proj_bias": False, "mlp_bias": False}, "o_proj.bias"),
+        ({"layerscale_value": 0}, "layerscale_value=0"),
         ({"layer_norm_eps": 2}, "norm_epsilon=2"),
-        ({"num_attention_heads": 16}, "width=16 gives each of 16 heads 1"),
-        ({"model_type": "dinov3_convnext"}, "type 'dinov3_convnext'; of .* 'dinov3_vit'"),
+        ({"num_attention_heads": 16}, "width=16"),
+        ({"model_type": "dinov3_convnext"}, "'dinov3_convnext'"),
     ],
 )
 def test_dinov3_impossible_configs_are_refused(written, values, message):
     folder = written(**DINOV3)
     edit(folder, **values)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(folder)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"size": {"height": 12, "width": 18}}, "12 x 18 pixels.*patches of 4: change the size in"),
-        ({"size": {"shortest_edge": 12}}, "does not say how large images become"),
-        ({"size": "large"}, "size='large'; it must be pixels"),
-        ({"do_rescale": 0}, "do_rescale=0; it must be true or false"),
+        ({"size": {"height": 12, "width": 18}}, "12 x 18"),
+        ({"size": {"shortest_edge": 12}}, "shortest_edge"),
+        ({"size": "large"}, "size='large'"),
+        ({"do_rescale": 0}, "do_rescale=0"),
     ],
 )
 def test_impossible_processors_are_refused(written, values, message):
     folder = written(**DINOV3)
     edit(folder, "preprocessor_config.json", **values)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.load(folder)
 
 
@@ -275,15 +275,15 @@ def test_every_array_is_needed_in_its_shape(written):
 @pytest.mark.parametrize(
     ("fields", "to", "message"),
     [
-        ({"num_classes": 3}, "huggingface", "DINOv3 has no head.*--head=drop"),
-        ({"pool": "avg"}, "huggingface", "has no place for .*rotary_2d.*registers=4"),
-        ({"layer_scale": 0.0}, "huggingface", "has no place for .*registers=4"),
-        ({"qk_norm": True}, "huggingface", "has no place for .*qk_norm=True"),
-        ({}, "timm", "timm has no place for .*registers=4"),
+        ({"num_classes": 3}, "huggingface", "--head=drop"),
+        ({"pool": "avg"}, "huggingface", "rotary_2d"),
+        ({"layer_scale": 0.0}, "huggingface", "registers=4"),
+        ({"qk_norm": True}, "huggingface", "qk_norm=True"),
+        ({}, "timm", "registers=4"),
     ],
 )
 def test_other_models_are_not_written(tmp_path, toy, fields, to, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.save(toy(**DINOV3 | fields), tmp_path / "x", to)
     assert not list(tmp_path.iterdir())
 

@@ -239,13 +239,13 @@ def test_fixed_positions_are_written_as_a_table(tmp_path, toy, images):
         ({"norm_epsilon": 0.01}, "norm_epsilon=0.01"),
         (
             {"layer_scale": 0.1},
-            r"no place for blocks/block/scale1/scale, .*: write --to=timm or checkpoint\.$",
+            "blocks/block/scale1/scale",
         ),
-        ({"image_size": (12, 8)}, "is for squares"),
+        ({"image_size": (12, 8)}, "12 x 8"),
     ],
 )
 def test_what_the_arrays_cannot_tell_is_not_written(tmp_path, toy, fields, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         weights.save(toy(**fields), tmp_path / "x.npz", "google_npz")
     assert not list(tmp_path.iterdir())
 
@@ -255,14 +255,8 @@ def test_differences_are_reported_at_once(tmp_path, images):
     arrays["head/kernal"] = arrays.pop("head/kernel")
     arrays["Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias"] = np.zeros(23)
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(UserError) as error:
+    with refused("head/kernel", "MlpBlock_3/Dense_0/bias", "(23,)", "(24,)", "head/kernal"):
         weights.load(tmp_path / "x.npz")
-    assert str(error.value).splitlines() == [
-        f"{tmp_path}/x.npz looks like Google's .npz as released, but is not the same:",
-        "  head/kernel is missing (nearest there: head/kernal)",
-        "  Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias has the shape (23,), expected (24,)",
-        "  head/kernal is unexpected (nearest expected: head/kernel)",
-    ]
 
 
 def test_an_unknown_layout_names_those_that_were_tried(tmp_path):

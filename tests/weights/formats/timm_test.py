@@ -10,7 +10,6 @@ from flax import nnx
 from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess, spec
 from vit_jax.weights.files import of_array, safetensors
 from vit_jax.weights.formats import timm
@@ -87,12 +86,12 @@ def test_images_that_are_not_square_cover_both_sides():
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"crop_mode": "bordr"}, "crop_mode='bordr'.*border"),
-        ({"interpolation": "bicubik"}, "interpolation='bicubik'.*bicubic"),
+        ({"crop_mode": "bordr"}, "crop_mode='bordr'"),
+        ({"interpolation": "bicubik"}, "interpolation='bicubik'"),
     ],
 )
 def test_unsupported_preprocessing_is_refused(stated, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         timm.preprocess({"pretrained_cfg": stated}, SIZE)
 
 
