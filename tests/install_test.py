@@ -94,7 +94,7 @@ def test_a_mix_with_the_other_package_is_noticed(tmp_path, arguments, last):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.count("pip uninstall vit_jax vit-jax-pretraining") == 1
+    assert done.stderr.split().count("uninstall") == 1
     if arguments[0] != "-c":
         assert "Traceback" not in done.stderr
 

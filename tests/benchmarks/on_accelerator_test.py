@@ -17,7 +17,6 @@ from benchmarks.on_accelerator.session import Part, Session, check_names
 from benchmarks.workers import LineProcess, WorkerEnded, reason
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import UserError
 from vit_jax.data import decoded
 from vit_jax.data.sources import records, tfds
 
@@ -203,11 +202,12 @@ def test_a_process_that_hangs_or_dies_gives_a_line(capfd):
     sleeping = LineProcess("sleeping", ["-c", "import time; print('{}'); time.sleep(60)"], {})
     assert sleeping.read(30) == {}
     started = time.monotonic()
-    with pytest.raises(WorkerEnded, match="sleeping: no answer in 0 s") as caught:
+    with pytest.raises(WorkerEnded) as caught:
         sleeping.read(0.1)
-    assert caught.value.late and time.monotonic() - started < 20
+    assert "sleeping" in str(caught.value) and caught.value.late
+    assert time.monotonic() - started < 20
     broken = LineProcess("broken", ["-c", "raise MemoryError('too\\nmuch')"], {})
-    with pytest.raises(WorkerEnded, match=r"broken: MemoryError: too$"):
+    with refused("broken", "MemoryError", error=WorkerEnded):
         broken.read(30)
     broken.close()
     assert reason("", -9) == "ended by signal 9"
@@ -249,9 +249,9 @@ def test_the_command_measures_the_matrix_rate_and_refuses_unknown_parts(run_pyth
     assert again.returncode == 0 and written(tmp_path) == found
     wrong = run_python(*DRY, f"--output={tmp_path}", "--parts=matrx")
     assert wrong.returncode == 1
-    assert "--parts: there is no 'matrx'. Did you mean 'matrix'?" in wrong.stderr
+    assert all(word in wrong.stderr for word in ("--parts", "'matrx'", "'matrix'"))
     nowhere = run_python(*DRY)
-    assert nowhere.returncode == 1 and "give an --output" in nowhere.stderr
+    assert nowhere.returncode == 1 and "--output" in nowhere.stderr
 
 
 def test_a_set_of_tfds_becomes_an_image_folder(tmp_path):
@@ -351,11 +351,11 @@ def test_rows_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
             True, False,
         ]  # fmt: skip
     assert journal.take(out) == 2
-    for damaged, message in ((b"\xff\xfe", "is not a table"), (b"a,b\n1,2\n", "other columns")):
+    for damaged in (b"\xff\xfe", b"a,b\n1,2\n"):
         file.write_bytes(damaged)
-        with pytest.raises(UserError, match=message):
+        with refused(file):
             Journal(out, [])
-        with pytest.raises(UserError, match=message):
+        with refused(file):
             journal.take(out)
 
 

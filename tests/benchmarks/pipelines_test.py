@@ -19,4 +19,4 @@ def test_a_missing_folder_gives_one_message(run_python, tmp_path):
     assert done.returncode == 0, done.stderr
     messages = done.stdout.splitlines()
     assert len(messages) == 2
-    assert all(f"data_dir={folder} is not a folder" in message for message in messages)
+    assert all(f"data_dir={folder}" in message for message in messages)

@@ -23,8 +23,9 @@ def test_rows_are_appended_under_one_header(results):
 
 def test_other_columns_are_refused(results):
     rows.append("speed", {"ms": 1})
-    with pytest.raises(ValueError, match="seconds"):
+    with pytest.raises(ValueError) as error:
         rows.append("speed", {"seconds": 1})
+    assert "'seconds'" in str(error.value)
 
 
 def test_versions_and_commit():

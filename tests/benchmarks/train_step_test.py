@@ -108,8 +108,7 @@ def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(own):
 def test_an_unknown_contender_gives_one_message(run_python):
     done = run_python("-m", "benchmarks.train_step", "--contenders=own,lnen+pages", "--norecord")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --contenders: there is no 'lnen+pages'. Did you mean")
-    assert "'linen'" in done.stderr
+    assert all(word in done.stderr for word in ("--contenders", "'lnen+pages'", "'linen'"))
     assert "Traceback" not in done.stderr
 
 

@@ -11,10 +11,8 @@ def test_without_a_checkout_says_how_to_get_it(tmp_path, name):
     for references, folder in ((None, "DIR"), (str(tmp_path), tmp_path)):
         with pytest.raises(pytest.skip.Exception) as skipped:
             checkout(name, references)
-        assert str(skipped.value) == (
-            f"needs a checkout of {name}: git clone {ADDRESSES[name]} {folder}/{name}, "
-            f"then pytest -m outside --references {folder}"
-        )
+        said = str(skipped.value).replace(",", "").split()
+        assert {ADDRESSES[name], f"{folder}/{name}", "--references", str(folder)} <= set(said)
 
 
 def test_a_program_runs_on_the_code_of_the_checkout(tmp_path):

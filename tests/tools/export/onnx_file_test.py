@@ -122,8 +122,9 @@ def test_large_weights_are_beside_it(tmp_path, monkeypatch):
     check_model("ViT-Ti/4", TINY_VIT, tmp_path / "model.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     (tmp_path / "model.onnx").unlink()
-    with pytest.raises(UserError, match=r"model\.onnx\.data is there already"):
+    with pytest.raises(UserError) as error:
         save(randomised("ViT-Ti/4", **TINY_VIT), tmp_path / "model.onnx")
+    assert "model.onnx.data" in str(error.value)
 
 
 def test_bad_input(tmp_path, monkeypatch):

@@ -77,8 +77,9 @@ def test_bad_input(toy, tmp_path):
     (tmp_path / "file").write_text("")
     with refused():
         stablehlo(toy, tmp_path / "file", ("cpu",))
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(UserError) as error:
         stablehlo(toy, tmp_path / "file" / "out", ("cpu",))
+    assert str(tmp_path / "file" / "out") in str(error.value)
 
 
 @pytest.mark.parametrize("to", ["huggingface", "stablehlo", "onnx"])
@@ -98,7 +99,7 @@ def test_the_command(toy, tmp_path, run_python, to):
         assert (tmp_path / "out" / "program.jax_export").stat().st_size < 200_000
     done = run_python("-m", "vit_jax", "export", *arguments)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "there already" in done.stderr
+    assert output in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -52,23 +52,19 @@ def test_prints_json(plan):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "changes", "message"),
+    ("overrides", "changes", "names"),
     [
-        ((), {"topology": "v9:2x2"}, "generation 'v9'"),
-        (("input.num_classes=none",), {}, "--config.input.num_classes="),
-        ((), {"chip_hour_price": 1.0}, "--topology"),
-        ((), {"largest_batch": True}, "--largest_batch needs the compiler"),
-        ((), {"memory_gib": 1.0}, "--memory_gib is read by --largest_batch alone"),
-        ((), {"memory_gib": float("nan")}, "--memory_gib=nan: give a number"),
-        (
-            (),
-            {"topology": "v5e:2x2", "chip_hour_price": float("nan")},
-            "--chip_hour_price=nan: give a number",
-        ),
+        ((), {"topology": "v9:2x2"}, ["'v9'"]),
+        (("input.num_classes=none",), {}, ["--config.input.num_classes="]),
+        ((), {"chip_hour_price": 1.0}, ["--chip_hour_price", "--topology"]),
+        ((), {"largest_batch": True}, ["--largest_batch", "--nocompile"]),
+        ((), {"memory_gib": 1.0}, ["--memory_gib", "--largest_batch"]),
+        ((), {"memory_gib": float("nan")}, ["--memory_gib=nan"]),
+        ((), {"topology": "v5e:2x2", "chip_hour_price": float("nan")}, ["--chip_hour_price=nan"]),
     ],
 )
-def test_user_errors_give_one_message(plan, overrides, changes, message):
-    with pytest.raises(UserError, match=message):
+def test_user_errors_give_one_message(plan, overrides, changes, names):
+    with refused(*names):
         plan(*overrides, compile=False, **changes)
 
 
@@ -96,7 +92,7 @@ def test_a_second_plan_for_a_topology_compiles_nothing(plan, monkeypatch, tmp_pa
 @pytest.mark.slow
 def test_a_topology_that_is_too_small_says_what_would_fit(plan):
     pytest.importorskip("libtpu")
-    with pytest.raises(UserError, match="The step does not fit") as error:
+    with pytest.raises(UserError) as error:
         plan(
             *("model.name=ViT-L/16", "model.depth=24", "model.width=1024", "model.num_heads=16"),
             *("model.mlp_dim=4096", "model.scan=true"),
@@ -105,7 +101,7 @@ def test_a_topology_that_is_too_small_says_what_would_fit(plan):
             "input.batch_size=256",
             topology="v5e:1x1",
         )
-    assert "It fits, in" in str(error.value)
+    assert isinstance(error.value.__cause__, DoesNotFit)
     assert "--config.model.remat=full" in str(error.value)
 
 
@@ -293,7 +289,7 @@ def test_a_batch_that_fits_is_doubled(found):
 
 
 def test_what_can_never_fit_is_refused(found):
-    with pytest.raises(DoesNotFit, match="Not even 8 microbatches of 2 images fit"):
+    with refused(8, 2, error=DoesNotFit):
         found(16, STATE)
 
 

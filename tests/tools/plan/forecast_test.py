@@ -195,15 +195,15 @@ def test_images_on_the_devices_are_counted(preprocess, side):
 def test_images_that_do_not_fit_beside_the_step_are_refused():
     fits = Memory(1, 1, 0, None, peak=10, there=15, images=5)
     forecasts._check_memory(fits, on_gpu=False)
-    with pytest.raises(DoesNotFit, match=r"images of input\.cache=device do not fit: they take 6 "):
+    with refused("input.cache=device", "6 B", error=DoesNotFit):
         forecasts._check_memory(dataclasses.replace(fits, images=6), on_gpu=False)
 
 
 def test_only_of_a_gpu_the_message_names_its_settings():
     """A TPU's step is told too large by its compiler, unless images lie beside it."""
     large = Memory(1, 1, 0, None, peak=16, there=15, images=5)
-    with pytest.raises(DoesNotFit, match="of the 15 B that a device has") as error:
+    with refused("16 B", "15 B", error=DoesNotFit) as error:
         forecasts._check_memory(large, on_gpu=False)
     assert "GPU" not in str(error.value)
-    with pytest.raises(DoesNotFit, match="a share of the GPU's memory that XLA_"):
+    with refused("GPU", "XLA_", error=DoesNotFit):
         forecasts._check_memory(large, on_gpu=True)

@@ -39,30 +39,27 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "nearest"),
     [
-        (
-            "v5:4x4",
-            r"generation 'v5'. Did you mean .*v5e.* Valid: a100, .*v2, v3, v4, v5e, v5p, v6e",
-        ),
-        ("16x16", "generation '16x16'"),
-        ("v5e", "nearest: v5e:1x1, "),
-        ("v5e:big", "nearest: v5e:"),
-        ("v5e:0x4", "nearest: v5e:"),
-        ("v4:8x8", r"nearest: .*v4:4x4x4"),
-        ("v5e:16x32", r"at most 256 chips. nearest: .*v5e:16x16"),
-        ("h100:0", r"nearest: h100:1, h100:2, h100:4\.$"),
-        ("h100:8x", r"nearest: h100:4, h100:8, h100:2x8\.$"),
-        ("h100", "nearest: h100:1,"),
-        ("h100:2x0", "nearest: "),
-        ("h100:1x2x8", "nearest: "),
-        ("h100:16", r"hosts x GPUs; a host has at most 8 GPUs.* nearest: h100:8, h100:2x8, "),
-        ("a100:200x8", r"at most 128 hosts\. nearest: .*a100:128x8\.$"),
-        ("foo:8", r"generation 'foo'.* Valid: a100, b200, h100, h200, v2, "),
+        ("v5:4x4", ["'v5'", "'v5e'"]),
+        ("16x16", ["v5e:16x16", "v6e"]),
+        ("v5e", ["v5e:1x1"]),
+        ("v5e:big", ["v5e:1x1"]),
+        ("v5e:0x4", ["v5e:1x1"]),
+        ("v4:8x8", ["v4:4x4x4"]),
+        ("v5e:16x32", [256, "v5e:16x16"]),
+        ("h100:0", ["h100:1", "h100:2", "h100:4"]),
+        ("h100:8x", ["h100:4", "h100:8", "h100:2x8"]),
+        ("h100", ["h100:1"]),
+        ("h100:2x0", ["h100:1"]),
+        ("h100:1x2x8", ["h100:2x8"]),
+        ("h100:16", ["h100:8", "h100:2x8"]),
+        ("a100:200x8", [128, "a100:128x8"]),
+        ("foo:8", ["'foo'", "a100", "v2"]),
     ],
 )
-def test_what_does_not_exist_lists_the_nearest(name, message):
-    with pytest.raises(UserError, match=message):
+def test_what_does_not_exist_lists_the_nearest(name, nearest):
+    with refused(name, *nearest):
         topology.check(name)
 
 
@@ -72,61 +69,51 @@ def test_without_its_compiler_it_says_what_to_install(monkeypatch):
         topology.devices("v5e:2x2")
 
 
-L16 = "configs/vit_l16_i21k.py"
-NEED_LIBTPU = ("v3:16x17", "v3:32x32", "v5e:4x4")  # names that could be right
+L16, FOLDER = "configs/vit_l16_i21k.py", "configs/vit_image_folder.py"
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "overrides", "message"),
+    ("name", "overrides", "words"),
     [
-        (L16, "v3:16x17", (), r"nearest: v3:8x16, v3:16x16, v3:16x32\.$"),
-        (L16, "v5e:17x17", (), r"at most 256 chips\. nearest: .*v5e:16x16\.$"),
-        (L16, "v9:2x2", (), "generation 'v9'.*Valid: a100, .*v2, v3, v4, v5e, v5p, v6e"),
-        (L16, "v5e", (), "nearest: v5e:1x1, v5e:2x2"),
-        (L16, "", (), "such as v5e:16x16"),
-        (L16, "v4:4x4", (), "nearest: v4:2x2x2, v4:2x2x4, v4:2x4x4"),
+        ("v3:16x17", (), ["v3:8x16", "v3:16x16", "v3:16x32"]),
         (
-            L16,
             "v3:32x32",
             ("input.batch_size=1024",),
-            r"v3:32x32: input.batch_size=1024 does not divide over 2048 devices; nearest: 2048\. "
-            r"Topologies that it divides over: v3:8x16, v3:16x16, v3:16x32\.$",
+            ["input.batch_size=1024", "2048", "v3:8x16", "v3:16x16", "v3:16x32"],
         ),
+        ("v5e:4x4", ("optim.grad_accum_steps=3",), ["16", "optim.grad_accum_steps=3"]),
+        ("v5e:4x4", ("mesh.data=3",), ["mesh.data=3", "16"]),
+        ("v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), ["4 x 8 = 32", "16"]),
         (
-            L16,
-            "v5e:4x4",
-            ("optim.grad_accum_steps=3",),
-            "16 devices times optim.grad_accum_steps=3 parts",
-        ),
-        (L16, "v5e:4x4", ("mesh.data=3",), "mesh.data=3 takes 3 of 16 devices"),
-        (L16, "v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), "4 x 8 = 32 devices, but there are 16"),
-        (
-            L16,
             "v5e:4x4",
             ("mesh.data=4", "mesh.fsdp=4", "input.batch_size=24"),
-            r"24 does not divide over 16 devices \(data=4 x fsdp=4\); nearest: 16, 32\.$",
+            ["input.batch_size=24", "data=4 x fsdp=4", "16", "32"],
         ),
-        (
-            "configs/vit_image_folder.py",
-            None,
-            (),
-            r"--config.input.num_examples=... --config.input.num_classes=...$",
-        ),
-        (L16, None, ("input.subset_per_class=10",), "only these can tell how many examples"),
-        (
-            "configs/vit_image_folder.py",
-            None,
-            ("input.mixture.a.num_examples=5", "input.mixture.b.weight=2", "input.num_classes=5"),
-            r"how many examples they have: give --config.input.num_examples=...$",
-        ),
-        (L16, None, ("optim.grad_accum_steps=4097",), "times optim.grad_accum_steps=4097 parts"),
     ],
 )
-def test_gives_one_message(path, name, overrides, message):
-    if name in NEED_LIBTPU:
-        pytest.importorskip("libtpu")
-    with pytest.raises(UserError, match=message):
-        forecast(configs.load(path, overrides), name, compiled=False)
+def test_what_only_libtpu_knows_gives_one_message(name, overrides, words):
+    pytest.importorskip("libtpu")
+    with pytest.raises(UserError) as error:
+        forecast(configs.load(L16, overrides), name, compiled=False)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize(
+    ("path", "overrides", "names"),
+    [
+        (FOLDER, (), ["input.num_examples=", "input.num_classes="]),
+        (L16, ("input.subset_per_class=10",), ["input.subset_per_class", "input.subset_examples"]),
+        (
+            FOLDER,
+            ("input.mixture.a.num_examples=5", "input.mixture.b.weight=2", "input.num_classes=5"),
+            ["input.num_examples="],
+        ),
+        (L16, ("optim.grad_accum_steps=4097",), ["optim.grad_accum_steps=4097"]),
+    ],
+)
+def test_what_a_plan_needs_is_asked_for(path, overrides, names):
+    with refused(*names):
+        forecast(configs.load(path, overrides), compiled=False)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +196,7 @@ def test_a_share_of_memory_that_cannot_be(monkeypatch, wrong):
 def test_a_step_that_takes_more_does_not_fit():
     fits = Memory(1, 1, 0, None, peak=10, there=10)
     forecasts._check_memory(fits, on_gpu=True)
-    with pytest.raises(DoesNotFit, match="takes 11 B of the 10 B that JAX gives"):
+    with refused("11 B", "10 B", error=DoesNotFit):
         forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10), on_gpu=True)
 
 

@@ -7,7 +7,6 @@ from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import UserError
 from vit_jax.tools.verify import __main__ as verify
 from vit_jax.tools.verify import recipe_card
 
@@ -113,10 +112,8 @@ def test_a_run_of_a_recorded_seed_is_compared_digit_by_digit(card, make_run, cap
 
 def test_the_first_deviation_is_named(card, make_run):
     run = verify.read_run(make_run("run", factor=1.1))
-    with pytest.raises(UserError) as error:
+    with refused("step 20", "train/loss 1.183", "1.065", "5 of 11"):
         verify.verify(run, card)
-    assert "at step 20: train/loss 1.183, expected 1.065" in str(error.value)
-    assert "5 of 11 numbers are outside" in str(error.value)
 
 
 def test_non_finite_numbers_are_shown_as_such(card, make_run):
@@ -143,12 +140,9 @@ def test_a_run_without_numbers_is_refused(card, make_run, steps):
 def test_another_config_is_refused_with_its_fields(card, make_run):
     run = verify.read_run(make_run("run", "optim.lr=0.2", "input.threads=3", fingerprint="4"))
     for check in (lambda: verify.verify(run, card), lambda: verify.find_card(run, card.parent)):
-        with pytest.raises(UserError) as error:
+        with refused("optim.lr: 0.1", "fingerprint.input", "tiny.json") as error:
             check()
-        assert "optim.lr: 0.1 there, 0.2 here" in str(error.value)
-        assert "data fingerprint.input" in str(error.value)
         assert "threads" not in str(error.value)
-        assert "tiny.json" in str(error.value)
 
 
 def test_a_card_from_before_a_field_was_added_is_still_of_its_config(card, make_run):
@@ -173,9 +167,9 @@ def test_the_command(card, make_run, run_python, config_file, tmp_path):
     done = run_python(*command, "--card", str(card))
     assert (done.returncode, done.stderr) == (0, "")
     done = run_python(*command, "--workdir", run)
-    assert (done.returncode, "Give one --workdir" in done.stderr) == (1, True)
+    assert (done.returncode, "--workdir" in done.stderr) == (1, True)
     done = run_python(*command, "--record", str(tmp_path / "new.json"))
-    assert (done.returncode, "--record needs --config" in done.stderr) == (1, True)
+    assert (done.returncode, "--config" in done.stderr) == (1, True)
     assert "Traceback" not in done.stderr
 
 

@@ -8,7 +8,6 @@ from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import UserError
 from vit_jax.tools.verify import __main__ as verify
 from vit_jax.tools.verify import recipe_card
 from vit_jax.tools.verify.recipe_card import PublishedCurve
@@ -145,18 +144,18 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "logged", "message"),
+    ("seeds", "logged", "name"),
     [
-        ((0, 1), [rows(0), rows(1)], "needs at least 3"),
-        ((0, 1, 1), [rows(0), rows(1), rows(1)], "all different"),
-        ((0, 1, 2), [rows(0), rows(1), {10: rows(2)[10]}], "end at the steps 1000, 1000, 10"),
-        ((0, 1, 2), [{}, {}, {}], "Not every run has logged train/loss"),
-        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {LOSS: None}}], "no finite train/loss at"),
+        ((0, 1), [rows(0), rows(1)], 3),
+        ((0, 1, 1), [rows(0), rows(1), rows(1)], "0, 1, 1"),
+        ((0, 1, 2), [rows(0), rows(1), {10: rows(2)[10]}], "1000, 1000, 10"),
+        ((0, 1, 2), [{}, {}, {}], LOSS),
+        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {LOSS: None}}], "step 20"),
     ],
 )
-def test_runs_that_make_no_card_are_refused(seeds, logged, message):
+def test_runs_that_make_no_card_are_refused(seeds, logged, name):
     runs = [run(seed) for seed in seeds]
-    with pytest.raises(UserError, match=message):
+    with refused(name):
         recipe_card.record("configs/x.py", {}, {}, runs, logged, ["test/accuracy"])
 
 
