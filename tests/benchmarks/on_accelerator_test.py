@@ -18,7 +18,7 @@ from benchmarks.workers import LineProcess, WorkerEnded, reason
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.data import decoded
-from vit_jax.data.sources import records, tfds
+from vit_jax.data.sources import records, tfds_writer
 
 DRY = ("-m", "benchmarks.on_accelerator", "--dry_run")
 
@@ -262,10 +262,7 @@ def test_a_set_of_tfds_becomes_an_image_folder(tmp_path):
     for split, examples in stored.items():
         with (tmp_path / f"toy-{split}.tfrecord-00000-of-00001").open("wb") as file:
             for image, label in examples:
-                example = type(tfds.example_parser()(b""))()
-                example.features.feature["image"].bytes_list.value.append(image)
-                example.features.feature["label"].int64_list.value.append(label)
-                data = example.SerializeToString()
+                data = tfds_writer.example(image, [label], "x", multi_label=False, weighted=False)
                 header = struct.pack("<Q", len(data))
                 for part in (header, data):
                     file.write(part + struct.pack("<I", records.masked_crc32c(part)))

@@ -24,7 +24,14 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.data import files
-from vit_jax.data.source import JoinedSource, Labels, SelectedSource, Source, row_offsets
+from vit_jax.data.source import (
+    JoinedSource,
+    Labels,
+    SelectedSource,
+    Source,
+    join_labels,
+    row_offsets,
+)
 
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # threads that wait for the disk
@@ -73,14 +80,14 @@ def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]
 
 def find(source: Source, progress: Progress = lambda done, total: None) -> Labels:
     """The labels of all examples of `source`, from the cheapest place that has them."""
+    stored = source.stored_labels()
+    if stored is not None:
+        return stored
     if isinstance(source, SelectedSource):
         selected = source.select(np.arange(source.num_examples))
         return find(source.source, progress).take(selected)
     if isinstance(source, JoinedSource):
-        return _joined([find(part, progress) for part in source.parts])
-    stored = source.stored_labels()
-    if stored is not None:
-        return stored
+        return join_labels([find(part, progress) for part in source.parts])
     cache = cache_dir() / "labels" / f"{source.fingerprint}.npz"
     with contextlib.suppress(UserError, FileNotFoundError):  # damaged: made again
         cached = read(cache)
@@ -93,18 +100,6 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
     return scanned
 
 
-def stored(source: Source) -> Labels | None:
-    """Like `find`, but None where examples would have to be read."""
-    if isinstance(source, SelectedSource):
-        labels = stored(source.source)
-        return labels and labels.take(source.select(np.arange(source.num_examples)))
-    if isinstance(source, JoinedSource):
-        parts = [stored(part) for part in source.parts]
-        known = [part for part in parts if part is not None]
-        return _joined(known) if len(known) == len(parts) else None
-    return source.stored_labels()
-
-
 def _scan(source: Source, progress: Progress) -> Labels:
     def of_block(start: int) -> Labels:
         indices = np.arange(start, min(start + _BLOCK, source.num_examples))
@@ -115,13 +110,7 @@ def _scan(source: Source, progress: Progress) -> Labels:
         for block in pool.map(of_block, range(0, source.num_examples, _BLOCK)):
             blocks.append(block)
             progress(min(len(blocks) * _BLOCK, source.num_examples), source.num_examples)
-    return _joined(blocks)
-
-
-def _joined(parts: Sequence[Labels]) -> Labels:
-    """Those of all parts, one behind the other."""
-    counts = np.concatenate([np.diff(part.offsets) for part in parts])
-    return Labels(row_offsets(counts), np.concatenate([part.labels for part in parts]))
+    return join_labels(blocks)
 
 
 def file_name(split: str) -> str:

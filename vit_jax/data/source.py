@@ -7,13 +7,15 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import ALL, Slice
+
+T = TypeVar("T")
 
 NO_LABEL = -1  # pads an example's labels
 
@@ -45,6 +47,12 @@ class Labels(NamedTuple):
         # Label j of the result is the (j - offsets[i])-th one of its example.
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[indices], counts)
         return Labels(offsets, self.labels[places])
+
+
+def join_labels(parts: Sequence[Labels]) -> Labels:
+    """The labels of all parts, one part behind the other."""
+    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Labels(row_offsets(counts), np.concatenate([part.labels for part in parts]))
 
 
 def row_offsets(counts: np.ndarray) -> np.ndarray:
@@ -156,6 +164,11 @@ class SelectedSource(DerivedSource):
         names = self.source.file_names()
         return names and [names[i] for i in self.select(np.arange(self.num_examples))]
 
+    def stored_labels(self) -> Labels | None:
+        """The labels of the selected examples."""
+        labels = self.source.stored_labels()
+        return labels and labels.take(self.select(np.arange(self.num_examples)))
+
 
 class Unlabelled(DerivedSource):
     """The images of `source` without labels, and without classes, whether it has some or not."""
@@ -184,6 +197,24 @@ def digest(content: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def locate(ends: np.ndarray, indices: np.ndarray | int) -> tuple[Any, Any]:
+    """(parts, places in them) of indices into parts that end at `ends`, int64 [parts]."""
+    parts = np.searchsorted(ends, indices, side="right")
+    return parts, indices - np.concatenate([[0], ends])[parts]
+
+
+def read_parts(
+    ends: np.ndarray, indices: np.ndarray, read: Callable[[int, np.ndarray], Sequence[T]]
+) -> list[T]:
+    """Items at `indices`, int64 [n], in that order; `read(part, places)` is called part by part."""
+    items: dict[int, T] = {}
+    parts, places = locate(ends, indices)
+    for part in np.unique(parts):
+        chosen = np.flatnonzero(parts == part)
+        items.update(zip(chosen.tolist(), read(int(part), places[chosen]), strict=True))
+    return [items[i] for i in range(len(indices))]
+
+
 class JoinedSource(Source):
     """The examples of all `parts`, one part behind the other, as of one data set."""
 
@@ -205,27 +236,22 @@ class JoinedSource(Source):
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads the examples part by part."""
-        examples: dict[int, Example] = {}
-        parts, places = self._locate(indices)
-        for part in np.unique(parts):
-            wanted = np.flatnonzero(parts == part)
-            read = self.parts[part].read(places[wanted])
-            examples.update(zip(wanted.tolist(), read, strict=True))
-        return [examples[i] for i in range(len(indices))]
+        return read_parts(self._ends, indices, lambda part, places: self.parts[part].read(places))
 
     def describe(self, index: int) -> str:
         """The location that the part gives."""
-        parts, places = self._locate(np.array([index]))
-        return self.parts[parts[0]].describe(int(places[0]))
+        part, place = locate(self._ends, index)
+        return self.parts[part].describe(int(place))
 
     def stamp(self) -> str:
         """Those of all parts."""
         return digest("\n".join(part.stamp() for part in self.parts))
 
-    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(parts, indices in them), int64 [n] each."""
-        parts = np.searchsorted(self._ends, indices, side="right")
-        return parts, indices - (self._ends - self.sizes)[parts]
+    def stored_labels(self) -> Labels | None:
+        """The labels of all parts; None if one of them has to be read to know its own."""
+        parts = [part.stored_labels() for part in self.parts]
+        known = [labels for labels in parts if labels is not None]
+        return join_labels(known) if len(known) == len(parts) else None
 
 
 class MixtureSource(JoinedSource):
@@ -261,7 +287,7 @@ class MixtureSource(JoinedSource):
 
     def describe(self, index: int) -> str:
         """The name of the component, and the location that it gives."""
-        part = self._locate(np.array([index]))[0][0]
+        part, _ = locate(self._ends, index)
         return f"{self._names[part]}: {super().describe(index)}"
 
 

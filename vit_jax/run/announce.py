@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
-from vit_jax.data import label_index
 from vit_jax.data.source import Source
 from vit_jax.learning.clock import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
@@ -79,7 +78,7 @@ def notes(screen: Screen, title: str, source: Source) -> None:
     """Announces files that are not read, and classes without an image."""
     for note in source.notes:
         screen.say(f"data     {title}: {note}")
-    labels = label_index.stored(source)
+    labels = source.stored_labels()
     if labels is None or not source.num_classes:
         return
     empty = np.setdiff1d(np.arange(source.num_classes), labels.labels)

@@ -7,22 +7,19 @@ classes other numbers. The records are read at random by this package.
 https://www.tensorflow.org/datasets/external_tfrecord
 """
 
-import functools
 import json
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index
 from vit_jax.data.label_index import Labels
-from vit_jax.data.source import Example, Source, digest
+from vit_jax.data.source import Example, Source, digest, locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, FileCache, TFRecords, copies
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, NoLabels
@@ -168,18 +165,19 @@ class Tfds(Source):
         self.num_classes, self.class_names = reader.num_classes, reader.class_names
         if not reader.is_usual:
             self.fingerprint = digest(f"{self.fingerprint}: label {label}")
-        self._parse = example_parser()
+        # TFDS's copy of the message: TensorFlow's takes three seconds to import.
+        from tensorflow_datasets.proto import tf_example_pb2
+
+        self._parse = tf_example_pb2.Example.FromString
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads the examples file by file."""
-        examples: dict[int, Example] = {}
-        of_files, records = self._locate(indices)
-        for file in np.unique(of_files):
-            chosen = np.flatnonzero(of_files == file)
-            stored = self._records.read(int(file), records[chosen].tolist())
-            for place, data in zip(chosen, stored, strict=True):
-                examples[int(place)] = self._example(data, int(indices[place]))
-        return [examples[place] for place in range(len(indices))]
+        records = self._read_records(indices)
+        return [self._example(data, int(i)) for data, i in zip(records, indices, strict=True)]
+
+    def _read_records(self, indices: np.ndarray) -> list[bytes]:
+        read = lambda file, places: self._records.read(file, places.tolist())
+        return read_parts(self._ends, indices + self._first, read)
 
     def stored_labels(self) -> Labels | None:
         """Labels from the file beside the records, if there is one of these labels."""
@@ -207,15 +205,12 @@ class Tfds(Source):
         """The feature `file_name`, where examples have one; reads all records."""
         names: list[str] = []
         for start in range(0, self.num_examples, _BLOCK):
-            of_files, records = self._locate(
-                np.arange(start, min(start + _BLOCK, self.num_examples))
-            )
-            for file in np.unique(of_files):
-                for data in self._records.read(int(file), records[of_files == file].tolist()):
-                    stored = self._parse(data).features.feature["file_name"].bytes_list.value
-                    if len(stored) != 1:
-                        return None
-                    names.append(posixpath.basename(stored[0].decode(errors="surrogateescape")))
+            block = np.arange(start, min(start + _BLOCK, self.num_examples))
+            for data in self._read_records(block):
+                stored = self._parse(data).features.feature["file_name"].bytes_list.value
+                if len(stored) != 1:
+                    return None
+                names.append(posixpath.basename(stored[0].decode(errors="surrogateescape")))
         return names
 
     def stamp(self) -> str:
@@ -224,15 +219,8 @@ class Tfds(Source):
 
     def describe(self, index: int) -> str:
         """The file and the record in it."""
-        of_files, records = self._locate(np.array([index]))
-        return f"{self._files[of_files[0]]}, record {records[0]}"
-
-    def _locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(files, records in them), int64 [n] each."""
-        positions = indices + self._first
-        of_files = np.searchsorted(self._ends, positions, side="right")
-        starts = np.concatenate([[0], self._ends])[of_files]
-        return of_files, positions - starts
+        file, record = locate(self._ends, index + self._first)
+        return f"{self._files[file]}, record {record}"
 
     def _example(self, data: bytes, index: int) -> Example:
         from google.protobuf.message import DecodeError
@@ -240,7 +228,9 @@ class Tfds(Source):
         try:
             feature = self._parse(data).features.feature
         except DecodeError as error:
-            raise UserError(f"{self.describe(index)}: not a tf.train.Example ({error}).") from error
+            raise UserError(
+                f"{self.describe(index)}: not a tf.train.Example. Get the file again."
+            ) from error
         image = feature["image"].bytes_list.value
         if len(image) != 1:
             raise UserError(
@@ -341,50 +331,3 @@ def _fingerprint(
             why = f"is damaged ({error!r}). Prepare the data set again."
             raise UserError(f"{path} {why}") from error
     return digest(json.dumps(content))
-
-
-_PACKAGE = "vit_jax"  # any: names are not stored
-_Field = descriptor_pb2.FieldDescriptorProto
-_LISTS = {"bytes_list": _Field.TYPE_BYTES, "float_list": _Field.TYPE_FLOAT}
-_LISTS["int64_list"] = _Field.TYPE_INT64
-
-
-@functools.cache
-def example_parser() -> Callable[[bytes], Any]:
-    """Parses tf.train.Example, the message in which TFDS stores an example, without TensorFlow.
-
-    `example_parser()(data).features.feature["image"].bytes_list.value`. The message is declared as
-    in https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/example. The function
-    raises google.protobuf.message.DecodeError for anything else.
-    """
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}/example.proto", package=_PACKAGE, syntax="proto3"
-    )
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate(_LISTS.items(), start=1):
-        values = file.message_type.add(name=f"{name}_message")
-        values.field.add(name="value", number=1, type=kind, label=_Field.LABEL_REPEATED)
-        _add(feature, name, number, values.name).oneof_index = 0
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")  # what a map is stored as
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=_Field.TYPE_STRING, label=_Field.LABEL_OPTIONAL)
-    _add(entry, "value", 2, "Feature")
-    _add(features, "feature", 1, "Features.FeatureEntry").label = _Field.LABEL_REPEATED
-    _add(file.message_type.add(name="Example"), "features", 1, "Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = pool.FindMessageTypeByName(f"{_PACKAGE}.Example")
-    return message_factory.GetMessageClass(found).FromString
-
-
-def _add(message: Any, name: str, number: int, of: str) -> Any:
-    """Adds an optional field that is a message."""
-    return message.field.add(
-        name=name,
-        number=number,
-        type=_Field.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.{of}",
-        label=_Field.LABEL_OPTIONAL,
-    )
