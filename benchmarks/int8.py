@@ -3,7 +3,7 @@
     python -m benchmarks.int8 --checkpoint WEIGHTS --data_dir DATA --images 1000
 
 The same images, prepared by Pillow, go through the model as it is, with the kernels of its dense
-layers in int8 (vit_jax/models/int8.py), and through its ONNX file after onnxruntime's dynamic
+layers in int8 (models/layers/linear.py), and through its ONNX file after onnxruntime's dynamic
 quantisation (weights and activations in 8 bits, a scale for each output). Classes are those of the
 data set, by their ImageNet names.
 """
@@ -25,7 +25,7 @@ from vit_jax import weights
 from vit_jax.core import synsets
 from vit_jax.data.sources import table as sources
 from vit_jax.models import images
-from vit_jax.models.int8 import quantise
+from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export.onnx_file import save
 
 FLAGS = flags.FLAGS

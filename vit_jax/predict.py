@@ -24,7 +24,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
 from vit_jax.models.head import probabilities
 from vit_jax.models.images import AnyImage, find, listed, load
-from vit_jax.models.int8 import quantise
+from vit_jax.models.layers.linear import quantise
 from vit_jax.store import workdir
 from vit_jax.weights import Loaded
 
@@ -49,7 +49,7 @@ class Predictor:
       checkpoint: as --checkpoint.
       ema: the EMA of the weights is used instead of the weights themselves.
       batch_size: how many images are computed at once.
-      int8: kernels of dense layers in 8 bits (models/int8.py).
+      int8: kernels of dense layers in 8 bits (models/layers/linear.py).
     """
 
     def __init__(

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,9 @@ from tests.models.by_hand import info
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.models import observe
-from vit_jax.models.efficientnet import SIZES, Stage, with_sizes
+from vit_jax.models.efficientnet import SIZES, with_sizes
+from vit_jax.models.layers.mbconv import MBConv, squeezed
+from vit_jax.models.layers.stack import Stage
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -98,7 +101,7 @@ def test_channels_and_units():
     narrow = models.spec("EfficientNet-0.45x1").channels
     assert narrow == (16, 8, 16, 24, 40, 48, 88, 144)  # 10.8 to 16: not a tenth less
     for unit in b0.each_unit((33, 70)):
-        assert unit.squeezed == unit.inputs // 4
+        assert squeezed(unit) == unit.inputs // 4
     assert unit.size_out == (2, 3)
 
 
@@ -170,7 +173,9 @@ def test_ways_to_run_the_units_agree():
 
     def results(**fields):
         own = dataclasses.replace(spec, **fields)
-        make = lambda: Stage(units, 2, own, rngs=nnx.Rngs(0))
+        rate = lambda i: own.stochastic_depth * (2 + i) / own.depth
+        make_unit = functools.partial(MBConv, spec=own)
+        make = lambda: Stage(make_unit, units, own, drop_rate=rate, rngs=nnx.Rngs(0))
         graph, params = random_parameters(make)
 
         def loss(params):

@@ -41,15 +41,13 @@ from vit_jax.models.layers.kernels.choice import Projected
 from vit_jax.models.layers.kernels.xla import MIXED, PROJECTED, WEIGHTS, attend, normalised_weights
 from vit_jax.models.layers.linear import Linear, param
 from vit_jax.models.layers.resnet import (
-    EXPANSION,
-    MakeUnit,
+    Bottleneck,
     ResNet,
     ResNetSpec,
     StdConv,
-    UnitShape,
     group_norm,
-    halved,
 )
+from vit_jax.models.layers.stack import UnitShape
 from vit_jax.models.vit import SIZES, ViT, ViTSpec
 
 ROW, COLUMN = "row", "column"  # what the lines are
@@ -211,56 +209,39 @@ def _of_lines(norm: nnx.Module, x: jax.Array) -> jax.Array:
     return norm(x[:, :, None])[:, :, 0]
 
 
-class AxialUnit(nnx.Module):
-    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+class AxialUnit(Bottleneck):
+    """A bottleneck unit with axial attention in place of its 3 x 3 convolution.
 
     Norms and relus are behind the convolutions, as in a hybrid's ResNet; a stride is the mean over
     2 x 2 positions behind the attention.
-
-    Args:
-      channels, stride, projection: as of `Bottleneck`.
-      num_heads: of both attentions.
-      size: (H, W).
     """
 
-    def __init__(
-        self,
-        channels: tuple[int, int],
-        spec: ResNetSpec,
-        *,
-        num_heads: int,
-        size: Grid,
-        stride: int,
-        projection: bool,
-        rngs: nnx.Rngs,
-    ):
-        inputs, hidden = channels
-        outputs = EXPANSION * hidden
+    def __init__(self, shape: UnitShape, spec: "AxialResNetSpec", *, rngs: nnx.Rngs):
+        inputs, hidden, outputs, size = shape.inputs, shape.hidden, shape.outputs, shape.size_in
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
         norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
-        along = functools.partial(PositionSensitiveAttention, hidden, num_heads, rngs=rngs)
+        along = lambda length: PositionSensitiveAttention(
+            hidden, spec.num_heads, length, spec, rngs=rngs
+        )
         self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
         self.norm1 = norm(hidden, CHANNELS)
-        self.column, self.row = along(size[0], spec), along(size[1], spec)
+        self.column, self.row = along(size[0]), along(size[1])
         self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
         # A unit starts as its shortcut alone.
         self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
-        if projection:
-            self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=stride)
+        if not shape.adds:
+            self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=shape.stride)
             self.projection_norm = norm(outputs, WIDTH)
-        self.size, self.stride, self.projects = size, stride, projection
+        self.projects, self.pre_activation = not shape.adds, spec.pre_activation
+        self.size, self.stride = size, shape.stride
 
-    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
-        """Applies the unit; `key` and `drop_rate`, which layers/stack.py passes, are not used."""
-        shortcut = self.projection_norm(self.projection(x)) if self.projects else x
-        y = jax.nn.relu(self.norm1(self.conv1(x)))
+    def _middle(self, y: jax.Array) -> jax.Array:
+        """[B, H, W, hidden] -> [B, H / stride, W / stride, hidden]."""
         shape = y.shape
         y = y.reshape(shape[0], -1, shape[3])
         for of, attention in ((COLUMN, self.column), (ROW, self.row)):
             y = joined(attention(lines(y, self.size, of)), self.size, of)
-        y = jax.nn.relu(_halved(y.reshape(shape)) if self.stride == 2 else y.reshape(shape))
-        y = jax.nn.relu(shortcut + self.norm3(self.conv3(y)))
-        return constrain(y, BATCH, None, None, STREAM)
+        return _halved(y.reshape(shape)) if self.stride == 2 else y.reshape(shape)
 
 
 def _halved(x: jax.Array) -> jax.Array:
@@ -361,13 +342,6 @@ class AxialResNetSpec(BiTSpec):
                 f"model.root_width={self.root_width}; nearest: {nearest}."
             )
 
-    def map_sizes(self, image_size: tuple[int, int], stage: int) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the maps that a stage's first unit, and the others, attend over."""
-        size = halved(halved(image_size))
-        for _ in range(stage - 1):
-            size = halved(size)
-        return size, halved(size) if stage else size
-
     def middle_products(self, unit: UnitShape) -> int:
         """Multiplications of one image between the 1 x 1 convolutions of a unit.
 
@@ -401,16 +375,7 @@ class AxialResNet(BiT):
 
     def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
         """Images -> the feature map."""
-        spec = self.spec
-
-        def units_of(stage: int) -> tuple[MakeUnit, MakeUnit]:
-            first, others = (
-                functools.partial(AxialUnit, num_heads=spec.num_heads, size=size)
-                for size in spec.map_sizes(image_size, stage)
-            )
-            return first, others
-
-        return ResNet(spec, units_of=units_of, rngs=rngs)
+        return ResNet(self.spec, make_unit=AxialUnit, image_size=image_size, rngs=rngs)
 
 
 AXIAL_RESNET = Family(

@@ -10,9 +10,9 @@ from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import WIDTH
-from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Family, ModelSpec, Preprocess
-from vit_jax.models.head import ConvNet, head
+from vit_jax.models.convnet import ConvNet, ConvNetSpec
+from vit_jax.models.family import Family, Preprocess
+from vit_jax.models.head import head
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec, group_norm
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
@@ -33,23 +33,8 @@ _NAME = re.compile(rf"R({UNITS})x(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BiTSpec(ModelSpec, ResNetSpec):
+class BiTSpec(ConvNetSpec, ResNetSpec):
     """The fields of a BiT ResNet; `units` and `root_width` come from its name."""
-
-    @property
-    def depth(self) -> int:
-        """Number of units."""
-        return sum(self.units)
-
-    @property
-    def features(self) -> int:
-        """Width of the head's input."""
-        return self.map_channels
-
-    @property
-    def stride(self) -> int:
-        """Pixels from one token to the next."""
-        return self.map_stride
 
     def check(self) -> None:
         """Raises UserError for a model that cannot be built."""
@@ -58,18 +43,6 @@ class BiTSpec(ModelSpec, ResNetSpec):
                 "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
             )
         super().check()
-
-    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
-        """Layout of the tokens for images of this size in pixels."""
-        rows, columns = (-(-side // self.stride) for side in image_size)
-        return TokenLayout((rows, columns), class_token=False)
-
-    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
-        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
-        return self.resnet_flops(image_size) + 2 * self.map_channels * num_classes
-
-    activation_bytes = ResNetSpec.resnet_bytes
-    block_input_bytes = ResNetSpec.unit_input_bytes
 
 
 def named(name: str) -> dict[str, Any] | None:

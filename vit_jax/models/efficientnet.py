@@ -13,15 +13,14 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, STREAM, WIDTH, constrain
 from vit_jax.core.schema.fields import field
-from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.family import Family, ModelSpec, Preprocess
-from vit_jax.models.head import ConvNet, head
+from vit_jax.models.convnet import ConvNet, ConvNetSpec
+from vit_jax.models.family import Family, Preprocess
+from vit_jax.models.head import head
 from vit_jax.models.layers.linear import Initializer
-from vit_jax.models.layers.mbconv import BatchNorm, MBConv, MBConvSpec, Root, UnitShape, pointwise
+from vit_jax.models.layers.mbconv import BatchNorm, MBConv, MBConvSpec, Root, pointwise
 from vit_jax.models.layers.regularization import Dropout, dropout_key
-from vit_jax.models.layers.stack import Stack
-
-MAP_STRIDE = 32  # the root and four of the stages halve the map
+from vit_jax.models.layers.resnet import ANY_SIZE
+from vit_jax.models.layers.stack import add_stages, run_stages
 
 
 class Published(NamedTuple):
@@ -51,7 +50,7 @@ _NAME = re.compile(rf"EfficientNet-(?:(B[0-7]|L2)|({_NUMBER})x({_NUMBER}))")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EfficientNetSpec(ModelSpec, MBConvSpec):
+class EfficientNetSpec(ConvNetSpec, MBConvSpec):
     """The fields of an EfficientNet."""
 
     dropout: float = field(
@@ -65,30 +64,8 @@ class EfficientNetSpec(ModelSpec, MBConvSpec):
         bounds=(0, 1),
     )
 
-    @property
-    def depth(self) -> int:
-        """Number of units."""
-        return sum(self.units)
-
-    @property
-    def stride(self) -> int:
-        """Pixels from one token to the next."""
-        return MAP_STRIDE
-
     def check(self) -> None:
         """Every combination of fields is a model."""
-
-    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
-        """Layout of the tokens for images of this size in pixels."""
-        rows, columns = (-(-side // self.stride) for side in image_size)
-        return TokenLayout((rows, columns), class_token=False)
-
-    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
-        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
-        return self.map_flops(image_size) + 2 * self.map_channels * num_classes
-
-    activation_bytes = MBConvSpec.map_bytes
-    block_input_bytes = MBConvSpec.unit_input_bytes
 
 
 def named(name: str) -> dict[str, Any] | None:
@@ -132,9 +109,6 @@ def with_sizes(units: Sequence[int], channels: Sequence[int], map_channels: int)
     return f"EfficientNet-{width:g}x{depth:g}" if width and depth else None
 
 
-ANY_SIZE = (32, 32)  # units are the same for images of every size
-
-
 class EfficientNet(ConvNet):
     """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head.
 
@@ -157,17 +131,19 @@ class EfficientNet(ConvNet):
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         self.root = Root(spec, rngs=rngs)
-        units, done = list(spec.each_unit(ANY_SIZE)), 0
-        for stage, number in enumerate(spec.units, 1):
-            own = units[done : done + number]
-            made = Stage(own, done, spec, rngs=rngs)
-            setattr(self, f"stage{stage}", made)
-            done += number
+        add_stages(
+            self,
+            functools.partial(MBConv, spec=spec),
+            spec,
+            ANY_SIZE,
+            drop_rate=lambda unit: spec.stochastic_depth * unit / spec.depth,
+            rngs=rngs,
+        )
         self.top = Top(spec, rngs=rngs)
         self.dropout = Dropout(spec.dropout)
         if num_classes:
             init = uniform(num_classes)
-            self.head = head(spec, spec.map_channels, num_classes, kernel_init=init, rngs=rngs)
+            self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -199,67 +175,7 @@ class EfficientNet(ConvNet):
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
         self.spec.check_images(images, self.preprocess.image_size)
-        x = self.root(images, train)
-        stages = len(self.spec.units)
-        keys = [None] * stages if key is None else list(jax.random.split(key, stages))
-        all_maps: list[jax.Array] = []
-        for i, own in enumerate(keys, 1):
-            x, maps = getattr(self, f"stage{i}")(x, own, train, keep=bool(layers))
-            all_maps += maps
-        return x, tuple(all_maps[i] for i in layers)
-
-
-class Stage(nnx.Module):
-    """A stage: the first unit changes channels and size of the map, the others are equal.
-
-    Args:
-      units: its units.
-      before: the number of units before it, by which the rate of stochastic depth rises.
-    """
-
-    def __init__(
-        self, units: list[UnitShape], before: int, spec: EfficientNetSpec, *, rngs: nnx.Rngs
-    ):
-        rate = lambda i: spec.stochastic_depth * (before + i) / spec.depth
-        rates = rate(0), rate(0)
-        self.first = _stack(units[0], spec, depth=1, rates=rates, rngs=rngs)
-        if len(units) > 1:
-            rates = rate(1), rate(len(units) - 1)
-            self.rest = _stack(units[1], spec, depth=len(units) - 1, rates=rates, rngs=rngs)
-        self.units = len(units)
-
-    def __call__(
-        self, x: jax.Array, key: Any, train: bool, keep: bool
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
-        keys = (None, None) if key is None else jax.random.split(key)
-        x, _ = self.first(x, keys[0], shared=train)
-        if self.units == 1:
-            return x, (x,)
-        wanted = tuple(range(self.units - 1)) if keep else ()
-        y, others = self.rest(x, keys[1], wanted, shared=train)
-        return y, (x, *others)
-
-
-def _stack(
-    unit: UnitShape,
-    spec: EfficientNetSpec,
-    *,
-    depth: int,
-    rates: tuple[float, float],
-    rngs: nnx.Rngs,
-) -> Stack:
-    """Equal units, with the rates of stochastic depth of the first and the last."""
-    make: Any = functools.partial(MBConv, unit, spec)
-    first, last = rates
-    return Stack(
-        make,
-        dataclasses.replace(spec, scan=spec.scan and depth > 1),
-        depth=depth,
-        stochastic_depth=last,
-        first_depth=first,
-        rngs=rngs,
-    )
+        return run_stages(self, self.root(images, train), key, layers, shared=train)
 
 
 class Top(nnx.Module):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.nn import initializers
 
-from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.family import ModelSpec, Preprocess, check_layers
+from vit_jax.core.axes import BATCH, CLASSES, WIDTH, constrain
+from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import Initializer, Linear
 
 
@@ -49,38 +49,3 @@ class Classifier(nnx.Module):
         if not self.num_classes:
             return features
         return constrain(self.head(features), BATCH, CLASSES)
-
-
-class ConvNet(Classifier):
-    """A classifier of the mean over the positions of a feature map; any image size."""
-
-    spec: Any
-    preprocess: Preprocess
-
-    def feature_map(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, h, w, D]: the last feature map, behind its norm and activation."""
-        raise NotImplementedError
-
-    def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
-        """[B, H, W, 3] -> [B, h', w', D'] after each of these units, without a norm."""
-        raise NotImplementedError
-
-    def features(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, D]: the head's input."""
-        return self.pool(self.tokens(images))
-
-    def pool(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
-        over = tuple(range(1, x.ndim - 1))
-        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
-
-    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
-        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, row by row.
-
-        With `layers`, a tuple of [B, N', D'] after each of these units (from 0), without a norm.
-        """
-        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
-        if layers is None:
-            return flat(self.feature_map(images))
-        check_layers(layers, self.spec.depth)
-        return tuple(map(flat, self.unit_maps(images, layers)))

@@ -16,6 +16,7 @@ from vit_jax.core.schema.fields import ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec
+from vit_jax.models.layers.stack import unit_input_bytes
 from vit_jax.models.layers.tokens import PatchEmbedding
 from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
 
@@ -65,15 +66,16 @@ class HybridSpec(ViTSpec, ResNetSpec):
     def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
         """The part of `forward_flops` up to the tokens."""
         patch = self.map_patch_size**2 * self.map_channels
-        return self.resnet_flops(image_size) + 2 * num_patches * patch * self.width
+        return self.map_flops(image_size) + 2 * num_patches * patch * self.width
 
     def activation_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that units and blocks keep for their backward pass."""
-        return self.resnet_bytes(image_size) + super().activation_bytes(image_size)
+        return self.map_bytes(image_size) + super().activation_bytes(image_size)
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that enter units and blocks."""
-        return self.unit_input_bytes(image_size) + super().block_input_bytes(image_size)
+        of_units = unit_input_bytes(self.each_unit(image_size))
+        return of_units + super().block_input_bytes(image_size)
 
 
 def named(name: str) -> dict[str, Any] | None:

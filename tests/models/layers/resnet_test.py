@@ -17,6 +17,7 @@ from vit_jax.models.layers.resnet import (
     padding,
     standardized,
 )
+from vit_jax.models.layers.stack import unit_input_bytes
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-4  # for float32 in another order, through several norms; relative to the largest
@@ -180,15 +181,15 @@ def test_without_stages_only_the_root_is_left():
 def test_flops_are_those_that_xla_counts(style, size, xla_flops):
     units = (2, 1, 1, 1)
     counted = xla_flops(lambda x: resnet(style, units)(x)[0], (1, *size, 3))
-    assert spec_of(style, units).resnet_flops(size) == counted
+    assert spec_of(style, units).map_flops(size) == counted
 
 
 def test_bytes_of_one_unit_are_those_by_hand():
     root_, places = 32 * 16 * 16, 8 * 8
-    pre, post = (spec_of(style, (1,)).resnet_bytes((32, 32)) for style in STYLES)
+    pre, post = (spec_of(style, (1,)).map_bytes((32, 32)) for style in STYLES)
     assert pre == 2 * (root_ + 3 * 32 * places)
     assert post == pre + 2 * 2 * 128 * places
-    assert spec_of("pre", (1,)).unit_input_bytes((32, 32)) == 2 * 32 * places
+    assert unit_input_bytes(spec_of("pre", (1,)).each_unit((32, 32))) == 2 * 32 * places
 
 
 def test_shapes_are_those_of_the_feature_map():

@@ -13,7 +13,7 @@ from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models.images import load
-from vit_jax.models.int8 import quantise
+from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import onnx_file
 from vit_jax.tools.export.onnx_file import save
 

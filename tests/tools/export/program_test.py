@@ -11,7 +11,7 @@ from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.models.int8 import quantise
+from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export.program import stablehlo
 
 # The program of docs/export.md, in a process without vit_jax.

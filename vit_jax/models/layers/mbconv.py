@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from vit_jax.core.schema.fields import ANY, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.linear import Initializer, Linear, param
 from vit_jax.models.layers.regularization import drop_branch
 from vit_jax.models.layers.resnet import Padding, convolve, halved, padding, taps
-from vit_jax.models.layers.stack import StackSpec
+from vit_jax.models.layers.stack import StackSpec, UnitShape
 
 DIVISOR = 8  # of all numbers of channels
 LEAST_KEPT = 0.9  # rounding takes no more than a tenth of the channels away
@@ -27,7 +27,7 @@ SQUEEZE = 4  # channels of a unit's input per channel between squeeze and excita
 ROOT_KERNEL = 3
 
 
-class Stage(NamedTuple):
+class StageSizes(NamedTuple):
     """A stage of B0 (table 1)."""
 
     units: int
@@ -38,44 +38,17 @@ class Stage(NamedTuple):
 
 
 STAGES = (
-    Stage(1, 3, 1, 1, 16),
-    Stage(2, 3, 2, 6, 24),
-    Stage(2, 5, 2, 6, 40),
-    Stage(3, 3, 2, 6, 80),
-    Stage(3, 5, 1, 6, 112),
-    Stage(4, 5, 2, 6, 192),
-    Stage(1, 3, 1, 6, 320),
+    StageSizes(1, 3, 1, 1, 16),
+    StageSizes(2, 3, 2, 6, 24),
+    StageSizes(2, 5, 2, 6, 40),
+    StageSizes(3, 3, 2, 6, 80),
+    StageSizes(3, 5, 1, 6, 112),
+    StageSizes(4, 5, 2, 6, 192),
+    StageSizes(1, 3, 1, 6, 320),
 )
 ROOT_CHANNELS, FEATURES = 32, 1280  # before and behind the stages
 # A field's word -> a kind of `padding` (models/layers/resnet.py).
 PADDINGS = {"same": "same", "symmetric": "fixed"}
-
-
-class UnitShape(NamedTuple):
-    """One unit, and the feature maps before and after it."""
-
-    kernel_size: int
-    stride: int
-    inputs: int  # channels
-    hidden: int
-    outputs: int
-    size_in: tuple[int, int]
-    size_out: tuple[int, int]
-
-    @property
-    def expands(self) -> bool:
-        """Whether a 1 x 1 convolution comes before the depthwise one."""
-        return self.hidden != self.inputs
-
-    @property
-    def squeezed(self) -> int:
-        """Channels between squeeze and excitation: a quarter of the unit's input."""
-        return max(1, self.inputs // SQUEEZE)
-
-    @property
-    def adds(self) -> bool:
-        """Whether the unit's input is added to its output."""
-        return self.stride == 1 and self.inputs == self.outputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +95,8 @@ class MBConvSpec(StackSpec):
         "batch norms use their running mean and variance in training too, and keep them: for "
         "fine-tuning, small batches and `optim.grad_accum_steps` [false]",
     )
+
+    map_stride: ClassVar[int] = 32  # pixels; the root and four of the stages halve the map
 
     @property
     def pad(self) -> str:
@@ -175,9 +150,9 @@ class MBConvSpec(StackSpec):
         size = halved(image_size)
         for unit in self.each_unit(image_size):
             size = unit.size_out
-            total += unit.expands * unit.inputs * unit.hidden * math.prod(unit.size_in)
+            total += expands(unit) * unit.inputs * unit.hidden * math.prod(unit.size_in)
             total += unit.hidden * taps(unit.size_in, unit.kernel_size, unit.stride, self.pad)
-            total += 2 * unit.hidden * unit.squeezed
+            total += 2 * unit.hidden * squeezed(unit)
             total += unit.hidden * unit.outputs * math.prod(size)
         return 2 * (total + last * self.map_channels * math.prod(size))
 
@@ -191,14 +166,19 @@ class MBConvSpec(StackSpec):
         size = halved(image_size)
         for unit in self.each_unit(image_size):
             size = unit.size_out
-            elements += (unit.inputs + unit.expands * unit.hidden) * math.prod(unit.size_in)
+            elements += (unit.inputs + expands(unit) * unit.hidden) * math.prod(unit.size_in)
             elements += (unit.hidden + unit.outputs) * math.prod(size)
         return 2 * (elements + (self.channels[-1] + self.map_channels) * math.prod(size))
 
-    def unit_input_bytes(self, image_size: tuple[int, int]) -> int:
-        """Bytes of one image in bfloat16 that enter the units: the least that is kept."""
-        units = self.each_unit(image_size)
-        return 2 * sum(unit.inputs * math.prod(unit.size_in) for unit in units)
+
+def expands(unit: UnitShape) -> bool:
+    """Whether a 1 x 1 convolution comes before the depthwise one."""
+    return unit.hidden != unit.inputs
+
+
+def squeezed(unit: UnitShape) -> int:
+    """Channels between squeeze and excitation: a quarter of the unit's input."""
+    return max(1, unit.inputs // SQUEEZE)
 
 
 class BatchNorm(nnx.Module):
@@ -383,16 +363,16 @@ class MBConv(nnx.Module):
     def __init__(self, unit: UnitShape, spec: MBConvSpec, *, rngs: nnx.Rngs):
         conv: Any = functools.partial(pointwise, spec=spec, rngs=rngs)
         norm: Any = functools.partial(BatchNorm, spec=spec)
-        if unit.expands:
+        if expands(unit):
             self.expand = conv((unit.inputs, unit.hidden), (WIDTH, CHANNELS))
             self.norm1 = norm(unit.hidden, CHANNELS)
         self.depthwise = Depthwise(unit.kernel_size, unit.hidden, unit.stride, spec, rngs=rngs)
         self.norm2 = norm(unit.hidden, CHANNELS)
-        self.squeeze = conv((unit.hidden, unit.squeezed), (CHANNELS, SQUEEZED), bias=True)
-        self.excite = conv((unit.squeezed, unit.hidden), (SQUEEZED, CHANNELS), bias=True)
+        self.squeeze = conv((unit.hidden, squeezed(unit)), (CHANNELS, SQUEEZED), bias=True)
+        self.excite = conv((squeezed(unit), unit.hidden), (SQUEEZED, CHANNELS), bias=True)
         self.project = conv((unit.hidden, unit.outputs), (CHANNELS, WIDTH))
         self.norm3 = norm(unit.outputs, WIDTH)
-        self.expands, self.adds = unit.expands, unit.adds
+        self.expands, self.adds = expands(unit), unit.adds
 
     def __call__(
         self, x: jax.Array, key: Any = None, drop_rate: Any = None, train: bool = False

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,28 +21,13 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.linear import Initializer, Precision, affine, param
 from vit_jax.models.layers.norm import GROUPS, GroupNorm
-from vit_jax.models.layers.stack import Stack, StackSpec
+from vit_jax.models.layers.stack import StackSpec, UnitShape, add_stages, run_stages
 
 EXPANSION = 4  # channels of a unit's output per channel of its 3 x 3 convolution
 ROOT_KERNEL, POOL_KERNEL, UNIT_KERNEL = 7, 3, 3
 ROOT_STRIDE = 4  # convolution and pooling together
+ANY_SIZE = (32, 32)  # of images, where units are the same for all sizes
 Padding = tuple[tuple[int, int], tuple[int, int]]  # before and after, for rows and for columns
-
-
-class UnitShape(NamedTuple):
-    """One unit of a ResNet, and the feature maps before and after it."""
-
-    inputs: int  # channels
-    hidden: int
-    stride: int
-    size_in: tuple[int, int]
-    size_out: tuple[int, int]
-    projection: bool
-
-    @property
-    def outputs(self) -> int:
-        """Channels."""
-        return EXPANSION * self.hidden
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,17 +85,18 @@ class ResNetSpec(StackSpec):
 
     def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
         """The units, one after the other, for images of this size in pixels."""
-        inputs, size = self.root_width, halved(halved(image_size))
+        before, size = self.root_width, halved(halved(image_size))
         for stage, units in enumerate(self.units):
+            hidden = self.root_width * 2**stage
+            after = EXPANSION * hidden
             for i in range(units):
                 stride = 2 if stage and not i else 1
-                after = halved(size) if stride == 2 else size
-                unit = UnitShape(inputs, self.root_width * 2**stage, stride, size, after, i == 0)
-                yield unit
-                inputs, size = unit.outputs, after
+                size_out = halved(size) if stride == 2 else size
+                yield UnitShape(UNIT_KERNEL, stride, before, hidden, after, size, size_out)
+                before, size = after, size_out
 
-    def resnet_flops(self, image_size: tuple[int, int]) -> int:
-        """FLOPs of the products of one image's forward pass; a multiply-add counts 2.
+    def map_flops(self, image_size: tuple[int, int]) -> int:
+        """FLOPs of the products of one image up to the feature map; a multiply-add counts 2.
 
         Products with the zeros of padding are not counted, as XLA does not count them.
         """
@@ -120,18 +106,18 @@ class ResNetSpec(StackSpec):
             total += unit.inputs * unit.hidden * before
             total += self.middle_products(unit)
             total += unit.hidden * unit.outputs * after
-            total += unit.projection * unit.inputs * unit.outputs * after
+            total += (not unit.adds) * unit.inputs * unit.outputs * after
         return 2 * total
 
     def middle_products(self, unit: UnitShape) -> int:
         """Multiplications of one image between the 1 x 1 convolutions of a unit."""
-        return unit.hidden**2 * taps(unit.size_in, UNIT_KERNEL, unit.stride, self.pad)
+        return unit.hidden**2 * taps(unit.size_in, unit.kernel_size, unit.stride, self.pad)
 
     def middle_elements(self, unit: UnitShape) -> int:
         """Elements of one image that are kept there: what a norm takes, and attention's weights."""
         return unit.hidden * math.prod(unit.size_out)
 
-    def resnet_bytes(self, image_size: tuple[int, int]) -> int:
+    def map_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that root and units keep for their backward pass.
 
         They are the inputs of each norm and of the pooling, from which relus and convolutions'
@@ -143,13 +129,8 @@ class ResNetSpec(StackSpec):
             before, after = math.prod(unit.size_in), math.prod(unit.size_out)
             elements += (unit.inputs + unit.hidden) * before + self.middle_elements(unit)
             if not self.pre_activation:
-                elements += (1 + unit.projection) * unit.outputs * after
+                elements += (2 - unit.adds) * unit.outputs * after
         return 2 * elements
-
-    def unit_input_bytes(self, image_size: tuple[int, int]) -> int:
-        """Bytes of one image in bfloat16 that enter the units: the least that is kept."""
-        units = self.each_unit(image_size)
-        return 2 * sum(unit.inputs * math.prod(unit.size_in) for unit in units)
 
 
 def halved(size: tuple[int, int]) -> tuple[int, int]:
@@ -181,9 +162,6 @@ def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
         starts = range(-before, -(-side // stride) * stride - before, stride)
         one *= sum(min(start + kernel_size, side) - max(start, 0) for start in starts)
     return one
-
-
-MakeUnit = Callable[..., nnx.Module]  # called as Bottleneck is
 
 
 def standardized(kernel: jax.Array, epsilon: float, epsilon_of: str) -> jax.Array:
@@ -308,31 +286,19 @@ def group_norm(
 
 
 class Bottleneck(nnx.Module):
-    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O]; O = 4 * hidden.
+    """A bottleneck unit: [B, H, W, I] -> [B, H / stride, W / stride, O].
 
-    Args:
-      channels: (I, hidden).
-      stride: of the 3 x 3 convolution, and of the shortcut.
-      projection: whether the shortcut is a 1 x 1 convolution; otherwise I must equal O.
+    Its shortcut is a 1 x 1 convolution unless the shapes of input and output are equal.
     """
 
-    def __init__(
-        self,
-        channels: tuple[int, int],
-        spec: ResNetSpec,
-        *,
-        stride: int,
-        projection: bool,
-        rngs: nnx.Rngs,
-    ):
-        inputs, hidden = channels
-        outputs = EXPANSION * hidden
+    def __init__(self, shape: UnitShape, spec: ResNetSpec, *, rngs: nnx.Rngs):
+        inputs, hidden, outputs, stride = shape.inputs, shape.hidden, shape.outputs, shape.stride
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
         norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
         self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
-        self.conv2 = conv(3, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
+        self.conv2 = conv(shape.kernel_size, (hidden, hidden), (WIDTH, CHANNELS), stride=stride)
         self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
-        if projection:
+        if not shape.adds:
             self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=stride)
         if spec.pre_activation:
             self.norm1 = norm(inputs, WIDTH)
@@ -343,9 +309,9 @@ class Bottleneck(nnx.Module):
             self.norm2 = norm(hidden, CHANNELS)
             # A unit starts as its shortcut alone, as in the released code.
             self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
-            if projection:
+            if not shape.adds:
                 self.projection_norm = norm(outputs, WIDTH)
-        self.projects, self.pre_activation = projection, spec.pre_activation
+        self.projects, self.pre_activation = not shape.adds, spec.pre_activation
 
     def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
         """Applies the unit; `key` and `drop_rate`, which layers/stack.py passes, are not used."""
@@ -362,44 +328,39 @@ class Bottleneck(nnx.Module):
     def _post_activated(self, x: jax.Array) -> jax.Array:
         shortcut = self.projection_norm(self.projection(x)) if self.projects else x
         y = jax.nn.relu(self.norm1(self.conv1(x)))
-        y = jax.nn.relu(self.norm2(self.conv2(y)))
+        y = jax.nn.relu(self._middle(y))
         return jax.nn.relu(shortcut + self.norm3(self.conv3(y)))
+
+    def _middle(self, y: jax.Array) -> jax.Array:
+        """[B, H, W, hidden] -> [B, H / stride, W / stride, hidden]; axial units have another."""
+        return self.norm2(self.conv2(y))
 
 
 class ResNet(nnx.Module):
-    """A ResNet's root and stages; `stage1` and so on are a first unit and a stack of equal ones.
+    """A ResNet's root and stages.
 
     Args:
-      units_of: stage, from 0 -> what makes its first unit, and its others.
+      make_unit: makes a unit, called as Bottleneck.
+      image_size: (height, width) in pixels, if units depend on it.
     """
 
     def __init__(
         self,
         spec: ResNetSpec,
         *,
-        units_of: Callable[[int], tuple[MakeUnit, MakeUnit]] = lambda _: (Bottleneck, Bottleneck),
+        make_unit: Callable[..., nnx.Module] = Bottleneck,
+        image_size: tuple[int, int] = ANY_SIZE,
         rngs: nnx.Rngs,
     ):
+        self.spec = spec
         self.root = Root(spec, rngs=rngs)
-        self.stages = len(spec.units)
-        inputs = spec.root_width
-        for stage, units in enumerate(spec.units):
-            channels = (inputs, spec.root_width * 2**stage)
-            stride = 2 if stage else 1
-            made = Stage(channels, units, stride, spec, units_of(stage), rngs=rngs)
-            setattr(self, f"stage{stage + 1}", made)
-            inputs = EXPANSION * channels[1]
+        add_stages(self, functools.partial(make_unit, spec=spec), spec, image_size, rngs=rngs)
 
     def __call__(
         self, images: jax.Array, layers: tuple[int, ...] = ()
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, 3] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
-        x = self.root(images)
-        all_maps: list[jax.Array] = []
-        for i in range(self.stages):
-            x, maps = getattr(self, f"stage{i + 1}")(x, keep=bool(layers))
-            all_maps += maps
-        return x, tuple(all_maps[i] for i in layers)
+        return run_stages(self, self.root(images), layers=layers)
 
 
 class Root(nnx.Module):
@@ -422,35 +383,3 @@ class Root(nnx.Module):
         x = jnp.pad(x, ((0, 0), rows, columns, (0, 0)))
         x = nnx.max_pool(x, (POOL_KERNEL, POOL_KERNEL), strides=(2, 2), padding="VALID")
         return constrain(x, BATCH, None, None, STREAM)
-
-
-class Stage(nnx.Module):
-    """A stage of units of one width: the first resizes the feature map, the others are equal."""
-
-    def __init__(
-        self,
-        channels: tuple[int, int],
-        units: int,
-        stride: int,
-        spec: ResNetSpec,
-        make: tuple[MakeUnit, MakeUnit],
-        *,
-        rngs: nnx.Rngs,
-    ):
-        hidden = channels[1]
-        first: Any = functools.partial(make[0], channels, spec, stride=stride, projection=True)
-        self.first = Stack(first, dataclasses.replace(spec, scan=False), depth=1, rngs=rngs)
-        if units > 1:
-            equal = (EXPANSION * hidden, hidden)
-            rest: Any = functools.partial(make[1], equal, spec, stride=1, projection=False)
-            spec = dataclasses.replace(spec, scan=spec.scan and units > 2)
-            self.rest = Stack(rest, spec, depth=units - 1, rngs=rngs)
-        self.units = units
-
-    def __call__(self, x: jax.Array, keep: bool) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
-        x, _ = self.first(x, None)
-        if self.units == 1:
-            return x, (x,)
-        y, others = self.rest(x, None, tuple(range(self.units - 1)) if keep else ())
-        return y, (x, *others)

@@ -1,13 +1,15 @@
 """Equal blocks one after the other: one stacked parameter tree, run by a scan or unrolled.
 
 The parameters of all L blocks are in one tree with a leading axis L, however they are run, so
-checkpoints, optimizers and results do not depend on that choice.
+checkpoints, optimizers and results do not depend on that choice. A convolutional network has
+stages, each a unit that changes the feature map's shape and a stack of equal ones.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -182,3 +184,117 @@ def unstack(tree: Any, depth: int) -> list[Any]:
 def _split(x: jax.Array) -> tuple[jax.Array, ...]:
     """The layers by lax.split: its gradient is one concatenation, indexing's a sum of L arrays."""
     return tuple(jnp.squeeze(part, 0) for part in jax.lax.split(x, [1] * x.shape[0]))
+
+
+class UnitShape(NamedTuple):
+    """A unit of a convolutional network, and the feature maps before and after it."""
+
+    kernel_size: int
+    stride: int
+    inputs: int  # channels
+    hidden: int
+    outputs: int
+    size_in: tuple[int, int]
+    size_out: tuple[int, int]
+
+    @property
+    def adds(self) -> bool:
+        """Whether the output has the input's shape, so that they can be added as they are."""
+        return self.stride == 1 and self.inputs == self.outputs
+
+
+def unit_input_bytes(shapes: Iterable[UnitShape]) -> int:
+    """Bytes of one image in bfloat16 that enter the units: the least that is kept."""
+    return 2 * sum(shape.inputs * math.prod(shape.size_in) for shape in shapes)
+
+
+class Stage(nnx.Module):
+    """The units of a stage: the first changes the feature map's shape, the rest are equal.
+
+    Args:
+      make_unit: called as make_unit(shape, rngs=...).
+      shapes: of its units.
+      drop_rate: a unit's number, from 0 -> its rate of stochastic depth.
+    """
+
+    def __init__(
+        self,
+        make_unit: Callable[..., nnx.Module],
+        shapes: Sequence[UnitShape],
+        spec: StackSpec,
+        *,
+        drop_rate: Callable[[int], float],
+        rngs: nnx.Rngs,
+    ):
+        def stack(start: int, stop: int) -> Stack:
+            return Stack(
+                functools.partial(make_unit, shapes[start]),
+                dataclasses.replace(spec, scan=spec.scan and stop - start > 1),
+                depth=stop - start,
+                first_depth=drop_rate(start),
+                stochastic_depth=drop_rate(stop - 1),
+                rngs=rngs,
+            )
+
+        self.units = len(shapes)
+        self.first = stack(0, 1)
+        if self.units > 1:
+            self.rest = stack(1, self.units)
+
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None, shared: Any, keep: bool
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
+        keys = (None, None) if key is None else jax.random.split(key)
+        x, _ = self.first(x, keys[0], shared=shared)
+        if self.units == 1:
+            return x, (x,)
+        y, others = self.rest(x, keys[1], tuple(range(self.units - 1)) if keep else (), shared)
+        return y, (x, *others)
+
+
+def add_stages(
+    network: nnx.Module,
+    make_unit: Callable[..., nnx.Module],
+    spec: Any,
+    image_size: tuple[int, int],
+    *,
+    drop_rate: Callable[[int], float] = lambda unit: 0.0,
+    rngs: nnx.Rngs,
+) -> None:
+    """Gives a network its stages, as `stage1`, `stage2` and so on.
+
+    Args:
+      network: is changed.
+      make_unit: as in Stage.
+      spec: has `units`, the number of units of each stage, and `each_unit`, their shapes.
+      image_size: (height, width) in pixels.
+      drop_rate: a unit's number in the network, from 0 -> its rate of stochastic depth.
+      rngs: nnx.Rngs with a stream for "params".
+    """
+    shapes, start = list(spec.each_unit(image_size)), 0
+    for number, units in enumerate(spec.units, 1):
+        rate = lambda i, start=start: drop_rate(start + i)
+        part = shapes[start : start + units]
+        setattr(network, f"stage{number}", Stage(make_unit, part, spec, drop_rate=rate, rngs=rngs))
+        start += units
+
+
+def run_stages(
+    network: Any,
+    x: jax.Array,
+    key: jax.Array | None = None,
+    layers: tuple[int, ...] = (),
+    shared: Any = None,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """[B, H, W, I] -> ([B, h, w, C], feature maps after the units `layers`, from 0).
+
+    key, shared: as in Stack.
+    """
+    number = len(network.spec.units)
+    keys = [None] * number if key is None else jax.random.split(key, number)
+    all_maps: list[jax.Array] = []
+    for i, own_key in enumerate(keys, 1):
+        x, maps = getattr(network, f"stage{i}")(x, own_key, shared, bool(layers))
+        all_maps += maps
+    return x, tuple(all_maps[i] for i in layers)

@@ -10,7 +10,7 @@ from absl import flags
 from vit_jax import weights
 from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
-from vit_jax.models.int8 import quantise
+from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import tflite
 from vit_jax.tools.export.onnx_file import save as onnx
 from vit_jax.tools.export.program import stablehlo

@@ -1,0 +1,90 @@
+"""What convolutional networks share: the mean over a feature map's positions, and their costs."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vit_jax.core.axes import BATCH, STREAM, TOKENS, constrain
+from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.family import ModelSpec, Preprocess, check_layers
+from vit_jax.models.head import Classifier
+from vit_jax.models.layers.stack import unit_input_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvNetSpec(ModelSpec):
+    """The sizes and costs of a network of stages, beside the fields of its units.
+
+    These declare `units` of each stage, `each_unit` with their shapes, `map_channels` and
+    `map_stride` of the last feature map, `map_flops` and `map_bytes` up to it. As they are not
+    known here, `self` is Any.
+    """
+
+    @property
+    def depth(self: Any) -> int:
+        """Number of units."""
+        return sum(self.units)
+
+    @property
+    def features(self: Any) -> int:
+        """Width of the head's input."""
+        return self.map_channels
+
+    @property
+    def stride(self: Any) -> int:
+        """Pixels from one token to the next."""
+        return self.map_stride
+
+    def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
+        """Layout of the tokens for images of this size in pixels."""
+        rows, columns = (-(-side // self.stride) for side in image_size)
+        return TokenLayout((rows, columns), class_token=False)
+
+    def forward_flops(self: Any, num_classes: int, image_size: tuple[int, int]) -> int:
+        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
+        return self.map_flops(image_size) + 2 * self.map_channels * num_classes
+
+    def activation_bytes(self: Any, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that are kept for the backward pass."""
+        return self.map_bytes(image_size)
+
+    def block_input_bytes(self: Any, image_size: tuple[int, int]) -> int:
+        """Bytes of one image in bfloat16 that enter the units: the least that is kept."""
+        return unit_input_bytes(self.each_unit(image_size))
+
+
+class ConvNet(Classifier):
+    """A classifier of the mean over the positions of a feature map; any image size."""
+
+    spec: Any
+    preprocess: Preprocess
+
+    def feature_map(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, h, w, D]: the last feature map, behind its norm and activation."""
+        raise NotImplementedError
+
+    def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
+        """[B, H, W, 3] -> [B, h', w', D'] after each of these units, without a norm."""
+        raise NotImplementedError
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> [B, D]: the head's input."""
+        return self.pool(self.tokens(images))
+
+    def pool(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] of `tokens`, or [B, h, w, D] of `feature_map` -> [B, D]: the mean."""
+        over = tuple(range(1, x.ndim - 1))
+        return jnp.mean(x, axis=over, dtype=jnp.float32).astype(x.dtype)
+
+    def tokens(self, images: jax.Array, layers: tuple[int, ...] | None = None) -> Any:
+        """[B, H, W, 3] -> [B, N, D]: the positions of the last feature map, row by row.
+
+        With `layers`, a tuple of [B, N', D'] after each of these units (from 0), without a norm.
+        """
+        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
+        if layers is None:
+            return flat(self.feature_map(images))
+        check_layers(layers, self.spec.depth)
+        return tuple(map(flat, self.unit_maps(images, layers)))
