@@ -3,7 +3,6 @@
 import signal
 
 import numpy as np
-import pytest
 from PIL import Image
 
 import vit_jax
@@ -38,7 +37,7 @@ def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_log.RunLog, "write", interrupted)
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(vit_jax.Preempted, match="Stopped by SIGINT") as stopped:
+    with refused("SIGINT", error=vit_jax.Preempted) as stopped:
         run.fit()
     assert stopped.value._render_traceback_() == [f"Preempted: {stopped.value}"]
     assert signal.getsignal(signal.SIGINT) == before

@@ -194,35 +194,28 @@ def test_every_spelling_of_none(text):
 
 @pytest.mark.parametrize("text", ["none", "None", "null", None])
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("field", "default"),
     [
-        ("optim.lr", "it takes a number. For its default leave it out, or write "
-         "--config.optim.lr=0.001."),
-        ("optim.grad_accum_steps", "takes a whole number. For its default leave it out, or write "
-         "--config.optim.grad_accum_steps=1."),
-        ("optim.freeze", "or write --config.optim.freeze=\"()\"."),
-        ("optim.nesterov", "it takes true or false. For its default leave it out, or write "
-         "--config.optim.nesterov=false."),
-        ("input.mean", "or write --config.input.mean=0.5,0.5,0.5."),
-        ("input.split", "it takes a string. For its default leave it out, or write "
-         "--config.input.split=train."),
-        ("optim.name", "'lamb'. For its default leave it out, or write --config.optim.name=adam."),
-        ("evals.val.shots", "or write --config.evals.val.shots=1,5,10."),
+        ("optim.lr", "0.001"),
+        ("optim.grad_accum_steps", "1"),
+        ("optim.freeze", '"()"'),
+        ("optim.nesterov", "false"),
+        ("input.mean", "0.5,0.5,0.5"),
+        ("input.split", "train"),
+        ("optim.name", "adam"),
+        ("evals.val.shots", "1,5,10"),
     ],
-)  # fmt: skip
-def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, message, text):
+)
+def test_a_field_that_cannot_be_none_says_how_its_default_is_written(field, default, text):
     tree, (*sections, name) = {"evals": {"val": {"kind": "frozen"}}}, field.split(".")
     here = tree
     for section in sections:
         here = here.setdefault(section, {})
     here.update({name: None} if text is None else {})
-    with pytest.raises(UserError) as error:
+    with refused(f"config.{field} ", f"--config.{field}={default}."):
         configs.resolve(tree, [] if text is None else [f"{field}={text}"])
-    assert f"config.{field} cannot be None; " in str(error.value)
-    assert message in str(error.value)
-    _, _, written = str(error.value).rpartition("--config.")
     configs.resolve(
-        {"evals": {"val": {"kind": "frozen"}}}, [written.rstrip(".").replace('"', "")]
+        {"evals": {"val": {"kind": "frozen"}}}, [f"{field}={default}".replace('"', "")]
     )  # as it says
 
 
@@ -301,20 +294,20 @@ def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "name"),
     [
-        ("def get_config(arg=None):\n    raise ValueError('no variant')", "no variant"),
-        ("x = 1", "needs a function get_config"),
+        ("def get_config(arg=None):\n    raise ValueError('no variant')", "variant"),
+        ("x = 1", "get_config"),
         ("def get_config(:", "SyntaxError"),
         ("import not_there", "not_there"),
         ("raise SystemExit(0)", "SystemExit"),
-        ("def get_config(arg=None):\n    pass", "returns None; it has to return"),
-        ("def get_config(arg=None):\n    return {3: 4}", "no field 3"),
+        ("def get_config(arg=None):\n    pass", "None"),
+        ("def get_config(arg=None):\n    return {3: 4}", "3"),
     ],
 )
-def test_a_config_file_that_fails_says_why(tmp_path, text, message):
+def test_a_config_file_that_fails_says_why(tmp_path, text, name):
     (tmp_path / "run.py").write_text(text)
-    with pytest.raises(UserError, match=message):
+    with refused(name):
         configs.load(str(tmp_path / "run.py"))
 
 

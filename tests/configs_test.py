@@ -15,7 +15,6 @@ import pytest
 from tests.messages import refused
 from vit_jax import config, models, train
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
 from vit_jax.learning.updates import lower_update
 from vit_jax.models.vit import PLACES, PLAIN
 from vit_jax.run.build import Run
@@ -228,18 +227,18 @@ def test_augreg_knows_both_data_sets(data):
 
 
 @pytest.mark.parametrize(
-    "argument, says",
+    "argument, names",
     [
-        ("aug=medium", r"aug=none\|light1\|light2\|medium1\|.*\|strong2, got 'medium'"),
-        ("data=jft", r"data=i21k\|i1k, got 'jft'"),
-        ("reg=0.2", r"reg=0\|0.1, got '0.2'"),
-        ("augment=none", r"variant, aug, data, reg, evals, got 'augment=none'"),
-        ("variant=H/14", r"not for variant=H/14: give aug=none\|light1"),
-        ("evals=DIR", "go with data=i1k alone"),
+        ("aug=medium", ["aug=none|light1", "strong2"]),
+        ("data=jft", ["data=i21k|i1k"]),
+        ("reg=0.2", ["reg=0|0.1"]),
+        ("augment=none", ["'augment=none'"]),
+        ("variant=H/14", ["variant=H/14", "aug=none|light1"]),
+        ("evals=DIR", ["data=i1k"]),
     ],
-)  # fmt: skip
-def test_augreg_lists_what_exists(argument, says):
-    with pytest.raises(UserError, match=says):
+)
+def test_augreg_lists_what_exists(argument, names):
+    with refused(*names):
         load(f"vit_augreg.py:{argument}")
 
 
@@ -332,7 +331,7 @@ def test_docstring_has_the_command_the_result_and_the_planned_steps(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_an_unknown_variant_is_refused(file):
-    with pytest.raises(ValueError, match=r"no variants|has the variants|Unknown|No ViT"):
+    with refused("nothing", error=ValueError):
         networks.model(load(f"{file.name}:nothing"), num_classes=10)
 
 

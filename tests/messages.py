@@ -36,6 +36,8 @@ _VARYING = (
     (re.compile(r"(?<=TMP/)([^/\s]*?)\d+(?=[/\s:;,.'\"=)\]]|$)"), r"\1"),
     (re.compile(r"\(process \d+ on [^)]+\)"), "(process N on HOST)"),
     (re.compile(rf"\({re.escape(socket.gethostname())}, pid \d+\)"), "(HOST, pid N)"),
+    (re.compile(rf"{re.escape(socket.gethostname())} \(pid \d+\)"), "HOST (pid N)"),
+    (re.compile(r"(?<=listen on port )\d+|(?<=\('', )\d+(?=\))"), "PORT"),
     (re.compile(r"(?<=disk has )[\d.,]+ \w+(?= left)"), "N"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x..."),
     (re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+"), "PORT"),

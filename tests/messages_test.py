@@ -44,7 +44,7 @@ def test_a_message_of_other_wording_or_without_the_name_fails(monkeypatch):
     run_as_a(monkeypatch)
     with refused("input.x"):
         raise UserError("input.x=1: wrong")
-    with pytest.raises(AssertionError, match="message"), refused("input.y"):
+    with pytest.raises(AssertionError, match=r"input\.y"), refused("input.y"):
         raise UserError("input.x=1: wrong")
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "b (call)")
     with pytest.raises(AssertionError, match="--regenerate_goldens"), refused():
@@ -55,7 +55,7 @@ def test_a_printed_message_is_compared_as_a_raised_one_is(monkeypatch):
     run_as_a(monkeypatch)
     told("input.x=1: wrong", "input.x")
     told("12:00 loading\nerror: input.x=1: wrong\n", "input.x", 1)
-    with pytest.raises(AssertionError, match="message"):
+    with pytest.raises(AssertionError, match=r"input\.y"):
         told("error: input.x=1: wrong", "input.y")
     with pytest.raises(AssertionError, match="--regenerate_goldens"):
         told("error: a third")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.messages import told
 from vit_jax.cluster import peers as peers_file
 from vit_jax.cluster.peers import Peers, StopConsensus
 from vit_jax.cluster.rendezvous import Connection, Meeting, Member
@@ -98,10 +99,7 @@ def test_a_process_missing_at_a_barrier_is_named():
     run = Run(4, barrier_timeout_secs=0.5)
     messages = run.all(lambda p: p.me.process_id in (1, 3) or p.barrier("before saving step 7"))
     for i in (0, 2):
-        assert messages[i].startswith(
-            "process 1 (host-1, pid 101), process 3 (host-3, pid 103) did not come to the barrier "
-            "'before saving step 7' within 0.5 s."
-        )
+        told(messages[i], "process 1 (host-1, pid 101)", "process 3 (host-3, pid 103)", "step 7")
 
 
 @pytest.mark.parametrize("i", [1, 2])

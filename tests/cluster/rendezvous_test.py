@@ -1,5 +1,7 @@
 """Processes are threads here, which exchange the same messages."""
 
+import errno
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from jax._src.clusters import cloud_tpu_cluster
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax.cluster import rendezvous
 from vit_jax.cluster.rendezvous import Cluster, find_cluster, meet
 from vit_jax.core.errors import PeerLost, UserError
@@ -55,15 +57,13 @@ def test_the_port_is_free_again_and_the_lines_stay(port):
 def test_a_missing_process_is_named_on_all(port):
     for error in all_meet(port, [0, 2], timeout_secs=0.5):
         assert isinstance(error, PeerLost)
-        assert "process 1 of 3 did not come within 0.5 s (here: process 0 (" in str(error)
-        assert "process 2 (" in str(error)
+        told(str(error), "process 1 of 3", "process 0 (", "process 2 (")
 
 
 def test_without_process_0(port):
     (error,) = all_meet(port, [1], timeout_secs=0.3)
     assert isinstance(error, PeerLost)
-    assert f"process 0 at localhost:{port} did not come within 0.3 s (here: process 1" in str(error)
-    assert "The last call found: Connection refused. Start it;" in str(error)
+    told(str(error), f"process 0 at localhost:{port}", "process 1", os.strerror(errno.ECONNREFUSED))
 
 
 def test_a_name_that_does_not_resolve(monkeypatch):
@@ -71,20 +71,20 @@ def test_a_name_that_does_not_resolve(monkeypatch):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(PeerLost, match=r"The name nohost\.invalid does not resolve: Name or serv"):
+    with refused("nohost.invalid", error=PeerLost):
         meet(Cluster("nohost.invalid:9999", 2, 1), timeout_secs=0.1)
 
 
 def test_a_duplicate_process_id_is_refused(port):
     for error in all_meet(port, [0, 1, 1]):
         assert isinstance(error, UserError)
-        assert "Two processes came with --process_id=1" in str(error)
+        told(str(error), "--process_id=1")
 
 
 def test_different_numbers_of_processes(port):
     for error in all_meet(port, [0, 1], sizes=(3, 2)):
         assert isinstance(error, UserError)
-        assert "--num_processes=2, process 0 (" in str(error)
+        told(str(error), "--num_processes=2", "process 0 (")
 
 
 def test_a_restarted_process_replaces_the_one_that_ended(port):
@@ -109,8 +109,7 @@ def test_a_port_in_use_is_refused(port):
     with socket.create_server(("", port)):
         (error,) = all_meet(port, [0])
     assert isinstance(error, UserError)
-    assert f"cannot listen on port {port}" in str(error)
-    assert "If another process 0 of this run is there already" in str(error)
+    told(str(error), f"port {port}")
 
 
 def _connected(port):
@@ -172,18 +171,18 @@ def test_one_process_is_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "names"),
     [
-        (("host:1",), r"--coordinator without --num_processes and --process_id"),
-        ((None, 2, 1), r"--num_processes and --process_id without --coordinator"),
-        (("host:1", 2, 2), r"--process_id=2 of --num_processes=2: .* from 0 to 1"),
-        (("host:1", 0, 0), r"--num_processes=0: at least 1"),
-        (("host", 2, 0), r"--coordinator=host: give HOST:PORT"),
-        (("host:99999", 2, 0), r"--coordinator=host:99999: give HOST:PORT"),
+        (("host:1",), ["--num_processes", "--process_id"]),
+        ((None, 2, 1), ["--coordinator"]),
+        (("host:1", 2, 2), ["--process_id=2", "--num_processes=2"]),
+        (("host:1", 0, 0), ["--num_processes=0"]),
+        (("host", 2, 0), ["--coordinator=host:"]),
+        (("host:99999", 2, 0), ["--coordinator=host:99999"]),
     ],
 )
-def test_contradictory_flags_are_refused(flags, message):
-    with pytest.raises(UserError, match=message):
+def test_contradictory_flags_are_refused(flags, names):
+    with refused(*names):
         given(*flags)
 
 

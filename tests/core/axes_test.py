@@ -25,7 +25,7 @@ def test_every_axis_needs_a_name():
     with (
         jax.set_mesh(mesh),
         axes.use_rules(meshes.RULES),
-        pytest.raises(ValueError, match="2 axes"),
+        refused("2 axes", error=ValueError),
     ):
         axes.constrain(jnp.zeros((2, 3)), axes.BATCH)
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.conftest import REPOSITORY, python_environment
+from tests.messages import told
 from vit_jax.core import command
 
 PROGRAM = """
@@ -69,15 +70,15 @@ def test_a_flag_that_is_a_field_gets_its_whole_name(flag, capsys, monkeypatch):
 def test_a_wrong_value_of_a_flag_names_the_command(run_python):
     done = run_python("-m", "vit_jax.train", "--num_processes=two")
     assert done.returncode == 1
-    assert done.stderr.endswith("\nTry: python -m vit_jax.train --help\n")
+    told(done.stderr, "--num_processes=two", "vit_jax.train")
 
 
 def test_a_missing_flag_is_named(run_python):
     done = run_python("-m", "vit_jax", "plan")
     assert done.returncode == 1
-    assert done.stderr == "error: --config is missing.\nTry: vit-jax plan --help\n"
+    told(done.stderr, "--config", "vit-jax plan --help")
     done = run_python("-m", "vit_jax", "prepare")
-    assert done.stderr.startswith("error: --source is missing.\n--output is missing.\nTry: ")
+    told(done.stderr, "--source", "--output")
 
 
 def test_help_is_not_a_failure(run_python):
@@ -124,14 +125,14 @@ def test_a_file_of_flags_may_have_overrides(run_python, tmp_path):
     assert done.stdout == "a.py ['optim.lr=1', 'optim.lr=2', 'seed=3']\n"
     inner.write_text("--config.optim.lr 2\n")
     done = run_python("-c", program, "--flagfile", str(outer))
-    assert "Unknown command line flag 'config.optim.lr 2'" in done.stderr
+    told(done.stderr, "'config.optim.lr 2'")
 
 
 def test_a_file_of_flags_that_is_not_text(run_python, tmp_path):
     (tmp_path / "flags.txt").write_text("--config=a.py\n", encoding="utf-16")
     done = run_python("-c", PROGRAM.format(body="pass"), f"--flagfile={tmp_path / 'flags.txt'}")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: A --flagfile is not text in UTF-8, save it so: ")
+    told(done.stderr, "--flagfile", "UTF-8")
 
 
 def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
@@ -184,7 +185,7 @@ def test_platforms_that_cannot_be_used_are_one_line_and_status_1(run_python, pla
     done = run_python("-c", PROGRAM_ON_DEVICES, JAX_PLATFORMS=platforms, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]  # JAX may log a line of its own first
-    assert last.startswith(f"error: JAX_PLATFORMS={platforms} is not what JAX can use here (")
+    assert last.split()[:2] == ["error:", f"JAX_PLATFORMS={platforms}"]
     assert "Traceback" not in done.stderr
     assert message in last
     assert "set JAX_PLATFORMS=" in last
@@ -198,12 +199,8 @@ def test_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(command, "_wanted", lambda: "tpu")
     monkeypatch.setattr(command, "_there", lambda: ["cpu"])
     of_jax = "Unable to initialize backend 'tpu': no libtpu.so (set JAX_PLATFORMS='' to choose)"
-    message = str(command.unusable(RuntimeError(of_jax)))
-    assert message == (
-        "JAX_PLATFORMS=tpu is not what JAX can use here ('tpu': no libtpu.so). Here there is cpu: "
-        "set JAX_PLATFORMS=cpu, or unset it. For a TPU, docs/install.md: pip install '.[tpu]' in "
-        "the clone."
-    )
+    error = str(command.unusable(RuntimeError(of_jax)))
+    told(error, "JAX_PLATFORMS=tpu", "libtpu.so", "JAX_PLATFORMS=cpu", ".[tpu]")
 
 
 def test_a_device_that_fails_without_being_requested(monkeypatch):

@@ -34,7 +34,7 @@ def test_a_part_that_needs_a_missing_one_is_left_out_silently():
     good = errors.attempt("a", lambda: 1)
     bad = errors.attempt("b", lambda: fail("b is wrong"))
     assert errors.attempt("c", lambda a, b: a + b, good, bad) is NOT_MADE
-    with pytest.raises(AssertionError, match="reads some of"):
+    with refused("some", error=AssertionError):
         bad.some  # noqa: B018
     assert errors.attempt("c", int, after=[bad]) is NOT_MADE
     assert errors.attempt("d", lambda a: a + 1, good) == 2
@@ -54,9 +54,8 @@ def test_several_are_listed():
     errors = ErrorCollector()
     errors.attempt("b", lambda: fail("b is wrong:\nvery"))
     errors.attempt("c", lambda: fail("c is wrong"))
-    with pytest.raises(UserError) as error:
+    with refused("1. b", "2. c"):
         errors.raise_all()
-    assert str(error.value) == "2 problems:\n  1. b is wrong:\n     very\n  2. c is wrong"
 
 
 def test_a_bug_is_not_the_users_problem():

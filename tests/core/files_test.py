@@ -1,6 +1,7 @@
 import pytest
 from etils import epath
 
+from tests.messages import refused
 from vit_jax.core.files import atomic_file, atomic_folder, delete_leftovers, write_text
 
 
@@ -28,7 +29,7 @@ def test_leftovers_of_killed_processes_are_deleted(tmp_path):
 
 def test_a_folder_is_complete_or_absent(tmp_path):
     folder = tmp_path / "a" / "folder"
-    with pytest.raises(OSError, match="full"), atomic_folder(folder) as temporary:
+    with refused("full", error=OSError), atomic_folder(folder) as temporary:
         (temporary / "file").touch()
         raise OSError("full")
     assert not list(folder.parent.iterdir())

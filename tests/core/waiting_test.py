@@ -1,7 +1,6 @@
 import threading
 
-import pytest
-
+from tests.messages import refused, told
 from vit_jax.core.waiting import waiting_for, waits
 
 PROGRAM = """
@@ -38,11 +37,12 @@ def test_the_innermost_wait_of_each_thread_the_longest_first():
 
 
 def test_a_read_that_fails_is_no_longer_waited_for():
-    with pytest.raises(OSError, match="gone"), waiting_for(lambda: "a.png"):
+    with refused("gone", error=OSError), waiting_for(lambda: "a.png"):
         raise OSError("gone")
     assert waits() == []
 
 
 def test_a_command_ends_without_a_thread_that_hangs(run_python):
     done = run_python("-c", PROGRAM, timeout_secs=60)
-    assert (done.returncode, done.stderr) == (1, "error: the disk hangs\n")
+    assert done.returncode == 1
+    told(done.stderr, "disk")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from etils import epath
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax.config import InitConfig
 from vit_jax.core.errors import UserError
 from vit_jax.run import build
@@ -218,4 +218,4 @@ def test_needs_neither_tensorflow_nor_devices(run_python, tmp_path):
         JAX_PLATFORMS="none",
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: input.data_dir is not set")
+    told(done.stderr, "input.data_dir")

@@ -228,16 +228,11 @@ def test_another_models_layout_is_refused_with_the_differences(
     checkpoints.wait()
     wide = make_state(5, width=16)
     other = layout_of(wide._replace(params={**wide.params, "extra": jnp.ones(2)}))
-    with pytest.raises(UserError) as caught:
+    with refused("params/blocks/0/kernel", "(8, 4)", "(16, 4)", "params/extra") as caught:
         checkpoints.restore(other)
-    message = str(caught.value)
-    assert "params/blocks/0/kernel: float32 (8, 4) there, float32 (16, 4) here" in message
-    assert "params/extra: nothing there, float32 (2,) here" in message
-    assert "more" in message.splitlines()[-2]
     assert folders(tmp_path / "run" / "checkpoints") == [5]
     step_dir = tmp_path / "run" / "checkpoints" / "5"
-    assert "of another model or optimizer" in message
-    assert "init.weights" not in message
+    assert "init.weights" not in str(caught.value)
     with refused():
         checkpoint_dir.read(step_dir, layout_of(make_state(5))._replace(params={}))
 
@@ -273,7 +268,5 @@ def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(
     layout = layout_of(make_state(5))
     more = layout._replace(opt_state=(layout.opt_state, {"ratio": layout.step}))
     folder = tmp_path / "run" / "checkpoints" / "5"
-    with refused() as caught:
+    with refused("opt_state", f"--config.init.weights={folder}."):
         checkpoints.restore(more)
-    assert "nothing there" in str(caught.value)
-    assert str(caught.value).endswith(f"another --workdir, with --config.init.weights={folder}.")

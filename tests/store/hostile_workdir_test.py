@@ -4,12 +4,14 @@ Every kind of damage is tried on every reader: resuming, report, verify, evaluat
 """
 
 import copy
+import errno
 import json
+import os
 
 import pytest
 from etils import epath
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax import config as configs
 from vit_jax.core.errors import UserError
 from vit_jax.store import checkpoint_dir, runs, workdir
@@ -116,7 +118,8 @@ DAMAGED = {
 @every_reader
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_config_json(tmp_path, damage, reader):
-    assert "config.json is damaged" in message_of(reader, make(tmp_path, DAMAGED[damage]))
+    message = message_of(reader, make(tmp_path, DAMAGED[damage]))
+    assert "config.json" in message and "damaged" in message
 
 
 @every_reader
@@ -124,7 +127,7 @@ def test_a_folder_in_the_place_of_config_json(tmp_path, reader):
     folder = make(tmp_path)
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
-    assert "config.json cannot be read: Is a directory" in message_of(reader, folder)
+    told(message_of(reader, folder), "config.json", os.strerror(errno.EISDIR))
 
 
 @every_reader
@@ -172,7 +175,7 @@ of_rows = pytest.mark.parametrize("reader", ["resume", "report", "verify", "swee
 @pytest.mark.parametrize("bad", BAD_ROWS)
 def test_metrics_jsonl(tmp_path, bad, reader):
     rows = ROWS.replace(b"\n", b"\n" + BAD_ROWS[bad] + b"\n", 1)
-    assert "Line 2 of" in message_of(reader, make(tmp_path, rows=rows))
+    assert message_of(reader, make(tmp_path, rows=rows)).split()[:2] == ["Line", "2"]
 
 
 @of_rows

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from etils import epath
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
@@ -229,7 +229,7 @@ def test_the_config_can_be_read_back(trained):
 
 @pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])
 def test_the_reason_is_reported_whatever_raised_it(tmp_path, error):
-    assert "cannot be written: no room." in str(unwritable(tmp_path, error))
+    told(str(unwritable(tmp_path, error)), tmp_path, "no room")
 
 
 Usage = collections.namedtuple("Usage", ["total", "used", "free"])
