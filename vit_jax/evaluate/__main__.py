@@ -220,20 +220,21 @@ def _find(path: str) -> epath.Path:
 
 def _config(checkpoint: epath.Path) -> RunConfig:
     """What to evaluate a checkpoint on."""
-    if FLAGS.data and FLAGS.pseudo_labels:
-        values = pseudo_labels.on_data(
-            FLAGS.data[0], FLAGS.split, batch_size=FLAGS.batch_size * jax.device_count()
-        )
-        return configs.resolve(values, FLAGS.config_override)
     if FLAGS.data:
-        values = data_sets.on_data(
-            FLAGS.data,
-            split=FLAGS.split,
-            kinds=FLAGS.kinds,
-            batch_size=FLAGS.batch_size * jax.device_count(),
-            labels=FLAGS.labels,
-            classes=FLAGS.classes,
-        )
+        batch_size = FLAGS.batch_size * jax.device_count()
+        if FLAGS.pseudo_labels:
+            values = data_sets.unlabelled(
+                FLAGS.data[0], FLAGS.split, name=pseudo_labels.UNLABELLED, batch_size=batch_size
+            )
+        else:
+            values = data_sets.on_data(
+                FLAGS.data,
+                split=FLAGS.split,
+                kinds=FLAGS.kinds,
+                batch_size=batch_size,
+                labels=FLAGS.labels,
+                classes=FLAGS.classes,
+            )
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:
         return configs.load(FLAGS.config, FLAGS.config_override)

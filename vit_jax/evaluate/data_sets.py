@@ -76,10 +76,10 @@ def on_data(
         )
     evals: dict[str, Any] = {}
     for folder, name in map(parse, data):
-        kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
-        chosen, source = _open(kind, folder, split, f"evals.{name}" if name else "--data")
-        fields = {"source": kind, "data_dir": folder, "split": chosen}
-        fields |= {"preprocess": OF_WEIGHTS, **_fields(folder, name, source, labels, classes)}
+        location = _location(folder)
+        chosen, source = _open(location, split, f"evals.{name}" if name else "--data")
+        fields = {**location, "split": chosen, "preprocess": OF_WEIGHTS}
+        fields |= _fields(folder, name, source, labels, classes)
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         for each in kinds:
@@ -95,13 +95,24 @@ def on_data(
             evals[label] = {"kind": each, **fields, "split": scored}
             if each == CLASSIFICATION:
                 evals[label]["calibration"] = single
-    first = next(iter(evals.values()))
-    return {
-        "input": {"source": first["source"], "data_dir": first["data_dir"]}
-        | {"batch_size": batch_size},
-        "evals": evals,
-        "total": {"steps": 1},
-    }
+    return _config(data[0], batch_size, evals)
+
+
+def unlabelled(data: str, split: str, *, name: str, batch_size: int) -> dict[str, Any]:
+    """A config whose evaluation `name` is of the images of a split, prepared as weights say."""
+    evaluation = {**_location(parse(data).folder), "split": split, "preprocess": OF_WEIGHTS}
+    return _config(data, batch_size, {name: evaluation})
+
+
+def _location(folder: str) -> dict[str, str]:
+    """The fields that name a folder's data."""
+    kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
+    return {"source": kind, "data_dir": folder}
+
+
+def _config(data: str, batch_size: int, evals: Mapping[str, Any]) -> dict[str, Any]:
+    input = {**_location(parse(data).folder), "batch_size": batch_size}
+    return {"input": input, "evals": evals, "total": {"steps": 1}}
 
 
 def _fields(
@@ -150,14 +161,14 @@ def _check_complete(folder: str, name: str, source: Source) -> None:
     )
 
 
-def _open(kind: str, folder: str, split: str | None, where: str) -> tuple[str, Source]:
+def _open(location: Mapping[str, str], split: str | None, where: str) -> tuple[str, Source]:
     """The split to score, and its examples. UserError that says which splits there are."""
     splits = [split] if split else list(SPLITS)
     for number, name in enumerate(splits, start=1):
         try:
             return name, sources.create(
-                kind,
-                data_dir=folder,
+                location["source"],
+                data_dir=location["data_dir"],
                 split=name,
                 num_examples=None,
                 num_classes=None,

@@ -22,7 +22,6 @@ from vit_jax.config import RunConfig
 from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.data.sources import image_folder
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evals.kind import INDEX, SplitReader
@@ -33,7 +32,6 @@ from vit_jax.run import announce
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
-from vit_jax.run.parts.preprocessing import OF_WEIGHTS
 
 UNLABELLED = "unlabelled"  # the evaluation whose images get labels
 _SHOWN = 5  # names of classes in a line
@@ -77,17 +75,6 @@ class Predicted(NamedTuple):
     places: np.ndarray
     classes: np.ndarray
     probabilities: np.ndarray
-
-
-def on_data(folder: str, split: str, *, batch_size: int) -> dict[str, Any]:
-    """A config whose evaluation `unlabelled` is of a folder, as the weights say."""
-    kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
-    data = {"source": kind, "data_dir": folder}
-    return {
-        "input": {**data, "batch_size": batch_size},
-        "evals": {UNLABELLED: {**data, "split": split, "preprocess": OF_WEIGHTS}},
-        "total": {"steps": 1},
-    }
 
 
 def check_file(path: str) -> None:

@@ -171,9 +171,9 @@ def test_copies_in_other_splits_are_counted_once() -> None:
     splits = ["val", "train", "train", "train"]
     images = table(("a", A), ("a", A), ("b", A ^ 1), ("c", B), splits=splits)
     result = assigned(images)
-    assert summary.duplicates(images, result)["across_splits"] == 2
+    assert summary.duplicates(result, summary.copy_pairs(images, result))["across_splits"] == 2
     dropped = assigned(images, duplicates="drop", near_duplicates="drop")
-    assert summary.duplicates(images, dropped)["across_splits"] == 0
+    assert summary.duplicates(dropped, summary.copy_pairs(images, dropped))["across_splits"] == 0
 
 
 def test_mirrored_copies_are_separate_from_near_ones() -> None:

@@ -32,7 +32,6 @@ from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.store import workdir_lock
 from vit_jax.tools.prepare import image_folder, imagenet, records, tars, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
-from vit_jax.tools.prepare.duplicates import MOST_BITS
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
 from vit_jax.tools.prepare.report import report_files
@@ -47,21 +46,8 @@ COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
     "webdataset": tars.webdataset,
     "records": records.collection,
 }
-# Flags that only some collections read.
-READ_BY = {
-    "label_order": ("imagenet21k",),
-    "classes": ("records", "webdataset"),
-    "num_classes": ("records", "webdataset"),
-    "label_field": ("records", "webdataset"),
-    "multi_label": ("records", "webdataset"),
-    "images_root": ("records",),
-    "image_field": ("records",),
-}
-# Flags whose empty values would otherwise mean the default.
-NOT_EMPTY = (
-    "name", "classes", "label_field", "image_field", "images_root", "version", "splits", "policy",
-    "drop_duplicates_of",
-)  # fmt: skip
+# The fields that are flags, besides `source`.
+FIELDS = (*dataclasses.fields(CollectionRequest)[1:], *dataclasses.fields(PrepareOptions))
 FLAGS = flags.FLAGS
 
 
@@ -69,11 +55,14 @@ def main(arguments: list[str]) -> None:
     """The command."""
     kind = _kind(arguments)
     output, remote = _output(kind)
+    values = _flag_values(PrepareOptions)
+    values["policy"] = tuple(sorted(FLAGS.policy))
+    values["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
+    options = PrepareOptions(**values)
     screen = Screen()
     try:
-        request = CollectionRequest(**_given(CollectionRequest))
-        request = dataclasses.replace(request, source=str(_local("source", FLAGS.source)))
-        collection = COLLECTIONS[kind](request)
+        values = _flag_values(CollectionRequest) | {"source": str(_local("source", FLAGS.source))}
+        collection = COLLECTIONS[kind](CollectionRequest(**values))
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
     if FLAGS.name is not None:
@@ -87,10 +76,6 @@ def main(arguments: list[str]) -> None:
     for note in collection.notes:
         screen.say(note)
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
-    given = _given(PrepareOptions)
-    given["policy"] = tuple(sorted(FLAGS.policy))
-    given["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
-    options = PrepareOptions(**given)
     if FLAGS.runner == "beam":
         folder = output / collection.name / options.version / WORK_DIR / "beam"
         run = tasks.on_beam(folder, FLAGS.beam_flags)
@@ -165,24 +150,24 @@ def _kind(arguments: list[str]) -> str:
         raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
     if arguments[0] not in COLLECTIONS:
         raise UserError(f"No collection {arguments[0]!r}. {nearest(arguments[0], COLLECTIONS)}")
-    for name, kinds in READ_BY.items():
-        if FLAGS[name].present and arguments[0] not in kinds:
-            raise UserError(f"--{name} is for {' and '.join(kinds)}: leave it out.")
-    for name in NOT_EMPTY:
+    for field in FIELDS:
+        kinds = field.metadata["only_for"]
+        if kinds and FLAGS[field.name].present and arguments[0] not in kinds:
+            raise UserError(f"--{field.name} is for {' and '.join(kinds)}: leave it out.")
+    # Otherwise "" would be taken for the default.
+    for name in ("source", "output", "scratch", "name", *(field.name for field in FIELDS)):
         value = FLAGS[name].value
-        if FLAGS[name].present and not all(value if isinstance(value, list) else [value]):
-            raise UserError(f"--{name} is empty: give a value, or leave it out.")
+        if FLAGS[name].present and "" in (value if isinstance(value, list) else [value]):
+            raise UserError(f"--{name} is empty: give a value.")
     return arguments[0]
 
 
-def _given(kind: type) -> dict[str, Any]:
+def _flag_values(kind: type) -> dict[str, Any]:
     """Values of the flags that have the names of the dataclass's fields."""
     return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
 
 
 def _local(flag: str, path: str) -> Path:
-    if not path:
-        raise UserError(f"--{flag} is empty: name a folder.")
     if not is_text(path):
         raise UserError(
             f"--{flag}={path!r}: the path is not UTF-8: rename it, or give a link to it."
@@ -215,51 +200,31 @@ def _summarise(data_set: PreparedSet, screen: Screen) -> None:
 
 def define(values: flags.FlagValues = FLAGS) -> None:
     """Defines the command's flags."""
-    default = PrepareOptions()
-    text, switch, integer, number, choice, repeated, several = (
+    text, integer, choice, several = (
         functools.partial(define_one, flag_values=values)
         for define_one in (
-            flags.DEFINE_string, flags.DEFINE_boolean, flags.DEFINE_integer, flags.DEFINE_float,
-            flags.DEFINE_enum, flags.DEFINE_multi_string, flags.DEFINE_list,
+            flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_enum, flags.DEFINE_list
         )
     )  # fmt: skip
+    by_type: dict[str, Callable[..., Any]] = {
+        "str": flags.DEFINE_string,
+        "int": flags.DEFINE_integer,
+        "float": flags.DEFINE_float,
+        "bool": flags.DEFINE_boolean,
+        "tuple[str, ...]": flags.DEFINE_multi_string,
+    }
     text("source", None, "The collection: a file or a folder.")
     text("output", None, "The data set becomes OUTPUT/<name>/<version>; a folder, or gs://...")
-    text(
-        "scratch", None, "For gs://: a folder to make the data set in; it stays. Default: a cache."
-    )
+    text("scratch", None, "For gs://: a folder to make it in; it stays. Default: a cache.")
     text("name", None, "Name of the data set; default: that of the collection.")
-    text("classes", None, "File of class names, one per line (records, webdataset).")
-    integer("num_classes", None, "Instead of --classes, where labels are numbers.", 1)
-    text("label_field", None, "Field with the labels (records; the .json of webdataset).")
-    text("image_field", None, "Column with the files of images (records of a CSV).")
-    switch("multi_label", None, "Labels are lists; default: for records only.")
-    text("images_root", None, "Folder that the paths of records are relative to.")
-    text("version", default.version, "Version of the data set.")
-    text("splits", default.splits, "As test=25600,train=rest; default: those of the collection.")
-    switch("stratify", default.stratify, "Split each class of --splits in proportion.")
-    choice("label_order", "released", imagenet.ORDERS, "Order of ImageNet-21k's classes.")
-    repeated("policy", [], "Action for a fault, as gray:set_aside. May be repeated.")
-    choice("duplicates", default.duplicates, ("keep", "drop", "merge"), "Copies with equal bytes.")
-    choice(
-        "near_duplicates", default.near_duplicates, ("report", "drop"), "Copies that look alike."
-    )
-    choice(
-        "mirrored_duplicates", default.mirrored_duplicates, ("report", "drop"),
-        "Copies that look alike when mirrored.",
-    )  # fmt: skip
-    integer(
-        "near_bits", default.near_bits,
-        "Most bits, of 64, in which perceptual hashes of near duplicates differ.", 0, MOST_BITS,
-    )  # fmt: skip
-    repeated(
-        "drop_duplicates_of",
-        [],
-        "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
-        "Parquet file of hashes. May be repeated.",
-    )
-    integer("max_image_pixels", default.max_image_pixels, "Larger images are set aside.", 1)
-    number("shard_mib", default.shard_mib, "Approximate size of a file.", 0)
+    for field in FIELDS:
+        about = field.metadata
+        help = about["help"] + f" ({', '.join(about['only_for'])})" * bool(about["only_for"])
+        if about["choices"]:
+            choice(field.name, field.default, about["choices"], help)
+        else:
+            define_one = by_type[str(field.type).removesuffix(" | None")]
+            define_one(field.name, field.default, help, flag_values=values)
     integer("workers", None, "Processes; default: one per core.", 1, tasks.MOST_WORKERS)
     choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
     several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,22 +111,30 @@ def file_errors(path: Path | str) -> Iterator[None]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def _flag(default: Any, help: str, *choices: str, only_for: Sequence[str] = ()) -> Any:
+    """A field that is a flag of the command, of some collections `only_for`; () for all."""
+    about = {"help": help, "choices": choices, "only_for": only_for}
+    return dataclasses.field(default=default, metadata=about)
+
+
+_list_flag = functools.partial(_flag, None, only_for=("records",))
+_entry_flag = functools.partial(_flag, None, only_for=("records", "webdataset"))
+
+
 @dataclasses.dataclass(frozen=True)
 class CollectionRequest:
     """The flags that a collection is made from; each collection reads those that concern it."""
 
     source: str  # a file or a folder; for lists and WebDataset's tars see entries.source_files
-    label_order: str = "released"  # or "archive", for ImageNet-21k
-    # For lists and WebDataset's tars: a file with the names of the classes, one per line, or where
-    # labels are numbers, how many; the field of entries that holds the labels; whether these are
-    # lists (None: the default of the collection); and the folder that paths in lists are relative
-    # to and must not leave (None: that of the list).
-    classes: str | None = None
-    num_classes: int | None = None
-    label_field: str | None = None
-    multi_label: bool | None = None
-    images_root: str | None = None
-    image_field: str | None = None  # of a CSV; None: the one with a usual name
+    label_order: str = _flag(
+        "released", "Order of the classes.", "released", "archive", only_for=("imagenet21k",)
+    )
+    classes: str | None = _entry_flag("File of class names, one per line.")
+    num_classes: int | None = _entry_flag("Instead of --classes, where labels are numbers.")
+    label_field: str | None = _entry_flag("Field with the labels; webdataset: of the .json.")
+    multi_label: bool | None = _entry_flag("Labels are lists; default: for records only.")
+    images_root: str | None = _list_flag("Folder that paths are relative to; default: the list's.")
+    image_field: str | None = _list_flag("Column with the files of images, for a CSV.")
 
 
 # The repr of a part is hashed into the fingerprint of a data set: names of classes and fields stay.
@@ -195,22 +204,36 @@ LEAST_SHARD_MIB, MOST_SHARD_MIB = 0.001, 2**20
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-    """All that the data set depends on besides the collection."""
+    """The flags that the data set depends on besides the collection."""
 
-    version: str = "1.0.0"  # three numbers, which end the path of the data set's folder
-    splits: str = ""  # see split_assignment.Splits; "": those of the collection
-    stratify: bool = False  # see split_assignment.stratified; of several labels the first counts
-    policy: tuple[str, ...] = ()  # see faults.policy
-    # Images with exactly the bytes of an earlier one: "merge" gives their labels to the first one.
-    duplicates: str = "keep"  # or "drop", "merge"
-    near_duplicates: str = "report"  # or "drop": images that look like an earlier one
-    mirrored_duplicates: str = "report"  # or "drop": that look like an earlier one's mirror image
-    near_bits: int = NEAR_BITS  # see duplicates.find
-    drop_duplicates_of: tuple[str, ...] = ()  # evaluation sets, see evaluation_sets.load
-    max_image_pixels: int = 100_000_000  # larger images are set aside
-    shard_mib: float = 256  # approximate size of a file
+    version: str = _flag("1.0.0", "Version of the data set: three numbers.")
+    # See split_assignment.Splits and .stratified.
+    splits: str = _flag("", "As test=25600,train=rest; default: those of the collection.")
+    stratify: bool = _flag(False, "Split each class of --splits in proportion.")
+    policy: tuple[str, ...] = _flag((), "Action for a fault, as gray:set_aside. May be repeated.")
+    duplicates: str = _flag(
+        "keep",
+        "Copies with equal bytes; merge: one has all labels.",
+        "keep",
+        "drop",
+        "merge",
+    )
+    near_duplicates: str = _flag("report", "Copies that look alike.", "report", "drop")
+    mirrored_duplicates: str = _flag(
+        "report", "Copies that look alike when mirrored.", "report", "drop"
+    )
+    near_bits: int = _flag(
+        NEAR_BITS, "Most bits, of 64, in which perceptual hashes of near duplicates differ."
+    )
+    drop_duplicates_of: tuple[str, ...] = _flag(
+        (),
+        "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
+        "Parquet file of hashes. May be repeated.",
+    )
+    max_image_pixels: int = _flag(100_000_000, "Larger images are set aside.")
+    shard_mib: float = _flag(256, "Approximate size of a file.")
 
-    def refuse_impossible(self) -> None:
+    def __post_init__(self) -> None:
         """UserError for values out of range; splits and policy are checked where they are read."""
         if not re.fullmatch(VERSION, self.version):
             raise UserError(f"--version={self.version}: three numbers, as in 1.0.0.")

@@ -33,7 +33,6 @@ from vit_jax.tools.prepare.collection import (
 )
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 
-ORDERS = ("released", "archive")  # of ImageNet-21k's classes
 TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
 VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
 REAL = "real.json"

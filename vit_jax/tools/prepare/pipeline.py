@@ -54,7 +54,6 @@ def prepare(
 
     UserError if the collection cannot be read, the folder holds something else, the disk is full.
     """
-    options.refuse_impossible()
     refuse_names(collection.class_names)
     # Parsed before images are read for hours.
     policy = faults.policy(options.policy, collection.policy)
@@ -182,16 +181,17 @@ class _Preparation:
         nbytes = table["nbytes"].to_numpy()
         multi_label = self.collection.multi_label or self.options.duplicates == "merge"
         weighted = split_assignment.weighted(table, assignment)
-        rows_of: dict[str, np.ndarray] = {}  # path of a shard -> rows of its examples, in order
-        paths_of: dict[str, list[str]] = {}  # split -> paths of its shards
+        rows_of: dict[str, np.ndarray] = {}  # name of a shard -> rows of its examples, in order
+        shards_of: dict[str, list[str]] = {}  # split -> names of its shards
         for split, rows in assignment.splits.items():
             ends = split_assignment.shard_ends(nbytes[rows], int(self.options.shard_mib * 2**20))
-            paths_of[split] = [
-                str(self.folder / tfds_writer.file_name(self.collection.name, split, i, len(ends)))
+            shards_of[split] = [
+                tfds_writer.file_name(self.collection.name, split, i, len(ends))
                 for i in range(len(ends))
             ]
-            rows_of |= zip(paths_of[split], np.split(rows, ends[:-1]), strict=True)
-        needed = sum(int(nbytes[rows].sum()) for p, rows in rows_of.items() if not Path(p).exists())
+            rows_of |= zip(shards_of[split], np.split(rows, ends[:-1]), strict=True)
+        missing = [rows for name, rows in rows_of.items() if not (self.folder / name).exists()]
+        needed = sum(int(nbytes[rows].sum()) for rows in missing)
         free = shutil.disk_usage(self.work).free
         if needed > free:
             sizes = f"{format_bytes(needed)} more, and {format_bytes(free)} are free"
@@ -200,23 +200,23 @@ class _Preparation:
 
         def todo() -> Iterator[ShardTask]:
             """Made one by one: together they are as large as the catalogue."""
-            for path, rows in rows_of.items():
+            for name, rows in rows_of.items():
                 images = split_assignment.example_rows(table, rows, assignment)
-                note = str(self.work / f"{Path(path).name}.json")
+                path, note = str(self.folder / name), str(self.work / f"{name}.json")
                 task = ShardTask(path, note, tuple(images), multi_label, weighted)
                 if earlier := tasks.already_written(task):
-                    written[path] = earlier
+                    written[name] = earlier
                 else:
                     yield task
 
         self.screen.bar("writing", 0, len(rows_of))
-        for path, shard in self.run(tasks.write_shard_and_name, todo()):
-            written[path] = shard
+        for shard in self.run(tasks.write_shard, todo()):
+            written[shard.name] = shard
             self.screen.bar("writing", len(written), len(rows_of))
         self.screen.bar("writing", len(rows_of), len(rows_of))
         sizes_of = {}
-        for split, paths in paths_of.items():
-            shards = [written[path] for path in paths]
+        for split, names in shards_of.items():
+            shards = [written[name] for name in names]
             sizes_of[split] = SplitSize([s.examples for s in shards], sum(s.nbytes for s in shards))
         tfds_writer.write_metadata(
             self.folder,
@@ -231,7 +231,7 @@ class _Preparation:
         for split, rows in assignment.splits.items():
             index = split_assignment.label_index_of(table, rows, assignment.labels)
             label_index.write(self.folder / label_index.file_name(split), index)
-        digests = "\n".join(written[path].digest for path in rows_of)
+        digests = "\n".join(written[name].digest for name in rows_of)
         digest = hashlib.sha256(digests.encode()).hexdigest()
         return PreparedSet(self.folder, table, assignment, sizes_of, digest)
 

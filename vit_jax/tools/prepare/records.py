@@ -13,6 +13,7 @@ line. As in Kaggle's competitions files may lack their extension, and lie in a f
 
 import base64
 import binascii
+import contextlib
 import csv
 import errno
 import io
@@ -276,25 +277,28 @@ def _bytes(value: object) -> bytes | None:
 
 def _from_file(row: ImageRow, path: str, root: str) -> RowAndBytes:
     """The image at a path, or the fault for which it is not read. Raises OSError."""
-    refused = lambda fault: (row._replace(faults=(fault,)), None)
     try:
-        real = os.path.realpath(os.path.join(root, path))
-        root = os.path.realpath(root)
-        if os.path.commonpath([real, root]) != root:
-            return refused("outside")
-        status = os.stat(real)
-        if not stat.S_ISREG(status.st_mode):  # a pipe would not end
-            return refused("no_file")
-        if status.st_size > MAX_MEMBER_BYTES:
-            return refused("too_large")
-        data = Path(real).read_bytes()
+        real, fault = _regular_file(os.path.realpath(root), path)
+        if not fault and os.stat(real).st_size > MAX_MEMBER_BYTES:
+            fault = "too_large"
+        data = None if fault else Path(real).read_bytes()
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
-        return refused("missing")  # ValueError: a zero in the name
+        fault, data = "missing", None  # ValueError: a zero in the name
     except OSError as error:
-        if error.errno in _NO_SUCH_NAME:
-            return refused("missing")
-        raise
+        if error.errno not in _NO_SUCH_NAME:
+            raise
+        fault, data = "missing", None
+    if data is None:
+        return row._replace(faults=(fault,)), None
     return row.located(real, 0, len(data)), data
+
+
+def _regular_file(root: str, path: str) -> tuple[str, str]:
+    """(the real path of a file below the real path `root`, "" or its fault). Raises OSError."""
+    real = os.path.realpath(os.path.join(root, path))
+    if os.path.commonpath([real, root]) != root:
+        return real, "outside"
+    return real, "" if stat.S_ISREG(os.stat(real).st_mode) else "no_file"  # a pipe would not end
 
 
 class _Row(NamedTuple):
@@ -500,16 +504,12 @@ class _Files:
         """(the path below the root, "") or ("", fault). UserError if several files are meant."""
         paths = dict.fromkeys((row.image, row.image.replace("\\", "/")))
         for path in paths:
-            full = os.path.join(self._root, path)
-            try:
-                if os.path.commonpath([os.path.realpath(full), self._real]) != self._real:
-                    return "", "outside"
-                if os.path.isfile(full):
-                    return os.path.relpath(full, self._root), ""
-                if os.path.exists(full) and not os.path.isdir(full):
-                    return "", "no_file"
-            except ValueError:  # a zero in the name
-                return "", "missing"
+            with contextlib.suppress(OSError):
+                real, fault = _regular_file(self._real, path)
+                if not fault:
+                    return os.path.relpath(os.path.join(self._root, path), self._root), ""
+                if fault == "outside" or not os.path.isdir(real):
+                    return "", fault
         found: dict[str, None] = {}
         for path in paths:
             inside, name = os.path.split(path)

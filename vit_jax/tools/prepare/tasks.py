@@ -256,6 +256,7 @@ class ShardTask:
 class WrittenShard(NamedTuple):
     """The contents of a shard."""
 
+    name: str  # of the file
     examples: int
     nbytes: int  # of its records
     digest: str  # of names, labels and images in their order; hexadecimal
@@ -271,15 +272,8 @@ def already_written(task: ShardTask) -> WrittenShard | None:
         return None
 
 
-def write_shard_and_name(task: ShardTask) -> tuple[str, WrittenShard]:
-    """`write_shard`, with the shard's path, since results come in any order."""
-    return task.path, write_shard(task)
-
-
 def write_shard(task: ShardTask) -> WrittenShard:
     """Writes the shard, then its note."""
-    if earlier := already_written(task):
-        return earlier
     digest, nbytes = hashlib.sha256(), 0
 
     def records() -> Iterator[bytes]:
@@ -305,7 +299,7 @@ def write_shard(task: ShardTask) -> WrittenShard:
     with atomic_file(Path(task.path)) as temporary:
         tfds_writer.write_records(temporary, records())
         file_bytes = temporary.stat().st_size
-    written = WrittenShard(len(task.rows), nbytes, digest.hexdigest())
+    written = WrittenShard(Path(task.path).name, len(task.rows), nbytes, digest.hexdigest())
     note = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": written._asdict()})
     write_text(Path(task.note), note)
     return written

@@ -30,7 +30,6 @@ JSON, PAGE = "report.json", "report.html"
 SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
 KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
 LISTED = 200  # images on the page that were left out
-CLASS_PAIRS = 1000  # in report.json
 NAMED = 10  # classes, in a sentence
 SIDE = 144  # of a thumbnail: pixels of the longer side
 TRIED = 200  # images, to get enough that can be shown
@@ -52,8 +51,7 @@ def write(
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     pairs = summary.copy_pairs(table, assignment)
     names = collection.class_names
-    report = {**summary.summary(data_set, collection, policy), "made": made, **note}
-    report["duplicates"]["class_pairs"] = summary.class_pairs(table, names, pairs, CLASS_PAIRS)
+    report = {**summary.summary(data_set, collection, policy, pairs), "made": made, **note}
     _write(folder / JSON, [json.dumps(report, indent=1) + "\n"])
     for name, entries, number in (
         (SET_ASIDE, summary.left_out(table, assignment), len(assignment.left_out)),
@@ -211,7 +209,7 @@ def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
 
 MOST_NAMED = 2000  # classes without examples, on the page
 SHOWN_CLASS_PAIRS = 40
-COPY_KINDS = ("same_bytes", "near", "mirrored")
+COPY_KINDS = tuple(summary.KINDS.values())
 _pixels = "{:,.0f}".format
 
 SIZE, BOX = (420, 196), (46, 412, 10, 172)  # of a chart

@@ -5,9 +5,11 @@ apply; of two splits an image is both trained and evaluated on. Other copies onl
 once.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +32,9 @@ REASONS = {
 }
 
 
-def summary(data_set: PreparedSet, collection: Collection, policy: faults.Policy) -> dict[str, Any]:
+def summary(
+    data_set: PreparedSet, collection: Collection, policy: faults.Policy, pairs: CopyPairs
+) -> dict[str, Any]:
     """Counts and distributions of a data set, for JSON."""
     table, assignment = data_set.table, data_set.assignment
     kept = _kept(assignment)
@@ -60,7 +64,10 @@ def summary(data_set: PreparedSet, collection: Collection, policy: faults.Policy
         ),
         "file_bytes": _distribution(table["nbytes"].to_numpy()[kept]),
         "classes": _classes(table, assignment, collection.class_names),
-        "duplicates": duplicates(table, assignment),
+        "duplicates": {
+            **duplicates(assignment, pairs),
+            "class_pairs": class_pairs(table, collection.class_names, pairs),
+        },
     }
 
 
@@ -170,22 +177,16 @@ def labels_of(
     return counts
 
 
-def duplicates(table: pa.Table, assignment: SplitAssignment) -> dict[str, Any]:
+def duplicates(assignment: SplitAssignment, pairs: CopyPairs) -> dict[str, Any]:
     """Numbers of copies by kind, whether they are left out or not."""
-    copies = assignment.copies
-    split = np.full(len(table), -1)
-    for number, rows in enumerate(assignment.splits.values()):
-        split[rows] = number
-    counts: dict[str, Any] = {
-        kind: {"images": len(of), "of_other_classes": _of_other_classes(table, of)}
-        for kind, of in (
-            ("same_bytes", copies.same),
-            ("near", copies.near),
-            ("mirrored", copies.mirrored),
-        )
-    }
-    pairs = itertools.chain(copies.same.items(), copies.near.items(), copies.mirrored.items())
-    counts["across_splits"] = len({row for row, of in pairs if 0 <= split[row] != split[of] >= 0})
+    copies, counts = assignment.copies, dict[str, Any]()
+    for number, kind in enumerate(KINDS.values()):
+        of_kind = pairs.kind == number
+        other = of_kind & pairs.other_class
+        counts[kind] = {"images": int(of_kind.sum()), "of_other_classes": int(other.sum())}
+    kept = _kept(assignment)
+    across = pairs.other_split & np.isin(pairs.copy, kept) & np.isin(pairs.first, kept)
+    counts["across_splits"] = len(np.unique(pairs.copy[across]))
     left_out = Counter(copies.evaluated.values())
     counts["in_evaluation"] = {
         name: {"left_out": left_out[name], "images_of_it": number}
@@ -197,15 +198,10 @@ def duplicates(table: pa.Table, assignment: SplitAssignment) -> dict[str, Any]:
     return counts
 
 
-def _of_other_classes(table: pa.Table, of: Mapping[int, int]) -> int:
-    take = lambda rows: table["labels"].take(pa.array(list(rows), pa.int64())).to_pylist()
-    pairs = zip(take(of.keys()), take(of.values()), strict=True)
-    return sum(set(one) != set(other) for one, other in pairs)
-
-
 # Field of Duplicates -> its name in reports.
 KINDS = {"same": "same_bytes", "near": "near", "mirrored": "mirrored"}
 MOST_LABELS = 10  # of an image, in class_pairs
+CLASS_PAIRS = 1000  # that are listed
 _AT_ONCE = 10_000
 
 
@@ -305,10 +301,8 @@ def _bits(kind: str, looks: np.ndarray, mirrored: np.ndarray, row: int, of: int)
     return min(int(looks[a] ^ mirrored[b]).bit_count() for a, b in ((row, of), (of, row)))
 
 
-def class_pairs(
-    table: pa.Table, names: Sequence[str], pairs: CopyPairs, most: int
-) -> dict[str, Any]:
-    """Pairs of classes with their numbers of copies, the most frequent first.
+def class_pairs(table: pa.Table, names: Sequence[str], pairs: CopyPairs) -> dict[str, Any]:
+    """Pairs of classes with their numbers of copies, the CLASS_PAIRS most frequent first.
 
     Of several labels only those count that one of the two images alone has, against those of the
     other; an image without such labels counts with all its labels. Of very many labels the first
@@ -331,7 +325,7 @@ def class_pairs(
         "number": len(counts),
         "most": [
             {"classes": [names[label] for label in pair], "copies": of.total(), **of}
-            for pair, of in ordered[:most]
+            for pair, of in ordered[:CLASS_PAIRS]
         ],
     }
 
