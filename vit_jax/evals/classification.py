@@ -60,6 +60,8 @@ class ClassificationConfig(EvalConfig):
         "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
     )
 
+    classifies = True
+
     def numbers(self) -> tuple[str, ...]:
         """The names of the numbers that `run` returns."""
         return (*MEANS, *(CALIBRATION if self.calibration else ()), *COUNTS)

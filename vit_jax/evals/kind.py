@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,13 @@ class EvalConfig:
 
     A kind extends it by its fields, `numbers`, and `make`; or, as plug-ins do, by `evaluator`,
     which gets less.
+
+    Attributes:
+      classifies: whether it judges the model's classes: then the model needs a head, and the
+        fields `classes` and `labels` apply.
     """
+
+    classifies: ClassVar[bool] = False
 
     kind: str = field(
         "classification",
@@ -106,6 +112,16 @@ class EvalConfig:
     labels: str | None = field(
         None, "a file of labels, several for each image: [ReaL's](evaluate.md#variants-of-imagenet)"
     )
+
+    @property
+    def train_split(self) -> str | None:
+        """The split that it learns from, whatever its classes; None: it learns nothing."""
+        return None
+
+    @property
+    def train_per_class(self) -> int | None:
+        """The number of examples of each class to take from that split; None: all."""
+        return None
 
     @left_open
     def numbers(self) -> Sequence[str]:

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core.screen import Screen
-from vit_jax.evals.classification import CLASSIFICATION
 from vit_jax.run.parts import inputs, preprocessing
 from vit_jax.run.parts.eval_data import ModelClasses
 from vit_jax.weights.loading import Loaded
@@ -51,7 +50,7 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     )
     if notice:
         screen.note(notice)
-    classifies = any(c.kind == CLASSIFICATION for c in config.evals.values())
+    classifies = any(c.classifies for c in config.evals.values())
     if classifies and loaded.model.num_classes and weights.is_external(checkpoint):
         weights.check_head(loaded, str(checkpoint))
     config, said = preprocessing.as_weights_say(config, loaded.model.preprocess)

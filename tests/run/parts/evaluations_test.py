@@ -14,6 +14,7 @@ from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.data.source import DerivedSource
 from vit_jax.evals.frozen import FrozenConfig
+from vit_jax.evals.kind import EvalConfig
 from vit_jax.run.parts import eval_data, evaluations, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
 
@@ -117,6 +118,20 @@ def frozen(config, **fields):
     known = {f.name for f in dataclasses.fields(FrozenConfig)}
     values = {name: value for name, value in shared.items() if name in known}
     return dataclasses.replace(config, evals={"f": FrozenConfig(**values | fields)})
+
+
+def test_any_kind_may_learn_from_a_split(of_imagenet):
+    @dataclasses.dataclass(frozen=True)
+    class Learner(EvalConfig):
+        train_split: str = "train"
+
+    shared = dataclasses.asdict(of_imagenet.evals["val"]) | {"kind": "learner"}
+    known = {f.name for f in dataclasses.fields(Learner)}
+    c = Learner(**{name: value for name, value in shared.items() if name in known})
+    config = dataclasses.replace(of_imagenet, evals={"f": c})
+    mesh = inputs.mesh(config.mesh)
+    data = eval_data.eval_data("f", config, ModelClasses(7, None), mesh, (8, 8))
+    assert [part.split.where for part in data.parts] == ["evals.f.train_split", "evals.f"]
 
 
 def test_features_of_any_classes_are_compared(of_imagenet):

@@ -16,8 +16,7 @@ from vit_jax.data import label_index, streams
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
-from vit_jax.evals.classification import CLASSIFICATION
-from vit_jax.evals.frozen import FROZEN, FrozenConfig
+from vit_jax.evals.frozen import FROZEN
 from vit_jax.learning import losses
 from vit_jax.learning.feed import BadImages, Feed, local_rows
 from vit_jax.parallel import mesh as meshes
@@ -74,26 +73,26 @@ class EvalData(NamedTuple):
 def eval_data(
     name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
 ) -> EvalData:
-    """The data of an evaluation of models that take images of the size `wanted`; checked now.
+    """Opens and checks the data of an evaluation of models that take images of the size `wanted`.
 
-    Features may be of any classes, the others' have to be those of the model.
+    The data's classes have to be the model's, except for a kind that learns from a split itself.
     """
     c, where = config.evals[name], f"evals.{name}"
     _check_images(where, config, mesh, wanted)
     source = eval_source(where, config, classes.number)
-    if c.kind == CLASSIFICATION and not classes.number:
+    if c.classifies and not classes.number:
         raise errors.UserError(
             f"{where}.kind={c.kind} needs a model with a head, and this one learns none: take "
             f"{where}.kind={FROZEN}, which compares features."
         )
-    if c.kind != FROZEN:
+    if c.train_split is None:
         columns = _columns(source, classes, where) if classes.number else None
         c.check_data(where, source)
         return _data_of(where, config, source, mesh)._replace(columns=columns)
     train = eval_source(f"{where}{TRAIN_SUFFIX}", config, classes.number)
     c.check_data(where, source, train)
-    learnt = _data_of(f"{where}{TRAIN_SUFFIX}", config, train, mesh)
-    return _data_of(where, config, source, mesh)._replace(train=learnt)
+    train_data = _data_of(f"{where}{TRAIN_SUFFIX}", config, train, mesh)
+    return _data_of(where, config, source, mesh)._replace(train=train_data)
 
 
 def _check_images(where: str, config: RunConfig, mesh: Mesh, wanted: tuple[int, int]) -> None:
@@ -209,9 +208,12 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
 def eval_source(
     where: str, config: RunConfig, num_classes: int, *, labelled: bool = True
 ) -> Source:
-    """The split of a SplitOfRun; opened, checked, not yet read. `num_classes` of synthetic ones.
+    """Opens and checks the split of a SplitOfRun of this `where`; reads no image.
 
-    labelled: whether the images have labels, which are then read.
+    Args:
+      where: the section of an evaluation; with TRAIN_SUFFIX the split that it learns from.
+      num_classes: of synthetic data.
+      labelled: whether the images have labels, which are then read.
     """
     section = where.removesuffix(TRAIN_SUFFIX)
     name = section.removeprefix("evals.")
@@ -230,26 +232,24 @@ def eval_source(
         label=c.label,
         labelled=labelled,
     )
-    if where == section:
-        source = open_it(split=c.split)
-    else:
-        assert isinstance(c, FrozenConfig)
+    if where != section:
+        assert c.train_split is not None
         try:
             source = open_it(split=c.train_split)
         except errors.UserError as error:  # it speaks of the one field of a split that all have
-            called = str(error).replace(f"{section}.split=", f"{section}.train_split=")
-            raise errors.UserError(called) from error
-    if not labelled:
-        return source
-    if where == section and c.classes is not None:
+            message = str(error).replace(f"{section}.split=", f"{section}.train_split=")
+            raise errors.UserError(message) from error
+        if c.train_per_class is None:
+            return source
+        return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
+    source = open_it(split=c.split)
+    if labelled and c.classes is not None:
         return relabelled.by_class(source, c.classes, where=where)
-    if where == section and c.labels is not None:
+    if labelled and c.labels is not None:
         return relabelled.by_file(source, c.labels, where=where)
-    if where == section or not isinstance(c, FrozenConfig) or c.train_per_class is None:
-        return source
-    return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
+    return source
 
 
 def _batch_size(name: str, config: RunConfig) -> int:
-    own = config.evals[name].batch_size
-    return config.input.batch_size if own is None else own
+    batch_size = config.evals[name].batch_size
+    return config.input.batch_size if batch_size is None else batch_size

@@ -17,7 +17,7 @@ from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL
 from vit_jax.evals import KINDS, Evals
-from vit_jax.evals.classification import CLASSIFICATION, Scores
+from vit_jax.evals.classification import Scores
 from vit_jax.evals.frozen import FeatureCache
 from vit_jax.evals.kind import EvalInputs, SplitReader
 from vit_jax.evals.pictures import Shown
@@ -140,7 +140,7 @@ def check_evals(config: RunConfig) -> None:
                 f"{errors.nearest(c.kind, there)}"
             )
         given = [field for field in ("classes", "labels") if getattr(c, field) is not None]
-        if len(given) > 1 or (given and c.kind != CLASSIFICATION):
+        if len(given) > 1 or (given and not c.classifies):
             with_ = f"evals.{name}.labels" if len(given) > 1 else f"evals.{name}.kind={c.kind!r}"
             raise errors.UserError(
                 f"evals.{name}.{given[0]} says which of ImageNet's classes images are, and does "
