@@ -59,7 +59,7 @@ class Shrink(Plain):
 
     def learn(self, model, inputs, key, others):
         found = model.features(inputs.images) - self.target
-        return Learnt(jnp.mean(found**2, axis=-1), {})
+        return Learnt(jnp.mean(found**2, axis=-1), numbers={})
 
 class Mean:
     def __init__(self, read, objective, times):

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.learning.method import (
-    LossOutput,
-    Method,
-    StepContext,
-    StepInputs,
-    view_names,
-)
+from vit_jax.learning.method import Method, StepContext, StepInputs, view_names
 from vit_jax.models.adapters import Adapters
 from vit_jax.parallel import mesh as meshes
 
@@ -122,15 +116,18 @@ class Objective:
 
     def compute_loss(
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
-    ) -> LossOutput:
-        """The losses of a forward pass in training: the method's, or those of the labels."""
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Computes the losses [B] in training, the method's or those of the labels.
+
+        Returns also the arrays [B, ...] by name that `metrics` takes.
+        """
         if self.method is not None:
-            output: LossOutput = self.method.loss(model, inputs, key, context)
-            return output
+            output = self.method.loss(model, inputs, key, context)
+            return output.losses, output.metrics
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        return LossOutput(LOSSES[self.loss](logits, inputs.targets, class_weights), logits)
+        return LOSSES[self.loss](logits, inputs.targets, class_weights), {"logits": logits}
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
         """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
@@ -142,11 +139,13 @@ class Objective:
             counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
         return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
-    def metrics(self, metrics: Any, targets: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-        """The logged means of `LossOutput.metrics`; targets [B, C], weights [B] of sum 1."""
+    def metrics(
+        self, arrays: dict[str, jax.Array], targets: jax.Array, weights: jax.Array
+    ) -> dict[str, jax.Array]:
+        """Means [] to log, of arrays of `compute_loss`; targets [B, C], weights [B] of sum 1."""
         if self.method is None:
-            return {"accuracy": accuracy(metrics, targets, weights)}
-        return {name: jnp.sum(x * weights) for name, x in metrics.items()}
+            return {"accuracy": accuracy(arrays["logits"], targets, weights)}
+        return {name: jnp.sum(x * weights) for name, x in arrays.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""

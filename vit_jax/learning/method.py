@@ -51,12 +51,11 @@ class LossOutput(NamedTuple):
 
     Attributes:
       losses: [B]; the weighted mean is minimised.
-      metrics: [B] each, by name; their weighted means are logged. Of learning from labels: the
-        logits, [B, C].
+      metrics: [B] each, by name; their weighted means are logged.
     """
 
     losses: jax.Array
-    metrics: Any
+    metrics: dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,16 +132,28 @@ class Method:
     The answers here suit all models, one view of an image, and an EMA by optim.ema_decay.
 
     Attributes:
-      uses_labels: whether the model has a head over the data's classes; then also `reads_of_loss`,
-        the fields of the section `loss` that it reads.
-      teacher: only of methods that learn from another model: the path of its weights; and
-        `teacher_image_size`, None for the weights' own.
+      uses_labels: whether the model has a head over the data's classes.
       reads_views: whether it learns from `StepInputs.views`.
     """
 
     kind: str = field("")
     uses_labels: ClassVar[bool] = False
     reads_views: ClassVar[bool] = False
+
+    @property
+    def reads_of_loss(self) -> tuple[str, ...]:
+        """The fields of the section `loss` that it reads."""
+        return ()
+
+    @property
+    def teacher(self) -> str | None:
+        """The path of the weights of another model that it learns from; None: there is none."""
+        return None
+
+    @property
+    def teacher_image_size(self) -> int | None:
+        """The side in pixels of the images that the teacher sees; None: as it was trained."""
+        return None
 
     @property
     def whole_batch(self) -> str | None:
@@ -162,16 +173,24 @@ class Method:
         """The EMA's decay by `StepContext.progress`; None: as optim.ema_decay says."""
 
     @left_open
-    def loss(self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext) -> Any:
-        """Computes a LossOutput by one forward pass. `key`: for all that is random in it."""
-        return self.learn(model, inputs, key, context)  # type: ignore[attr-defined]  # its old name
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
+        """Computes the losses by one forward pass. `key`: for all that is random in it."""
+        output: LossOutput = self.learn(model, inputs, key, context)  # type: ignore[attr-defined]
+        return output  # by `learn`, the method's old name
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""
 
 
 # The names that plug-ins were promised before.
-Inputs, Others, Learnt, Plain = StepInputs, StepContext, LossOutput, Method
+Inputs, Others, Plain = StepInputs, StepContext, Method
+
+
+def Learnt(losses: jax.Array, numbers: dict[str, jax.Array]) -> LossOutput:
+    """Makes a LossOutput, whose metrics were called numbers."""
+    return LossOutput(losses, numbers)
 
 
 def count_products(

@@ -68,12 +68,12 @@ def make_loss_and_grads(
             inputs, loss_weights = microbatch
             params = stop_gradients(params, objective.freeze, objective.adapters)
             model = nnx.merge(layout.graph, stack_layers(params, Layers))
-            losses, metrics = objective.compute_loss(model, inputs, key, context)
-            return jnp.sum(losses * loss_weights), metrics
+            losses, arrays = objective.compute_loss(model, inputs, key, context)
+            return jnp.sum(losses * loss_weights), arrays
 
         # Without loss.class_weights, the weights of all losses of a batch sum to 1: the results of
         # microbatches are added. A skipped image weighs 0, in losses and metrics.
-        loss, metrics, grads = _accumulated(
+        loss, arrays, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             state.params,
             (inputs, objective.loss_weights(targets, weight)),
@@ -81,7 +81,7 @@ def make_loss_and_grads(
             objective.grad_accum_steps,
         )
         metric_weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        return LossAndGrads(loss, grads, objective.metrics(metrics, targets, metric_weights))
+        return LossAndGrads(loss, grads, objective.metrics(arrays, targets, metric_weights))
 
     return loss_and_grads
 
@@ -165,10 +165,10 @@ def _accumulated(
     key: jax.Array,
     grad_accum_steps: int,
 ) -> tuple[jax.Array, Any, Any]:
-    """The loss, each example's metrics and the gradients of a batch, by way of microbatches."""
+    """The loss, each example's arrays and the gradients of a batch, by way of microbatches."""
     if grad_accum_steps == 1:
-        (loss, metrics), grads = value_and_grad(params, batch, key)
-        return loss, metrics, grads
+        (loss, arrays), grads = value_and_grad(params, batch, key)
+        return loss, arrays, grads
 
     # Microbatch i has the examples i, i + grad_accum_steps, ...: every device has some of each.
     def microbatches_of(x: jax.Array) -> jax.Array:
@@ -179,14 +179,14 @@ def _accumulated(
 
     def add(total: Any, microbatch_and_key: Any) -> tuple[Any, Any]:
         microbatch, key = microbatch_and_key
-        (loss, metrics), grads = value_and_grad(params, microbatch, key)
-        return jax.tree.map(jnp.add, total, (loss, grads)), metrics
+        (loss, arrays), grads = value_and_grad(params, microbatch, key)
+        return jax.tree.map(jnp.add, total, (loss, grads)), arrays
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     keys = jax.random.split(key, grad_accum_steps)
-    (loss, grads), metrics = jax.lax.scan(add, zero, (microbatches, keys))
+    (loss, grads), arrays = jax.lax.scan(add, zero, (microbatches, keys))
     in_order = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
-    return loss, jax.tree.map(in_order, metrics), grads
+    return loss, jax.tree.map(in_order, arrays), grads
 
 
 def _finite(tree: Any) -> jax.Array:

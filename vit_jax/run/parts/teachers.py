@@ -12,6 +12,7 @@ from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.learning.method import Teacher
+from vit_jax.run.parts.networks import pretraining
 from vit_jax.run.parts.pins import of_field
 from vit_jax.weights import external
 
@@ -23,7 +24,8 @@ _HEADLESS = (
 
 def check_teacher(config: RunConfig) -> None:
     """UserError if nothing is at method.teacher; remote paths are not asked for."""
-    path = _path(config)
+    method = pretraining(config)
+    path = method and method.teacher
     if path and weights.is_name(path):
         weights.check_name(path)
     elif path and not files.is_remote(path) and not epath.Path(path).expanduser().exists():
@@ -40,18 +42,18 @@ def teacher(
 
     class_names: None: the data have none; (): not known, since no data were read.
     """
-    path = _path(config)
-    if not path:
+    method, images = pretraining(config), config.input
+    if method is None or not method.teacher:
         return None
     check_teacher(config)
-    c, images = config.method, config.input
+    path = method.teacher
     try:
-        _check_size(path, c.teacher_image_size)
+        _check_size(path, method.teacher_image_size)
         model = weights.open_model(
             path,
             dtype=config.model.dtype,
             scan=config.model.scan,
-            image_size=c.teacher_image_size,
+            image_size=method.teacher_image_size,
             mesh=mesh,
         )
     except UserError as error:
@@ -66,10 +68,6 @@ def teacher(
         columns=_columns(path, model, num_classes, class_names),
         num_classes=num_classes,
     )
-
-
-def _path(config: RunConfig) -> str | None:
-    return getattr(config.method, "teacher", None)
 
 
 def _check_size(path: str, size: int | None) -> None:

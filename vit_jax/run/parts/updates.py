@@ -290,7 +290,7 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
 
 def _check_loss_is_read(c: LossConfig, method: Method) -> None:
     """UserError for a field of the section `loss` that the method leaves unread."""
-    read: Sequence[str] = getattr(method, "reads_of_loss", ())
+    read = method.reads_of_loss
     changed = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
     unread = next((name for name in changed if name not in read), None)
     if unread is None:
