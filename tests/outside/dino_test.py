@@ -117,7 +117,7 @@ def test_losses_of_dinov2_are_its_authors(theirs):
     each = dino.cross_entropy(known, values["patches_student"], 0.1)
     places = np.zeros(masks.shape, np.float32)
     places[masks] = each
-    mean = dino.of_masked(places, masks.astype(np.float32))
+    mean = dino.masked_mean(places, masks.astype(np.float32))
     np.testing.assert_allclose(mean.mean(), expected["patch_loss"], rtol=SAME)
 
     spread = dino.spreading(values["features"], jnp.ones(EXAMPLES))

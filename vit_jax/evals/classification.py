@@ -124,10 +124,10 @@ class Classification:
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
         """
-        found = self._split.read(params, progress, stop)
-        if found is None:
+        arrays = self._split.read(params, progress, stop)
+        if arrays is None:
             return {}
-        labelled, where, total = found["labelled"], self._split.where, self._split.num_examples
+        labelled, where, total = arrays["labelled"], self._split.where, self._split.num_examples
         sizes = np.array([labelled.sum(), (~labelled).sum(), total - len(labelled)], float)
         counts = dict(zip(COUNTS, sizes.tolist(), strict=True))
         if not labelled.any():
@@ -138,20 +138,20 @@ class Classification:
                 f"{self._c.label_threshold:g}."
             )
         # Sums over millions of examples lose digits in float32.
-        means = {name: float(np.mean(found[name][labelled], dtype=np.float64)) for name in MEANS}
+        means = {name: float(np.mean(arrays[name][labelled], dtype=np.float64)) for name in MEANS}
         if self._keep:
-            of = lambda name: found[name][labelled]
+            labelled_rows = lambda name: arrays[name][labelled]
             self._keep(
                 Scores(
-                    places=of(INDEX),
-                    labels=of("labels"),
-                    prediction=of("prediction"),
-                    confidence=of("confidence"),
-                    correct=of("accuracy") > 0,
+                    places=labelled_rows(INDEX),
+                    labels=labelled_rows("labels"),
+                    prediction=labelled_rows("prediction"),
+                    confidence=labelled_rows("confidence"),
+                    correct=labelled_rows("accuracy") > 0,
                 )
             )
         if self._c.calibration:
-            means |= _calibration(found["logits"][labelled], found["label"][labelled], where)
+            means |= _calibration(arrays["logits"][labelled], arrays["label"][labelled], where)
         return means | counts
 
 
@@ -177,5 +177,5 @@ def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str
         )
     scaled = probabilities.calibration(logits, labels, probabilities.cross_fitted(logits, labels))
     temperature = probabilities.best_temperature(logits, labels)
-    found = (*probabilities.calibration(logits, labels), temperature, scaled.ece, scaled.nll)
-    return dict(zip(CALIBRATION, found, strict=True))
+    values = (*probabilities.calibration(logits, labels), temperature, scaled.ece, scaled.nll)
+    return dict(zip(CALIBRATION, values, strict=True))

@@ -173,14 +173,14 @@ class Frozen:
                 chosen = float(np.mean([draw.chosen for draw in draws]))
                 numbers[f"{shots}shot_chosen_l2_accuracy"] = chosen
         if self._c.neighbours:
-            found = neighbours.accuracies(
+            accuracies = neighbours.accuracies(
                 train,
                 test,
                 num_classes=self._num_classes,
                 k=self._c.neighbours,
                 temperature=self._c.temperature,
             )
-            numbers |= {f"knn{k}_accuracy": accuracy for k, accuracy in found.items()}
+            numbers |= {f"knn{k}_accuracy": accuracy for k, accuracy in accuracies.items()}
         if self._c.probe_l2:
             probe, l2 = logistic.fit_best(train, num_classes=self._num_classes, l2=self._c.probe_l2)
             numbers |= {"probe_accuracy": probe.accuracy(test), "probe_l2": l2}
@@ -212,8 +212,8 @@ class FeatureReader:
         cache: FeatureCache | None = None,
     ):
         def features(model: Any, batch: Any) -> dict[str, Any]:
-            found = model.features(objective.images(batch)).astype(jnp.float32)
-            return {"features": found, "labels": batch["labels"][:, 0]}
+            x = model.features(objective.images(batch)).astype(jnp.float32)
+            return {"features": x, "labels": batch["labels"][:, 0]}
 
         self._split, self._cache = read(features), cache
 
@@ -226,10 +226,10 @@ class FeatureReader:
         kept = self._cache.read(params) if self._cache else None
         if kept is not None:
             return kept
-        found = self._split.read(params, progress, stop)
-        if found is None:
+        arrays = self._split.read(params, progress, stop)
+        if arrays is None:
             return None
-        x, labels = found["features"], found["labels"]
+        x, labels = arrays["features"], arrays["labels"]
         if not len(x):
             raise UserError(
                 f"{self._split.where}: all of its {self._split.num_examples:,} images are bad."
@@ -238,7 +238,7 @@ class FeatureReader:
         if len(bad):
             raise UserError(
                 f"{self._split.where}: the features of {len(bad):,} of {len(x):,} examples are not "
-                f"finite, the first of them number {found['index'][bad[0]]}: the weights are "
+                f"finite, the first of them number {arrays['index'][bad[0]]}: the weights are "
                 "damaged, or the training diverged."
             )
         if self._cache:
@@ -262,13 +262,13 @@ class FeatureCache:
 
     def path(self, params: Any) -> Path:
         """Where the features of these parameters are kept."""
-        found = hashlib.sha256()
+        checksum = hashlib.sha256()
         for text in self._of_data:
-            found.update(hashlib.sha256(text.encode(errors="surrogateescape")).digest())
+            checksum.update(hashlib.sha256(text.encode(errors="surrogateescape")).digest())
         for name, array in sorted(pytrees.flatten(params).items()):
-            found.update(f"{name} {array.dtype} {array.shape}".encode())
-            found.update(np.ravel(jax.device_get(array)).view(np.uint8).data)
-        return cache_dir() / "features" / f"{found.hexdigest()}.npz"
+            checksum.update(f"{name} {array.dtype} {array.shape}".encode())
+            checksum.update(np.ravel(jax.device_get(array)).view(np.uint8).data)
+        return cache_dir() / "features" / f"{checksum.hexdigest()}.npz"
 
     def read(self, params: Any) -> Labelled | None:
         """Kept features and labels; None if there are none."""
@@ -277,9 +277,9 @@ class FeatureCache:
         path = self.path(params)
         try:
             with np.load(io.BytesIO(path.read_bytes())) as arrays:
-                found = arrays["features"], arrays["labels"]
+                labelled = arrays["features"], arrays["labels"]
             os.utime(path)  # it was used now
-            return found
+            return labelled
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 

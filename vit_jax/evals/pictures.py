@@ -90,21 +90,21 @@ class Pictures:
         self._shown = self._shown or self._images(self._number)
         model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
         shown = self._shown
-        found: dict[str, float | bytes] = {}
-        asked = Question(_classes(model, shown) if model.num_classes else None, shown.captions)
+        results: dict[str, float | bytes] = {}
+        question = Question(_classes(model, shown) if model.num_classes else None, shown.captions)
         parts = (
             lambda: of_weights.findings(model),
-            lambda: of_attention.findings(model, shown.inputs, shown.pixels, asked),
+            lambda: of_attention.findings(model, shown.inputs, shown.pixels, question),
         )
         for done, part in enumerate(parts):
             if stop:
                 return {}
             progress(done, len(parts))
             findings = part()
-            found |= findings.numbers
-            found |= {p.name: p.data for p in findings.section.pictures if p.ending == "png"}
+            results |= findings.numbers
+            results |= {p.name: p.data for p in findings.section.pictures if p.ending == "png"}
         progress(len(parts), len(parts))
-        return found
+        return results
 
 
 def _classes(model: Any, shown: Shown) -> list[int]:

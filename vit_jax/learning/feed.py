@@ -113,8 +113,8 @@ class SkippedImages:
                     "Nothing can be learned from that; correct the data."
                 )
             # Which images of a batch were bad is unknown: they may belong to the next epoch.
-            of_next = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
-            if self._in_epoch > self._max_fraction * self._num_examples + of_next:
+            next_epochs = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
+            if self._in_epoch > self._max_fraction * self._num_examples + next_epochs:
                 raise UserError(
                     f"{self._in_epoch:,} bad images were skipped in epoch {epoch + 1:,} up to step "
                     f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g} of "
@@ -334,9 +334,9 @@ class CachedSet:
         self.num_rows = len(local_rows(layout["weight"]))
         self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
         self._rows = -(-decoded.num_examples // self._parts)  # of a part
-        of_set, of_batch = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
+        set_spec, batch_spec = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
         self._arrays = {
-            name: self._place(array, NamedSharding(mesh, of_set))
+            name: self._place(array, NamedSharding(mesh, set_spec))
             for name, array in decoded.arrays.items()
         }
         self._slots = {
@@ -346,7 +346,11 @@ class CachedSet:
             ),
         }
         make = jax.shard_map(
-            self._make, mesh=mesh, in_specs=(of_set, of_batch), out_specs=of_batch, check_vma=False
+            self._make,
+            mesh=mesh,
+            in_specs=(set_spec, batch_spec),
+            out_specs=batch_spec,
+            check_vma=False,
         )
         self._batch = jax.jit(make).lower(self._arrays, self._slots).compile()
 

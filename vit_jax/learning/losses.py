@@ -102,8 +102,10 @@ class Objective:
         It is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
         an average of mostly its first parameters.
         """
-        own = None if self.method is None else self.method.averaging(self.progress(step))
-        return jnp.minimum(decay, (1.0 + step) / (10.0 + step)) if own is None else own
+        by_method = None if self.method is None else self.method.averaging(self.progress(step))
+        if by_method is not None:
+            return by_method
+        return jnp.minimum(decay, (1.0 + step) / (10.0 + step))
 
     def warning(self, row: Mapping[str, float], step: int) -> str | None:
         """What is wrong, by a row of the log after `step` updates; None: nothing."""

@@ -241,9 +241,9 @@ def count_products(
     progress = jax.ShapeDtypeStruct((), jnp.float32)
     arguments = (params, (params, progress), images, shape(num_classes), batch)
     program, outputs = jax.make_jaxpr(losses, return_shape=True)(*arguments)
-    found = count(
+    flops = count(
         program,
         trained=[i == 0 for i, each in enumerate(arguments) for _ in jax.tree.leaves(each)],
         losses=[i == 0 for i, _ in enumerate(jax.tree.leaves(outputs))],
     )
-    return Products(found.learnt / b, (found.given + sum(seen) * teacher_flops) / b)
+    return Products(flops.learnt / b, (flops.given + sum(seen) * teacher_flops) / b)

@@ -48,15 +48,15 @@ def warm_start(
         finite.
       DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
-    own = pytrees.flatten(fresh.params)
+    fresh_params = pytrees.flatten(fresh.params)
     shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
     # Positions, which still have another shape, are read whole: replicated on every device, as the
     # step is.
     layout = {
         name: jax.ShapeDtypeStruct(
             shape,
-            own[name].dtype,
-            sharding=(fresh.step if is_table(name) else own[name]).sharding,
+            fresh_params[name].dtype,
+            sharding=(fresh.step if is_table(name) else fresh_params[name]).sharding,
         )
         for name, shape in shapes.items()
     }
@@ -66,8 +66,8 @@ def warm_start(
         resized = lambda table, name=name: resize(
             name, table, trained.tokens, model.tokens, method=position_resize
         )
-        taken[name] = jax.jit(resized, out_shardings=own[name].sharding)(taken[name])
-    return fresh._replace(params=pytrees.unflatten(own | taken))
+        taken[name] = jax.jit(resized, out_shardings=fresh_params[name].sharding)(taken[name])
+    return fresh._replace(params=pytrees.unflatten(fresh_params | taken))
 
 
 def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> None:
@@ -91,21 +91,20 @@ def shapes_to_take(
 
     `params` may be a tree of ShapeDtypeStructs. UserError as in `warm_start`.
     """
-    own = pytrees.flatten(params)
-    there = trained.param_shapes(ema=ema)
+    ours, theirs = pytrees.flatten(params), trained.param_shapes(ema=ema)
     stays_fresh: set[str] = set()
     left_out: set[str] = set()
     if head == "reset":
-        own_parts, their_parts = set(map(_part, own)), set(map(_part, there))
+        our_parts, their_parts = set(map(_part, ours)), set(map(_part, theirs))
         stays_fresh = HEADS | ({"pooling"} - their_parts)
-        left_out = HEADS | (OPTIONAL - own_parts)
+        left_out = HEADS | (OPTIONAL - our_parts)
     stays_fresh.add(METHOD_PARAMS)
     left_out.add(METHOD_PARAMS)
     is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
-    wanted = {n: x.shape for n, x in own.items() if is_taken(n)}
-    offered = {n: s for n, s in there.items() if _part(n) not in left_out}
+    wanted = {n: x.shape for n, x in ours.items() if is_taken(n)}
+    offered = {n: s for n, s in theirs.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
-    return {name: there[name] for name in wanted}
+    return {name: theirs[name] for name in wanted}
 
 
 def _part(name: str) -> str:

@@ -138,7 +138,7 @@ def test_a_collapsed_teacher_is_told():
     one = jnp.zeros((4, 2, 64)).at[..., 3].set(1)
     apart = jax.nn.one_hot(jnp.arange(4), 64)[:, None].repeat(2, axis=1)
     for targets, is_wrong in ((alike, True), (one, True), (apart, False)):
-        numbers = dino.told_apart(targets, weight)
+        numbers = dino.teacher_metrics(targets, weight)
         row = {f"train/{name}": float(jnp.mean(x)) for name, x in numbers.items()}
         assert bool(method.warning(row, 0.5)) == is_wrong
         assert method.warning(row, 0.05) is None  # it has hardly begun

@@ -33,8 +33,8 @@ def find(kind: str) -> type:
     """The dataclass of a method's fields. UserError for one that is not there."""
     if kind in METHODS:
         return METHODS[kind]
-    found = entry_points.find("methods", kind)
-    if found is None:
-        there = [*METHODS, *entry_points.names("methods")]
-        raise errors.UserError(f"config.method.kind={kind!r}. {errors.nearest(kind, there)}")
-    return found
+    method = entry_points.find("methods", kind)
+    if method is None:
+        names = [*METHODS, *entry_points.names("methods")]
+        raise errors.UserError(f"config.method.kind={kind!r}. {errors.nearest(kind, names)}")
+    return method

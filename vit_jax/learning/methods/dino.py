@@ -226,41 +226,45 @@ class DINO(Method):
         keys = jax.random.split(key, 2 + len(inputs.views))
         weight = inputs.batch["weight"]
         views, teacher = (inputs.images, *inputs.views), context.averaged
-        large = _together(views[:LARGE])
+        large = _interleave(views[:LARGE])
         b, n = len(weight), _num_patches(model, large)
         masked = self.masks(keys[0], large, model) if self.patch_weight else None
 
         features, tokens = _encoded(model, large, keys[1], masked)
-        known, known_tokens = _encoded(teacher, large, None, None)
+        teacher_features, teacher_tokens = _encoded(teacher, large, None, None)
         features = features.reshape(b, LARGE, -1)
         small = [views[i] for i in range(LARGE, len(views))]
         groups = itertools.groupby(sorted(small, key=lambda x: x.shape), key=lambda x: x.shape)
-        of_small = [
-            _encoded(model, _together(list(group)), key, None)[0].reshape(b, -1, features.shape[-1])
+        small_features = [
+            _encoded(model, _interleave(list(group)), key, None)[0].reshape(
+                b, -1, features.shape[-1]
+            )
             for (_, group), key in zip(groups, keys[2:], strict=False)
         ]
         still = context.progress < self.still
         temperature = self._temperature(context.progress)
         head = model.method.images
-        said = head(jnp.concatenate([features, *of_small], axis=1), still)  # [B, V, K]
-        logits = teacher.method.images(known.reshape(b, LARGE, -1))  # [B, 2, K]
+        predictions = head(jnp.concatenate([features, *small_features], axis=1), still)  # [B, V, K]
+        logits = teacher.method.images(teacher_features.reshape(b, LARGE, -1))  # [B, 2, K]
         targets = self._targets(head, logits, weight, temperature)
-        losses = between_views(targets, said, self.student_temperature)
+        losses = between_views(targets, predictions, self.student_temperature)
         losses += self._centre_moves(head, logits)
         if masked is not None:
             place = lambda x: jnp.take_along_axis(x[:, -n:], masked.places[..., None], axis=1)
             patches = model.method.patches
-            logits = teacher.method.patches(place(known_tokens))  # [2B, M, K]
+            logits = teacher.method.patches(place(teacher_tokens))  # [2B, M, K]
             counted = masked.counts * jnp.repeat(weight > 0, LARGE)[:, None]
-            wanted = self._targets(patches, logits, counted, temperature)
-            each = cross_entropy(wanted, patches(place(tokens), still), self.student_temperature)
-            mean = of_masked(each, masked.counts).reshape(b, LARGE)
+            patch_targets = self._targets(patches, logits, counted, temperature)
+            each = cross_entropy(
+                patch_targets, patches(place(tokens), still), self.student_temperature
+            )
+            mean = masked_mean(each, masked.counts).reshape(b, LARGE)
             losses += self.patch_weight * jnp.mean(mean, axis=1)
             losses += self._centre_moves(patches, logits.reshape(b, -1, logits.shape[-1]))
         if self.koleo_weight:
-            of_view = [spreading(features[:, i], weight) for i in range(LARGE)]
-            losses += self.koleo_weight * sum(of_view)
-        return LossOutput(losses, told_apart(targets, weight))
+            view_losses = [spreading(features[:, i], weight) for i in range(LARGE)]
+            losses += self.koleo_weight * sum(view_losses)
+        return LossOutput(losses, teacher_metrics(targets, weight))
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Of a teacher that says the same of all images."""
@@ -302,15 +306,15 @@ class DINO(Method):
 
     def masks(self, key: jax.Array, images: jax.Array, model: Any) -> "Masks":
         """Blocks of patches of some of the large views."""
-        of_order, of_view, of_share = jax.random.split(key, 3)
+        order_key, view_key, share_key = jax.random.split(key, 3)
         layout = model.spec.token_layout(images.shape[1:3])
         b, n = len(images), layout.num_patches
         most = masking.num_masked(self.masked_most, n, "method.masked_most")
-        order = masking.block_order(of_order, b, layout.grid)[:, n - most :][:, ::-1]
+        order = masking.block_order(order_key, b, layout.grid)[:, n - most :][:, ::-1]
         share = jax.random.uniform(
-            of_share, (b, 1), minval=self.masked_least, maxval=self.masked_most
+            share_key, (b, 1), minval=self.masked_least, maxval=self.masked_most
         )
-        chosen = jax.random.uniform(of_view, (b, 1)) < self.masked_views
+        chosen = jax.random.uniform(view_key, (b, 1)) < self.masked_views
         counts = (jnp.arange(most) < jnp.round(share * n)) & chosen
         return Masks(order, counts.astype(jnp.float32))
 
@@ -365,10 +369,10 @@ def sinkhorn(logits: jax.Array, weight: jax.Array, temperature: jax.Array) -> ja
     x = jnp.where(counted, logits, -jnp.inf) / temperature
     q = jnp.exp(x - jnp.max(x))
     for _ in range(_SINKHORN_ROUNDS):
-        of_prototype = jnp.sum(q, axis=0, keepdims=True)
-        q = q / jnp.where(of_prototype > 0, of_prototype, 1.0)
-        of_row = jnp.sum(q, axis=1, keepdims=True)
-        q = q / jnp.where(of_row > 0, of_row, 1.0)
+        column_sums = jnp.sum(q, axis=0, keepdims=True)
+        q = q / jnp.where(column_sums > 0, column_sums, 1.0)
+        row_sums = jnp.sum(q, axis=1, keepdims=True)
+        q = q / jnp.where(row_sums > 0, row_sums, 1.0)
     return q
 
 
@@ -407,20 +411,20 @@ def spreading(features: jax.Array, weight: jax.Array) -> jax.Array:
     return -jnp.log(jnp.sqrt(jnp.sum(jnp.square(away), axis=-1)) + 1e-8)
 
 
-def between_views(targets: jax.Array, said: jax.Array, temperature: float) -> jax.Array:
+def between_views(targets: jax.Array, predictions: jax.Array, temperature: float) -> jax.Array:
     """[B, 2, K], [B, V, K] -> [B]: cross-entropies, without those of a view with itself."""
-    log_p = jax.nn.log_softmax(said / temperature)
+    log_p = jax.nn.log_softmax(predictions / temperature)
     each = -jnp.einsum("btk,bvk->btv", targets, log_p, precision="highest")
     others = ~jnp.eye(each.shape[1], each.shape[2], dtype=bool)
     return jnp.sum(each * others, axis=(1, 2)) / jnp.sum(others)
 
 
-def of_masked(each: jax.Array, counts: jax.Array) -> jax.Array:
+def masked_mean(each: jax.Array, counts: jax.Array) -> jax.Array:
     """Losses of patches and whether they count, [B, M] -> their means [B]; 0 where none does."""
     return jnp.sum(each * counts, axis=1) / jnp.maximum(jnp.sum(counts, axis=1), 1.0)
 
 
-def told_apart(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Array]:
+def teacher_metrics(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Array]:
     """[B] each: the entropy of what the teacher says, and its divergence from the batch's mean.
 
     The latter's mean is the information that it gives of which image it sees: 0 if it has
@@ -433,7 +437,7 @@ def told_apart(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Array]:
     return {"teacher_entropy": each, "teacher_information": information}
 
 
-def _together(views: Any) -> jax.Array:
+def _interleave(views: Any) -> jax.Array:
     """Views of one size, [B, H, W, 3] each -> [B V, H, W, 3], image by image: so no device sends
     an image to another."""
     stacked = jnp.stack(views, axis=1)

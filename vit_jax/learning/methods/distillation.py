@@ -76,38 +76,38 @@ class Distillation(Method):
     ) -> LossOutput:
         """The loss against the teacher and, by their share, the labels; how often each is met."""
         assert context.teacher is not None
-        taught = jax.lax.stop_gradient(context.teacher(inputs.images))
+        teacher_logits = jax.lax.stop_gradient(context.teacher(inputs.images))
         if getattr(model.spec, "distillation_token", False):
             # Each token learns from one of them (arXiv 2012.12877, section 4); in use, their mean.
-            of_class, of_token = model.logits_of_each(inputs.images, key)
-            logits = (of_class + of_token) / 2
+            class_logits, token_logits = model.logits_of_each(inputs.images, key)
+            logits = (class_logits + token_logits) / 2
         else:
-            logits = of_class = of_token = model(inputs.images, train=True, rngs=key)
-        losses = self.losses(of_token, taught)
+            logits = class_logits = token_logits = model(inputs.images, train=True, rngs=key)
+        losses = self.losses(token_logits, teacher_logits)
         if self.label_weight:
-            of_labels = softmax_cross_entropy(of_class, inputs.targets)
-            losses = self.label_weight * of_labels + (1.0 - self.label_weight) * losses
-        agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(taught, axis=-1)
+            label_losses = softmax_cross_entropy(class_logits, inputs.targets)
+            losses = self.label_weight * label_losses + (1.0 - self.label_weight) * losses
+        agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(teacher_logits, axis=-1)
         metrics = {
             "accuracy": top_k_correct(logits, main_labels(inputs.targets), 1),
             "agreement": agrees.astype(jnp.float32),
         }
         return LossOutput(losses, metrics)
 
-    def losses(self, logits: jax.Array, taught: jax.Array) -> jax.Array:
+    def losses(self, logits: jax.Array, teacher_logits: jax.Array) -> jax.Array:
         """Logits of the model and of the teacher, [B, C] -> [B]."""
         if self.hard:
-            labels = jax.nn.one_hot(jnp.argmax(taught, axis=-1), taught.shape[-1])
+            labels = jax.nn.one_hot(jnp.argmax(teacher_logits, axis=-1), teacher_logits.shape[-1])
             return softmax_cross_entropy(logits, labels)
-        return divergence(logits, taught, self.temperature)
+        return divergence(logits, teacher_logits, self.temperature)
 
 
-def divergence(logits: jax.Array, taught: jax.Array, temperature: float) -> jax.Array:
+def divergence(logits: jax.Array, teacher_logits: jax.Array, temperature: float) -> jax.Array:
     """[B, C], [B, C] -> [B]: the Kullback-Leibler divergence from the teacher to the model.
 
     Both at this temperature; times its square, which gives gradients of one size at all of them
     (arXiv 1503.02531, section 2).
     """
     ours = jax.nn.log_softmax(logits / temperature)
-    theirs = jax.nn.log_softmax(taught / temperature)
+    theirs = jax.nn.log_softmax(teacher_logits / temperature)
     return temperature**2 * jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)

@@ -135,8 +135,8 @@ class MAE(Method):
         tokens = encode_visible(model, images, order[:, : n - masked], dropout)
         predicted = model.method(tokens, places, layout)
         wanted = self.targets(masking.cut(images, spec.patch_size))
-        of_patch = jnp.mean(jnp.square(predicted - wanted), axis=-1)
-        return LossOutput(jnp.sum(of_patch * (places >= n - masked), axis=1) / masked, {})
+        patch_losses = jnp.mean(jnp.square(predicted - wanted), axis=-1)
+        return LossOutput(jnp.sum(patch_losses * (places >= n - masked), axis=1) / masked, {})
 
     def targets(self, patches: jax.Array) -> jax.Array:
         """[B, N, P, P, 3] -> [B, N, 3 P^2]."""

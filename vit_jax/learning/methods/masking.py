@@ -64,13 +64,13 @@ def block_order(key: jax.Array, batch_size: int, grid: tuple[int, int]) -> jax.A
     A block of random place and shape, with sides in a ratio of up to 10 to 3 as in arXiv
     2106.08254, that reaches beyond no border: those of its patches are elsewhere around it.
     """
-    of_row, of_column, of_shape = jax.random.split(key, 3)
+    row_key, column_key, shape_key = jax.random.split(key, 3)
     centre = lambda key, n: jax.random.uniform(key, (batch_size, 1), maxval=n)
     y, x = (jnp.asarray(each, jnp.float32) + 0.5 for each in jnp.indices(grid).reshape(2, 1, -1))
     limit = jnp.log(_LONGEST_SIDES) / 2
-    shape = jnp.exp(jax.random.uniform(of_shape, (batch_size, 1), minval=-limit, maxval=limit))
-    rows = jnp.abs(y - centre(of_row, grid[0])) * shape
-    columns = jnp.abs(x - centre(of_column, grid[1])) / shape
+    shape = jnp.exp(jax.random.uniform(shape_key, (batch_size, 1), minval=-limit, maxval=limit))
+    rows = jnp.abs(y - centre(row_key, grid[0])) * shape
+    columns = jnp.abs(x - centre(column_key, grid[1])) / shape
     return jnp.argsort(-jnp.maximum(rows, columns), axis=1)
 
 

@@ -38,16 +38,16 @@ def axes(name: str, ndim: int, *, joint: bool = False) -> MatrixAxes:
     """The axes of the parameter of this name; joint: projections side by side are one matrix."""
     *_, parent, last = ("", *name.split("/"))
     layer = (0,) if is_stacked(name) else ()
-    own = tuple(range(len(layer), ndim))
+    axes_of_layer = tuple(range(len(layer), ndim))
     if parent not in PROJECTIONS:
-        return MatrixAxes(layer, own[:-1], own[-1:])
+        return MatrixAxes(layer, axes_of_layer[:-1], axes_of_layer[-1:])
     if last == LORA_A:
-        *rows, number, rank = own
+        *rows, number, rank = axes_of_layer
         return MatrixAxes((*layer, number), tuple(rows), (rank,))
     if last == LORA_B:
-        number, rank, *columns = own
+        number, rank, *columns = axes_of_layer
         return MatrixAxes((*layer, number), (rank,), tuple(columns))
-    *rows, number, num_heads, head_size = own
+    *rows, number, num_heads, head_size = axes_of_layer
     if joint:
         return MatrixAxes(layer, tuple(rows), (number, num_heads, head_size))
     return MatrixAxes((*layer, number), tuple(rows), (num_heads, head_size))

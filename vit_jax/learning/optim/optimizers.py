@@ -165,10 +165,10 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
         return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
 
     def update(update: jax.Array, state: TrustRatio, param: jax.Array) -> tuple[Any, TrustRatio]:
-        norm, of_update = jnp.linalg.norm(param), jnp.linalg.norm(update)
+        norm, update_norm = jnp.linalg.norm(param), jnp.linalg.norm(update)
         adapts = state.adapts & (norm != 0)
-        in_use = adapts & (of_update != 0) & (weight_decay != 0)
-        ratio = jnp.where(in_use, norm / jnp.where(in_use, of_update, 1.0), 1.0)
+        in_use = adapts & (update_norm != 0) & (weight_decay != 0)
+        ratio = jnp.where(in_use, norm / jnp.where(in_use, update_norm, 1.0), 1.0)
         return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
 
     one = optax.GradientTransformation(init, update)

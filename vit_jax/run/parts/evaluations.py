@@ -134,23 +134,23 @@ def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
         if c.kind not in KINDS and entry_points.find("evaluators", c.kind) is None:
-            there = [*KINDS, *entry_points.names("evaluators")]
+            available = [*KINDS, *entry_points.names("evaluators")]
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is not an evaluation. "
-                f"{errors.nearest(c.kind, there)}"
+                f"{errors.nearest(c.kind, available)}"
             )
-        given = [field for field in ("classes", "labels") if getattr(c, field) is not None]
-        if len(given) > 1 or (given and not c.classifies):
-            with_ = f"evals.{name}.labels" if len(given) > 1 else f"evals.{name}.kind={c.kind!r}"
+        fields = [field for field in ("classes", "labels") if getattr(c, field) is not None]
+        if len(fields) > 1 or (fields and not c.classifies):
+            with_ = f"evals.{name}.labels" if len(fields) > 1 else f"evals.{name}.kind={c.kind!r}"
             raise errors.UserError(
-                f"evals.{name}.{given[0]} says which of ImageNet's classes images are, and does "
+                f"evals.{name}.{fields[0]} says which of ImageNet's classes images are, and does "
                 f"not go with {with_}. Take one of them away."
             )
-    best, there = config.checkpoint.best_metric, metrics(config)
-    if best is not None and best not in there:
+    best, available = config.checkpoint.best_metric, metrics(config)
+    if best is not None and best not in available:
         raise errors.UserError(
             f"checkpoint.best_metric={best!r} is given by no evaluation. "
-            f"{errors.nearest(best, there)}"
+            f"{errors.nearest(best, available)}"
         )
 
 
@@ -165,11 +165,11 @@ def check_early_stopping(config: RunConfig, durations: Durations) -> None:
     c = config.early_stopping
     if c.metric is None:
         return
-    there = metrics(config)
-    if c.metric not in there:
+    available = metrics(config)
+    if c.metric not in available:
         raise errors.UserError(
             f"early_stopping.metric={c.metric!r} is given by no evaluation. "
-            f"{errors.nearest(c.metric, there)}"
+            f"{errors.nearest(c.metric, available)}"
         )
     name = next(name for name in config.evals if c.metric in metrics(config, [name]))
     every, total = config.evals[name].every_steps, durations.total_steps

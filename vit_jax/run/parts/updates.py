@@ -120,11 +120,14 @@ def layout(
 
 
 def ema_decay(config: RunConfig) -> float | None:
-    """That of the weights' EMA, at first if the run's method changes it; None: there is no EMA."""
+    """The decay of the weights' EMA, at first if the run's method changes it; None: no EMA."""
     method = pretraining(config)
-    own, decay = None if method is None else method.averaging(0.0), config.optim.ema_decay
-    if own is None or decay is None:
-        return decay if own is None else float(own)
+    decay = config.optim.ema_decay
+    by_method = None if method is None else method.averaging(0.0)
+    if by_method is None:
+        return decay
+    if decay is None:
+        return float(by_method)
     raise errors.UserError(
         f"optim.ema_decay={decay:g}: method.kind={config.method.kind} averages the weights in its "
         "own way, by the fields of method: leave out optim.ema_decay."
@@ -252,11 +255,11 @@ def class_weights(
 
     UserError for numbers that do not fit, and where there is nothing to balance.
     """
-    given = config.loss.class_weights
-    if given is None:
+    weights = config.loss.class_weights
+    if weights is None:
         return None
-    if given != BALANCED:
-        return _checked(given, num_classes)
+    if weights != BALANCED:
+        return _checked(weights, num_classes)
     if config.input.balance is not None:
         raise errors.UserError(
             "loss.class_weights=balanced and input.balance=class both make all classes count "
@@ -295,15 +298,15 @@ def _check_loss_is_read(c: LossConfig, method: Method) -> None:
     unread = next((name for name in changed if name not in read), None)
     if unread is None:
         return
-    given = f"loss.{unread}={getattr(c, unread)}"
-    given = given if len(given) < 100 else f"loss.{unread}"
+    assignment = f"loss.{unread}={getattr(c, unread)}"
+    assignment = assignment if len(assignment) < 100 else f"loss.{unread}"
     if not method.uses_labels:
         raise errors.UserError(
-            f"{given} is about labels, which method.kind={method.kind} does not learn from: leave "
-            "the section loss out."
+            f"{assignment} is about labels, which method.kind={method.kind} does not learn from: "
+            "leave the section loss out."
         )
     raise errors.UserError(
-        f"{given} is not read by method.kind={method.kind} as it is configured, which reads "
+        f"{assignment} is not read by method.kind={method.kind} as it is configured, which reads "
         f"loss.{', loss.'.join(read)}: leave loss.{unread} out."
     )
 
