@@ -25,7 +25,7 @@ MOST_LISTED = 12  # names of kernels in a message
 
 
 def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
-    """Returns a function that matches whole names; UserError, naming `field`, if it is none."""
+    """Returns a function that matches whole names; a UserError names `field`."""
     try:
         return re.compile(pattern).fullmatch
     except (re.error, OverflowError, RecursionError) as error:
@@ -62,8 +62,8 @@ def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
     """
     matches = compile_pattern(pattern, "lora.kernels")
     *above, parent, last = ("", *kernel.split("/"))
-    of = lambda name: "/".join((*above[1:], name, last))
-    names = [{kernel, of(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
+    full_name = lambda name: "/".join((*above[1:], name, last))
+    names = [{kernel, full_name(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
     layers = range(shape[0]) if is_stacked(kernel) else [None]
     in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
     return np.array(

@@ -50,22 +50,22 @@ from vit_jax.models.layers.resnet import (
 from vit_jax.models.layers.stack import UnitShape
 from vit_jax.models.vit import SIZES, ViT, ViTSpec
 
-ROW, COLUMN = "row", "column"  # what the lines are
+ROW, COLUMN = "row", "column"  # kinds of lines
 Grid = tuple[int, int]  # rows and columns
 
 
-def lines(x: jax.Array, grid: Grid, of: str) -> jax.Array:
+def lines(x: jax.Array, grid: Grid, kind: str) -> jax.Array:
     """[B, N, ...], row by row -> [B * rows, columns, ...], or [B * columns, rows, ...]."""
     x = x.reshape(x.shape[0], *grid, *x.shape[2:])
-    x = x if of == ROW else jnp.swapaxes(x, 1, 2)
+    x = x if kind == ROW else jnp.swapaxes(x, 1, 2)
     return x.reshape(-1, *x.shape[2:])
 
 
-def joined(x: jax.Array, grid: Grid, of: str) -> jax.Array:
-    """What `lines` came from: [B * rows, columns, ...] or so -> [B, N, ...]."""
-    order = grid if of == ROW else grid[::-1]
+def joined(x: jax.Array, grid: Grid, kind: str) -> jax.Array:
+    """The reverse of `lines`: [B * rows, columns, ...], or by columns -> [B, N, ...]."""
+    order = grid if kind == ROW else grid[::-1]
     x = x.reshape(-1, *order, *x.shape[2:])
-    x = x if of == ROW else jnp.swapaxes(x, 1, 2)
+    x = x if kind == ROW else jnp.swapaxes(x, 1, 2)
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
@@ -76,23 +76,23 @@ class LineAttention(SelfAttention):
 
     Args:
       grid: the tokens are these rows and columns, and no others.
-      of: what the lines are, ROW or COLUMN.
+      kind: of the lines, ROW or COLUMN.
     """
 
-    def __init__(self, spec: BlockSpec, *, grid: Grid, of: str, rngs: nnx.Rngs):
+    def __init__(self, spec: BlockSpec, *, grid: Grid, kind: str, rngs: nnx.Rngs):
         super().__init__(spec, rngs=rngs)
-        self.grid, self.of = grid, of
+        self.grid, self.kind = grid, kind
 
     def weights(self, x: jax.Array, positions: Any = None) -> jax.Array:
         """[B, N, D] -> [B, H, N, N] float32; zeros outside of a token's line. Rows sum to 1."""
         projected = self._projected(x, positions)
-        query, key = (lines(x, self.grid, self.of) for x in (projected.query, projected.key))
+        query, key = (lines(x, self.grid, self.kind) for x in (projected.query, projected.key))
         within = normalised_weights(query, key)
         rows, columns = self.grid
-        number = rows if self.of == ROW else columns
+        number = rows if self.kind == ROW else columns
         within = within.reshape(x.shape[0], number, *within.shape[1:])
         same = jnp.eye(number, dtype=within.dtype)
-        order = "bhlqmk" if self.of == ROW else "bhqlkm"
+        order = "bhlqmk" if self.kind == ROW else "bhqlkm"
         return jnp.einsum(f"blhqk,lm->{order}", within, same).reshape(
             x.shape[0], -1, rows * columns, rows * columns
         )
@@ -100,8 +100,8 @@ class LineAttention(SelfAttention):
     def _mix(self, projected: Projected, num_queries: int | None) -> jax.Array:
         """`attend` within each line."""
         assert projected.bias is None and num_queries is None
-        each = (lines(x, self.grid, self.of) for x in projected[:3])
-        return joined(attend(*each, self.precision.softmax), self.grid, self.of)
+        each = (lines(x, self.grid, self.kind) for x in projected[:3])
+        return joined(attend(*each, self.precision.softmax), self.grid, self.kind)
 
 
 class AxialBlock(nnx.Module):
@@ -117,8 +117,8 @@ class AxialBlock(nnx.Module):
     """
 
     def __init__(self, spec: BlockSpec, *, grid: Grid, rngs: nnx.Rngs, **arguments: Any):
-        def block(of: str) -> Block:
-            attention = lambda spec, rngs: LineAttention(spec, grid=grid, of=of, rngs=rngs)
+        def block(kind: str) -> Block:
+            attention = lambda spec, rngs: LineAttention(spec, grid=grid, kind=kind, rngs=rngs)
             return Block(spec, attention=attention, rngs=rngs, **arguments)
 
         self.row, self.column = block(ROW), block(COLUMN)
@@ -136,9 +136,9 @@ class AxialBlock(nnx.Module):
         positions: Any = None,
     ) -> jax.Array:
         """[B, N, D] -> [B, N, D]; the arguments of `Block`."""
-        of_row, of_column = (None, None) if key is None else jax.random.split(key)
-        x = self.row(x, of_row, drop_rate, positions)
-        return self.column(x, of_column, drop_rate, positions)
+        row_key, column_key = (None, None) if key is None else jax.random.split(key)
+        x = self.row(x, row_key, drop_rate, positions)
+        return self.column(x, column_key, drop_rate, positions)
 
 
 class PositionSensitiveAttention(nnx.Module):
@@ -179,7 +179,7 @@ class PositionSensitiveAttention(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, n, C] -> [B, n, C]."""
         x = checkpoint_name(self.query_key_value(x), PROJECTED)
-        x = _of_lines(self.norm1, constrain(x, BATCH, TOKENS, CHANNELS))
+        x = _norm_lines(self.norm1, constrain(x, BATCH, TOKENS, CHANNELS))
         query, key, value = self._parts(x.reshape(*x.shape[:2], self.num_heads, -1))
         a, b, c = self._parts(self._table().astype(x.dtype))
         # Rounded to the computation's dtype before they are added: XLA for CPUs has no products of
@@ -191,7 +191,7 @@ class PositionSensitiveAttention(nnx.Module):
         mixed = product("bhqk,bkhd->bqhd", weights, value)
         mixed += product("bhqk,qkd->bqhd", weights, c)
         mixed = checkpoint_name(mixed.astype(x.dtype), MIXED).reshape(*x.shape[:2], -1)
-        return _of_lines(self.norm2, constrain(mixed, BATCH, TOKENS, CHANNELS))
+        return _norm_lines(self.norm2, constrain(mixed, BATCH, TOKENS, CHANNELS))
 
     def _table(self) -> jax.Array:
         """[n, n, 2K]: of each query and key."""
@@ -204,8 +204,8 @@ class PositionSensitiveAttention(nnx.Module):
         return jnp.split(x, (half, 2 * half), axis=-1)
 
 
-def _of_lines(norm: nnx.Module, x: jax.Array) -> jax.Array:
-    """A norm of feature maps, for lines [B, n, C]."""
+def _norm_lines(norm: nnx.Module, x: jax.Array) -> jax.Array:
+    """Applies a norm of feature maps to lines [B, n, C]."""
     return norm(x[:, :, None])[:, :, 0]
 
 
@@ -239,8 +239,8 @@ class AxialUnit(Bottleneck):
         """[B, H, W, hidden] -> [B, H / stride, W / stride, hidden]."""
         shape = y.shape
         y = y.reshape(shape[0], -1, shape[3])
-        for of, attention in ((COLUMN, self.column), (ROW, self.row)):
-            y = joined(attention(lines(y, self.size, of)), self.size, of)
+        for kind, attention in ((COLUMN, self.column), (ROW, self.row)):
+            y = joined(attention(lines(y, self.size, kind)), self.size, kind)
         return _halved(y.reshape(shape)) if self.stride == 2 else y.reshape(shape)
 
 
@@ -355,8 +355,8 @@ class AxialResNetSpec(BiTSpec):
 
     def middle_elements(self, unit: UnitShape) -> int:
         """Elements of one image that are kept there: what a norm takes, and attention's weights."""
-        of_norms = 2 * 3 * unit.hidden
-        return math.prod(unit.size_in) * (of_norms + self.num_heads * sum(unit.size_in))
+        norm_inputs = 2 * 3 * unit.hidden
+        return math.prod(unit.size_in) * (norm_inputs + self.num_heads * sum(unit.size_in))
 
 
 def named_resnet(name: str) -> dict[str, Any] | None:

@@ -74,8 +74,8 @@ class HybridSpec(ViTSpec, ResNetSpec):
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that enter units and blocks."""
-        of_units = unit_input_bytes(self.each_unit(image_size))
-        return of_units + super().block_input_bytes(image_size)
+        unit_bytes = unit_input_bytes(self.each_unit(image_size))
+        return unit_bytes + super().block_input_bytes(image_size)
 
 
 def named(name: str) -> dict[str, Any] | None:

@@ -81,8 +81,8 @@ def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
 
 def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
-    there = [*FAMILIES, *entry_points.in_use("models")]
-    family = next(family for family in there if family.spec is type(spec))
+    families = [*FAMILIES, *entry_points.in_use("models")]
+    family = next(family for family in families if family.spec is type(spec))
     return family.module(spec, **arguments)
 
 

@@ -38,7 +38,7 @@ def global_norm(tree: Any, layout: Any, *, exact: bool = False) -> jax.Array:
 
     def squares(*parts: jax.Array) -> jax.Array:
         copies = [_copies(spec, mesh.shape) for spec in specs]
-        own = [_squares_of_own(x, c) for x, c in zip(parts, copies, strict=True)]
+        own = [_squared_sum(x, c) for x, c in zip(parts, copies, strict=True)]
         return jax.lax.psum(sum(own), mesh.axis_names)
 
     add = jax.shard_map(
@@ -55,7 +55,7 @@ def _copies(spec: PartitionSpec, mesh_shape: Mapping[str, int]) -> dict[str, int
     return {axis: size for axis, size in mesh_shape.items() if axis not in taken and size > 1}
 
 
-def _squares_of_own(x: jax.Array, copies: Mapping[str, int]) -> jax.Array:
+def _squared_sum(x: jax.Array, copies: Mapping[str, int]) -> jax.Array:
     """[...] -> []: the sum of squares of this device's part of x, of which there are `copies`."""
     place = jax.lax.axis_index(tuple(copies)) if copies else 0
     starts, sizes = [], []

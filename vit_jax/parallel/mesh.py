@@ -55,10 +55,10 @@ def make_mesh(
     devices: default: all devices. A single process may leave some of them unused. Raises
     UserError for sizes that do not fit them.
     """
-    there = list(jax.devices() if devices is None else devices)
+    available = list(jax.devices() if devices is None else devices)
     sizes = {"replica": replica, "data": data, "fsdp": fsdp, "tensor": tensor}
-    shape = _shape(sizes, len(there), may_leave=jax.process_count() == 1 and devices is None)
-    used = there[: math.prod(shape)]
+    shape = _shape(sizes, len(available), may_leave=jax.process_count() == 1 and devices is None)
+    used = available[: math.prod(shape)]
     slices = {getattr(d, "slice_index", 0) for d in used}
     if len(slices) > 1 and shape[0] != len(slices):
         raise errors.UserError(
@@ -78,7 +78,7 @@ def make_mesh(
 
 
 def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[int, ...]:
-    """The mesh's sizes with -1 filled in. UserError if they do not fit."""
+    """Fills in -1 among the mesh's sizes. UserError if they do not fit."""
     said = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size != 1)
     wrong = [name for name, size in sizes.items() if size < 1 and size != -1]
     open_ = [name for name, size in sizes.items() if size == -1]

@@ -85,7 +85,7 @@ class Block(nnx.Module):
           key: for dropout and stochastic depth; None in evaluation.
           drop_rate: probability that an example skips a branch; None: never.
           positions: a position embedding that all blocks share.
-          num_output_tokens: compute the first tokens alone, so many; they attend to all N.
+          num_output_tokens: number of first tokens to compute, which attend to all N; None: all.
           offset: added to attention's weights, for gradients by them (SelfAttention).
         """
         first, num_tokens = slice(num_output_tokens), x.shape[1]
@@ -103,7 +103,7 @@ class Block(nnx.Module):
     def _normed_with_positions(
         self, x: jax.Array, shared: Positions | None
     ) -> tuple[jax.Array, jax.Array, Positions | None]:
-        """The tokens with their positions, the same after the first norm, and the positions."""
+        """Returns the tokens with positions, the same after the first norm, and the positions."""
         positions = self.positions or shared
         x = positions(x) if positions else x
         return x, self.norm1(x), positions
@@ -118,7 +118,7 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """A branch before it is added: dropout, LayerScale, stochastic depth.
 
-        num_tokens: N of the block's input, of which y may have the first alone.
+        num_tokens: N of the block's input; y may have the first of them only.
         """
         y = self.dropout(y, keys[0], num_tokens)
         y = scale(y) if scale else y
@@ -171,7 +171,7 @@ class SelfAttention(nnx.Module):
         Args:
           x: tokens.
           positions: a position embedding that acts inside attention.
-          num_output_tokens: compute the first tokens alone, so many.
+          num_output_tokens: number of first tokens to compute; None: all.
           offset: [B, H, N, N], added to the normalised weights. The gradient by zeros here is the
             gradient by the weights, whatever program computes them; not with `num_output_tokens`.
         """

@@ -151,10 +151,10 @@ class Linear(nnx.Module):
         outer = inner + int(self.has_projections)
         bound = math.prod(shape[layer:inner]) ** -0.5
         uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
-        of_a = lambda kernel, r: (*kernel[:outer], r)
-        of_b = lambda kernel, r: (*kernel[:layer], *kernel[inner:outer], r, *kernel[outer:])
-        self.lora_a = nnx.data(param(uniform, of_a(shape, rank), of_a(names, RANK), key))
-        b = param(initializers.zeros, of_b(shape, rank), of_b(names, RANK), key)
+        a_axes = lambda kernel, r: (*kernel[:outer], r)
+        b_axes = lambda kernel, r: (*kernel[:layer], *kernel[inner:outer], r, *kernel[outer:])
+        self.lora_a = nnx.data(param(uniform, a_axes(shape, rank), a_axes(names, RANK), key))
+        b = param(initializers.zeros, b_axes(shape, rank), b_axes(names, RANK), key)
         self.lora_b = nnx.data(b)
         self.adapter_scale = scale
 

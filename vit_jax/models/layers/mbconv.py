@@ -200,9 +200,9 @@ class BatchNorm(nnx.Module):
     """
 
     def __init__(self, channels: int, axis: str, spec: MBConvSpec):
-        of = lambda init: param(init, (channels,), (axis,), None)  # constants draw no numbers
-        self.scale, self.bias = of(initializers.ones), of(initializers.zeros)
-        self.running_mean, self.running_variance = of(initializers.zeros), of(initializers.ones)
+        make = lambda init: param(init, (channels,), (axis,), None)  # constants draw no numbers
+        self.scale, self.bias = make(initializers.ones), make(initializers.zeros)
+        self.running_mean, self.running_variance = make(initializers.zeros), make(initializers.ones)
         self.spec = spec
 
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
@@ -336,14 +336,14 @@ def _convolve_each_backward(
     stride: int, pad: Padding, saved: Any, dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    of_x = lambda x: _convolve_each_plainly(x, kernel, stride, pad)
-    (dx,) = jax.linear_transpose(of_x, x)(dy)
+    forward = lambda x: _convolve_each_plainly(x, kernel, stride, pad)
+    (dx,) = jax.linear_transpose(forward, x)(dy)
     rows, columns = (range(size) for size in kernel.shape[:2])
     height, width = ((n - 1) * stride + 1 for n in dy.shape[1:3])
     wide, dy = jnp.pad(x, ((0, 0), *pad, (0, 0))).astype(jnp.float32), dy.astype(jnp.float32)
     # What an entry of the kernel multiplied, `stride` pixels apart.
-    of = lambda i, j: wide[:, i : i + height : stride, j : j + width : stride]
-    sums = [[jnp.sum(of(i, j) * dy, (0, 1, 2)) for j in columns] for i in rows]
+    window = lambda i, j: wide[:, i : i + height : stride, j : j + width : stride]
+    sums = [[jnp.sum(window(i, j) * dy, (0, 1, 2)) for j in columns] for i in rows]
     return dx, jnp.array(sums)
 
 

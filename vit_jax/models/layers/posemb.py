@@ -24,7 +24,7 @@ ROTARY_BASE = 100.0  # the slowest frequency is nearly 1 / ROTARY_BASE of the fa
 
 
 class Positions(nnx.Module):
-    """The ways in which a position embedding may act; a subclass overrides one of them."""
+    """A position embedding; a subclass overrides one of the ways in which it may act."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]: added to the tokens."""
@@ -64,7 +64,7 @@ class Table(Positions):
 
 
 def interpolated(table: jax.Array, old: TokenLayout, new: TokenLayout) -> Table:
-    """Of the places in the layout `old`, [places, D]."""
+    """Positions interpolated from a table [places, D] of the layout `old`."""
     places = resize_positions(table, old, new, method="bicubic")
     return Table(new.pad_places(places))
 
@@ -103,7 +103,7 @@ class Learned2dPositions(Positions):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, N, D]."""
-        return x + self.layout.pad_patches(self._of_patches()).astype(x.dtype)
+        return x + self.layout.pad_patches(self._patch_table()).astype(x.dtype)
 
     def on(self, layout: TokenLayout, width: int) -> Positions:
         """Interpolated."""
@@ -111,9 +111,9 @@ class Learned2dPositions(Positions):
         if layout.grid == self.layout.grid:
             return self
         old, new = (x._replace(class_place=False) for x in (self.layout, layout))
-        return interpolated(self._of_patches(), old, new)
+        return interpolated(self._patch_table(), old, new)
 
-    def _of_patches(self) -> jax.Array:
+    def _patch_table(self) -> jax.Array:
         """[rows * columns, D]."""
         row, column = np.indices(self.layout.grid).reshape(2, -1)
         return jnp.concatenate([self.columns[...][column], self.rows[...][row]], axis=-1)
@@ -227,8 +227,8 @@ def rotary_angles(grid: tuple[int, int], head_size: int) -> np.ndarray:
     frequencies = ROTARY_BASE ** -(np.arange(head_size // ROTARY_PARTS) * ROTARY_PARTS / head_size)
     centres = [(2 * np.arange(n) + 1) / n - 1 for n in grid]
     y, x = np.meshgrid(*centres, indexing="ij")
-    of_each = [2 * np.pi * c.reshape(-1, 1) * frequencies for c in (y, x)]
-    return np.concatenate(of_each, axis=1).astype(np.float32)
+    angles = [2 * np.pi * c.reshape(-1, 1) * frequencies for c in (y, x)]
+    return np.concatenate(angles, axis=1).astype(np.float32)
 
 
 # --- resizing of learned tables for images of another size (section 3.2)

@@ -33,14 +33,14 @@ class Dropout(nnx.Module):
     def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
         """[B, N, ...] -> [B, N, ...]; without a key (evaluation) `x` is returned unchanged.
 
-        tokens: x has the first N of so many; what is dropped of them is the same as with all.
+        tokens: number of tokens of which x has the first N; the same are dropped as with all.
         """
         # At least one in 2**BITS is kept: 1 / 0 would make the gradients of dropped values NaN.
         kept = max(1, round((1 - self.rate) * 2**BITS))
         if key is None or kept == 2**BITS:
             return x
-        of_all = (x.shape[0], tokens or x.shape[1], *x.shape[2:])
-        mask = keep_mask(key, of_all, kept)[:, : x.shape[1]]
+        shape = (x.shape[0], tokens or x.shape[1], *x.shape[2:])
+        mask = keep_mask(key, shape, kept)[:, : x.shape[1]]
         return jnp.where(mask, times(x, 2**BITS / kept), 0).astype(x.dtype)
 
 

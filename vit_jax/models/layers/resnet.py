@@ -145,13 +145,13 @@ def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> 
     one after (TensorFlow's and JAX's SAME: the hybrids).
     """
 
-    def of(side: int) -> tuple[int, int]:
+    def pad_side(side: int) -> tuple[int, int]:
         if kind == "fixed":
             return (kernel_size - 1) // 2, kernel_size // 2
         total = max((-(-side // stride) - 1) * stride + kernel_size - side, 0)
         return total // 2, total - total // 2
 
-    return of(size[0]), of(size[1])
+    return pad_side(size[0]), pad_side(size[1])
 
 
 def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
@@ -164,15 +164,15 @@ def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
     return one
 
 
-def standardized(kernel: jax.Array, epsilon: float, epsilon_of: str) -> jax.Array:
+def standardized(kernel: jax.Array, epsilon: float, added_to: str) -> jax.Array:
     """[k, k, I, O] -> the same, float32, with mean 0 and variance 1 for each of the O outputs.
 
-    `epsilon` is added to the "variance" or to the standard "deviation" that divides.
+    added_to: the divisor that gets `epsilon`, the "variance" or the standard "deviation".
     """
     inputs = (0, 1, 2)
     kernel = kernel - jnp.mean(kernel, axis=inputs, keepdims=True)
     variance = jnp.mean(jnp.square(kernel), axis=inputs, keepdims=True)
-    if epsilon_of == "variance":
+    if added_to == "variance":
         return kernel * jax.lax.rsqrt(variance + epsilon)
     # The gradient of a root at 0 is infinite; weights that are all equal have none.
     deviation = jnp.sqrt(jnp.maximum(variance, jnp.finfo(jnp.float32).tiny))
@@ -245,8 +245,8 @@ def _convolve_backward(
     stride: int, pad: Padding, precision: Precision, saved: Any, dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    of_x = lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad)
-    (dx,) = jax.linear_transpose(of_x, x)(dy)
+    forward = lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad)
+    (dx,) = jax.linear_transpose(forward, x)(dy)
     # The images' channels become the batch axis: every weight's gradient is the sum of x * dy over
     # examples and positions, `stride` pixels apart. Trailing pixels the forward pass did not use
     # are cut off.
@@ -300,18 +300,18 @@ class Bottleneck(nnx.Module):
         self.conv3 = conv(1, (hidden, outputs), (CHANNELS, WIDTH))
         if not shape.adds:
             self.projection = conv(1, (inputs, outputs), (STREAM, WIDTH), stride=stride)
+        self.projects, self.pre_activation = not shape.adds, spec.pre_activation
         if spec.pre_activation:
             self.norm1 = norm(inputs, WIDTH)
             self.norm2 = norm(hidden, CHANNELS)
             self.norm3 = norm(hidden, CHANNELS)
-        else:
-            self.norm1 = norm(hidden, CHANNELS)
-            self.norm2 = norm(hidden, CHANNELS)
-            # A unit starts as its shortcut alone, as in the released code.
-            self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
-            if not shape.adds:
-                self.projection_norm = norm(outputs, WIDTH)
-        self.projects, self.pre_activation = not shape.adds, spec.pre_activation
+            return
+        self.norm1 = norm(hidden, CHANNELS)
+        self.norm2 = norm(hidden, CHANNELS)
+        # A unit starts as its shortcut alone, as in the released code.
+        self.norm3 = norm(outputs, WIDTH, scale_init=initializers.zeros)
+        if self.projects:
+            self.projection_norm = norm(outputs, WIDTH)
 
     def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
         """Applies the unit; `key` and `drop_rate`, which layers/stack.py passes, are not used."""

@@ -136,12 +136,12 @@ class Stack(nnx.Module):
         read: Callable[[Any], Any] = lambda params: params
         if self.scan and self.converts and target().platform == "tpu":
             params, read = scanned.converted_inside(self.block, params)
-        also = () if shared is None else (shared,)
+        extra = () if shared is None else (shared,)
 
-        def layer(x: jax.Array, own: Any, **arguments: int) -> jax.Array:
-            params, key, rate = own
+        def layer(x: jax.Array, inputs: Any, **arguments: int) -> jax.Array:
+            params, key, rate = inputs
             block = nnx.merge(graph, read(params))
-            return block(checkpoint_name(x, BLOCK_INPUT), key, rate, *also, **arguments)
+            return block(checkpoint_name(x, BLOCK_INPUT), key, rate, *extra, **arguments)
 
         # None rather than zeros: then no random bits are drawn.
         rate = self.stochastic_depth
@@ -150,22 +150,22 @@ class Stack(nnx.Module):
         outputs: Any
         if self.scan:
             run = self._rematerialised(layer)
-            step = lambda x, own: (y := run(x, own), y if layers else None)
+            step = lambda x, inputs: (y := run(x, inputs), y if layers else None)
             x, outputs = jax.lax.scan(step, x, (params, keys, rates))
             x = x[:, :num_output_tokens]
         else:
             outputs = []
             run = self._rematerialised(layer)
-            for i, each in enumerate(unstack(params, self.depth)):
+            for i, layer_params in enumerate(unstack(params, self.depth)):
                 if i == self.depth - 1 and num_output_tokens is not None:
                     last = functools.partial(layer, num_output_tokens=num_output_tokens)
                     run = self._rematerialised(last)
-                x = run(x, (each, *jax.tree.map(lambda a, i=i: a[i], (keys, rates))))
+                x = run(x, (layer_params, *jax.tree.map(lambda a, i=i: a[i], (keys, rates))))
                 outputs.append(x)
         return x, tuple(outputs[i] for i in layers)
 
     def _rematerialised(self, layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """The layer, whose backward pass computes again what `remat` says."""
+        """Wraps the layer so that its backward pass recomputes what `remat` says."""
         # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
         policy = REMAT_POLICIES["dots" if self.scan and self.remat == "none" else self.remat]
         if policy is None:
@@ -175,7 +175,7 @@ class Stack(nnx.Module):
 
 
 def unstack(tree: Any, depth: int) -> list[Any]:
-    """A tree of [L, ...] arrays as L trees of [...]. What is `Layers` already is left as it is."""
+    """Splits a tree of [L, ...] arrays, or of `Layers`, into L trees of [...]."""
     leaves, structure = jax.tree.flatten(tree)
     parts = [leaf.each if isinstance(leaf, Layers) else _split(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[i] for p in parts]) for i in range(depth)]

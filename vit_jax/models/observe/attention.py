@@ -60,10 +60,10 @@ class End(NamedTuple):
 
 
 class Reducer(Protocol):
-    """What is kept of the layers, so that their weights need not be. Hashable; traced by JAX."""
+    """A rule for what to keep of each layer in place of its weights. Hashable; traced by JAX."""
 
     def check(self, view: View) -> None:
-        """Raises UserError for a model that does not have what is asked for."""
+        """Raises UserError for a model that does not have what the reducer reads."""
 
     def start(self, view: View, batch: int) -> Any:
         """What is carried from layer to layer, before the first one: a tree of arrays."""
@@ -184,17 +184,17 @@ def reads(model: Any, x: jax.Array) -> jax.Array:
     if pool == "map":
         weights = model.pooling.weights(x)[:, :, 0].mean(axis=1)
         return jnp.pad(weights, ((0, 0), (layout.registers, 0)))
-    of_patches = layout.pad_patches(np.full(layout.num_patches, 1 / layout.num_patches, np.float32))
-    of_class = np.eye(n, dtype=np.float32)[0]
-    row = {"cls": of_class, "avg": of_patches, "cls_avg": (of_class + of_patches) / 2}[pool]
+    patch_row = layout.pad_patches(np.full(layout.num_patches, 1 / layout.num_patches, np.float32))
+    class_row = np.eye(n, dtype=np.float32)[0]
+    row = {"cls": class_row, "avg": patch_row, "cls_avg": (class_row + patch_row) / 2}[pool]
     return jnp.broadcast_to(jnp.asarray(row), (batch, n))
 
 
-class _OfLayers:
-    """A reducer whose result is what each layer gave, [B, L, ...]."""
+class _LayerReducer:
+    """A reducer that keeps a result of each layer, [B, L, ...]."""
 
     def check(self, view: View) -> None:
-        """Everything can be asked for."""
+        """Every model will do."""
 
     def start(self, view: View, batch: int) -> Any:
         """Nothing is carried."""
@@ -206,7 +206,7 @@ class _OfLayers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rollout(_OfLayers):
+class Rollout(_LayerReducer):
     """TokenParts of [B, N]: how much the head's input has taken from each token.
 
     Attention rollout (probes/attention.py) of what the head sees: of the class token's row;
@@ -230,7 +230,7 @@ class Rollout(_OfLayers):
 
 
 @dataclasses.dataclass(frozen=True)
-class Distances(_OfLayers):
+class Distances(_LayerReducer):
     """[B, L, H]: each head's mean attention distance in pixels (probes/attention.py).
 
     Among patches: class token and registers are neither queries nor keys.
@@ -246,7 +246,7 @@ class Distances(_OfLayers):
 
 
 @dataclasses.dataclass(frozen=True)
-class FromQuery(_OfLayers):
+class FromQuery(_LayerReducer):
     """TokenParts of [B, L, H, N]: where one token looks, in every layer and head.
 
     Attributes:
@@ -303,7 +303,7 @@ def _others(class_token: bool, registers: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights(_OfLayers):
+class Weights(_LayerReducer):
     """[B, len(layers), H, N, N]: all weights of these layers, from 0; large."""
 
     layers: tuple[int, ...]
@@ -344,7 +344,7 @@ class Norms(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenNorms(_OfLayers):
+class TokenNorms(_LayerReducer):
     """Norms: how large each token is after each block, class token and registers apart."""
 
     def step(self, view: View, carried: Any, layer: Layer) -> tuple[Any, jax.Array]:

@@ -15,7 +15,7 @@ MEMORY_BYTES = 2**30  # for what a chunk takes besides the model
 
 
 def chunk_size(model: Any, memory_bytes: int = MEMORY_BYTES) -> int:
-    """How many images are looked at together: as many as fit, at least one."""
+    """Number of images in a chunk: as many as fit in memory, at least one."""
     return max(1, memory_bytes // bytes_per_image(model))
 
 
@@ -29,12 +29,12 @@ def bytes_per_image(model: Any) -> int:
     spec, size = model.spec, model.preprocess.image_size
     elements = 4 * 3 * math.prod(size)
     if hasattr(spec, "each_unit"):  # a ResNet
-        of_units = (
+        unit_elements = (
             (unit.inputs + 2 * unit.hidden + unit.outputs) * math.prod(unit.size_in)
             + 2 * spec.middle_elements(unit)
             for unit in spec.each_unit(size)
         )
-        elements += 2 * max(of_units, default=0)
+        elements += 2 * max(unit_elements, default=0)
     if hasattr(spec, "mlp_dim"):  # blocks
         n = spec.token_layout(size).num_tokens
         weights, hidden = n * n * (5 * spec.num_heads + 3), 4 * n * spec.mlp_dim
@@ -60,15 +60,15 @@ def in_chunks(
     `look` also gets the number of images that are no padding, and returns a tree of arrays with an
     axis of images first. UserError for no image, and for one that does not have the model's size.
     """
-    found: list[Any] = []
+    results: list[Any] = []
     for part in _chunks(_checked(images, model.preprocess.image_size), chunk):
-        size = chunk if found else len(part)  # a first chunk that is not full is the only one
+        size = chunk if results else len(part)  # a first chunk that is not full is the only one
         padding = ((0, size - len(part)), *((0, 0),) * 3)
         result = jax.device_get(look(np.pad(part, padding), len(part)))
-        found.append(_first(len(part), result))
-    if not found:
+        results.append(_first(len(part), result))
+    if not results:
         raise UserError("There is no image to look at.")
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
 
 def _first(number: int, tree: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Kernels of attention: which computes it, and those besides the plain program."""
+"""Programs that compute attention, and the choice among them."""

@@ -1,4 +1,4 @@
-"""Which program computes attention: by the field `attention`, the devices, and what each serves."""
+"""The choice of the program that computes attention, by field, devices and model."""
 
 import contextlib
 import contextvars
@@ -66,7 +66,7 @@ class Kernel(NamedTuple):
 
 
 def _refuses_any(a: Attention) -> str | None:
-    """What no kernel serves."""
+    """Why no kernel serves an attention."""
     if a.biased:
         return (
             "model.position_embedding=relative adds a matrix of N x N to the logits: set "
@@ -92,7 +92,7 @@ def _cudnn_refuses(a: Attention) -> str | None:
 
 
 def _is_nvidia(target: Target) -> bool:
-    """Whether it is a GPU that cuDNN serves; absent ones are (tools/plan/topology.py)."""
+    """Whether cuDNN serves this GPU; one that is not here it does (tools/plan/topology.py)."""
     if target.platform not in ("gpu", "cuda"):
         return False
     if jax.default_backend() != "gpu":
@@ -105,7 +105,7 @@ def _is_nvidia(target: Target) -> bool:
 
 
 def _is_tpu(target: Target) -> bool:
-    """Whether it is a TPU whose kernels multiply bfloat16: all but these do."""
+    """Whether this TPU's kernels multiply bfloat16: all but those of v2 and v3 do."""
     return target.platform == "tpu" and target.kind not in ("TPU v2", "TPU v3")
 
 
@@ -117,14 +117,14 @@ KERNELS: dict[str, Kernel] = {
 
 
 def attend(
-    asked: str, projected: Projected, softmax_dtype: np.dtype, num_queries: int | None = None
+    requested: str, projected: Projected, softmax_dtype: np.dtype, num_queries: int | None = None
 ) -> jax.Array:
     """softmax(q k^T / sqrt(K) + bias) v, [B, N, H, K], by the program that `choose` names.
 
     num_queries: of the first ones alone, which are cheap by any program, so XLA's is taken.
     """
     query, key, value, bias, qkv = projected
-    kernel = choose(asked, query, softmax_dtype, biased=bias is not None)
+    kernel = choose(requested, query, softmax_dtype, biased=bias is not None)
     if num_queries is not None:
         bias = None if bias is None else bias[:, :, :num_queries]
         return xla.attend(query[:, :num_queries], key, value, softmax_dtype, bias)
@@ -137,36 +137,36 @@ def attend(
     return xla.attend(query, key, value, softmax_dtype, bias)
 
 
-def check(asked: str, attention: Attention) -> None:
-    """Raises UserError if the kernel that was asked for does not serve this, on any device."""
-    reason = KERNELS[asked].refuses(attention) if asked in KERNELS else None
+def check(requested: str, attention: Attention) -> None:
+    """Raises UserError if the requested kernel does not serve this, on any device."""
+    reason = KERNELS[requested].refuses(attention) if requested in KERNELS else None
     if reason is not None:
-        raise UserError(f"model.attention={asked} is not for this model: {reason}.")
+        raise UserError(f"model.attention={requested} is not for this model: {reason}.")
 
 
-def check_devices(asked: str, target: Target) -> None:
-    """Raises UserError if the kernel that was asked for does not run on these devices."""
-    if asked in KERNELS and not KERNELS[asked].runs_on(target):
+def check_devices(requested: str, target: Target) -> None:
+    """Raises UserError if the requested kernel does not run on these devices."""
+    if requested in KERNELS and not KERNELS[requested].runs_on(target):
         raise UserError(
-            f"model.attention={asked} runs on {KERNELS[asked].where}, not on {target.kind}: set "
-            "model.attention=auto, which takes what the devices have."
+            f"model.attention={requested} runs on {KERNELS[requested].where}, not on "
+            f"{target.kind}: set model.attention=auto, which takes what the devices have."
         )
 
 
-def choose(asked: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: bool) -> str:
+def choose(requested: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: bool) -> str:
     """The program, XLA or one of KERNELS, for queries [B, N, H, K] on the devices traced for.
 
-    Raises UserError if another than AUTO was asked for and is not for these devices or this model.
+    Raises UserError if the requested one is not for these devices or this model.
     """
     attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, biased)
     target = axes.target()
     if _PORTABLE.get():
         return XLA
-    if asked == AUTO:
+    if requested == AUTO:
         return _best(attention, target)
-    check_devices(asked, target)
-    check(asked, attention)
-    return asked
+    check_devices(requested, target)
+    check(requested, attention)
+    return requested
 
 
 def _best(attention: Attention, target: Target) -> str:
@@ -202,26 +202,26 @@ def joint_program(kernel: str, tokens: int) -> Callable[[jax.Array], jax.Array] 
     return fused.attend_joint if fused.queries_of(tokens) == tokens else None
 
 
-def keeps_weights(asked: str, tokens: int, *, biased: bool) -> bool:
+def keeps_weights(requested: str, tokens: int, *, biased: bool) -> bool:
     """Whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
-    return asked in (AUTO, XLA) and (biased or tokens < LONG)
+    return requested in (AUTO, XLA) and (biased or tokens < LONG)
 
 
 def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:
-    """The change of a model's fields for the devices here, if its kernel is not for them.
+    """Changes to a model's fields where its kernel does not run on the devices here.
 
-    Likewise if it is not for a `dtype` of the computation that the model was not trained in.
+    Likewise for a `dtype` of the computation that the model was not trained in.
     """
     if not hasattr(spec, "attention"):
         return {}
-    asked = spec.attention
-    runs = asked not in KERNELS or KERNELS[asked].runs_on(axes.target())
+    requested = spec.attention
+    runs = requested not in KERNELS or KERNELS[requested].runs_on(axes.target())
     return {} if runs and dtype in (None, getattr(spec, "dtype", None)) else {"attention": AUTO}
 
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """Context in which XLA is chosen for all, for programs that run on several platforms."""
+    """Chooses XLA everywhere within the context, for programs that run on several platforms."""
     token = _PORTABLE.set(True)
     try:
         yield

@@ -78,14 +78,14 @@ _attention = functools.partial(jax.nn.dot_product_attention, implementation="cud
 
 @contextlib.contextmanager
 def _version_for_absent_devices() -> Iterator[None]:
-    """Tells JAX a version, and that GPUs are from Ampere on, where it cannot ask one."""
+    """Replaces JAX's checks of cuDNN and GPU where there is none, assuming Ampere or later."""
     if jax.default_backend() == "gpu":
         yield
         return
-    told: dict[str, Any] = {
+    checks: dict[str, Any] = {
         "check_cudnn_version": lambda: VERSION,
         "check_compute_capability": lambda capability: float(capability) <= 8.0,
         "is_cuda_compute_capability_equal": lambda capability: False,
     }
-    with mock.patch.multiple(fused_attention_stablehlo, **told):
+    with mock.patch.multiple(fused_attention_stablehlo, **checks):
         yield

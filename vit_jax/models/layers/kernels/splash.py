@@ -39,8 +39,8 @@ def _local(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Arra
         mixed: Any = jax.vmap(kernel)(*lying)
     else:
         # Queries see keys of their own segment; those behind the last token see the first one too.
-        of_keys = (jnp.arange(padded) >= tokens).astype(jnp.int32)
-        segments = splash.SegmentIds(q=jnp.zeros(padded, jnp.int32), kv=of_keys)
+        key_segments = (jnp.arange(padded) >= tokens).astype(jnp.int32)
+        segments = splash.SegmentIds(q=jnp.zeros(padded, jnp.int32), kv=key_segments)
         mixed = jax.vmap(functools.partial(kernel, segment_ids=segments))(*lying)
     return (mixed[:, :, :tokens].transpose(0, 2, 1, 3),)
 
