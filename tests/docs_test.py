@@ -299,7 +299,7 @@ def test_every_fault_and_collection_is_documented():
     page = (ROOT / "docs" / "data_formats.md").read_text()
     for name, fault in FAULTS.items():
         others = ", ".join(fault.choices) or "-"
-        assert f"| `{name}` | {fault.what} | {fault.action} | {others} |" in page
+        assert f"| `{name}` | {fault.description} | {fault.action} | {others} |" in page
     for name in prepare.COLLECTIONS:
         assert f"| `{name}` | " in page
 

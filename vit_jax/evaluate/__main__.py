@@ -90,12 +90,12 @@ def main(arguments: list[str]) -> None:
     _check_flags()
     _check_pseudo_labels(arguments)
     # All of them are found before one is evaluated.
-    checkpoints = _find_all([FLAGS.checkpoint, *arguments])
+    checkpoints = _find_checkpoints([FLAGS.checkpoint, *arguments])
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
         infos = map(weights.checkpoint_info, checkpoints.values())
         use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
     with processes.connect_processes(cluster):
-        page_file, csv_file = _file("page", ".html"), _file("csv")
+        page_file, csv_file = _output_file("page", ".html"), _output_file("csv")
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
@@ -138,49 +138,48 @@ def main(arguments: list[str]) -> None:
 def _check_flags() -> None:
     """UserError for flags that do not go together."""
     if FLAGS.data and FLAGS.config:
-        raise UserError("--data says what to evaluate on, and so does --config: give one.")
+        raise UserError("--data and --config both say what to evaluate on: give one.")
     for name in ("split", "labels", "classes"):
         if getattr(FLAGS, name) is not None and not FLAGS.data:
             raise UserError(
-                f"--{name} is of --data FOLDER, which is missing. In a config it is "
-                f"--config.evals.NAME.{name}."
+                f"--{name} needs --data FOLDER. In a config it is --config.evals.NAME.{name}."
             )
 
 
-_OF_PSEUDO_LABELS = ("confidence", "per_class", "top_k")  # flags, as the fields of Wanted
-_NOT_OF_PSEUDO_LABELS = ("kinds", "labels", "classes", "csv", "page")
+_PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
+_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "page")
 
 
 def _check_pseudo_labels(others: list[str]) -> None:
     """UserError for flags that do not go with --pseudo_labels, or with it alone."""
     if not FLAGS.pseudo_labels:
-        for name in _OF_PSEUDO_LABELS:
+        for name in _PSEUDO_LABEL_FLAGS:
             if getattr(FLAGS, name) is not None:
-                raise UserError(f"--{name} is of --pseudo_labels=FILE, which is missing.")
+                raise UserError(f"--{name} needs --pseudo_labels=FILE.")
         return
-    for name in _NOT_OF_PSEUDO_LABELS:
+    for name in _SCORE_FLAGS:
         if FLAGS[name].present:
-            raise UserError(f"--{name} is of a score, and --pseudo_labels gives none: drop one.")
+            raise UserError(f"--{name} is for scores, and --pseudo_labels computes none: drop one.")
     if others or len(FLAGS.data) > 1:
-        raise UserError("--pseudo_labels is one model's, of one --data: give one of each.")
+        raise UserError("--pseudo_labels takes one model and one --data: give one of each.")
     if FLAGS.data and FLAGS.split is None:
         raise UserError(
             "--pseudo_labels: say by --split which part of --data gets labels, such as unlabelled, "
             "train[10%:] or all."
         )
-    _wanted()
+    _selection()
     pseudo_labels.check_file(FLAGS.pseudo_labels)
 
 
-def _wanted() -> pseudo_labels.Wanted:
-    given = {name: getattr(FLAGS, name) for name in _OF_PSEUDO_LABELS}
-    return pseudo_labels.Wanted(**{name: x for name, x in given.items() if x is not None})
+def _selection() -> pseudo_labels.Selection:
+    given = {name: getattr(FLAGS, name) for name in _PSEUDO_LABEL_FLAGS}
+    return pseudo_labels.Selection(**{name: x for name, x in given.items() if x is not None})
 
 
 def _write_pseudo_labels(checkpoint: epath.Path, screen: Screen, out: TextIO) -> None:
-    _file("pseudo_labels")
+    _output_file("pseudo_labels")
     numbers = pseudo_labels.write(
-        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _wanted(), screen, ema=FLAGS.ema
+        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _selection(), screen, ema=FLAGS.ema
     )
     if FLAGS.json and jax.process_index() == 0:
         print(json.dumps(numbers), file=out, flush=True)
@@ -194,7 +193,7 @@ def _output_of_json() -> TextIO:
     return out
 
 
-def _file(flag: str, ending: str = "") -> epath.Path | None:
+def _output_file(flag: str, ending: str = "") -> epath.Path | None:
     """The file of a flag. UserError before the evaluation if it cannot be written."""
     if not FLAGS[flag].value:
         return None
@@ -205,7 +204,7 @@ def _file(flag: str, ending: str = "") -> epath.Path | None:
     return file
 
 
-def _find_all(paths: list[str]) -> dict[str, epath.Path]:
+def _find_checkpoints(paths: list[str]) -> dict[str, epath.Path]:
     """By what they are called. UserError if one is not there, or is given twice."""
     if len(set(paths)) < len(paths):
         raise UserError(f"{max(paths, key=paths.count)} is given twice: give each once.")
@@ -252,7 +251,9 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
     for folder in checkpoint.parents[:2]:
         if (folder / "config.json").is_file():
             return folder
-    raise UserError(f"{checkpoint} lies in no work directory: say how to evaluate by --config.")
+    raise UserError(
+        f"{checkpoint} is not in a work directory: say how to evaluate it with --config."
+    )
 
 
 if __name__ == "__main__":

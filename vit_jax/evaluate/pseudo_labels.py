@@ -38,7 +38,7 @@ _SHOWN = 5  # names of classes in a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class Selection:
     """Which pseudo-labels are kept.
 
     Attributes:
@@ -93,7 +93,7 @@ def write(
     config: RunConfig,
     checkpoint: epath.Path,
     path: str,
-    wanted: Wanted,
+    selection: Selection,
     screen: Screen,
     *,
     ema: bool = False,
@@ -125,22 +125,22 @@ def write(
     data = eval_data.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
     progress = functools.partial(screen.bar, "labelling")
     with explain_out_of_memory(config):
-        predicted = predict(ready, data, min(wanted.top_k, classes.number), progress)
+        predicted = predict(ready, data, min(selection.top_k, classes.number), progress)
     announce.bad_images(screen, data.bad_images)
     about = About(
         fingerprint=data.source.fingerprint,
         num_examples=data.source.num_examples,
         num_classes=classes.number,
         class_names=None if classes.assumed else classes.names,
-        written_by=_written_by(ready, checkpoint, data, wanted, ema),
+        written_by=_written_by(ready, checkpoint, data, selection, ema),
     )
-    labels = select(predicted, wanted, about)
+    labels = select(predicted, selection, about)
     if jax.process_index() == 0:
         file = Path(path).expanduser()
         file.parent.mkdir(parents=True, exist_ok=True)
         files.write(file, labels)
-    numbers = _numbers(labels, predicted)
-    _tell(screen, numbers, labels, classes, wanted)
+    numbers = _metrics(labels, predicted)
+    _announce(screen, numbers, labels, classes, selection)
     known = eval_data.known_labels(UNLABELLED, config, classes)
     if known is not None and known.num_examples == about.num_examples:
         numbers["accuracy"] = _accuracy(labels, known.take(labels.examples))
@@ -181,21 +181,21 @@ def predict(
     return Predicted(found[INDEX], found["classes"], found["probabilities"])
 
 
-def select(predicted: Predicted, wanted: Wanted, about: About) -> PseudoLabels:
+def select(predicted: Predicted, selection: Selection, about: About) -> PseudoLabels:
     """The labels that are kept. UserError if no image is."""
     confidence = predicted.probabilities[:, 0]
     copies = choose(
         predicted.classes[:, 0],
         confidence,
-        at_least=wanted.confidence,
-        per_class=wanted.per_class,
+        at_least=selection.confidence,
+        per_class=selection.per_class,
         num_classes=about.num_classes,
     )
     kept = np.flatnonzero(copies)
     if not len(kept):
         most = f"the most confident has {confidence.max():.3f}" if len(confidence) else "all bad"
         raise UserError(
-            f"--confidence={wanted.confidence:g}: none of {len(confidence):,} images is left, "
+            f"--confidence={selection.confidence:g}: none of {len(confidence):,} images is left, "
             f"{most}. Lower it, or train the teacher longer."
         )
     return PseudoLabels(
@@ -208,7 +208,7 @@ def select(predicted: Predicted, wanted: Wanted, about: About) -> PseudoLabels:
 
 
 def _written_by(
-    ready: Prepared, checkpoint: epath.Path, data: EvalData, wanted: Wanted, ema: bool
+    ready: Prepared, checkpoint: epath.Path, data: EvalData, selection: Selection, ema: bool
 ) -> dict[str, Any]:
     """For people, and for the message about other data."""
     c = ready.config.evals[UNLABELLED]
@@ -224,7 +224,7 @@ def _written_by(
         "data": f"{data.source.name}, {c.split}",
         "data_dir": c.data_dir or ready.config.input.data_dir,
         "preprocess": c.preprocess,
-        **dataclasses.asdict(wanted),
+        **dataclasses.asdict(selection),
     }
 
 
@@ -239,7 +239,7 @@ def _digest(params: Any) -> str | None:
     return digest.hexdigest()
 
 
-def _numbers(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
+def _metrics(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
     probabilities = labels.probabilities.astype(np.float64)
     return {
         "images": float(labels.about.num_examples),
@@ -248,11 +248,11 @@ def _numbers(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
         "examples": float(labels.num_examples),
         "confidence": float(probabilities[:, 0].mean()),
         "dropped_probability": float(1 - probabilities.sum(axis=1).mean()),
-        "classes_without_images": float(len(_without(labels))),
+        "classes_without_images": float(len(_empty_classes(labels))),
     }
 
 
-def _without(labels: PseudoLabels) -> np.ndarray:
+def _empty_classes(labels: PseudoLabels) -> np.ndarray:
     """The classes of no image."""
     return np.setdiff1d(np.arange(labels.about.num_classes), labels.classes[:, 0])
 
@@ -265,18 +265,18 @@ def _accuracy(labels: PseudoLabels, known: Any) -> float:
     return float(right.mean())
 
 
-def _tell(
+def _announce(
     screen: Screen,
     numbers: dict[str, float],
     labels: PseudoLabels,
     classes: ModelClasses,
-    wanted: Wanted,
+    selection: Selection,
 ) -> None:
     screen.say(
         f"labelled  {numbers['kept_images']:,.0f} of {numbers['images']:,.0f} images are kept, "
-        f"sure by {wanted.confidence:g} or more, {numbers['confidence']:.3f} on average"
+        f"sure by {selection.confidence:g} or more, {numbers['confidence']:.3f} on average"
     )
-    without = _without(labels)
+    without = _empty_classes(labels)
     if len(without):
         names = [classes.names[c] if classes.names else str(c) for c in without[:_SHOWN]]
         more = ", ..." if len(without) > _SHOWN else ""
@@ -284,10 +284,10 @@ def _tell(
             f"without   {len(without):,} of {classes.number:,} classes have no image: "
             f"{', '.join(names)}{more}"
         )
-    if wanted.per_class is not None:
+    if selection.per_class is not None:
         screen.say(
-            f"balanced  {numbers['examples']:,.0f} examples, {wanted.per_class:,} of each class: "
-            "the most confident, or copies"
+            f"balanced  {numbers['examples']:,.0f} examples, {selection.per_class:,} of each "
+            "class: the most confident, or copies"
         )
     kept = labels.classes.shape[1]
     if kept > 1:

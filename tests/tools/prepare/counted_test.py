@@ -19,9 +19,8 @@ from PIL import Image
 from tests.messages import refused
 from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
-from vit_jax.tools.prepare import image_folder, imagenet, records, tars
+from vit_jax.tools.prepare import image_folder, imagenet, records, report_files, tars
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.report import report_files
 
 OPTIONS = PrepareOptions(shard_mib=0.05, splits="train=rest")
 

@@ -14,11 +14,10 @@ from PIL import Image, ImageOps
 
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg
-from vit_jax.tools.prepare import collection, duplicates, faults, split_assignment
+from vit_jax.tools.prepare import collection, duplicates, faults, split_assignment, summary
 from vit_jax.tools.prepare.collection import ImageRow, PrepareOptions
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.faults import check
-from vit_jax.tools.prepare.report import summary
 from vit_jax.tools.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 
 # Perceptual hashes far from each other.

@@ -33,7 +33,7 @@ def folder_of(root: Path, images: dict[str, bytes]) -> Path:
 def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
     options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
     collection = image_folder.collection(CollectionRequest(str(source)))
-    return prepare(collection, output, options, tasks.in_processes(1), Screen(io.StringIO()))
+    return prepare(collection, output, options, tasks.process_runner(1), Screen(io.StringIO()))
 
 
 def left_out(data_set: PreparedSet) -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
         CollectionRequest(str(folder_of(tmp_path / "set", images)))
     )
     options = PrepareOptions(splits="test=2,train=rest")
-    run = tasks.in_processes(1)
+    run = tasks.process_runner(1)
     folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
 
     def count(parts: Sequence[Part], _: str) -> pa.Table:

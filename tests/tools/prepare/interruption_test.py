@@ -173,7 +173,7 @@ def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
 WORKING = """
 import sys, time
 from pathlib import Path
-from vit_jax.tools.prepare.tasks import in_processes
+from vit_jax.tools.prepare.tasks import process_runner
 
 def task(path):
     import os
@@ -181,7 +181,7 @@ def task(path):
     time.sleep(600)
 
 if __name__ == "__main__":
-    list(in_processes(2)(task, sys.argv[1:]))
+    list(process_runner(2)(task, sys.argv[1:]))
 """
 
 

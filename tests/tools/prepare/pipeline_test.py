@@ -21,11 +21,10 @@ from vit_jax.core.screen import Screen
 from vit_jax.data import label_index
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.tools.prepare import image_folder, imagenet, tasks
+from vit_jax.tools.prepare import image_folder, imagenet, report_files, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.report import report_files
 
 SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 
@@ -33,7 +32,7 @@ SMALL = PrepareOptions(splits="test=5,validation=5,train=rest", shard_mib=0.02)
 def prepared(
     collection: Collection, output: Path, options: PrepareOptions = SMALL, num_workers: int = 1
 ) -> PreparedSet:
-    run = tasks.in_processes(num_workers)
+    run = tasks.process_runner(num_workers)
     return prepare(collection, output, options, run, Screen(io.StringIO()))
 
 

@@ -19,11 +19,10 @@ from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import entries as entries_module
-from vit_jax.tools.prepare import records, tars
+from vit_jax.tools.prepare import records, summary, tars
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.entries import source_files
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.report import summary
 
 SMALL = PrepareOptions(shard_mib=0.02)
 NAMES = ("ant", "bee", "cat")
@@ -208,7 +207,8 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
     names = data_set.table["name"].to_pylist()
     why = {names[row]: reason for row, reason in data_set.assignment.left_out.items()}
     assert why == {"5.jpg": "missing", paths[5]: "outside", paths[6]: "outside"}
-    assert "leads out" in summary.what("outside") and "UTF-8" not in summary.what("outside")
+    words = summary.reason_in_words("outside")
+    assert "leads out" in words and "UTF-8" not in words
     for root in ("", str(tmp_path / "none"), str(folder / "classes.txt")):
         with refused("--images_root"):
             records.collection(request(folder, str(lists), images_root=root))

@@ -16,7 +16,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.tools.prepare import imagenet, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, Part, PrepareOptions
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
-from vit_jax.tools.prepare.tasks import on_beam
+from vit_jax.tools.prepare.tasks import beam_runner
 
 
 def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_a_bar_moves_within_a_long_part(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(tasks, "_checked", slowly(tasks._checked))
     out = io.StringIO()
     collection = Collection("tars", "Of this test.", ["thing"], [part])
-    run = tasks.in_processes(1)
+    run = tasks.process_runner(1)
     data_set = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
     assert data_set.splits["train"].shard_lengths == [20]
     shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]
@@ -54,14 +54,14 @@ FLAGS = ["--runner=FnApiRunner"]
 def test_without_beam(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with refused("--runner"):
-        on_beam(tmp_path, [])
+        beam_runner(tmp_path, [])
 
 
 def test_the_same_bytes(tmp_path: Path, imagenet21k: Path) -> None:
     pytest.importorskip("apache_beam")
     collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     local = prepared(collection, tmp_path / "local")
-    run = on_beam(tmp_path / "beam" / "imagenet21k" / "1.0.0" / WORK_DIR / "beam", FLAGS)
+    run = beam_runner(tmp_path / "beam" / "imagenet21k" / "1.0.0" / WORK_DIR / "beam", FLAGS)
     by_beam = prepare(collection, tmp_path / "beam", SMALL, run, Screen(io.StringIO()))
     assert local.digest == by_beam.digest and files(local.folder) == files(by_beam.folder)
     again = prepare(collection, tmp_path / "beam", SMALL, run, Screen(io.StringIO()))
@@ -72,6 +72,6 @@ def test_a_user_s_mistake_is_one_message(tmp_path: Path, imagenet21k: Path) -> N
     pytest.importorskip("apache_beam")
     collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     imagenet21k.write_bytes(imagenet21k.read_bytes()[:20_000])
-    run = on_beam(tmp_path / "beam", FLAGS)
+    run = beam_runner(tmp_path / "beam", FLAGS)
     with refused("fall11_whole.tar", ".tar in it"):
         prepare(collection, tmp_path / "out", SMALL, run, Screen(io.StringIO()))

@@ -30,11 +30,10 @@ from vit_jax.core.files import cache_dir
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.store import workdir_lock
-from vit_jax.tools.prepare import image_folder, imagenet, records, tars, tasks
+from vit_jax.tools.prepare import image_folder, imagenet, records, report_files, tars, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.report import report_files
 from vit_jax.tools.prepare.split_assignment import reasons
 
 COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
@@ -53,7 +52,7 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
-    kind = _kind(arguments)
+    kind = _collection_name(arguments)
     output, remote = _output(kind)
     values = _flag_values(PrepareOptions)
     values["policy"] = tuple(sorted(FLAGS.policy))
@@ -61,14 +60,16 @@ def main(arguments: list[str]) -> None:
     options = PrepareOptions(**values)
     screen = Screen()
     try:
-        values = _flag_values(CollectionRequest) | {"source": str(_local("source", FLAGS.source))}
+        values = _flag_values(CollectionRequest) | {
+            "source": str(_local_path("source", FLAGS.source))
+        }
         collection = COLLECTIONS[kind](CollectionRequest(**values))
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
     if FLAGS.name is not None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
             raise UserError(
-                f"--name={FLAGS.name}: lower-case letters, digits and _, a letter first."
+                f"--name={FLAGS.name}: give lower-case letters, digits and _, with a letter first."
             )
         collection = dataclasses.replace(collection, name=FLAGS.name)
     if remote:
@@ -78,9 +79,9 @@ def main(arguments: list[str]) -> None:
     screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
     if FLAGS.runner == "beam":
         folder = output / collection.name / options.version / WORK_DIR / "beam"
-        run = tasks.on_beam(folder, FLAGS.beam_flags)
+        run = tasks.beam_runner(folder, FLAGS.beam_flags)
     else:
-        run = tasks.in_processes(FLAGS.workers or os.cpu_count() or 1)
+        run = tasks.process_runner(FLAGS.workers or os.cpu_count() or 1)
     try:
         data_set = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:
@@ -100,10 +101,10 @@ def _output(kind: str) -> tuple[Path, str]:
         return scratch / name, FLAGS.output
     if FLAGS.scratch is not None:
         raise UserError("--scratch is for --output=gs://...: leave it out.")
-    output = _local("output", FLAGS.output)
+    output = _local_path("output", FLAGS.output)
     if kind == "image_folder":
         folder = output / (FLAGS.name or kind) / FLAGS.version
-        source = _local("source", FLAGS.source)
+        source = _local_path("source", FLAGS.source)
         for path, name in (
             (output, f"--output={output}"),
             (folder, f"{folder}, the new data set,"),
@@ -145,7 +146,7 @@ def _upload(data_set: PreparedSet, output: str, screen: Screen) -> epath.Path:
     return target
 
 
-def _kind(arguments: list[str]) -> str:
+def _collection_name(arguments: list[str]) -> str:
     if len(arguments) != 1:
         raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
     if arguments[0] not in COLLECTIONS:
@@ -167,7 +168,7 @@ def _flag_values(kind: type) -> dict[str, Any]:
     return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
 
 
-def _local(flag: str, path: str) -> Path:
+def _local_path(flag: str, path: str) -> Path:
     if not is_text(path):
         raise UserError(
             f"--{flag}={path!r}: the path is not UTF-8: rename it, or give a link to it."

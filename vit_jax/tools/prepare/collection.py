@@ -168,7 +168,7 @@ class Collection:
     notes: Sequence[str] = ()  # sentences about the collection, for the report
 
 
-def refuse_names(names: Sequence[str]) -> None:
+def check_class_names(names: Sequence[str]) -> None:
     """UserError if class names would not be read back unchanged from a list of lines.
 
     TFDS keeps them so, one per line, and strips the lines: names would shift or coincide.
@@ -236,7 +236,7 @@ class PrepareOptions:
     def __post_init__(self) -> None:
         """UserError for values out of range; splits and policy are checked where they are read."""
         if not re.fullmatch(VERSION, self.version):
-            raise UserError(f"--version={self.version}: three numbers, as in 1.0.0.")
+            raise UserError(f"--version={self.version}: give three numbers, as in 1.0.0.")
         if not LEAST_SHARD_MIB <= self.shard_mib <= MOST_SHARD_MIB:  # nor NaN
             raise UserError(
                 f"--shard_mib={self.shard_mib:g}: from {LEAST_SHARD_MIB:g} to {MOST_SHARD_MIB:,} "

@@ -30,7 +30,7 @@ _SORT = 30  # cost of sorting a hash, in comparisons of two
 # Hashes to permute, and to compare, at once: as many as fit into a core's cache.
 _AT_ONCE, _COMPARED_AT_ONCE = 1 << 15, 1 << 17
 
-Tell = Callable[[int, int], None]  # called with the work that is done, and all work
+Progress = Callable[[int, int], None]  # called with the work that is done, and all work
 
 
 class EvaluationSet(NamedTuple):
@@ -69,7 +69,7 @@ def find(
     *,
     without_near: bool = False,
     without_mirrored: bool = False,
-    tell: Tell = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> Duplicates:
     """Compares the rows `order` of a catalogue with each other and with evaluation sets.
 
@@ -87,7 +87,7 @@ def find(
     mirrors, has_mirror = np.zeros(len(distinct), np.uint64), np.zeros(len(distinct), bool)
     mirrors[place[with_mirror]] = table["mirrored"].fill_null(0).to_numpy()[with_mirror]
     has_mirror[place[with_mirror]] = True
-    pairs, turned = search(distinct, mirrors, has_mirror, bits, tell)
+    pairs, turned = search(distinct, mirrors, has_mirror, bits, progress)
     digests = _digests(table)
     copies = Duplicates(not_compared=len(pairs.crowded))
     for one, (values, ok) in zip(evaluations, known, strict=True):
@@ -210,11 +210,13 @@ def _unpacked(packed: np.ndarray, crowded: np.ndarray) -> Pairs:
     return Pairs(low.astype(np.int64), high.astype(np.int64), crowded)
 
 
-def near_pairs(hashes: np.ndarray, bits: int, tell: Tell = lambda done, total: None) -> Pairs:
+def near_pairs(
+    hashes: np.ndarray, bits: int, progress: Progress = lambda done, total: None
+) -> Pairs:
     """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes, distinct and rising."""
     rounds = list(_rounds(bits, len(hashes))) if bits else []
     packed, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    tell(0, len(rounds))
+    progress(0, len(rounds))
     for done, step in enumerate(rounds):
         # Permuted so that the round's bits are the highest: sorting the values is all it takes.
         moved = _moved(hashes, step.to)
@@ -225,7 +227,7 @@ def near_pairs(hashes: np.ndarray, bits: int, tell: Tell = lambda done, total: N
             packed.append(_packed(where(one), where(other)))
         packed = [np.unique(np.concatenate(packed))]
         crowds += [where(some) for some in crowded]
-        tell(done + 1, len(rounds))
+        progress(done + 1, len(rounds))
     return _unpacked(packed[0], np.unique(np.concatenate(crowds)))
 
 
@@ -303,7 +305,7 @@ def _work(bits: int, agreeing: int, hashes: int) -> float:
 
 
 def search(
-    looks: np.ndarray, mirrors: np.ndarray, known: np.ndarray, bits: int, tell: Tell
+    looks: np.ndarray, mirrors: np.ndarray, known: np.ndarray, bits: int, progress: Progress
 ) -> tuple[Pairs, Pairs]:
     """(near pairs of looks, those that are near only when one is mirrored): up to `bits` differ.
 
@@ -313,7 +315,7 @@ def search(
     """
     values, counts = np.unique(np.concatenate([looks, mirrors[known]]), return_counts=True)
     both = values[counts > 1]  # 0 bits apart; looks are distinct, so one of the two is mirrored
-    pairs = near_pairs(values, bits, tell)
+    pairs = near_pairs(values, bits, progress)
     first, second = values[pairs.first], values[pairs.second]
     crowded = np.flatnonzero(np.isin(looks, values[pairs.crowded]))
     one, other = _places(looks, first), _places(looks, second)

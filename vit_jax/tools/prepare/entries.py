@@ -52,7 +52,7 @@ def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
     named = []
     for item in source.split(","):
         if not item:
-            raise UserError(f"--source={source} has nothing before or after a comma.")
+            raise UserError(f"--source={source} has an empty item before or after a comma.")
         match = _SPLIT.fullmatch(item)
         split, pattern = match.groups() if match else (None, item)
         named += [(split or "", path) for path in _files(pattern, suffixes)]
@@ -89,7 +89,7 @@ def _files(pattern: str, suffixes: Sequence[str]) -> list[Path]:
         ]
         if missing := [p for p in paths if not p.is_file()]:
             raise UserError(
-                f"--source: no file {missing[0]} ({len(missing)} of {len(paths)} lack)."
+                f"--source: no file {missing[0]} ({len(missing)} of {len(paths)} are missing)."
             )
     if not paths:
         raise UserError(f"--source: {pattern} names no files ({', '.join(suffixes)}).")

@@ -21,7 +21,7 @@ ACTIONS = KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
 class Fault(NamedTuple):
     """A kind of fault."""
 
-    what: str  # in messages and reports
+    description: str  # in messages and reports
     action: str = SET_ASIDE  # the default
     choices: tuple[str, ...] = ()  # other possible actions
 
@@ -85,7 +85,8 @@ def policy(choices: Sequence[str], defaults: Policy) -> Policy:
         possible = (FAULTS[name].action, *FAULTS[name].choices)
         if action not in possible:
             raise UserError(
-                f"--policy={choice}: {name} ({FAULTS[name].what}) can be {' or '.join(possible)}."
+                f"--policy={choice}: {name} ({FAULTS[name].description}) can be "
+                f"{' or '.join(possible)}."
             )
         chosen[name] = action
     return chosen

@@ -133,7 +133,7 @@ def imagenet2012(request: CollectionRequest) -> Collection:
     """`train` and `validation`, or the one that exists. UserError if neither does."""
     source = _folder(request.source)
     names = classes()
-    train, validation = _first(source, TRAIN), _first(source, VALIDATION)
+    train, validation = _first_existing(source, TRAIN), _first_existing(source, VALIDATION)
     if train is None and validation is None:
         raise UserError(
             f"--source={source} holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor a folder of what "
@@ -174,7 +174,7 @@ def imagenet2012_real(request: CollectionRequest) -> Collection:
     images or real.json are missing, or real.json is damaged.
     """
     source = _folder(request.source)
-    validation, path = _first(source, VALIDATION), source / REAL
+    validation, path = _first_existing(source, VALIDATION), source / REAL
     if validation is None or not path.is_file():
         raise UserError(
             f"--source={source} must hold {VALIDATION[0]} and {REAL} (of "
@@ -197,7 +197,7 @@ def _folder(source: str) -> Path:
     return folder
 
 
-def _first(folder: Path, names: tuple[str, ...]) -> Path | None:
+def _first_existing(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).exists()), None)
 
 
@@ -279,12 +279,12 @@ def imagenet_v2(request: CollectionRequest) -> Collection:
 def _numbered_parts(source: Path) -> list[Part]:
     """Parts of the folders that are named by class number, and what else is there."""
     names = sorted(file.name for file in source.glob("*"))
-    numbered = sorted((n for n in names if _label(n) and (source / n).is_dir()), key=int)
+    numbered = sorted((n for n in names if _class_label(n) and (source / n).is_dir()), key=int)
     passed_over = PassedOver(source)
     passed_over.pass_over((name for name in names if name not in numbered), "no_label")
     files = {number: tuple(passed_over.files_of_class(number)) for number in numbered}
     parts = [
-        Part(number, "files", str(source), files=some, split=V2_SPLIT, labels=_label(number))
+        Part(number, "files", str(source), files=some, split=V2_SPLIT, labels=_class_label(number))
         for number, some in files.items()
         if some
     ]
@@ -294,10 +294,10 @@ def _numbered_parts(source: Path) -> list[Part]:
 def numbered_images(part: Part) -> Iterator[RowAndBytes]:
     """Images in the numbered folders of a tar, named `<number>/<file>`."""
     for row, data in tars.images(part, named=lambda path: "/".join(PurePosixPath(path).parts[-2:])):
-        yield row._replace(labels=_label(row.name.partition("/")[0])), data
+        yield row._replace(labels=_class_label(row.name.partition("/")[0])), data
 
 
-def _label(folder: str) -> Labels:
+def _class_label(folder: str) -> Labels:
     """The label of a folder's images; () if its name is not a class number."""
     is_one = folder.isascii() and folder.isdigit() and len(folder) <= 4
     return (int(folder),) if is_one and int(folder) < len(classes()) else ()

@@ -22,17 +22,23 @@ from vit_jax.data import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
 from vit_jax.run.environment import versions
-from vit_jax.tools.prepare import evaluation_sets, faults, prepared_set, split_assignment, tasks
+from vit_jax.tools.prepare import (
+    evaluation_sets,
+    faults,
+    prepared_set,
+    report_files,
+    split_assignment,
+    tasks,
+)
 from vit_jax.tools.prepare.collection import (
     Collection,
     Part,
     PrepareOptions,
+    check_class_names,
     read_catalogues,
-    refuse_names,
 )
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.report import report_files
 from vit_jax.tools.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 from vit_jax.tools.prepare.tasks import PartTask, ShardTask, WrittenShard
 
@@ -44,7 +50,7 @@ _LOCK, _OPTIONS = "lock", "options.json"
 # images of 16 bits in "catalogues".
 _CATALOGUES = "checked"
 _EVALUATIONS = "evaluations"  # hashes of evaluation sets
-RunTasks = Callable[..., Iterator[Any]]  # see tasks.in_processes
+RunTasks = Callable[..., Iterator[Any]]  # see tasks.process_runner
 
 
 def prepare(
@@ -54,7 +60,7 @@ def prepare(
 
     UserError if the collection cannot be read, the folder holds something else, the disk is full.
     """
-    refuse_names(collection.class_names)
+    check_class_names(collection.class_names)
     # Parsed before images are read for hours.
     policy = faults.policy(options.policy, collection.policy)
     splits = Splits.parse(options.splits or collection.splits)
@@ -115,8 +121,8 @@ class _Preparation:
         # Evaluation sets first: they are small, and their paths may be wrong.
         evaluations, digests = self._evaluations()
         table = self._read(of_parts, "checking")
-        tell = functools.partial(self.screen.bar, "looking for duplicates")
-        assignment = assign_splits(table, self.splits, self.options, evaluations, tell)
+        progress = functools.partial(self.screen.bar, "looking for duplicates")
+        assignment = assign_splits(table, self.splits, self.options, evaluations, progress)
         # Until here the options may still change, and nothing is read again.
         begun = dataclasses.asdict(self.options) | {_EVALUATIONS: digests}
         write_text(self.work / _OPTIONS, json.dumps(begun))

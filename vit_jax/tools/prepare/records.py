@@ -65,12 +65,12 @@ ROWS_AT_ONCE = 16  # of Parquet
 _PARQUET_ERRORS = (OSError, pa.ArrowException, MemoryError)
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 # Names of columns, in lower case; `id` only where there is none of the others.
-_OF_IMAGES = (
+_IMAGE_COLUMNS = (
     "image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path",
     "image_name", "image_file", "img", "img_path",
 )  # fmt: skip
-_OF_IDS = ("id", "image_id", "img_id", "uuid")
-_OF_LABELS = ("label", "labels", "class", "class_name", "category", "target")
+_ID_COLUMNS = ("id", "image_id", "img_id", "uuid")
+_LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target")
 _WHOLE = re.compile(r"-?[0-9]+")
 _DELIMITERS = ",;\t|"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -85,7 +85,7 @@ def collection(request: CollectionRequest) -> Collection:
     notes: list[str] = []
     if tables:
         several = False
-        names, parts, notes = _of_tables(request, files, tables)
+        names, parts, notes = _collect_tables(request, files, tables)
     else:
         if request.image_field is not None:
             raise UserError("--image_field is for CSV and TSV: other lists have `image`.")
@@ -216,7 +216,7 @@ def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
                     try:
                         entry = batch.slice(k, 1).to_pylist()[0]
                         if names:
-                            entry[field] = _named(entry[field], names)
+                            entry[field] = _label_names(entry[field], names)
                     except UnicodeDecodeError:
                         entry = None
                     yield _image(entry, part, ImageRow(f"{part.name}.{number}", part.path))
@@ -225,10 +225,10 @@ def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
         raise _damaged_parquet(part.path, error) from error
 
 
-def _named(labels: object, names: Sequence[str]) -> object:
+def _label_names(labels: object, names: Sequence[str]) -> object:
     """Labels, or a list of them, by the names that the file has for its numbers."""
     if isinstance(labels, list):
-        return [_named(label, names) for label in labels]
+        return [_label_names(label, names) for label in labels]
     return names[labels] if isinstance(labels, int) and 0 <= labels < len(names) else labels
 
 
@@ -243,7 +243,7 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
     bad_entry = row._replace(faults=("bad_entry",)), None
     image = entry.get("image") if isinstance(entry, Mapping) else None
     if isinstance(image, Mapping):
-        image = image.get("path") if image.get("bytes") is None else _bytes(image["bytes"])
+        image = image.get("path") if image.get("bytes") is None else _decoded_bytes(image["bytes"])
     if not isinstance(entry, Mapping) or not isinstance(image, str | bytes):
         return bad_entry
     name = entry.get("id")
@@ -254,7 +254,7 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
     row = row._replace(name=str(name))
     try:
         labels = reading.classes.labels(entry.get(reading.label_field), several=reading.several)
-        of_labels = weights(entry.get("weights"), labels)
+        label_weights = weights(entry.get("weights"), labels)
     except BadLabelError:
         return row._replace(faults=("bad_label",)), None
     data: bytes | None = image if isinstance(image, bytes) else None
@@ -262,10 +262,10 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
         row, data = _from_file(row, image, reading.images_root)
     else:
         row = row.located()
-    return (row if data is None else row._replace(labels=labels, weights=of_labels)), data
+    return (row if data is None else row._replace(labels=labels, weights=label_weights)), data
 
 
-def _bytes(value: object) -> bytes | None:
+def _decoded_bytes(value: object) -> bytes | None:
     """Bytes of Parquet as they are, of JSON from base64; None if they are neither."""
     if isinstance(value, bytes):
         return value
@@ -316,7 +316,7 @@ class Table(NamedTuple):
     note: str  # which columns are read, and which encoding was taken
 
 
-def _of_tables(
+def _collect_tables(
     request: CollectionRequest, files: Sequence[SourceFile], tables: Sequence[SourceFile]
 ) -> tuple[Sequence[str], list[Part], list[str]]:
     """Names of classes, parts, notes. UserError: other lists beside the tables, lists of labels."""
@@ -364,8 +364,8 @@ def read_table(file: SourceFile, image_field: str | None, label_field: str | Non
     line = 1
     try:
         columns = [name.strip() for name in next(reader, [])]
-        image = _column(file.path, columns, "image_field", image_field, _OF_IMAGES, _OF_IDS)
-        label = _column(file.path, columns, "label_field", label_field, _OF_LABELS)
+        image = _column(file.path, columns, "image_field", image_field, _IMAGE_COLUMNS, _ID_COLUMNS)
+        label = _column(file.path, columns, "label_field", label_field, _LABEL_COLUMNS)
         line = reader.line_num
         while (fields_of_row := next(reader, None)) is not None:
             line, start = reader.line_num, line + 1

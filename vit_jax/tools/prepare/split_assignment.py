@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions
-from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Tell, find
+from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
 
 REST = "rest"
@@ -135,7 +135,7 @@ def assign_splits(
     splits: Splits,
     options: PrepareOptions,
     evaluations: Sequence[EvaluationSet] = (),
-    tell: Tell = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
 ) -> SplitAssignment:
     """Assigns the images of a catalogue to splits, and leaves some out.
 
@@ -149,7 +149,7 @@ def assign_splits(
     split = table["split"].cast(pa.string())
     in_training = pc.fill_null(pc.starts_with(split, "train"), True).to_numpy()
     # Held-out images stay as they are, so they come before those that are trained on.
-    rows = _without(order, left_out)
+    rows = _remaining_rows(order, left_out)
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
     copies = find(
         table,
@@ -159,7 +159,7 @@ def assign_splits(
         in_training,
         without_near=options.near_duplicates == "drop",
         without_mirrored=options.mirrored_duplicates == "drop",
-        tell=tell,
+        progress=progress,
     )
     left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
     if options.mirrored_duplicates == "drop":
@@ -170,7 +170,7 @@ def assign_splits(
     if reason:
         left_out |= dict.fromkeys(copies.same, reason)
     merged = _merged(table, copies.same, left_out) if reason == "merged" else {}
-    kept = _without(order, left_out)
+    kept = _remaining_rows(order, left_out)
     remaining = set(split.take(pa.array(kept)).unique().to_pylist())
     for name in split.unique().to_pylist():
         if name not in remaining and name is not None:
@@ -196,7 +196,7 @@ def weighted(table: pa.Table, assignment: SplitAssignment) -> bool:
     return bool(assignment.weights) or any(given[rows].any() for rows in assignment.splits.values())
 
 
-def _without(rows: np.ndarray, left_out: Mapping[int, str]) -> np.ndarray:
+def _remaining_rows(rows: np.ndarray, left_out: Mapping[int, str]) -> np.ndarray:
     return rows[~np.isin(rows, np.fromiter(left_out, np.int64, len(left_out)))]
 
 
@@ -266,7 +266,7 @@ def _split(
             else "0 images are left"
         )
         counts = [
-            f"{number:,} {reason}" + (f": {FAULTS[reason].what}" if reason in FAULTS else "")
+            f"{number:,} {reason}" + (f": {FAULTS[reason].description}" if reason in FAULTS else "")
             for reason, number in reasons(left_out)
         ]
         raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))

@@ -324,7 +324,7 @@ def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitSta
     return data
 
 
-def in_processes(workers: int) -> Callable[..., Iterator[object]]:
+def process_runner(workers: int) -> Callable[..., Iterator[object]]:
     """A function that runs tasks in so many processes and yields results as they come."""
 
     def run(function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
@@ -333,7 +333,9 @@ def in_processes(workers: int) -> Callable[..., Iterator[object]]:
             return
         # Not forked: a copy of a process with threads may deadlock.
         context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(workers, context, initializer=_watch)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            workers, context, initializer=_end_with_parent
+        )
         try:
             yield from _run(pool, function, tasks, ahead=2 * workers)
         except BrokenProcessPool as error:
@@ -380,7 +382,7 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _watch() -> None:
+def _end_with_parent() -> None:
     """Ends this worker with its parent, even if that is killed and cannot tell it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -392,8 +394,8 @@ def _watch() -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def on_beam(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
-    """Like `in_processes`, on one machine or many. UserError if Beam is not installed.
+def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
+    """Like `process_runner`, on one machine or many. UserError if Beam is not installed.
 
     Tasks and results are files in `folder`, which no other run uses, so the pipeline carries their
     numbers only. All machines must see the source and the output under the same paths, on a shared

@@ -18,13 +18,12 @@ from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen, format_bytes, format_duration
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.draw import charts, html_page
-from vit_jax.tools.prepare import faults
+from vit_jax.tools.prepare import faults, summary
 from vit_jax.tools.prepare.collection import Collection
 from vit_jax.tools.prepare.faults import ACTIONS
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.report import summary
-from vit_jax.tools.prepare.report.summary import CopyPairs
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
+from vit_jax.tools.prepare.summary import CopyPairs
 
 JSON, PAGE = "report.json", "report.html"
 SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
@@ -252,7 +251,7 @@ def page(
     """
     images, classes, copies = report["images"], report["classes"], report["duplicates"]
     return html_page.render(
-        "tools/prepare/report/page.html",
+        "tools/prepare/report.html",
         title=f"{report['name']} {report['options']['version']}",
         subtitle=Markup("content <code>{}</code> · {}").format(report["content"], report["made"]),
         tiles=_tiles(report),
@@ -273,7 +272,7 @@ def page(
         ],
         images=images,
         left_out=[
-            [one["name"], summary.what(one["why"]), one["format"],
+            [one["name"], summary.reason_in_words(one["why"]), one["format"],
              f"{one['width']} × {one['height']}", one.get("of", "")]
             for one in left_out
         ],
@@ -304,7 +303,7 @@ def _counts(report: Mapping[str, Any]) -> dict[str, list[list[str]]]:
             for name, s in report["splits"].items()
         ],
         "reasons": [
-            [summary.what(reason), f"{number:,}", f"{number / listed:.3%}"]
+            [summary.reason_in_words(reason), f"{number:,}", f"{number / listed:.3%}"]
             for reason, number in report["left_out"].items()
         ],
         "faults": [

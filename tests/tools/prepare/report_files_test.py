@@ -16,10 +16,9 @@ from PIL import Image, ImageOps
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.duplicates_test import A, B, C, assigned, table
 from vit_jax.core.screen import Screen
-from vit_jax.tools.prepare import faults, image_folder, tasks
+from vit_jax.tools.prepare import faults, image_folder, report_files, summary, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
-from vit_jax.tools.prepare.report import report_files, summary
 
 STRANGE = "<b>&amp; 'x'.jpg"
 
@@ -51,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = PrepareOptions(splits="test=4,train=rest", duplicates="drop")
     collection = image_folder.collection(CollectionRequest(str(source)))
     output = tmp_path_factory.mktemp("output")
-    run = tasks.in_processes(1)
+    run = tasks.process_runner(1)
     return prepare(collection, output, options, run, Screen(io.StringIO())).folder
 
 
@@ -133,7 +132,7 @@ def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
 
 def test_every_reason_has_a_description() -> None:
     for reason in (*faults.FAULTS, *summary.REASONS, "in_evaluation:imagenet2012"):
-        assert summary.what(reason)
+        assert summary.reason_in_words(reason)
 
 
 def test_charts_with_no_bar_and_with_one() -> None:
@@ -157,7 +156,9 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
     images = images.set_column(place, field, pa.array(labels, field.type))
     result = assigned(images)
     pairs = summary.copy_pairs(images, result)
-    return summary.class_pairs(images, list("abcd"), pairs, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "CLASS_PAIRS", 2)
+        return summary.class_pairs(images, list("abcd"), pairs)
 
 
 def test_pairs_of_classes_are_sorted_by_their_copies() -> None:

@@ -71,12 +71,12 @@ def summary(
     }
 
 
-def what(reason: str) -> str:
+def reason_in_words(reason: str) -> str:
     """The reason that images are left out, in words."""
     kind, _, name = reason.partition(":")
     if kind == "in_evaluation":
         return f"also in the evaluation set {name}"
-    return REASONS.get(kind) or faults.FAULTS[kind].what
+    return REASONS.get(kind) or faults.FAULTS[kind].description
 
 
 def left_out(table: pa.Table, assignment: SplitAssignment) -> Iterator[dict[str, Any]]:
@@ -108,7 +108,7 @@ def _faults(table: pa.Table, policy: faults.Policy) -> dict[str, dict[str, Any]]
             taken = Counter(actions[with_it].tolist())
             became = {action: taken[action] for action in faults.ACTIONS if taken[action]}
             images = {"images": len(with_it), "policy": policy[name]}
-            counts[name] = {"what": fault.what, **images, "became": became}
+            counts[name] = {"what": fault.description, **images, "became": became}
     return counts
 
 
