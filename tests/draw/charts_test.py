@@ -52,10 +52,6 @@ def test_few_powers_of_many_are_shown():
     assert all(tick.startswith("1e") for tick in ticks)
 
 
-def test_percent():
-    assert charts.labels([0.0, 0.005, 0.01], percent=True) == ["0", "0.5%", "1.0%"]
-
-
 def test_axes_hold_their_values():
     assert charts.limits([0.2, 0.3], start=0.0, end=1.0) == (0.0, 1.0)
     low, high = charts.limits([-1.0, 3.0], start=0.0, end=1.0)

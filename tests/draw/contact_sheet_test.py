@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import ImageFont
 
-from vit_jax.draw import contact_sheet
+from vit_jax.draw import contact_sheet, tiles
 from vit_jax.draw.contact_sheet import Cell
 
 
@@ -41,9 +41,9 @@ def test_a_cross_shows_on_the_image():
 
 
 def test_long_texts_are_cut_and_their_endings_stay():
-    font = ImageFont.load_default(14)
-    cut = contact_sheet.cut("Vulpes macrotis, the kit fox", font, 100, ": 0.700")
+    font = ImageFont.truetype(tiles.FONT_FILE, 14)
+    cut = contact_sheet.one_line("Vulpes macrotis, the kit fox", font, 130, ": 0.700")
     assert cut.startswith("Vulpes")
     assert cut.endswith("…: 0.700")
-    assert font.getlength(cut) <= 100
-    assert contact_sheet.cut("fox", font, 100, ": 0.700") == "fox: 0.700"
+    assert font.getlength(cut) <= 130
+    assert contact_sheet.one_line("fox", font, 130, ": 0.700") == "fox: 0.700"

@@ -15,15 +15,9 @@ from PIL import Image
 from vit_jax.draw import style
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [
-        (0, "0"), (1, "1"), (0.05, "0.05"), (-3.5, "-3.5"), (1500, "1.5 k"), (20e6, "20 M"),
-        (999_999, "1 M"), (3e9, "3 G"), (1e-6, "10⁻⁶"), (3e18, "3×10¹⁸"), (2.5e-7, "2.5×10⁻⁷"),
-    ],
-)  # fmt: skip
-def test_short(number, shown):
-    assert style.short(number) == shown
+def test_labels():
+    assert style.labels([0.0, 0.005, 0.01], percent=True) == ["0", "0.5%", "1.0%"]
+    assert style.labels([1.0, 1e3, 1e6]) == ["1", "1,000", "1e6"]
 
 
 def test_matplotlibs_settings_stay_those_of_the_user():
@@ -63,7 +57,7 @@ def test_pyplot_is_not_imported():
     names = [
         ".".join(("vit_jax", *file.relative_to(root).with_suffix("").parts)) for file in drawing
     ]
-    assert "vit_jax.tools.look.visualize.of_features" in names
+    assert "vit_jax.tools.look.visualize.features" in names
     program = f"import {', '.join(names)}, sys; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

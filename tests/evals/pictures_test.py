@@ -12,7 +12,7 @@ from PIL import Image
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models
-from vit_jax.draw import of_attention
+from vit_jax.draw import attention_pictures
 from vit_jax.draw.html_page import Findings, Section
 from vit_jax.evals import Evals
 from vit_jax.evals.pictures import NUMBERS, Pictures, Shown
@@ -75,7 +75,7 @@ def test_an_image_without_a_label_shows_the_class_that_is_predicted(monkeypatch)
     shown = Shown(images, images.astype(np.uint8), [None, 1], ["without a label", "cat"])
     asked = []
     nothing = Findings(Section("", []), {})
-    monkeypatch.setattr(of_attention, "findings", lambda *a: asked.append(a[-1]) or nothing)
+    monkeypatch.setattr(attention_pictures, "findings", lambda *a: asked.append(a[-1]) or nothing)
     one = jax.devices()[:1]
     mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1, devices=one)
     Pictures(graph=graph, mesh=mesh, number=2, images=lambda number: shown).run(

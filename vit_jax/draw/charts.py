@@ -17,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import Formatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from vit_jax.draw import style
 
@@ -91,61 +91,7 @@ def scale(
     else:
         axis.set_major_locator(MaxNLocator(about, steps=[1, 2, 5, 10], integer=integer))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(Labels(percent=percent))
-
-
-class Labels(Formatter):
-    """Writes the ticks of an axis: "0.5" and "1.0", "20k", "5e-4", "25%"."""
-
-    def __init__(self, *, percent: bool = False):
-        self.percent = percent
-
-    def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """The labels, with as many decimals as the tick that needs most of those in view."""
-        assert self.axis is not None
-        low, high = sorted(self.axis.get_view_interval())
-        at_end = lambda v: math.isclose(v, low) or math.isclose(v, high)
-        shown = [v for v in values if low <= v <= high or at_end(v)]
-        by_value = dict(zip(shown, labels(shown, percent=self.percent), strict=True))
-        return [by_value.get(value, "") for value in values]
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of a number on its own."""
-        return labels([x], percent=self.percent)[0]
-
-
-def labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """Labels of the ticks of an axis."""
-    # 12 digits: 3 * 0.1 is 0.30000000000000004.
-    ticks = [float(f"{tick:.12g}") for tick in ticks]
-    sizes = [abs(tick) for tick in ticks if tick] or [1.0]
-    if percent:
-        return _decimals([100 * tick for tick in ticks], "%")
-    is_log = max(sizes) / min(sizes) >= 10  # too many ticks for a linear axis
-    if max(sizes) >= 1e9 or (min(sizes) if is_log else max(sizes)) < 1e-3:
-        return [_power(tick) for tick in ticks]
-    if is_log:
-        return [f"{tick:,g}" for tick in ticks]
-    if max(sizes) >= 1e6:
-        return _decimals([tick / 1e6 for tick in ticks], "M")
-    if max(sizes) >= 1e4:
-        return _decimals([tick / 1e3 for tick in ticks], "k")
-    return _decimals(ticks, "")
-
-
-def _decimals(numbers: Sequence[float], unit: str) -> list[str]:
-    """The numbers, all with as many decimals as the one that needs most."""
-    exact = [f"{number:.10f}".rstrip("0").partition(".")[2] for number in numbers]
-    decimals = max(map(len, exact), default=0)
-    return [f"{number:,.{decimals}f}{unit}" if number else "0" for number in numbers]
-
-
-def _power(number: float) -> str:
-    """5e-4, where Python writes 0.0005 or 5e-04."""
-    if not number:
-        return "0"
-    mantissa, _, exponent = f"{number:.9e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+    axis.set_major_formatter(style.Labels(percent=percent))
 
 
 def limits(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+from vit_jax.draw import tiles
+
+Font = ImageFont.FreeTypeFont
 
 # In pixels.
 SMALLEST_SIDE = 112  # images are enlarged by a whole factor to at least this
@@ -81,12 +83,12 @@ def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
     places = grid(cells, len(titles))
     sheet = Image.new("RGB", places.size, PAPER)
     pen = ImageDraw.Draw(sheet)
-    large, small = (ImageFont.load_default(size) for size in (20, 14))
+    large, small = (ImageFont.truetype(tiles.FONT_FILE, size) for size in (20, 14))
     room = places.size[0] - 2 * MARGIN
     for line, title in enumerate(titles):
         font, colour = (large, INK) if line == 0 else (small, PALE)
         y = MARGIN + line * TITLE_HEIGHT
-        pen.text((MARGIN, y), _one_line(title, font, room), colour, font)
+        pen.text((MARGIN, y), one_line(title, font, room), colour, font)
     for i, cell in enumerate(cells):
         _draw_cell(sheet, pen, cell, places, places.corner(i), small)
     return sheet
@@ -111,19 +113,12 @@ def _draw_cell(
         pen.line((x, bottom, right, y), RED, width=3)
     y += places.height + 5
     for name, value in cell.labels:
-        pen.text((x, y), _one_line(name, font, places.width, value), INK, font)
+        pen.text((x, y), one_line(name, font, places.width, value), INK, font)
         y += LINE_HEIGHT
-    pen.text((x, y), _one_line(cell.note, font, places.width), RED if cell.crossed else PALE, font)
+    pen.text((x, y), one_line(cell.note, font, places.width), RED if cell.crossed else PALE, font)
 
 
-def _one_line(text: str, font: Font, length: float, ending: str = "") -> str:
-    return cut(" ".join(text.split()), font, length, ending)
-
-
-def cut(text: str, font: Font, length: float, ending: str = "") -> str:
-    """`text` and `ending` in at most `length` pixels; the end of the text gives way to "…"."""
-    if font.getlength(text + ending) <= length:
-        return text + ending
-    while text and font.getlength(f"{text}…{ending}") > length:
-        text = text[:-1]
-    return f"{text.rstrip()}…{ending}"
+def one_line(text: str, font: Font, length_px: float, ending: str = "") -> str:
+    """Fits `text` and `ending` into a line; the end of the text gives way to "…"."""
+    room = length_px - font.getlength(ending)
+    return tiles.fit(text, room / 72, font.size) + ending  # a point is a pixel at 72 dpi

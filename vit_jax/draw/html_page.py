@@ -50,11 +50,11 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Pictures about one thing; `said` is what there is to say beside them, or instead."""
+    """Pictures about one thing; `text` stands beside them, or instead."""
 
     title: str
     pictures: Sequence[Picture]
-    said: str = ""
+    text: str = ""
 
 
 class Findings(NamedTuple):

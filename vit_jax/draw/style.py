@@ -1,4 +1,4 @@
-"""What all figures have in common: their style, their colours, and their PNG.
+"""The style, colours and PNG of all figures.
 
 Figures are drawn without pyplot and its global state, in matplotlib's own style whatever the user's
 matplotlibrc says, with the font that matplotlib ships. So the same arrays give the same bytes with
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 import matplotlib.style
@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -60,7 +60,6 @@ _DIGITS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (4, (1, 3)),
     (math.inf, (1,)),
 )
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _STYLE = {
     "figure.dpi": DPI,
@@ -124,7 +123,7 @@ def settle(drawn: Figure) -> None:
 
 
 def layer_ticks(axes: Axes, depth: int) -> None:
-    """A horizontal axis of layers, counted from 1."""
+    """Makes the horizontal axis one of layers, counted from 1."""
     axes.set_xlim(0.4, depth + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(min(depth, 12), integer=True))
     axes.grid(axis="x", visible=False)
@@ -132,28 +131,67 @@ def layer_ticks(axes: Axes, depth: int) -> None:
 
 
 def plain_log_ticks(axis: Axis, *, about: int = 12) -> None:
-    """Ticks of a logarithmic axis as numbers: 0.1, 5, 20 k; powers where they reach far."""
+    """Sets a few ticks of each power of ten, with labels, on a logarithmic axis."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low) if low > 0 else 1.0
     digits = next(d for reach, d in _DIGITS if decades < reach)
     axis.set_major_locator(LogLocator(10, subs=digits, numticks=about))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
+    axis.set_major_formatter(Labels())
 
 
-def short(number: float) -> str:
-    """0.05, 3, 1.5 k, 20 M, 10⁻⁶ and 3×10¹⁸: at most 4 digits."""
-    size = abs(number)
-    if not size:
+class Labels(Formatter):
+    """Writes the ticks of an axis: "0.5" and "1.0", "20k", "5e-4", "25%"."""
+
+    def __init__(self, *, percent: bool = False):
+        self.percent = percent
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        """The labels, with as many decimals as the tick that needs most of those in view."""
+        assert self.axis is not None
+        low, high = sorted(self.axis.get_view_interval())
+        at_end = lambda v: math.isclose(v, low) or math.isclose(v, high)
+        shown = [v for v in values if low <= v <= high or at_end(v)]
+        by_value = dict(zip(shown, labels(shown, percent=self.percent), strict=True))
+        return [by_value.get(value, "") for value in values]
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label of a number on its own."""
+        return labels([x], percent=self.percent)[0]
+
+
+def labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
+    """Labels of the ticks of an axis."""
+    # 12 digits: 3 * 0.1 is 0.30000000000000004.
+    ticks = [float(f"{tick:.12g}") for tick in ticks]
+    sizes = [abs(tick) for tick in ticks if tick] or [1.0]
+    if percent:
+        return _decimals([100 * tick for tick in ticks], "%")
+    is_log = max(sizes) / min(sizes) >= 10  # too many ticks for a linear axis
+    if max(sizes) >= 1e9 or (min(sizes) if is_log else max(sizes)) < 1e-3:
+        return [_power(tick) for tick in ticks]
+    if is_log:
+        return [f"{tick:,g}" if tick < 1e6 else _power(tick) for tick in ticks]
+    if max(sizes) >= 1e6:
+        return _decimals([tick / 1e6 for tick in ticks], "M")
+    if max(sizes) >= 1e4:
+        return _decimals([tick / 1e3 for tick in ticks], "k")
+    return _decimals(ticks, "")
+
+
+def _decimals(numbers: Sequence[float], unit: str) -> list[str]:
+    """The numbers, all with as many decimals as the one that needs most."""
+    exact = [f"{number:.10f}".rstrip("0").partition(".")[2] for number in numbers]
+    decimals = max(map(len, exact), default=0)
+    return [f"{number:,.{decimals}f}{unit}" if number else "0" for number in numbers]
+
+
+def _power(number: float) -> str:
+    """5e-4, where Python writes 0.0005 or 5e-04."""
+    if not number:
         return "0"
-    if 1e-3 <= size < 1e12:
-        power = next(p for p in (9, 6, 3, 0) if size >= 0.9995 * 10**p or p == 0)
-        digits = f"{number / 10**power:.4g}"
-        return digits if power == 0 else f"{digits} {'kMG'[power // 3 - 1]}"
-    power = math.floor(math.log10(size))
-    digits = f"{number / 10.0**power:.3g}"
-    raised = f"10{str(power).translate(_RAISED)}"
-    return raised if digits == "1" else f"{digits}×{raised}"
+    mantissa, _, exponent = f"{number:.9e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def colour(name: str, share: float) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.ft2font import FT2Font, LoadFlags
 
 from vit_jax.draw import style
 
+FONT_FILE = font_manager.findfont("DejaVu Sans")  # which matplotlib ships
 CUT = "…"
 ABSENT = "\N{WHITE SQUARE}"  # for what the font has no picture of
 _WIDER = 1.03  # letters are drawn on whole pixels
@@ -23,7 +25,7 @@ _BREAKS = " -_/.,"  # after these a line may end
 
 
 def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
-    """The text in at most so many lines of that width, cut with an ellipsis if it is longer.
+    """Wraps the text into at most `lines` lines, cut with an ellipsis if it is longer.
 
     Args:
       text: any; line breaks and control characters become spaces.
@@ -41,7 +43,7 @@ def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
 
 
 def width_in(text: str, size: float) -> float:
-    """How wide a line is, in inches."""
+    """Returns the width of a line in inches."""
     return _width(_drawable(text), size)
 
 
@@ -63,7 +65,7 @@ def _cut(text: str, width: float, size: float) -> str:
 
 
 def _fitting(text: str, width: float, size: float, end: str = "") -> int:
-    """How many characters fit, at least one."""
+    """Returns the number of characters that fit, at least one."""
     left = width - _width(end, size)
     for length, letter in enumerate(text):
         left -= _width(letter, size)
@@ -83,7 +85,7 @@ def _width(text: str, size: float) -> float:
 
 @functools.cache
 def _advance(letter: str) -> float:
-    """From one letter to the next, by the font's size."""
+    """Returns the distance from a letter to the next, in units of the font's size."""
     _font().set_size(100, 72)
     glyph = _font().load_char(ord(letter), flags=LoadFlags.NO_HINTING)
     return glyph.linearHoriAdvance / 65536 / 100
@@ -91,7 +93,7 @@ def _advance(letter: str) -> float:
 
 @functools.cache
 def _font() -> FT2Font:
-    return font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    return font_manager.get_font(FONT_FILE)
 
 
 MARGIN_IN = 0.12
@@ -100,6 +102,7 @@ BELOW_IN = 0.09  # below a tile's text
 LINE_IN = 1.25 * style.SMALL / 72  # height of a line of small text
 TITLE_IN, NOTE_IN = 0.3, 0.22
 BAR_IN = 0.62  # height of a colour bar with its label
+COLUMNS = 6  # tiles in a row of photos
 LEAST_IN = 2.6  # width of a sheet that has a title or a colour bar
 
 
@@ -210,7 +213,7 @@ class Sheet:
         return max((_wrapped(text, width, lines).count("\n") + 1 for text in texts), default=0)
 
     def _over(self, tiles: int) -> float:
-        """Width of so many tiles side by side."""
+        """Returns the width of `tiles` tiles side by side."""
         return tiles * self.tile + (tiles - 1) * GAP_IN
 
     def _write_title(self, title: str, note: str) -> None:
@@ -238,6 +241,39 @@ class Sheet:
             down = top + (0.95 + 1.25 * k) * size / 72
             place = x / self.width, 1 - down / self.height
             self.figure.text(*place, line, size=size, color=colour, ha=side, va="baseline")
+
+
+class PhotoSheet(Sheet):
+    """Photos [B, H, W, 3] with captions, each with `beside` more tiles on its right."""
+
+    def __init__(
+        self,
+        photos: np.ndarray,
+        captions: Sequence[str],
+        *,
+        beside: int,
+        lines: int = 2,
+        **how: Any,
+    ):
+        self._wide = 1 + beside
+        self.across = max(1, min(COLUMNS // self._wide, len(photos)))
+        super().__init__(
+            math.ceil(len(photos) / self.across),
+            self.across * self._wide,
+            height_by_width=photos.shape[1] / photos.shape[2],
+            captions=(captions, self._wide),
+            gaps=range(self._wide, self.across * self._wide, self._wide),
+            lines=lines,
+            **how,
+        )
+        for k, photo in enumerate(photos):
+            self.show(*self.place(k), style.displayed(photo))
+            self.caption(*self.place(k), captions[k], over=self._wide)
+
+    def place(self, k: int, beside: int = 0) -> tuple[int, int]:
+        """Returns the row and column of photo k, or of the tile `beside` places right of it."""
+        row, column = divmod(k, self.across)
+        return row, column * self._wide + beside
 
 
 def _wrapped(text: str, width_in: float, lines: int) -> str:

@@ -84,8 +84,8 @@ class Pictures:
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float | bytes]:
         """Numbers and PNG files by name."""
         # These import matplotlib, which no other evaluation needs.
-        from vit_jax.draw import of_attention, of_weights
-        from vit_jax.draw.of_attention import Question
+        from vit_jax.draw import attention_pictures, weight_pictures
+        from vit_jax.draw.attention_pictures import Question
 
         self._shown = self._shown or self._images(self._number)
         model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
@@ -93,8 +93,8 @@ class Pictures:
         results: dict[str, float | bytes] = {}
         question = Question(_classes(model, shown) if model.num_classes else None, shown.captions)
         parts = (
-            lambda: of_weights.findings(model),
-            lambda: of_attention.findings(model, shown.inputs, shown.pixels, question),
+            lambda: weight_pictures.findings(model),
+            lambda: attention_pictures.findings(model, shown.inputs, shown.pixels, question),
         )
         for done, part in enumerate(parts):
             if stop:

@@ -4,7 +4,6 @@ from etils import epath
 from PIL import Image
 
 from tests.messages import refused
-from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import examples, inputs
 from vit_jax.tools.look import preview
@@ -102,16 +101,11 @@ def test_a_bad_image_is_crossed(tmp_path, tiny_run, drawn):
 
 
 @pytest.mark.parametrize(
-    ("step", "max_images", "message"),
-    [
-        (0, 1, "--step=0: this run has the steps 1 to 6; nearest: 1"),
-        (-3, 1, "nearest: 1"),
-        (7, 1, "nearest: 6"),
-        (1, 0, "--max_images=0: give at least 1"),
-    ],
+    ("step", "max_images", "name"),
+    [(0, 1, "--step=0"), (-3, 1, "--step=-3"), (7, 1, "--step=7"), (1, 0, "--max_images=0")],
 )
-def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_images, message):
-    with pytest.raises(UserError, match=message):
+def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_images, name):
+    with refused(name):
         preview.preview(tiny_run(), "tiny", step=step, max_images=max_images)
 
 
@@ -121,7 +115,7 @@ def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
         preview.save(b"", epath.Path(tmp_path / "file" / "sheet.png"))
     done = run_python(*COMMAND, "--output", "sheet.jpg")
     assert done.returncode == 1
-    assert "give a name that ends in .png" in done.stderr
+    assert "--output=sheet.jpg" in done.stderr
     assert "Traceback" not in done.stderr
 
 

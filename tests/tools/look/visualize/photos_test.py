@@ -37,8 +37,8 @@ def test_spread_takes_some_of_all(tmp_path):
     for i in range(10):
         write(tmp_path / f"{i}.png", "red")
     found = photos.find([str(tmp_path)], PREPROCESS, None)
-    assert found.some(found.spread(4)).names == ["0", "2", "5", "7"]
-    assert found.spread(20) == list(range(10))
+    assert found.subset(found.evenly_spaced(4)).names == ["0", "2", "5", "7"]
+    assert found.evenly_spaced(20) == list(range(10))
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "damaged"])

@@ -1,4 +1,4 @@
-"""A report of runs as one HTML page, from what they left in their work directories.
+"""Report of runs as one HTML page, from their work directories.
 
 Imports neither JAX nor TensorFlow, so that the page is made within seconds.
 """

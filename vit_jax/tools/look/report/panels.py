@@ -190,7 +190,7 @@ def draw(panel: Panel, last_step: int) -> dict[str, Any]:
 
 
 def shows_means(panel: Panel) -> bool:
-    """Whether any of the panel's lines goes through means."""
+    """Returns whether any of the panel's lines goes through means."""
     return any(_has_means(series, panel.style) for series in panel.lines.values())
 
 

@@ -18,7 +18,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
-from vit_jax.tools.look.visualize import of_features, over_steps, page, photos
+from vit_jax.tools.look.visualize import development, features, page, photos
 from vit_jax.tools.look.visualize.page import Options, sections
 from vit_jax.tools.look.visualize.photos import Photos
 from vit_jax.weights import Loaded
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     """The command."""
     folder = _output([FLAGS.images, *arguments])
     options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, _from_1("layers"), _query())
-    steps = over_steps.steps_of(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
+    steps = development.parse_steps(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
     _check_weights()
     compilation_cache.use()
     screen = Screen()
@@ -38,10 +38,10 @@ def main(arguments: list[str]) -> None:
     if notice:
         screen.note(notice)
     if steps:
-        over_steps.check(loaded.model)
+        development.check(loaded.model)
     found = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
-    found = found.some(found.spread(FLAGS.max_features))
-    shown = found.some(found.spread(FLAGS.max_images))
+    found = found.subset(found.evenly_spaced(FLAGS.max_features))
+    shown = found.subset(found.evenly_spaced(FLAGS.max_images))
     others = _others(len(shown))
     findings = sections(loaded, found, options, screen.bar)
     inputs = np.stack(list(shown.inputs()))
@@ -50,9 +50,11 @@ def main(arguments: list[str]) -> None:
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         findings.append(
-            over_steps.findings(
+            development.findings(
                 steps,
-                lambda step: _load(str(over_steps.checkpoint(FLAGS.checkpoint, step))).model,
+                lambda step: (
+                    _load(str(development.checkpoint_folder(FLAGS.checkpoint, step))).model
+                ),
                 inputs,
                 shown.pixels(inputs),
                 shown.names,
@@ -83,7 +85,7 @@ def _output(images: list[str]) -> Path:
 
 
 def _check_weights() -> None:
-    """UserError for what is no weights, or takes no images of --image_size; no array is read."""
+    """Raises UserError for wrong weights, or an --image_size that they cannot take."""
     size = FLAGS.image_size
     for path in [*FLAGS.compare, *([FLAGS.checkpoint] if size else [])]:
         info = weights.checkpoint_info(path, image_size=(size, size) if size else None)
@@ -96,7 +98,7 @@ def _check_weights() -> None:
 
 
 def _others(images: int) -> dict[str, str]:
-    """What is compared: path -> what it is called, the shortest ends of paths that differ.
+    """Returns names for the compared weights, by path: the shortest ends of paths that differ.
 
     UserError for too few images.
     """
@@ -118,7 +120,9 @@ def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str
     other = _load(path)
     photos_of_other = dataclasses.replace(shown, preprocess=other.model.preprocess)
     name = f"{other.name} ({called})"
-    return of_features.compared(name, one, (other.model, np.stack(list(photos_of_other.inputs()))))
+    return features.compare_models(
+        name, one, (other.model, np.stack(list(photos_of_other.inputs())))
+    )
 
 
 def _load(path: str) -> Loaded:

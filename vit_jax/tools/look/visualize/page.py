@@ -13,13 +13,13 @@ import numpy as np
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_file, write_text
-from vit_jax.draw import html_page, of_attention, of_weights
+from vit_jax.draw import attention_pictures, html_page, weight_pictures
+from vit_jax.draw.attention_pictures import Question
 from vit_jax.draw.html_page import Findings, Section
-from vit_jax.draw.of_attention import Question
 from vit_jax.probes import principal
 from vit_jax.store import workdir
-from vit_jax.tools.look.visualize import of_errors, of_features
-from vit_jax.tools.look.visualize.photos import Photos, Progress, look
+from vit_jax.tools.look.visualize import features, mistakes
+from vit_jax.tools.look.visualize.photos import Photos, Progress, compute_outputs
 from vit_jax.weights import Loaded
 
 
@@ -36,41 +36,41 @@ class Options(NamedTuple):
 def sections(
     loaded: Loaded, photos: Photos, options: Options, progress: Progress
 ) -> list[Findings]:
-    """What the weights, attention, features and mistakes show.
+    """Returns the findings about weights, attention, features and mistakes.
 
     UserError for a class, a layer, a patch or a map's package that is not there, before any image
     is read; for a damaged image; and for features or logits that are not finite.
     """
     model, names = loaded.model, loaded.class_names
-    wanted = None if options.of_class is None else class_of(options.of_class, model, names)
-    of_attention.check(model, options.layers, options.query)
+    wanted = None if options.of_class is None else find_class(options.of_class, model, names)
+    attention_pictures.check(model, options.layers, options.query)
     principal.check_map(options.map)
-    seen = look(model, photos, progress)
-    places = photos.spread(options.max_images)
-    shown = photos.some(places)
+    outputs = compute_outputs(model, photos, progress)
+    places = photos.evenly_spaced(options.max_images)
+    shown = photos.subset(places)
     inputs = np.stack(list(shown.inputs()))
     classes = None
-    if seen.logits is not None:
-        predicted = seen.logits[places].argmax(axis=-1).tolist()
+    if outputs.logits is not None:
+        predicted = outputs.logits[places].argmax(axis=-1).tolist()
         classes = predicted if wanted is None else [wanted] * len(places)
-    asked = Question(classes, _captions(shown, classes, names), options.layers, options.query)
+    question = Question(classes, _captions(shown, classes, names), options.layers, options.query)
     pixels = shown.pixels(inputs)
     known = [title(label, names) for label in photos.labels if label is not None]
     return [
-        of_weights.findings(model),
-        of_attention.findings(model, inputs, pixels, asked),
-        of_features.findings(
-            model, inputs, pixels, shown.names, seen,
+        weight_pictures.findings(model),
+        attention_pictures.findings(model, inputs, pixels, question),
+        features.findings(
+            model, inputs, pixels, shown.names, outputs,
             names=photos.names,
             labels=known if len(known) == len(photos) else None,
             method=options.map,
         ),
-        of_errors.findings(model, photos, seen, lambda number: title(number, names)),
+        mistakes.findings(model, photos, outputs, lambda number: title(number, names)),
     ]  # fmt: skip
 
 
-def class_of(asked: str, model: Any, names: Sequence[str] | None) -> int:
-    """A class of the model, by its name or a part of "n01 cock, hen", or else by its number.
+def find_class(asked: str, model: Any, names: Sequence[str] | None) -> int:
+    """Finds a class of the model, by its name or a part of "n01 cock, hen", or else by its number.
 
     UserError if there is none, or several have that name.
     """
@@ -79,22 +79,22 @@ def class_of(asked: str, model: Any, names: Sequence[str] | None) -> int:
         raise UserError(f"--of_class={asked}: these weights have no head, so no classes.")
     every = names or ()
     places = [place for place, name in enumerate(every) if name == asked]
-    places = places or [place for place, name in enumerate(every) if asked in _called(name)]
+    places = places or [place for place, name in enumerate(every) if asked in _aliases(name)]
     if len(places) > 1:
         which = "; ".join(f"{place}, {every[place]}" for place in places)
-        raise UserError(f"--of_class={asked} is the name of several classes: {which}. Say which.")
+        raise UserError(f"--of_class={asked} names several classes: {which}. Give the number.")
     if places:
         return places[0]
     if asked.isdecimal() and int(asked) < number:
         return int(asked)
     valid = f"Give a number from 0 to {number - 1:,}."
     if names:
-        valid = nearest(asked, {called for name in names for called in _called(name)})
-    raise UserError(f"--of_class={asked} is no class of this model. {valid}")
+        valid = nearest(asked, {called for name in names for called in _aliases(name)})
+    raise UserError(f"--of_class={asked} is not a class of this model. {valid}")
 
 
-def _called(name: str) -> list[str]:
-    """What "n01514668 cock, rooster" is called besides."""
+def _aliases(name: str) -> list[str]:
+    """Returns the other names of "n01514668 cock, rooster"."""
     words = synsets.without_id(name)
     return [*([name.partition(" ")[0], words] if words != name else []), *words.split(", ")]
 
@@ -120,10 +120,10 @@ _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
 
 
 def check_folder(folder: Path) -> None:
-    """UserError if the page cannot be written there, or would replace one of something else."""
+    """Raises UserError if the page cannot be written there, or would replace another one."""
     try:
         workdir.try_writing(folder)
-        _pictures_there(folder)
+        _existing_pictures(folder)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -143,7 +143,7 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
     text = page(title, subtitle, [each.section for each in findings], numbers, now)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        before = _pictures_there(folder)
+        before = _existing_pictures(folder)
         for name, data in pictures.items():
             with atomic_file(folder / name) as temporary:
                 temporary.write_bytes(data)
@@ -154,7 +154,7 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
         raise _unwritable(folder, error) from error
 
 
-def _pictures_there(folder: Path) -> set[str]:
+def _existing_pictures(folder: Path) -> set[str]:
     """The files of the pictures of the page in the folder. UserError if it is of another kind."""
     file = folder / FILE
     if not file.exists():

@@ -39,19 +39,19 @@ class Photos:
     def __len__(self) -> int:
         return len(self.files)
 
-    def some(self, places: Iterable[int]) -> Photos:
-        """Those at these places."""
+    def subset(self, places: Iterable[int]) -> Photos:
+        """Returns the photos at these places."""
         places = list(places)
         of = lambda all_: tuple(all_[place] for place in places)
         return dataclasses.replace(self, files=of(self.files), labels=of(self.labels))
 
-    def spread(self, most: int) -> list[int]:
-        """Places of at most so many, at equal distances: of a folder of classes, some of all."""
+    def evenly_spaced(self, most: int) -> list[int]:
+        """Returns places of at most `most` photos at equal distances: some of every class."""
         step = max(1.0, len(self) / most)
         return [int(i * step) for i in range(min(most, len(self)))]
 
     def inputs(self) -> Iterator[np.ndarray]:
-        """One after the other, float32 [H, W, 3], normalised. UserError for a damaged image."""
+        """Yields the inputs, float32 [H, W, 3], normalised. UserError for a damaged image."""
         return (images.load(file, self.preprocess) for file in self.files)
 
     def pixels(self, inputs: np.ndarray) -> np.ndarray:
@@ -92,8 +92,8 @@ THUMBNAIL = 56  # pixels, the longer side
 Progress = Callable[[str, int, int], None]  # what, done, in all
 
 
-class Seen(NamedTuple):
-    """What a model makes of N images.
+class Outputs(NamedTuple):
+    """The outputs of a model for N images.
 
     Attributes:
       features: [N, D] float32, the head's input.
@@ -106,7 +106,7 @@ class Seen(NamedTuple):
     thumbnails: np.ndarray
 
 
-def look(model: Any, photos: Photos, progress: Progress) -> Seen:
+def compute_outputs(model: Any, photos: Photos, progress: Progress) -> Outputs:
     """Features and logits of all photos, in chunks.
 
     UserError for a damaged image, or for features or logits that are not finite.
@@ -138,4 +138,4 @@ def look(model: Any, photos: Photos, progress: Progress) -> Seen:
                 f"{len(bad) - 1:,} other images: the weights are damaged, or their training "
                 "diverged. Give other weights, such as an earlier checkpoint."
             )
-    return Seen(features, logits, np.stack(thumbnails))
+    return Outputs(features, logits, np.stack(thumbnails))

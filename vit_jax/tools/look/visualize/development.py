@@ -1,4 +1,4 @@
-"""How what a model has learnt develops over the checkpoints of a run."""
+"""Development of what a model has learnt over the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from vit_jax.core.errors import UserError
 from vit_jax.draw import style, tiles
+from vit_jax.draw.attention_pictures import draw_overlays
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.of_attention import draw_overlays
-from vit_jax.draw.of_weights import draw_positions, position_table
+from vit_jax.draw.weight_pictures import draw_positions, position_table
 from vit_jax.models import observe
 from vit_jax.probes import first_layer
 from vit_jax.store import workdir as workdirs
@@ -31,14 +31,14 @@ UNITS = {
 }
 
 
-def steps_of(workdir: str, asked: str) -> list[int]:
+def parse_steps(workdir: str, asked: str) -> list[int]:
     """The steps of a work directory that are asked for: "all", or "1000,2000".
 
-    UserError for what is no work directory, or has not these checkpoints.
+    UserError if it is not a work directory, or lacks one of these checkpoints.
     """
     there = sorted(workdirs.steps(_folder(workdir)))
     if not there:
-        raise UserError(f"--steps={asked}: {workdir} is no work directory with checkpoints.")
+        raise UserError(f"--steps={asked}: {workdir} is not a work directory with checkpoints.")
     if asked == ALL:
         return there
     words = asked.split(",")
@@ -52,7 +52,7 @@ def steps_of(workdir: str, asked: str) -> list[int]:
 
 
 def check(model: Any) -> None:
-    """UserError for a model in which nothing can be followed."""
+    """Raises UserError for a model in which nothing can be followed."""
     if not observe.has_attention(model):
         raise UserError(
             f"--steps follows positions and attention, and a {type(model).__name__} has neither. "
@@ -60,8 +60,8 @@ def check(model: Any) -> None:
         )
 
 
-def checkpoint(workdir: str, step: int) -> epath.Path:
-    """The folder of a step of `steps_of`."""
+def checkpoint_folder(workdir: str, step: int) -> epath.Path:
+    """The folder of a step of `parse_steps`."""
     return _folder(workdir) / str(step)
 
 
@@ -123,21 +123,18 @@ def findings(
 
 
 CURVE_COLUMNS = 2  # of curves
-MOST_CURVES = 7  # in one panel with a name each
 
 
 class Quantity(NamedTuple):
-    """A number, or several, of each checkpoint.
+    """A quantity of each checkpoint.
 
     Attributes:
-      values: [T], or [T, K] for K curves.
-      unit: "pixels", "%"; "" for a pure number.
-      names: of the K curves; without names they are layers, coloured from the first to the last.
+      values: [T], or [T, K] for K layers, coloured from the first to the last.
+      unit: "pixels", "%".
     """
 
     values: np.ndarray
-    unit: str = ""
-    names: Sequence[str] = ()
+    unit: str
 
 
 @style.styled
@@ -151,27 +148,18 @@ def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Fig
         axes = figure.add_subplot(rows, columns, k + 1)
         values = np.asarray(quantity.values).reshape(len(steps), -1)
         number = values.shape[1]
-        named = bool(quantity.names) and number <= MOST_CURVES
         for j, curve in enumerate(values.T):
-            colour, marker = style.series(j) if named else (_of_layer(j, number), "o")
-            label = tiles.fit(quantity.names[j], 1.2, style.SMALL) if named else None
-            axes.plot(steps, curve, color=colour, marker=marker, ms=3.5, lw=1.2, label=label)
-        unit = f" ({quantity.unit})" if quantity.unit else ""
-        axes.set_ylabel(tiles.fit(f"{name}{unit}", 2.2, style.FONT, lines=2))
+            # The lightest end of the map cannot be seen on white.
+            colour = style.colour(style.SIGNED, 0.88 * j / max(number - 1, 1))
+            axes.plot(steps, curve, color=colour, marker="o", ms=3.5, lw=1.2)
+        axes.set_ylabel(tiles.fit(f"{name} ({quantity.unit})", 2.2, style.FONT, lines=2))
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: style.short(x)))
-        if named:
-            axes.legend(loc="best")
-        elif number > 1:
+        axes.xaxis.set_major_formatter(style.Labels())
+        if number > 1:
             note = f"{number} layers, from the first (dark) to the last (light)"
             axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
     return figure
-
-
-def _of_layer(index: int, number: int) -> tuple[float, ...]:
-    """A colour of viridis; its lightest end cannot be seen on white."""
-    return style.colour(style.SIGNED, 0.88 * index / max(number - 1, 1))
 
 
 FRAME_SECS, LAST_SECS = 0.6, 2.0  # the last one before it starts again
@@ -182,11 +170,8 @@ WIDEST = 640  # pixels
 def webp(frames: Sequence[np.ndarray]) -> bytes:
     """Frames, uint8 [H, W, 3] of one size, as a WebP that repeats.
 
-    Frames wider than WIDEST are made smaller. UserError for frames of several sizes.
+    Frames wider than WIDEST are made smaller.
     """
-    if len({np.shape(frame) for frame in frames}) > 1:
-        shapes = ", ".join(sorted({str(np.shape(frame)[:2]) for frame in frames}))
-        raise UserError(f"The frames of a movie have one size; these have {shapes}.")
     images = [Image.fromarray(np.asarray(frame, np.uint8)) for frame in frames]
     width, height = images[0].size
     if width > WIDEST:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.draw.drawn import LONG, check, photos
-from vit_jax.tools.look.visualize import of_features
-from vit_jax.tools.look.visualize.of_features import (
+from vit_jax.tools.look.visualize import features
+from vit_jax.tools.look.visualize.features import (
     draw_cka,
     draw_features,
     draw_map,
@@ -53,7 +53,7 @@ def test_map(number, classes):
     boxes = np.array([image.get_extent() for image in axes.images])
     assert len(boxes) == number if number == 3 else len(boxes) > 20
     assert boxes[:, [0, 2]].min() >= 0
-    assert (boxes[:, [1, 3]].max(axis=0) <= of_features.MAP_IN).all()
+    assert (boxes[:, [1, 3]].max(axis=0) <= features.MAP_IN).all()
 
 
 def test_map_of_equal_images():

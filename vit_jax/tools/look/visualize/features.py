@@ -1,8 +1,7 @@
-"""What a model's features hold: colours of patches, neighbours, a map of images, CKA of layers."""
+"""Pictures of features: colours of patches, neighbours, a map of images, CKA of layers."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,10 +15,10 @@ from matplotlib.patches import Rectangle
 
 from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.tiles import Sheet
+from vit_jax.draw.tiles import PhotoSheet, Sheet
 from vit_jax.models.observe import chunks
 from vit_jax.probes import cka, neighbours, principal
-from vit_jax.tools.look.visualize.photos import Seen
+from vit_jax.tools.look.visualize.photos import Outputs
 
 TITLE = "Its features"
 NEAREST, QUERIES = 5, 6  # the most neighbours of an image, and images that have theirs shown
@@ -35,7 +34,7 @@ def findings(
     inputs: np.ndarray,
     pixels: np.ndarray,
     captions: Sequence[str],
-    seen: Seen,
+    outputs: Outputs,
     *,
     names: Sequence[str],
     labels: Sequence[str] | None,
@@ -45,19 +44,19 @@ def findings(
 
     Args:
       inputs, pixels, captions: of a few photos, whose patches are shown.
-      seen: what it makes of N images.
+      outputs: what it makes of N images.
       names: of these N.
       labels: their classes, for colours; None: not known.
       method: how they become a map: see probes/principal.py.
     """
     pictures, said = [_colours(model, inputs, pixels, captions)], []
-    number = len(seen.features)
+    number = len(outputs.features)
     if number > 1:
-        pictures.append(_neighbours(seen, names))
+        pictures.append(_neighbours(outputs, names))
     if number >= principal.LEAST_ON_MAP:
-        pictures.append(_map(seen, labels, method))
+        pictures.append(_map(outputs, labels, method))
     if len(inputs) >= cka.LEAST:
-        pictures.append(_layers(model, inputs))
+        pictures.append(_layer_similarity(model, inputs))
     else:
         said.append(f"CKA of layers takes {cka.LEAST} images or more.")
     return Findings(Section(TITLE, pictures, " ".join(said)), {})
@@ -82,25 +81,25 @@ def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
     return chunks.compute(lambda model, x: model.tokens(x).astype(np.float32), model, inputs)
 
 
-def _neighbours(seen: Seen, names: Sequence[str]) -> Picture:
-    number = len(seen.features)
+def _neighbours(outputs: Outputs, names: Sequence[str]) -> Picture:
+    number = len(outputs.features)
     queries = np.linspace(0, number - 1, min(QUERIES, number)).round().astype(int).tolist()
     found = neighbours.nearest(
-        seen.features, seen.features[queries], min(NEAREST, number - 1), leave_out=queries
+        outputs.features, outputs.features[queries], min(NEAREST, number - 1), leave_out=queries
     )
-    drawn = draw_neighbours(seen.thumbnails, queries, found.indices, found.similarities, names)
+    drawn = draw_neighbours(outputs.thumbnails, queries, found.indices, found.similarities, names)
     note = "Each image and those nearest to it by the cosine of what the head sees."
     return Picture("neighbours", "Nearest neighbours", note, style.png(drawn), wide=True)
 
 
-def _map(seen: Seen, labels: Sequence[str] | None, method: str) -> Picture:
-    points = principal.map_2d(seen.features, method)
-    drawn = draw_map(points, seen.thumbnails, labels=labels, axes_names=AXES[method])
+def _map(outputs: Outputs, labels: Sequence[str] | None, method: str) -> Picture:
+    points = principal.map_2d(outputs.features, method)
+    drawn = draw_map(points, outputs.thumbnails, labels=labels, axes_names=AXES[method])
     note = f"Every image by its features, in two dimensions by {method.upper()}."
     return Picture("map", "A map of images", note, style.png(drawn), wide=True)
 
 
-def layers(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
+def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
     """Tokens after each block of a ViT, or each unit of a ResNet: [B, ...] each."""
     depth = model.spec.depth if hasattr(model.spec, "depth") else sum(model.spec.units)
 
@@ -111,13 +110,15 @@ def layers(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
     return list(chunks.compute(compute, model, inputs))
 
 
-def compared(name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarray]) -> Picture:
+def compare_models(
+    name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarray]
+) -> Picture:
     """CKA between the layers of two models, each with the same images as it takes them.
 
     `name` is what the other model is called. UserError for fewer than 4 images.
     """
     alike = cka.MinibatchCKA()
-    rows, columns = layers(*one), layers(*other)
+    rows, columns = layer_tokens(*one), layer_tokens(*other)
     alike.add(rows, columns)
     titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
     note = f"unbiased, {len(one[1]):,} images"
@@ -130,9 +131,9 @@ def compared(name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarra
     )
 
 
-def _layers(model: Any, inputs: np.ndarray) -> Picture:
+def _layer_similarity(model: Any, inputs: np.ndarray) -> Picture:
     alike = cka.MinibatchCKA()
-    of = layers(model, inputs)
+    of = layer_tokens(model, inputs)
     alike.add(of)
     titles = [str(layer + 1) for layer in range(len(of))]
     drawn = draw_cka(alike.result(), titles, note=f"unbiased, {len(inputs):,} images")
@@ -140,34 +141,18 @@ def _layers(model: Any, inputs: np.ndarray) -> Picture:
     return Picture("cka", "Similarity of layers", note, style.png(drawn))
 
 
-PAIRS = 3  # a photo and its features, in a row
-
-
 @style.styled
-def draw_features(
-    photos: np.ndarray,
-    colours: np.ndarray,
-    names: Sequence[str],
-    *,
-    note: str = "the first three principal components, the same in all images, as red, green, blue",
-) -> Figure:
+def draw_features(photos: np.ndarray, colours: np.ndarray, names: Sequence[str]) -> Figure:
     """Each photo [B, H, W, 3] and the colours of its patches [B, R, C, 3], from 0 to 1."""
-    across = min(PAIRS, len(photos))
-    sheet = Sheet(
-        math.ceil(len(photos) / across),
-        2 * across,
-        height_by_width=photos.shape[1] / photos.shape[2],
+    sheet = PhotoSheet(
+        photos,
+        names,
+        beside=1,
         title="Features of patches as colours",
-        note=note,
-        lines=2,
-        captions=(names, 2),
-        gaps=range(2, 2 * across, 2),
+        note="the first three principal components, the same in all images, as red, green, blue",
     )
-    for k, photo in enumerate(photos):
-        row, left = k // across, k % across * 2
-        sheet.show(row, left, style.displayed(photo))
-        sheet.show(row, left + 1, style.displayed(colours[k]))
-        sheet.caption(row, left, names[k], over=2)
+    for k, patches in enumerate(colours):
+        sheet.show(*sheet.place(k, 1), style.displayed(patches))
     return sheet.figure
 
 
@@ -376,7 +361,7 @@ def draw_cka(
 
 
 def _shown(number: int) -> list[int]:
-    """Which of so many names are written."""
+    """Returns the places of the names that are written."""
     return list(range(0, number, -(-number // MOST_TICKS)))
 
 

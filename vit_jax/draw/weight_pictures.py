@@ -1,4 +1,4 @@
-"""What the weights alone show: filters of the first layer, position embeddings."""
+"""Pictures of the weights alone: filters of the first layer, position embeddings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _filters(params: dict[str, Any]) -> list[str]:
 
 
 def position_table(model: Any) -> np.ndarray | None:
-    """What is added to the patches for their places, [rows, columns, D]; None if nothing is.
+    """Returns the embeddings that are added to the patches, [rows, columns, D], or None.
 
     Where each block has embeddings of its own, those of the first block.
     """
@@ -175,7 +175,7 @@ def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
 
 
 def _spread(number: int) -> list[int]:
-    """Indices of at most MOST_GRIDS of so many, the first and the last among them."""
+    """Returns at most MOST_GRIDS indices below `number`, with the first and the last."""
     return sorted({int(k) for k in np.linspace(0, number - 1, min(number, MOST_GRIDS)).round()})
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.draw.drawn import LONG, check, heat, photos
-from vit_jax.draw import of_attention
-from vit_jax.draw.of_attention import (
+from vit_jax.draw import attention_pictures
+from vit_jax.draw.attention_pictures import (
     draw_attention,
     draw_distance,
     draw_norms,
@@ -63,12 +63,14 @@ def test_heat_is_where_it_belongs():
     photo = np.full((40, 60, 3), 128, np.uint8)
     one = np.zeros((4, 6))
     one[1, 4] = 1
-    light = of_attention.blend(photo, one).astype(int).sum(axis=-1)
+    light = attention_pictures.blend(photo, one).astype(int).sum(axis=-1)
     assert np.unravel_index(light.argmax(), light.shape)[0] in range(10, 20)
     assert np.unravel_index(light.argmax(), light.shape)[1] in range(40, 50)
-    relative = of_attention.relative
-    assert relative(np.array([[0.0, np.nan], [2.0, -1.0]])).tolist() == [[0, 0], [1, 0]]
-    assert not relative(np.zeros((2, 2))).any()
+    assert attention_pictures.scale_to_max(np.array([[0.0, np.nan], [2.0, -1.0]])).tolist() == [
+        [0, 0],
+        [1, 0],
+    ]
+    assert not attention_pictures.scale_to_max(np.zeros((2, 2))).any()
 
 
 @pytest.mark.parametrize("number", [1, 4])
@@ -76,7 +78,7 @@ def test_norms_frame_what_stands_out(number):
     lengths = 10 + heat(number)
     lengths[0, 2, 3] = 500
     figure = check(
-        lambda: draw_norms(photos(number), lengths, lengths > 30, [LONG] * number),
+        lambda: draw_norms(photos(number), lengths, lengths > 30, [LONG] * number, title="Norms"),
         "norm of the token (no unit)",
         "patches stand out",
     )
@@ -87,7 +89,7 @@ def test_norms_frame_what_stands_out(number):
 @pytest.mark.parametrize("length", [1, 0])
 def test_norms_of_equal_length(length):
     lengths, none = np.full((1, 3, 4), length), np.zeros((1, 3, 4), bool)
-    check(lambda: draw_norms(photos(1), lengths, none, ["a"]))
+    check(lambda: draw_norms(photos(1), lengths, none, ["a"], title="Norms"))
 
 
 @pytest.mark.parametrize("depth", [1, 12])

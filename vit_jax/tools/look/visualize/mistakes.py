@@ -1,8 +1,7 @@
-"""What a model gets most wrong, and what it saw there."""
+"""A model's worst mistakes, and what it saw there."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ import scipy.special
 from matplotlib.figure import Figure
 
 from vit_jax.draw import style
+from vit_jax.draw.attention_pictures import blend, scale_to_max
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.of_attention import blend, relative
-from vit_jax.draw.tiles import Sheet
+from vit_jax.draw.tiles import PhotoSheet
 from vit_jax.models import observe
-from vit_jax.tools.look.visualize.photos import Photos, Seen
+from vit_jax.tools.look.visualize.photos import Outputs, Photos
 
 TITLE = "What it gets wrong"
 MOST = 8  # images
@@ -40,7 +39,7 @@ class Mistakes(NamedTuple):
     wrong: int
 
 
-def find(
+def find_mistakes(
     photos: Photos, logits: np.ndarray, most: int, *, probabilities: str = "softmax"
 ) -> Mistakes:
     """The `most` wrong images with the least probability of their own class.
@@ -67,14 +66,14 @@ def find(
     )  # fmt: skip
 
 
-def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
+def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findings:
     """The picture of mistakes; `titles`: a class's number -> what people call it."""
-    if seen.logits is None:
+    if outputs.logits is None:
         return Findings(
             Section(TITLE, [], "These weights have no head, so they name no classes."), {}
         )
     kind = getattr(model.spec, "probabilities", "softmax")
-    found = find(photos, seen.logits, MOST, probabilities=kind)
+    found = find_mistakes(photos, outputs.logits, MOST, probabilities=kind)
     if not found.labelled:
         said = (
             "Nothing says which class the images belong to: put them into folders named after the "
@@ -85,7 +84,7 @@ def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
     numbers = {"accuracy": 1 - found.wrong / found.labelled}
     if not found.wrong:
         return Findings(Section(TITLE, [], said), numbers)
-    inputs = np.stack(list(photos.some(found.places).inputs()))
+    inputs = np.stack(list(photos.subset(found.places).inputs()))
     if observe.has_attention(model):
         heat, what = observe.rollout(model, inputs).patches, "rollout"
     else:
@@ -99,53 +98,32 @@ def findings(model: Any, photos: Photos, seen: Seen, titles: Any) -> Findings:
     return Findings(Section(TITLE, [picture], said), numbers)
 
 
-ACROSS = 3  # images in a row
-
-
 @style.styled
 def draw_mistakes(
     photos: np.ndarray,
-    heat: np.ndarray | None,
+    heat: np.ndarray,
     true: Sequence[str],
     predicted: Sequence[str],
     probabilities: np.ndarray,
     *,
-    what: str = "rollout",
+    what: str,
 ) -> Figure:
     """Each photo, beside it what the model saw; its true class and the predicted one.
 
     Args:
       photos: [B, H, W, 3], uint8 or from 0 to 1, the worst first.
-      heat: [B, R, C], at least 0, scaled by the largest of the image; None for models that have
-        none.
+      heat: [B, R, C], at least 0, scaled by the largest of the image.
       true, predicted: names of classes.
       probabilities: [B, 2], of the true and of the predicted class.
       what: the heat is.
     """
-    wide = 1 if heat is None else 2
-    across = min(ACROSS * 2 // wide, len(photos))
     captions = [
         f"is {one} ({p[0]:.0%})\nseen as {other} ({p[1]:.0%})"
         for one, other, p in zip(true, predicted, probabilities, strict=True)
     ]
-    note = "with the probability of each class"
-    sheet = Sheet(
-        math.ceil(len(photos) / across),
-        across * wide,
-        height_by_width=photos.shape[1] / photos.shape[2],
-        title="Most wrong",
-        note=note if heat is None else f"{note}; {what} beside each image",
-        lines=4,
-        captions=(captions, wide),
-        gaps=range(wide, across * wide, wide),
-        bar=heat is not None,
-    )
+    note = f"with the probability of each class; {what} beside each image"
+    sheet = PhotoSheet(photos, captions, beside=1, lines=4, title="Most wrong", note=note, bar=True)
     for k, photo in enumerate(photos):
-        row, left = k // across, k % across * wide
-        sheet.show(row, left, style.displayed(photo))
-        if heat is not None:
-            sheet.show(row, left + 1, blend(photo, relative(heat[k])))
-        sheet.caption(row, left, captions[k], over=wide)
-    if heat is not None:
-        sheet.colour_bar(style.HEAT, 0, 1, f"{what}, share of the largest in the image")
+        sheet.show(*sheet.place(k, 1), blend(photo, scale_to_max(heat[k])))
+    sheet.colour_bar(style.HEAT, 0, 1, f"{what}, share of the largest in the image")
     return sheet.figure

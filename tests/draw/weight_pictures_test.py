@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.draw.drawn import check, texts
-from vit_jax.draw.of_weights import draw_filters, draw_positions
+from vit_jax.draw.weight_pictures import draw_filters, draw_positions
 
 
 @pytest.mark.parametrize(("number", "side"), [(28, 16), (5, 2), (1, 7)])

@@ -1,4 +1,4 @@
-"""Where a model looks: attention distance, rollout, relevance, single heads, norms of tokens."""
+"""Pictures of attention: its distance, rollout, relevance, single heads, norms of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 from vit_jax.core.errors import UserError
 from vit_jax.draw import style
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.tiles import Sheet
+from vit_jax.draw.tiles import COLUMNS, PhotoSheet, Sheet
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms
 from vit_jax.models.observe.attention import View, view_of
@@ -29,7 +29,7 @@ CLASS = "class"  # the query of the class token
 
 
 class Question(NamedTuple):
-    """What is asked beside what is always shown.
+    """Options of what is shown.
 
     Attributes:
       classes: for each photo, whose relevance is shown; None for a model without a head.
@@ -45,23 +45,23 @@ class Question(NamedTuple):
     query: tuple[int, int] | None = None
 
 
-def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question) -> Findings:
+def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Question) -> Findings:
     """The pictures and numbers of what a model looks at in a few photos.
 
     UserError as `check`, or for a damaged photo.
     """
     maps: dict[str, np.ndarray] = {}
-    if asked.classes is not None:
-        maps["relevance"] = observe.relevance(model, inputs, asked.classes).map.patches
+    if question.classes is not None:
+        maps["relevance"] = observe.relevance(model, inputs, question.classes).map.patches
     if not observe.has_attention(model):
         said = (
             f"This {type(model).__name__} has no blocks of attention: no distances, no rollout, no "
             "heads. "
             "Relevance is Grad-CAM's (arXiv 1610.02391), of the last feature map."
         )
-        return Findings(Section(TITLE, [_overlays(pixels, maps, asked)], said), {})
+        return Findings(Section(TITLE, [_overlays(pixels, maps, question)], said), {})
     view = view_of(model)
-    query = _query(view, asked.query)
+    query = _query(view, question.query)
     rollout, distances, norms, heads = observe.look(
         model,
         inputs,
@@ -69,10 +69,10 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
     ).results
     maps = {"rollout": rollout.patches, **maps}
     pictures = [
-        _overlays(pixels, maps, asked),
+        _overlays(pixels, maps, question),
         _distances(distances, view),
-        *_norms(pixels, norms, asked.captions),
-        *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, asked.layers)),
+        *_norms(pixels, norms, question.captions),
+        *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, question.layers)),
     ]
     mean = distances.mean(axis=(0, 2))
     large = rules.outliers(norms.blocks.patches[:, -1])
@@ -81,7 +81,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, asked: Question
 
 
 def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | None) -> None:
-    """UserError for a Question's layer or query that the model does not have."""
+    """Raises UserError for a Question's layer or query that the model does not have."""
     if observe.has_attention(model):
         view = view_of(model)
         _layers(view.depth, layers)
@@ -96,7 +96,7 @@ def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | Non
 
 
 def _query(view: View, asked: tuple[int, int] | None) -> Any:
-    """UserError for a patch that is not there."""
+    """Raises UserError for a patch that is not there."""
     rows, columns = view.tokens.grid
     if asked is None:
         return CLASS if view.tokens.class_token else (rows // 2, columns // 2)
@@ -109,7 +109,7 @@ def _query(view: View, asked: tuple[int, int] | None) -> Any:
 
 
 def _layers(depth: int, asked: Sequence[int] | None) -> list[int]:
-    """UserError for a layer that is not there."""
+    """Raises UserError for a layer that is not there."""
     layers = sorted(set((0, depth // 2, depth - 1) if asked is None else asked))
     missing = [layer for layer in layers if layer not in range(depth)]
     if missing:
@@ -119,7 +119,7 @@ def _layers(depth: int, asked: Sequence[int] | None) -> list[int]:
     return layers
 
 
-def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], asked: Question) -> Picture:
+def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], question: Question) -> Picture:
     return Picture(
         "attention",
         "Rollout and relevance" if "rollout" in maps else "Relevance",
@@ -127,7 +127,7 @@ def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], asked: Question) 
         "relevance (arXiv 2103.15679, Grad-CAM for ResNets) is what speaks for the class."
         if "rollout" in maps
         else "What speaks for the class, by Grad-CAM.",
-        style.png(draw_overlays(pixels, maps, asked.captions)),
+        style.png(draw_overlays(pixels, maps, question.captions)),
         wide=True,
     )
 
@@ -194,7 +194,6 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
 
 STRENGTH = 0.68  # of the heat over the photo
 PALE = 0.75  # of the photo's brightness below it
-COLUMNS = 6  # tiles in a row
 
 
 def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
@@ -224,28 +223,15 @@ def draw_overlays(
         number in the image.
       names: B captions, of two lines at most.
     """
-    wide = 1 + len(maps)
-    across = max(1, min(COLUMNS // wide, len(photos)))
-    sheet = Sheet(
-        math.ceil(len(photos) / across),
-        across * wide,
-        height_by_width=photos.shape[1] / photos.shape[2],
-        title="What the model looks at",
-        lines=2,
-        captions=(names, wide),
-        headings=True,
-        gaps=[k * wide for k in range(1, across)],
-        bar=True,
+    sheet = PhotoSheet(
+        photos, names, beside=len(maps), title="What the model looks at", headings=True, bar=True
     )
-    for k in range(across):
+    for k in range(sheet.across):
         for j, heading in enumerate(("photo", *maps)):
-            sheet.heading(k * wide + j, heading)
-    for k, photo in enumerate(photos):
-        row, left = k // across, k % across * wide
-        sheet.show(row, left, style.displayed(photo))
-        for j, heat in enumerate(maps.values(), start=1):
-            sheet.show(row, left + j, blend(photo, relative(heat[k])))
-        sheet.caption(row, left, names[k], over=wide)
+            sheet.heading(sheet.place(k, j)[1], heading)
+    for j, heat in enumerate(maps.values(), start=1):
+        for k, photo in enumerate(photos):
+            sheet.show(*sheet.place(k, j), blend(photo, scale_to_max(heat[k])))
     sheet.colour_bar(style.HEAT, 0, 1, "share of the largest in the image")
     return sheet.figure
 
@@ -286,14 +272,14 @@ def draw_attention(
     sheet.caption(0, 0, "photo, query" if query else "photo")
     for k, heat in enumerate(weights):
         place = k // per_row, 1 + k % per_row
-        axes = sheet.show(*place, blend(photo, relative(heat)))
+        axes = sheet.show(*place, blend(photo, scale_to_max(heat)))
         mark(axes, query, photo.shape, grid)
         sheet.caption(*place, f"head {k + 1}\n{np.max(heat):.1%}")
     sheet.colour_bar(style.HEAT, 0, 1, "attention, share of the largest in the head")
     return sheet.figure
 
 
-def relative(heat: np.ndarray) -> np.ndarray:
+def scale_to_max(heat: np.ndarray) -> np.ndarray:
     """Heat divided by its largest number; zeros if there is none above 0."""
     x = np.nan_to_num(np.asarray(heat, np.float64))
     return np.maximum(x, 0) / max(float(x.max()), np.finfo(np.float64).tiny)
@@ -312,12 +298,7 @@ def mark(
 
 
 @style.styled
-def draw_distance(
-    distances: np.ndarray,
-    *,
-    images: int | None = None,
-    uniform: float | None = None,
-) -> Figure:
+def draw_distance(distances: np.ndarray, *, images: int, uniform: float) -> Figure:
     """Distances [L, H] in pixels of the input: a dot for each head, a line through layers' means.
 
     Args:
@@ -343,20 +324,15 @@ def draw_distance(
         label="a head",
         zorder=3,
     )
-    if uniform is not None:
-        label = "if attention were uniform"
-        axes.axhline(uniform, label=label, color=style.VERMILION, lw=1.2, dashes=(6, 3))
-    axes.set_ylim(0, 1.06 * max(float(np.nanmax(distances)), uniform or 0, 1))
+    label = "if attention were uniform"
+    axes.axhline(uniform, label=label, color=style.VERMILION, lw=1.2, dashes=(6, 3))
+    axes.set_ylim(0, 1.06 * max(float(np.nanmax(distances)), uniform, 1))
     style.layer_ticks(axes, depth)
     axes.set_ylabel("mean attention distance (pixels)")
-    of_images = "" if images is None else f", {images:,} image{'s' if images > 1 else ''}"
-    note = f"{depth} layers of {heads} heads{of_images}"
+    note = f"{depth} layers of {heads} heads, {images:,} image{'s' if images > 1 else ''}"
     axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
     figure.legend(loc="outside lower center", ncols=3)
     return figure
-
-
-PAIRS = 3  # a photo and its norms, in a row
 
 
 @style.styled
@@ -366,7 +342,7 @@ def draw_norms(
     outliers: np.ndarray,
     names: Sequence[str],
     *,
-    title: str = "Norms of patch tokens",
+    title: str,
 ) -> Figure:
     """Each photo and the norms of its patches; those that stand out are framed.
 
@@ -377,34 +353,27 @@ def draw_norms(
       names: B captions, of two lines at most.
       title: above all; the layer belongs there.
     """
-    across = min(PAIRS, len(photos))
     shown = [
         f"{name}\n{n} of {each.size} stand out" if n else name
         for name, each, n in zip(names, outliers, outliers.sum(axis=(1, 2)), strict=True)
     ]
-    sheet = Sheet(
-        math.ceil(len(photos) / across),
-        2 * across,
-        height_by_width=photos.shape[1] / photos.shape[2],
+    sheet = PhotoSheet(
+        photos,
+        shown,
+        beside=1,
         title=title,
         note=f"{outliers.mean():.1%} of {outliers.size:,} patches stand out, framed in blue",
-        lines=2,
-        captions=(shown, 2),
-        gaps=range(2, 2 * across, 2),
         bar=True,
     )
     # Outliers are many times as long as the others, which would all have one colour.
     low, high = (float(f(of_patches)) for f in (np.min, np.max))
     high = high or 1.0  # of weights that are all 0
     low, high = max(low, 1e-3 * high), max(high, 1.01 * low)
-    for k, photo in enumerate(photos):
-        row, left = k // across, k % across * 2
-        sheet.show(row, left, style.displayed(photo))
-        axes = sheet.show(row, left + 1, of_patches[k], cmap=style.HEAT, norm=LogNorm(low, high))
+    for k, norms in enumerate(of_patches):
+        axes = sheet.show(*sheet.place(k, 1), norms, cmap=style.HEAT, norm=LogNorm(low, high))
         for i, j in np.argwhere(outliers[k]):
             corner = (j - 0.5, i - 0.5)
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, color=style.SKY, lw=1.4))
-        sheet.caption(row, left, shown[k], over=2)
     sheet.colour_bar(style.HEAT, low, high, "norm of the token (no unit), logarithmic", log=True)
     return sheet.figure
 
@@ -413,10 +382,10 @@ def draw_norms(
 def draw_norms_by_layer(
     of_patches: np.ndarray,
     *,
-    others: Mapping[str, np.ndarray] | None = None,
-    threshold: float | None = None,
+    others: Mapping[str, np.ndarray],
+    threshold: float,
 ) -> Figure:
-    """The spread of patches' norms over layers, and the norms of tokens that are no patches.
+    """The spread of patches' norms over layers, and the norms of all other tokens.
 
     Args:
       of_patches: [L, M], of all patches of all images.
@@ -434,12 +403,11 @@ def draw_norms_by_layer(
     axes.plot(layers, middle, color=style.BLUE, label="patches, median")
     largest = of_patches.max(axis=1)
     axes.plot(layers, largest, ".", color=style.BLUE, ms=5, label="largest patch")
-    for k, (name, values) in enumerate((others or {}).items()):
+    for k, (name, values) in enumerate(others.items()):
         colour, marker = style.series(k + 1)
         axes.plot(layers, values, color=colour, marker=marker, ms=4, lw=1.2, label=name)
-    if threshold is not None:
-        label = "stands out in the last layer"
-        axes.axhline(threshold, color=style.MUTED, lw=1.2, dashes=(6, 3), label=label)
+    label = "stands out in the last layer"
+    axes.axhline(threshold, color=style.MUTED, lw=1.2, dashes=(6, 3), label=label)
     axes.set_yscale("log")
     style.plain_log_ticks(axes.yaxis)
     style.layer_ticks(axes, depth)

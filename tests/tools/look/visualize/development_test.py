@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.draw.drawn import LONG, check
-from tests.messages import refused
-from vit_jax.tools.look.visualize.over_steps import Quantity, draw_curves, webp
+from vit_jax.tools.look.visualize.development import Quantity, draw_curves, webp
 
 LEVELS = 12  # of 255, on average, of what compression may change
 rng = np.random.default_rng(0)
@@ -20,13 +19,13 @@ def test_development(number):
     made = {
         "accuracy of the test": Quantity([1, 2, 3], "%"),
         "mean attention distance": Quantity(rng.random((3, 12)), "pixels"),
-        "loss": Quantity(rng.random((3, 2)), "", ("test", LONG)),
+        LONG: Quantity(rng.random((3, 2)), "nats"),
     }
     check(
         lambda: draw_curves(steps, dict(list(made.items())[:number])),
         "accuracy of the test (%)",
         "step",
-        "1 M",
+        "1.00M",
         *(["mean attention distance (pixels)", "12 layers"] if number > 1 else []),
     )
 
@@ -61,8 +60,3 @@ def test_frames_come_back(number):
 def test_wide_frames_are_made_smaller():
     with Image.open(io.BytesIO(webp(frames(2, 100, 1000)))) as image:
         assert image.size == (640, 64)
-
-
-def test_frames_of_several_sizes_are_refused():
-    with refused():
-        webp([frames(1)[0], np.zeros((9, 9, 3), np.uint8)])
