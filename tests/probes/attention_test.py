@@ -33,16 +33,6 @@ def test_rollout_multiplies_layers_with_their_residual(library):
 
 
 @LIBRARIES
-def test_centre_of_mass(library):
-    one = np.zeros((2, 3, 4))
-    one[0, 0, 3] = 2
-    one[1, 2, 0] = one[1, 0, 0] = 1
-    found = attention.centre_of_mass(library.asarray(one))
-    np.testing.assert_allclose(found, [(3.5 / 4, 0.5 / 3), (0.5 / 4, 0.5)], rtol=ROUNDING)
-    np.testing.assert_array_equal(attention.centre_of_mass(library.zeros((3, 4))), (0.5, 0.5))
-
-
-@LIBRARIES
 def test_mean_distance_in_pixels(library):
     grid, pixels = (3, 4), (8.0, 16.0)
     weights = drawn_weights(2, 12, 12) * 0.7  # the rest goes to a class token

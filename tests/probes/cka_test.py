@@ -28,17 +28,6 @@ def by_hand(batches_x, batches_y):
     return mean(*xy) / np.sqrt(mean(*xx) * mean(*yy))
 
 
-@pytest.mark.parametrize("widths", [(3, 40), (200, 70)], ids=["tall", "wide"])
-def test_linear_is_section_3(widths):
-    """HSIC(K, L) = tr(K H L H) / (N - 1)^2, normalised."""
-    x, y = drawn(50, widths[0]), drawn(50, widths[1], seed=1)
-    y[:, :3] += x[:, :3]
-    h = np.eye(50) - 1 / 50
-    hsic = lambda a, b: np.trace(a @ a.T @ h @ b @ b.T @ h)
-    expected = hsic(x, y) / np.sqrt(hsic(x, x) * hsic(y, y))
-    assert cka.linear(x, y) == pytest.approx(expected, abs=ROUNDING)
-
-
 def test_minibatches_are_equations_2_to_4():
     layers = [drawn(60, 5), drawn(60, 4, 2, seed=1), drawn(60, 30, seed=2)]
     layers[2][:, :5] += layers[0]
@@ -61,24 +50,22 @@ def test_two_models_are_a_part_of_one():
 
 
 def test_published_numbers():
-    """Those that Demo.ipynb of the paper's authors prints.
+    """The number that Demo.ipynb of the paper's authors prints.
 
     github.com/google-research/google-research, representation_similarity/Demo.ipynb.
     """
     legacy = np.random.RandomState(1337)
     x = legacy.randn(100, 10)
     y = legacy.randn(100, 10) + x
-    assert cka.linear(x, y) == pytest.approx(0.55761, abs=5e-6)
     alignment = cka.MinibatchCKA()
     alignment.add([x], [y])
     assert alignment.result().item() == pytest.approx(0.51346, abs=5e-6)
 
 
 def test_neither_rotation_nor_scale_nor_offset_changes_it():
-    x, y = drawn(40, 8), drawn(40, 5, seed=1)
+    x = drawn(40, 8)
     rotation = np.linalg.qr(drawn(8, 8, seed=2))[0]
     moved = 7 * x @ rotation + 1e4
-    assert cka.linear(moved, y) == pytest.approx(cka.linear(x, y), rel=1e-6)
     found = cka.MinibatchCKA()
     found.add([x, moved])
     assert found.result()[0, 1] == pytest.approx(1, abs=1e-6)
@@ -94,9 +81,6 @@ def test_size_of_batches_does_not_bias_it():
             alignment.add([x[start : start + size]], [y[start : start + size]])
         values.append(alignment.result().item())
     assert values[0] == pytest.approx(values[1], abs=0.02)
-    parts = (each.reshape(300, 10, 50) for each in (x, y))
-    biased = np.mean([cka.linear(a, b) for a, b in zip(*parts, strict=True)])
-    assert biased > values[1] + 0.2
 
 
 def test_what_cannot_be_compared():
@@ -107,4 +91,3 @@ def test_what_cannot_be_compared():
     alignment = cka.MinibatchCKA()
     alignment.add([drawn(8, 2), np.full((8, 2), 0.1)])
     np.testing.assert_array_equal(np.isnan(alignment.result()), [[False, True], [True, True]])
-    assert np.isnan(cka.linear(drawn(8, 2), np.zeros((8, 2))))

@@ -1,1 +1,1 @@
-"""What features are worth and what weights show: arrays in, numbers out. No model, no images."""
+"""Measures of features and weights: arrays in, numbers out. No model, no images."""

@@ -1,4 +1,4 @@
-"""What weights of attention say, as numbers from arrays.
+"""Numbers from weights of attention.
 
 Rollout (arXiv 2005.00928, section 3; 2010.11929, appendix D.7). Relevance of tokens for a class,
 from gradients: of ViTs the rules of Chefer, Gur and Wolf (arXiv 2103.15679, section 3.1, equations
@@ -47,22 +47,6 @@ def rollout(layers: Sequence[Array] | Array) -> Array:
     for each in rest:
         first = _namespace(first).matmul(each, first)
     return first
-
-
-def centre_of_mass(patches: Array) -> Array:
-    """Maps [..., rows, columns], not negative -> [..., 2]: (x, y) as fractions of the image.
-
-    (0, 0) is the upper left corner, (1, 1) the lower right one. A map of zeros has its centre in
-    the middle.
-    """
-    xp = _namespace(patches)
-    rows, columns = patches.shape[-2:]
-    total = patches.sum(axis=(-2, -1))
-    y = (patches.sum(axis=-1) * ((xp.arange(rows) + 0.5) / rows)).sum(axis=-1)
-    x = (patches.sum(axis=-2) * ((xp.arange(columns) + 0.5) / columns)).sum(axis=-1)
-    empty = total == 0
-    divisor = xp.where(empty, 1, total)
-    return xp.stack([xp.where(empty, 0.5, x / divisor), xp.where(empty, 0.5, y / divisor)], axis=-1)
 
 
 def positive(weights: Array, gradients: Array) -> Array:

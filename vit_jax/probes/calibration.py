@@ -1,4 +1,4 @@
-"""How far a classifier's probabilities can be believed.
+"""Calibration of a classifier's probabilities.
 
 Expected calibration error and temperature scaling as in arXiv 1706.04599.
 """
@@ -17,7 +17,7 @@ _ROWS = 4096  # of a computation in float64
 
 
 class Calibration(NamedTuple):
-    """Of probabilities on one set.
+    """The calibration of probabilities on one set.
 
     Attributes:
       ece: mean distance of confidence and accuracy over bins, by their number of examples.
@@ -32,7 +32,7 @@ class Calibration(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """By bin of confidence, [BINS] each: the sums over its examples, and their number."""
+    """Sums over the examples of each bin of confidence, [BINS] each, and their number."""
 
     confidence: np.ndarray
     correct: np.ndarray
@@ -45,7 +45,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
-    """Of the largest probability [N], and whether its class is right [N].
+    """Bins the largest probabilities [N] and whether their classes are right [N].
 
     Bins are open below and closed above, as in the authors' code.
     """
@@ -57,7 +57,7 @@ def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
 def calibration(
     logits: np.ndarray, labels: np.ndarray, temperature: float | np.ndarray = 1.0
 ) -> Calibration:
-    """Of logits [N, C] over `temperature`, or one for each [N], and labels [N]."""
+    """Measures logits [N, C] over `temperature`, one or [N], against labels [N]."""
     temperatures = np.broadcast_to(temperature, len(labels))
     each = [
         _each(logits[rows], labels[rows], temperatures[rows, None]) for rows in _parts(len(labels))
@@ -87,7 +87,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray, prior: float = PRIO
     """
 
     def slope(inverse: float) -> float:
-        """Of the sum by 1 / T, in which it is convex."""
+        """Returns the derivative of the sum by 1 / T, in which it is convex."""
         sums = [prior * (1 - 1 / inverse)]
         for rows in _parts(len(labels)):
             z = logits[rows].astype(np.float64)
@@ -117,7 +117,7 @@ def cross_fitted(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def too_few(logits: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether one half of the set is empty or has no error, so that PRIOR alone bounds it."""
+    """Returns whether a half of the set has no error, so that PRIOR alone bounds it."""
     wrong = logits.argmax(axis=1) != labels
     return not (wrong[::2].any() and wrong[1::2].any())
 

@@ -1,9 +1,8 @@
 """Centred kernel alignment: how alike two representations of the same examples are.
 
 Linear CKA (arXiv 1905.00414, section 3) of layers, checkpoints or models; 1 for representations
-that differ by a rotation and a factor, whatever their widths. `linear` takes all examples at once.
-`MinibatchCKA` passes over them in batches, with the unbiased estimator of HSIC (arXiv 2010.15327,
-equations 2-4), so that its value does not depend on the size of the batches.
+that differ by a rotation and a factor, whatever their widths. By the unbiased estimator of HSIC
+(arXiv 2010.15327, equations 2-4), so that the value does not depend on the size of the batches.
 """
 
 from __future__ import annotations
@@ -15,21 +14,6 @@ import numpy as np
 from vit_jax.core.errors import UserError
 
 LEAST = 4  # examples in a batch: the unbiased estimator divides by n (n - 3)
-
-
-def linear(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear CKA of [N, ...] and [N, ...], what follows N flattened; 0 to 1 (section 3).
-
-    From the biased estimator: with fewer examples than dimensions it is too large. NaN if one of
-    them does not vary.
-    """
-    x, y = (_flat(each) for each in (x, y))
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
-    if len(x) < max(x.shape[1], y.shape[1]):
-        x, y = x @ x.T, y @ y.T
-        return _cosine(np.sum(x * y), np.sum(x * x), np.sum(y * y))
-    squares = [float(np.sum((a.T @ b) ** 2)) for a, b in ((x, y), (x, x), (y, y))]
-    return _cosine(*squares)
 
 
 class MinibatchCKA:
@@ -98,7 +82,3 @@ def _centred_gram(x: np.ndarray) -> np.ndarray:
 def _flat(x: np.ndarray) -> np.ndarray:
     x = np.asarray(x, np.float64)
     return x.reshape(len(x), -1)
-
-
-def _cosine(product: float, one: float, other: float) -> float:
-    return float(product / np.sqrt(one * other)) if one > 0 and other > 0 else float("nan")

@@ -80,7 +80,7 @@ def draw(
     seed: int,
     class_names: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Positions of so many examples of each class, [C, shots]; those of fewer shots come first.
+    """Draws the positions of `shots` examples of each class, [C, shots]; fewer are a prefix.
 
     UserError for classes that have fewer examples; it calls them by `class_names`, or numbers.
     """

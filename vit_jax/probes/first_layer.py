@@ -1,4 +1,4 @@
-"""What the first layer looks for, and what position embeddings know of the image's grid.
+"""Filters of the first layer, and the image's grid in position embeddings.
 
 The principal components of its filters, as in figure 7 (left) of arXiv 2010.11929, which shows the
 first 28 of ViT-L/32; the similarity of positions, as in its figures 7 and 10.
@@ -97,7 +97,7 @@ def similarity(table: np.ndarray) -> np.ndarray:
 
 
 def grid_share(table: np.ndarray) -> float:
-    """How far embeddings [R, C, D] are a vector of the row plus one of the column, 0 to 1.
+    """Returns how far embeddings [R, C, D] are the sum of a row's and a column's vector, 0 to 1.
 
     The share of the variance over positions that the best such sum explains, which in this
     balanced table is that of the means of rows and of columns (two-way analysis of variance

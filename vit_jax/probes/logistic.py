@@ -64,7 +64,7 @@ class Standardiser(NamedTuple):
 
 
 def standardiser(features: np.ndarray) -> Standardiser:
-    """That of the features' own mean and standard deviation."""
+    """Returns the standardiser of the features' own mean and standard deviation."""
     mean = features.mean(axis=0, dtype=np.float64)
     deviation = features.std(axis=0, dtype=np.float64)
     return Standardiser(mean, np.where(deviation > 1e-6 * np.abs(mean) + 1e-12, deviation, np.inf))

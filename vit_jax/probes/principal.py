@@ -121,9 +121,9 @@ def map_2d(features: np.ndarray, method: str = "pca", *, seed: int = 0) -> np.nd
 
 
 def check_map(method: str) -> None:
-    """UserError for an unknown method, or one whose package is not installed."""
+    """Raises UserError for an unknown method, or one whose package is not installed."""
     if method not in METHODS:
-        raise UserError(f"There is no map {method!r}. {nearest(method, METHODS)}")
+        raise UserError(f"{method!r} is not a map. {nearest(method, METHODS)}")
     module, package = _NEEDS.get(method, ("numpy", ""))
     if importlib.util.find_spec(module) is None:
         raise UserError(f"The map {method} needs {package}: {_INSTALL}; or take the map pca.")

@@ -116,7 +116,7 @@ def fit(x: np.ndarray, loss: np.ndarray, form: str = "M4", *, chance: float = 1.
 
 
 def check(x: np.ndarray, loss: np.ndarray, form: str) -> None:
-    """UserError as `fit` raises it."""
+    """Raises UserError as `fit` raises it."""
     if form not in PARAMETERS:
         raise UserError(f"{form!r} is not a form of a scaling law. {nearest(form, PARAMETERS)}")
     if x.shape != loss.shape or x.ndim != 1:
@@ -252,7 +252,7 @@ class _Curves(NamedTuple):
         return self.alpha * np.log(self.chance - loss) if self.form == "M4" else np.zeros(1)
 
     def _slope(self, loss: np.ndarray) -> np.ndarray:
-        """Of log(loss) by the logarithm of the right side."""
+        """Returns the derivative of log(loss) by the logarithm of the right side."""
         return 1 / (loss / (loss - self.irreducible) + self.alpha * loss / (self.chance - loss))
 
     def _losses(self, log_right: np.ndarray) -> np.ndarray:
@@ -361,7 +361,7 @@ def _fit_m4(log_x: np.ndarray, loss: np.ndarray, chance: float) -> ScalingLaw:
     base, saturation = -log_x[None], np.log(first - loss)[None]
 
     def solve(irreducible: np.ndarray) -> tuple[np.ndarray, np.ndarray, _Regression]:
-        """Of irreducible [A]: minus its gradient in step 2, chance, and step 1."""
+        """Returns, of irreducible [A], minus its gradient in step 2, chance, and step 1."""
         excess = np.log(loss - irreducible[:, None])
         found = _regress(excess, base, saturation)
         line = excess - found.constant - found.first * base  # alpha log(chance - loss), and noise
@@ -427,7 +427,7 @@ def _search(
 def _regress(
     target: np.ndarray, first: np.ndarray, second: np.ndarray | None = None
 ) -> _Regression:
-    """Of target [A, n] by a constant, first [B, n] and second [B, n], whose slopes are not < 0."""
+    """Fits target [A, n] by a constant, first [B, n] and second [B, n], with slopes >= 0."""
     t, u = target - target.mean(1, keepdims=True), first - first.mean(1, keepdims=True)
     tt, uu, tu = (t * t).sum(1)[:, None], (u * u).sum(1), t @ u.T
     slope = np.maximum(tu / uu, 0)

@@ -14,7 +14,7 @@ import pytest
 
 from vit_jax import weights
 from vit_jax.models import images, observe
-from vit_jax.probes.attention import centre_of_mass, outliers
+from vit_jax.probes.attention import outliers
 
 WEIGHTS = Path(__file__).parents[4] / "shared/data/vit_ti16_augreg"
 FEWEST = 12
@@ -24,6 +24,13 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"needs {WEIGHTS}"),
 ]
+
+
+def centre_of_mass(maps):
+    """Maps [N, R, C] -> (x, y) as fractions of the image, [N, 2]."""
+    grid = (np.indices(maps.shape[1:]) + 0.5) / np.reshape(maps.shape[1:], (2, 1, 1))
+    y, x = np.einsum("nrc,krc->kn", maps, grid) / maps.sum(axis=(1, 2))
+    return np.stack([x, y], axis=-1)
 
 
 @pytest.fixture(scope="module")
