@@ -31,4 +31,4 @@ def draw(file: Path) -> bytes:
     """The PNG file of one of PICTURES."""
     with (FOLDER / "results.csv").open(newline="") as lines:
         points = [_point(row) for row in csv.DictReader(lines)]
-    return PICTURES[file](results.result("", points, METRIC, LAW, ()))
+    return PICTURES[file](results.analyse("", points, METRIC, LAW, ()))

@@ -45,7 +45,7 @@ def resume(folder):
 
 
 def sweep(folder):
-    progress.look(Point(1, {}, {}), folder)
+    progress.read_row(Point(1, {}, {}), folder)
     progress.is_finished(runs.read(folder, "a"))
 
 

@@ -1,4 +1,4 @@
-"""Looks for a learning rate: vit-jax find_lr --config FILE --output lr.png
+"""Searches for a learning rate: vit-jax find_lr --config FILE --output lr.png
 
 Trains for some steps while the rate rises by equal factors (arXiv 1506.01186, section 3.3), until
 the loss diverges, and suggests the rate at which it falls the fastest. Keeps only the picture.
@@ -103,7 +103,7 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 
 def has_diverged(losses: Sequence[float]) -> bool:
-    """Whether the last loss is not finite, or the average far above the best one before."""
+    """Returns whether the last loss is not finite, or the average far above the best one before."""
     if not math.isfinite(losses[-1]):
         return True
     means = averages(losses)
@@ -162,7 +162,7 @@ def rate_test(
 
 
 def _of_steps(config: RunConfig, steps: int) -> RunConfig:
-    """The config of a run of so many steps, without what is due at certain ones."""
+    """Returns the config of a run of `steps` steps, without what is due at certain ones."""
     replace = dataclasses.replace
     return replace(
         config,
@@ -197,7 +197,7 @@ def draw(found: RateTest, name: str) -> Figure:
 
 
 def say(found: RateTest, config: RunConfig) -> list[str]:
-    """What was found, for people."""
+    """Returns the lines that the command prints."""
     said = [f"the config's  {config.optim.lr:g}"]
     if found.steepest is None:
         said.append("steepest      nowhere: the loss does not fall; try more --steps")

@@ -5,7 +5,10 @@ import pytest
 
 from tests.draw.drawn import check
 from vit_jax.draw import style
-from vit_jax.tools.lab.study.page import Law, Series, draw_scaling
+from vit_jax.probes import scaling_law
+from vit_jax.probes.scaling_law import Interval
+from vit_jax.tools.lab.study.page import Series, draw_scaling
+from vit_jax.tools.lab.study.results import Curve, FittedCurve
 
 FAMILIES = {"ViT": 3, "hybrid": 2, "ResNet": 4}
 
@@ -23,9 +26,14 @@ def series(families):
 
 def law(name, *, interval=True):
     x = np.geomspace(1e-3, 10, 30)
-    y = 0.4 + 0.1 * np.log10(x * 1e3)
+    loss = 0.6 - 0.1 * np.log10(x * 1e3)
     width = 0.02 if interval else np.nan
-    return Law(name, x, y, y - width, y + width, x > 1)
+    return FittedCurve(
+        Curve(name, "exaflops", np.array([1e-3, 1.0]), loss[[0, -1]]),
+        scaling_law.ScalingLaw("M1", 0, 1),
+        x,
+        Interval(loss, loss - width, loss + width),
+    )
 
 
 @pytest.mark.parametrize("families", [FAMILIES, {"ViT": 9}, {"ResNet": 1}], ids=len)
@@ -34,17 +42,16 @@ def test_scaling(families):
         lambda: draw_scaling(
             series(families),
             [law("all models")],
+            metric="test/accuracy",
             x_label="training compute (exaFLOPs)",
-            y_label="test/accuracy",
-            title="test/accuracy against compute",
-            percent=True,
+            against="compute",
         ),
         "training compute (exaFLOPs)",
         "test/accuracy",
         "-0/16 (",
         "law of all models",
         "dashed: extrapolated; bands: 90 % intervals",
-        " %",
+        "%",
         "0.1",
     )
     (axes,) = figure.axes
@@ -55,17 +62,17 @@ def test_scaling(families):
 
 
 def test_families_have_colours_and_their_models_markers():
-    figure = draw_scaling(series(FAMILIES), x_label="x", y_label="y", title="t")
+    figure = draw_scaling(series(FAMILIES), metric="m", x_label="x", against="x")
     points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
     assert [line.get_color() for line in points] == [
         style.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
     ]
     assert [line.get_marker() for line in points[:7]] == list(style.MARKERS)
-    alone = draw_scaling(series({"ViT": 3}), x_label="x", y_label="y", title="t")
+    alone = draw_scaling(series({"ViT": 3}), metric="m", x_label="x", against="x")
     points = [line for line in alone.axes[0].lines if line.get_marker() != "None"]
     assert len({line.get_color() for line in points}) == 3
     for families in (FAMILIES, {"ViT": 20}):
-        figure = draw_scaling(series(families), x_label="x", y_label="y", title="t")
+        figure = draw_scaling(series(families), metric="m", x_label="x", against="x")
         points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
         looks = [(line.get_color(), line.get_marker()) for line in points]
         assert len(set(looks)) == sum(families.values())
@@ -73,7 +80,7 @@ def test_families_have_colours_and_their_models_markers():
 
 def test_frontier_is_a_step_from_each_point_to_the_next():
     frontier = np.array([1e-3, 1e-2, 1e-1]), np.array([0.4, 0.5, 0.55])
-    options = {"x_label": "x", "y_label": "y", "title": "t", "frontier": frontier}
+    options = {"metric": "m", "x_label": "x", "against": "x", "frontier": frontier}
     figure = check(lambda: draw_scaling(series({"ViT": 2}), **options), "compute-optimal")
     (line,) = [one for one in figure.axes[0].lines if one.get_label() == "compute-optimal"]
     assert line.get_drawstyle() == "steps-post"
@@ -82,7 +89,7 @@ def test_frontier_is_a_step_from_each_point_to_the_next():
 
 def test_a_law_without_an_interval_and_no_points_at_all():
     laws = [law("ViT-0/16", interval=False)]
-    options = {"x_label": "training examples", "y_label": "test/loss", "title": "t"}
+    options = {"metric": "test/loss", "x_label": "training examples", "against": "data"}
     figure = check(
         lambda: draw_scaling(series({"ViT": 1}), laws, **options), "dashed: extrapolated"
     )

@@ -53,6 +53,6 @@ def test_two_models_and_two_fractions_with_a_checkpoint_that_is_half_written(
     metrics.write_text("")
     with pytest.raises(TrainingsFailed) as error:
         study()
-    assert "1 of 4 points did not finish" in str(error.value)
+    assert list(error.value.reasons) == [metrics.parent.name]
     assert "Traceback" not in str(error.value)
     assert "3 of 4 points have finished" in (folder / "results.html").read_text()

@@ -24,10 +24,10 @@ def test_a_frontier_has_what_no_cheaper_training_is_as_good_as():
 
 def test_between_trainings_a_line_goes_over_logarithms(frontiers):
     small = frontiers["small"]
-    assert small.at(np.sqrt(2.0)) == pytest.approx(np.sqrt(0.8 * 0.5))
-    assert small.at(2.0) == pytest.approx(0.5)
-    assert small.at(100.0) == pytest.approx(0.4)
-    assert small.at(0.99) == np.inf
+    assert small.loss_at(np.sqrt(2.0)) == pytest.approx(np.sqrt(0.8 * 0.5))
+    assert small.loss_at(2.0) == pytest.approx(0.5)
+    assert small.loss_at(100.0) == pytest.approx(0.4)
+    assert small.loss_at(0.99) == np.inf
 
 
 def test_the_best_model_for_a_budget(frontiers):

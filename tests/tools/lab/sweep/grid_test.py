@@ -104,17 +104,17 @@ def test_names_are_readable_and_unique():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "name"),
     [
-        ([], "No config"),
-        (["--config", FILE, "--workdir=x"], "--workdir is not for"),
-        (["--config", FILE, "runs/x"], "'runs/x' is not a flag"),
-        (["--config", FILE, "--config.seed=1,1"], "is given twice"),
-        (["--config", FILE, "--config.seed=1,"], "^seed=1,: an empty value"),
+        ([], "--config"),
+        (["--config", FILE, "--workdir=x"], "--workdir"),
+        (["--config", FILE, "runs/x"], "'runs/x'"),
+        (["--config", FILE, "--config.seed=1,1"], "seed=1,1"),
+        (["--config", FILE, "--config.seed=1,"], "seed=1,:"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
+def test_wrong_arguments_are_refused(arguments, name):
+    with refused(name):
         grid.parse(arguments)
 
 
@@ -132,7 +132,7 @@ def points(tmp_path):
 
     def points(*arguments):
         folder, asked = epath.Path(tmp_path), grid.parse(["--config", FILE, *arguments])
-        every, wanted = grid.add(folder, asked)
+        every, wanted = grid.add_points(folder, asked)
         grid.write(folder, every, asked)
         return [p.name for p in every], [p.name for p in wanted]
 
@@ -147,19 +147,18 @@ def test_points_can_be_added_and_keep_their_numbers(points):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        (["--config.seed=0,1", "--config.optim.lr=1"], "optim.lr: nothing there, 1 here"),
-        (["--config.seed=0"], "seed: an axis there, 0 here"),
-        (["--config.seed=0,1", "--allow_config_change"], "other flags: nothing there, --allow"),
-        (["--config=a.py", "--config.seed=0,1"], f"config: {FILE} there, a.py here"),
+        (["--config.seed=0,1", "--config.optim.lr=1"], ["optim.lr:", "None", "'1'"]),
+        (["--config.seed=0"], ["seed:", "'0'"]),
+        (["--config.seed=0,1", "--allow_config_change"], ["'--allow_config_change'"]),
+        (["--config=a.py", "--config.seed=0,1"], [f"'{FILE}'", "'a.py'"]),
     ],
 )
-def test_common_fields_cannot_change(points, arguments, message):
+def test_common_fields_cannot_change(points, arguments, names):
     points("--config.seed=0,1")
-    with refused() as error:
+    with refused(*names):
         points(*arguments)
-    assert message in str(error.value)
 
 
 def test_all_mistakes_are_reported_at_once(points, tmp_path):

@@ -26,7 +26,7 @@ def look(tmp_path):
         (tmp_path / "metrics.jsonl").write_text("".join(lines))
         for step in saved:
             (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-        return progress.look(POINT, epath.Path(tmp_path), running=running)
+        return progress.read_row(POINT, epath.Path(tmp_path), running=running)
 
     return look
 
@@ -70,7 +70,7 @@ def test_a_failure_is_kept_until_it_is_forgotten(look, tmp_path):
 
 
 def test_an_empty_folder_waits(tmp_path):
-    point = progress.look(POINT, epath.Path(tmp_path / "none"))
+    point = progress.read_row(POINT, epath.Path(tmp_path / "none"))
     assert (point.state, point.step) == ("waiting", 0)
     assert math.isnan(point.left_secs)
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests import preloaded
 from tests.tools.lab.conftest import wait_until
-from vit_jax.core.errors import UserError
 from vit_jax.tools.lab.sweep import grid
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
@@ -64,8 +64,10 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
     def transfer(**options):
         return transfers.transfer(folder, task, SweepOptions(**options), trainer=trainer)
 
-    with pytest.raises(UserError, match=r"1 training did not finish(.|\n)*final/seed=0: .*test"):
+    with pytest.raises(TrainingsFailed) as error:
         transfer(slots=2)
+    assert list(error.value.reasons) == ["final/seed=0"]
+    assert "/test/" in error.value.reasons["final/seed=0"]
     chosen = json.loads((folder / "choice.json").read_text())["chosen"]
     assert results.read(folder)["test"] == {}
     for file, content in sealed.items():

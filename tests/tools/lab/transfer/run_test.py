@@ -10,7 +10,7 @@ import pytest
 
 from tests.messages import refused
 from tests.tools.lab.transfer.conftest import SPLITS
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
@@ -47,7 +47,7 @@ def test_it_goes_on_where_it_was_and_repeats_nothing(world):
     world.fate("seed=1", "sleep 0")
     for waiting in ("optim.lr=2e-3", "seed=1"):
         stop_when_asleep(world, waiting)
-        with pytest.raises(Preempted, match="Stopped by SIGINT"):
+        with pytest.raises(Preempted):
             world.transfer(RATES, seeds=2)
         assert not (world.folder / "results.json").exists()
     assert world.transfer(RATES, seeds=2).score.mean == pytest.approx(0.9035)
@@ -74,12 +74,9 @@ def stop_when_asleep(world, name):
 def test_failed_trainings_are_shown_the_rest_goes_on_and_the_status_tells(world):
     world.fate("optim.lr=3e-3", "1 0")
     world.fate("seed=1", "2 0")
-    with pytest.raises(TrainingsFailed) as error:
+    with refused("--retry_failed", error=TrainingsFailed) as error:
         world.transfer(RATES)
     assert list(error.value.reasons) == ["choose/optim.lr=3e-3", "final/seed=1"]
-    assert "2 trainings did not finish, the others did" in str(error.value)
-    assert "choose/optim.lr=3e-3: the images are bad" in str(error.value)
-    assert "final/seed=1: status 2" in str(error.value)
     document = results.read(world.folder)
     assert document["choice"]["chosen"] == {"optim.lr": "2e-3"}
     assert document["test"]["test/accuracy"]["values"] == {"0": 0.902, "2": 0.904}
@@ -126,16 +123,16 @@ def test_values_may_be_added_before_the_test_is_scored(world):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fields", "said"),
+    ("arguments", "fields", "names"),
     [
-        ([RATES], {"held_out": 0.2}, "held_out: None there, 0.2 here"),
-        ([RATES], {"checkpoint": "w.npz"}, "checkpoint: 'none' there, 'w.npz' here"),
-        ([RATES, "--config.optim.momentum=0.5"], {}, "optim.momentum: nothing there, 0.5 here"),
+        ([RATES], {"held_out": 0.2}, ["held_out:", "None", "0.2"]),
+        ([RATES], {"checkpoint": "w.npz"}, ["checkpoint:", "'none'", "'w.npz'"]),
+        ([RATES, "--config.optim.momentum=0.5"], {}, ["optim.momentum:", "0.5"]),
     ],
 )
-def test_another_transfer_is_refused(world, arguments, fields, said):
+def test_another_transfer_is_refused(world, arguments, fields, names):
     world.transfer(RATES, seeds=1)
-    with pytest.raises(UserError, match=said):
+    with refused(*names):
         world.transfer(*arguments, seeds=1, **fields)
 
 

@@ -104,44 +104,35 @@ def test_every_point_of_two_lists(task):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fields", "said"),
+    ("arguments", "fields", "name"),
     [
-        (["--config.seed=0,1"], {}, "seed has a list of values: a seed is not to be chosen"),
-        (["--config.input.split=a,b"], {}, "input.split has a list of values: the protocol"),
-        (["--config.evals.test.batch_size=1,2"], {}, "nothing to choose"),
+        (["--config.seed=0,1"], {}, "--choose_seeds"),
+        (["--config.input.split=a,b"], {}, "input.split"),
+        (["--config.evals.test.batch_size=1,2"], {}, "evals.test.batch_size"),
         (["--config.init.weights=a"], {}, "--checkpoint"),
-        (["--config.optim.lrr=1,2"], {}, "no field optim.lrr"),
-        (["--config.optim.lr=1,x"], {}, "config.optim.lr takes a number, got 'x'"),
+        (["--config.optim.lrr=1,2"], {}, "optim.lrr"),
+        (["--config.optim.lr=1,x"], {}, "'x'"),
         (["--config.input.mixture.a.weight=1"], {}, "input.mixture"),
-        (["--config.input.pseudo_labels=a.npz"], {}, "input.pseudo_labels: a transfer is to one"),
-        (["--config.evals.test=none"], {}, "Those with the number 'accuracy' are: none"),
-        (["--config.evals.b.split=test"], {}, "are: test, b"),
-        (
-            [],
-            {"metric": "accurcy"},
-            "no evaluation of the config has this number. Did you mean 'accuracy'",
-        ),
-        ([], {"evaluation": "tset"}, "Did you mean 'test'"),
+        (["--config.input.pseudo_labels=a.npz"], {}, "input.pseudo_labels"),
+        (["--config.evals.test=none"], {}, "'accuracy'"),
+        (["--config.evals.b.split=test"], {}, "--evaluation"),
+        ([], {"metric": "accurcy"}, "--metric=accurcy"),
+        ([], {"evaluation": "tset"}, "--evaluation=tset"),
         ([], {"ema": True}, "optim.ema_decay"),
-        ([], {"held_out": 0}, "--held_out=0: give a fraction"),
-        ([], {"held_out": 1.5}, "--held_out=1.5: give a fraction"),
-        ([], {"held_out": 1.0}, "--held_out=1: give a fraction"),
-        ([], {"held_out": float("nan")}, "--held_out=nan: give a fraction"),
-        ([], {"held_out_split": "train[800:]"}, "--choose_split is missing"),
-        (
-            [],
-            {"held_out": 0.2, "choose_split": "a", "held_out_split": "b"},
-            "--held_out=0.2 has no effect",
-        ),
+        ([], {"held_out": 0}, "--held_out=0:"),
+        ([], {"held_out": 1.5}, "--held_out=1.5:"),
+        ([], {"held_out": 1.0}, "--held_out=1:"),
+        ([], {"held_out": float("nan")}, "--held_out=nan:"),
+        ([], {"held_out_split": "train[800:]"}, "--choose_split"),
+        ([], {"held_out": 0.2, "choose_split": "a", "held_out_split": "b"}, "--held_out=0.2"),
         ([], {"seeds": 0}, "--seeds=0"),
         ([], {"choose_seeds": -1}, "--choose_seeds=-1"),
-        ([], {"checkpoint": ""}, "--checkpoint is empty"),
+        ([], {"checkpoint": ""}, "--checkpoint"),
     ],
 )
-def test_a_task_that_is_wrong_in_itself(task, arguments, fields, said):
-    with pytest.raises(UserError) as error:
+def test_a_task_that_is_wrong_in_itself(task, arguments, fields, name):
+    with refused(name):
         tasks.check(task(*arguments, **fields))
-    assert said in str(error.value)
 
 
 def test_from_scratch_the_architecture_has_to_be_named(task):
@@ -190,22 +181,26 @@ def test_named_splits(task):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fields", "said"),
+    ("arguments", "fields", "names"),
     [
-        ([], {"held_out": 0.0001}, r"means 0 of the 1,437 examples of input.split=train"),
-        ([], {"held_out": 1437}, r"give at least 1 and at most 1,436"),
-        (["--config.input.split=tran"], {}, r"no split 'tran'. Did you mean 'train'"),
-        (["--config.evals.test.split=tset"], {}, r"evals.test.split=.*Did you mean 'test'"),
-        ([], {"choose_split": "train[:9]", "held_out_split": "val"}, r"no split 'val'.*test"),
-        ([], {"choose_split": "train[:9]", "held_out_split": "train[8:20]"}, r"by heart"),
-        ([], {"choose_split": "train", "held_out_split": "test"}, r"The test, test, .*--held"),
-        ([], {"choose_split": "test", "held_out_split": "train"}, r"The test, test, .*--choose"),
-        (["--config.evals.test.split=train[90%:]"], {}, r"The test, .*shares .* input.split"),
-        (["--config.input.source=synthetic"], {}, r"has no splits"),
+        ([], {"held_out": 0.0001}, ["--held_out=0.0001"]),
+        ([], {"held_out": 1437}, ["--held_out=1437", "1,436"]),
+        (["--config.input.split=tran"], {}, ["'tran'", "'train'"]),
+        (["--config.evals.test.split=tset"], {}, ["evals.test.split", "'test'"]),
+        ([], {"choose_split": "train[:9]", "held_out_split": "val"}, ["'val'", "test"]),
+        (
+            [],
+            {"choose_split": "train[:9]", "held_out_split": "train[8:20]"},
+            ["--held_out_split=train[8:20]", "--choose_split=train[:9]"],
+        ),
+        ([], {"choose_split": "train", "held_out_split": "test"}, ["--held_out_split=test"]),
+        ([], {"choose_split": "test", "held_out_split": "train"}, ["--choose_split=test"]),
+        (["--config.evals.test.split=train[90%:]"], {}, ["train[90%:]", "input.split=train"]),
+        (["--config.input.source=synthetic"], {}, ["input.source='synthetic'"]),
     ],
-)  # fmt: skip
-def test_parts_that_cannot_be(task, arguments, fields, said):
-    with pytest.raises(UserError, match=said):
+)
+def test_parts_that_cannot_be(task, arguments, fields, names):
+    with refused(*names):
         find(task, *arguments, **fields)
 
 
@@ -236,12 +231,8 @@ def test_a_held_out_part_that_empties_a_class_is_refused(task, folder, tmp_path)
     images = ImageFolder(str(tmp_path / "images"), "train", where="input")
     dog = images.stored_labels().labels.tolist().index(1)
     asked = task(RATES, *arguments, held_out=41 - dog)
-    with refused() as error:
+    with refused("--choose_split", "(dog)"):
         tasks.check_all(asked, None, epath.Path(tmp_path / "t"))
-    if dog < 39:
-        assert f"Give --held_out={40 - dog} or less" in str(error.value)
-    else:
-        assert "sorted by class" in str(error.value)
     # Published splits may do so; it is said.
     named = {"choose_split": f"train[:{dog}]", "held_out_split": f"train[{dog}:]"}
     parts, notes = tasks.check_all(

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from etils import epath
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from vit_jax.draw import html_page, style
+from vit_jax.draw import charts, html_page, style
 from vit_jax.draw.html_page import Picture
 from vit_jax.probes import scaling_law
-from vit_jax.store import workdir
 from vit_jax.tools.lab.study import points, results
 from vit_jax.tools.lab.study.results import FittedCurve, StudyResult
 
-FILE = "results.html"
 COMPUTE_PNG, EXAMPLES_PNG = "compute.png", "examples.png"
 NOTES = {
     COMPUTE_PNG: "Each model's line joins the trainings that no cheaper one of it is as good as, "
@@ -27,129 +23,90 @@ NOTES = {
 }
 
 
-def write(folder: epath.Path, made: StudyResult) -> None:
-    """Writes the page and its two pictures. UserError if it cannot."""
-    pictures = {COMPUTE_PNG: compute_picture(made), EXAMPLES_PNG: examples_picture(made)}
-    for name, data in pictures.items():
-        workdir.save(folder / name, data)
-    workdir.save(folder / FILE, page(folder.name, made, pictures))
-
-
-def compute_picture(made: StudyResult) -> bytes:
+def compute_picture(result: StudyResult) -> bytes:
     """PNG of all finished trainings over exaFLOPs, each model's frontier joined; figure 5."""
-    losses = made.scored
     series = []
-    for model, mine in _by_model(made).items():
-        x = [made.points[i].cost.exaflops for i in mine]
-        on_frontier = made.frontiers[model].points.tolist()
-        line = np.array([mine.index(i) for i in on_frontier])
-        series.append(_series(made, mine, x, [losses[i] for i in mine], line))
-    best = np.array([made.points[i].cost.exaflops for i in made.best])
-    scores = np.array([points.as_loss(made.metric, losses[i]) for i in made.best])
-    return _picture(
-        made, series, "exaflops", "training compute (exaFLOPs)", "compute", (best, scores)
+    for model, places in _by_model(result).items():
+        on_frontier = result.frontiers[model].points.tolist()
+        line = np.array([places.index(i) for i in on_frontier])
+        series.append(_series(result, places, "exaflops", line))
+    best = np.array([result.points[i].cost.exaflops for i in result.best])
+    scores = np.array([points.as_loss(result.metric, result.scored[i]) for i in result.best])
+    return style.png(
+        draw_scaling(
+            series,
+            [each for each in result.laws if each.curve.over == "exaflops"],
+            metric=result.metric,
+            x_label="training compute (exaFLOPs)",
+            against="compute",
+            frontier=(best, scores) if len(best) else None,
+        )
     )
 
 
-def examples_picture(made: StudyResult) -> bytes:
+def examples_picture(result: StudyResult) -> bytes:
     """PNG of each model's best training on each number of examples; figure 4."""
-    losses = made.scored
     series = []
-    for mine in _by_model(made).values():
+    for places in _by_model(result).values():
         best: dict[int, int] = {}
-        for i in mine:
-            examples = made.points[i].cost.examples
-            if losses[i] < losses.get(best.get(examples, -1), np.inf):
-                best[examples] = i
-        kept = [best[examples] for examples in sorted(best)]
-        x = [made.points[i].cost.examples for i in kept]
-        line = np.arange(len(kept))
-        series.append(_series(made, kept, x, [losses[i] for i in kept], line))
-    return _picture(made, series, "examples", "training examples", "data")
+        for i in sorted(places, key=result.scored.__getitem__):
+            best.setdefault(result.points[i].cost.examples, i)
+        frontier = [best[examples] for examples in sorted(best)]
+        series.append(_series(result, frontier, "examples", np.arange(len(frontier))))
+    laws = [each for each in result.laws if each.curve.over == "examples"]
+    return style.png(
+        draw_scaling(
+            series, laws, metric=result.metric, x_label="training examples", against="data"
+        )
+    )
 
 
-def _by_model(made: StudyResult) -> dict[str, list[int]]:
+def _by_model(result: StudyResult) -> dict[str, list[int]]:
     """Numbers of the finished points of each model."""
     models: dict[str, list[int]] = {}
-    for i in made.scored:
-        models.setdefault(made.points[i].model, []).append(i)
+    for i in result.scored:
+        models.setdefault(result.points[i].model, []).append(i)
     return models
 
 
-def _series(
-    made: StudyResult,
-    mine: Sequence[int],
-    x: Sequence[float],
-    loss: Sequence[float],
-    line: np.ndarray,
-) -> Series:
-    first = made.points[mine[0]]
-    y = np.array([points.as_loss(made.metric, each) for each in loss])
-    return Series(first.model, first.cost.family, np.array(x, float), y, line)
+def _series(result: StudyResult, places: Sequence[int], over: str, line: np.ndarray) -> Series:
+    first = result.points[places[0]]
+    x = np.array([getattr(result.points[i].cost, over) for i in places], float)
+    y = points.as_loss(result.metric, np.array([result.scored[i] for i in places]))
+    return Series(first.model, first.cost.family, x, y, line)
 
 
-def _picture(
-    made: StudyResult,
-    series: Sequence[Series],
-    over: str,
-    x_label: str,
-    against: str,
-    frontier: tuple[np.ndarray, np.ndarray] | None = None,
-) -> bytes:
-    laws = [
-        _law(made, each) for each in made.laws if each.curve.over == over and each.law is not None
-    ]
-    figure = draw_scaling(
-        series,
-        laws,
-        x_label=x_label,
-        y_label=made.metric,
-        title=f"{made.metric} against {against}",
-        percent=made.metric.endswith("accuracy"),
-        frontier=frontier if frontier and len(frontier[0]) else None,
-    )
-    return style.png(figure)
+PICTURES = {COMPUTE_PNG: compute_picture, EXAMPLES_PNG: examples_picture}
 
 
-def _law(made: StudyResult, each: FittedCurve) -> Law:
-    assert each.law is not None
-    assert each.interval is not None
-    y, low, high = (np.array(_as_metric(made, values)) for values in each.interval)
-    return Law(each.curve.name, each.x, y, low, high, each.extrapolated)
-
-
-def _as_metric(made: StudyResult, losses: np.ndarray) -> list[float]:
-    return [points.as_loss(made.metric, float(loss)) for loss in losses]
-
-
-def page(name: str, made: StudyResult, pictures: dict[str, bytes]) -> str:
+def page(name: str, result: StudyResult, pictures: dict[str, bytes]) -> str:
     """The text of the file."""
-    losses, best = made.scored, set(made.best)
+    losses, best = result.scored, set(result.best)
     rows = [
         [
             each.title,
             each.cost.family,
             *results.sizes(each),
-            made.shown(losses[i]) if i in losses else "-",
+            result.shown(losses[i]) if i in losses else "-",
             each.state,
             str(each.seeds),
             "yes" if i in best else "",
         ]
-        for i, each in enumerate(made.points)
+        for i, each in enumerate(result.points)
     ]
-    total = sum(each.cost.exaflops * max(each.seeds, 1) for each in made.points)
+    total = sum(each.cost.exaflops * max(each.seeds, 1) for each in result.points)
     return html_page.render(
         "tools/lab/study/page.html",
         title=name,
-        subtitle=f"{made.metric} · {made.config}",
-        made=made,
-        finished=sum(each.state == "finished" for each in made.points),
+        subtitle=f"{result.metric} · {result.config}",
+        result=result,
+        finished=sum(each.state == "finished" for each in result.points),
         total=f"{total:.3g}",
         shown=[Picture("", "", note, pictures[file], wide=True) for file, note in NOTES.items()],
-        stretches=[[f"{s.low:.3g}", f"{s.high:.3g}", s.model] for s in made.stretches],
-        optima=[results.optimum_line(made, each) for each in made.optima],
-        laws=[results.law_line(made, law) for law in made.laws],
-        head=["model", "family", *results.SIZES, made.metric, "state", "seeds", "frontier"],
+        stretches=[[f"{s.low:.3g}", f"{s.high:.3g}", s.model] for s in result.stretches],
+        optima=[results.describe_optimum(result, each) for each in result.optima],
+        laws=[results.describe_law(result, law) for law in result.laws],
+        head=["model", "family", *results.SIZES, result.metric, "state", "seeds", "frontier"],
         points=rows,
         level=f"{scaling_law.LEVEL:.0%}",
     )
@@ -175,32 +132,14 @@ class Series(NamedTuple):
     line: np.ndarray
 
 
-class Law(NamedTuple):
-    """A fitted curve over x [N].
-
-    Attributes:
-      name: the model's, or of all of them.
-      y, low, high: the curve and its interval [N]; NaN: none.
-      extrapolated: [N] bool.
-    """
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    extrapolated: np.ndarray
-
-
 @style.styled
 def draw_scaling(
     series: Sequence[Series],
-    laws: Sequence[Law] = (),
+    curves: Sequence[FittedCurve] = (),
     *,
+    metric: str,
     x_label: str,
-    y_label: str,
-    title: str,
-    percent: bool = False,
+    against: str,
     frontier: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Figure:
     """Points of models over a logarithmic axis, and laws, dashed where they are extrapolated.
@@ -210,34 +149,40 @@ def draw_scaling(
 
     Args:
       series: the models.
-      laws: fitted to them.
-      x_label, y_label: with the unit.
-      title: above all.
-      percent: y is a share, shown in percent.
+      curves: those without a law are left out.
+      metric: what y is.
+      x_label: with the unit.
+      against: what x is, for the title.
       frontier: (x, y) of the best points for their compute, in ascending order, which a stepped
         line joins.
     """
     figure = style.blank(style.WIDTH_IN, _HEIGHT_IN)
-    figure.suptitle(title, x=0.02, ha="left")
+    figure.suptitle(f"{metric} against {against}", x=0.02, ha="left")
     axes = figure.add_subplot()
     looks = _looks(series)
-    for law in laws:
-        _draw_law(axes, law, *looks.get(law.name, (style.MUTED, "")))
-    if any(law.name in looks for law in laws):  # one entry for all: each ends in its marker
+    laws = [(each, each.interval) for each in curves if each.interval is not None]
+    needed = [each.y for each in series]  # the range of y; wide intervals are cut off
+    for each, interval in laws:
+        # Of the interval's ends NaN remains NaN.
+        y, low, high = (points.as_loss(metric, losses) for losses in interval)
+        needed.append(y)
+        _draw_law(axes, each, y, (low, high), *looks.get(each.curve.name, (style.MUTED, "")))
+    if any(each.curve.name in looks for each, _ in laws):  # one entry for all
         axes.plot([], [], color=style.MUTED, lw=1.4, label="law of a model")
-    for each in series:
-        _draw_points(axes, each, *looks[each.name])
+    for one in series:
+        _draw_points(axes, one, *looks[one.name])
     if frontier is not None:
         axes.step(*frontier, where="post", color="black", lw=0.9, label="compute-optimal", zorder=1)
     axes.set_xscale("log")
     style.plain_log_ticks(axes.xaxis)
     axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    if percent:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g} %"))
-    _keep_to_points(axes, series, laws)
-    if any(law.extrapolated.any() for law in laws):
-        banded = any(np.isfinite(law.low).all() for law in laws)
+    axes.set_ylabel(metric)
+    if metric.endswith("accuracy"):
+        axes.yaxis.set_major_formatter(style.Labels(percent=True))
+    if needed:
+        axes.set_ylim(*charts.limits(np.concatenate(needed).tolist()))
+    if any(each.extrapolated.any() for each, _ in laws):
+        banded = any(np.isfinite(interval.low).all() for _, interval in laws)
         note = "dashed: extrapolated" + ("; bands: 90 % intervals of the fit" if banded else "")
         axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
     if series or laws:
@@ -266,26 +211,22 @@ def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
     axes.plot(each.x, each.y, marker, color=colour, mec="white", mew=0.6, label=name, zorder=3)
 
 
-def _draw_law(axes: Axes, law: Law, colour: str, marker: str) -> None:
+def _draw_law(
+    axes: Axes,
+    each: FittedCurve,
+    y: np.ndarray,
+    interval: tuple[np.ndarray, np.ndarray],
+    colour: str,
+    marker: str,
+) -> None:
     """The law; that of one model ends in the model's marker, empty."""
-    inside, beyond = ~law.extrapolated, law.extrapolated.copy()
+    x, inside, beyond = each.x, ~each.extrapolated, each.extrapolated.copy()
     if inside.any():
         beyond[np.flatnonzero(inside)[-1]] = True  # the lines meet
-    name = None if marker else f"law of {law.name}"
-    axes.plot(law.x[inside], law.y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
-    axes.plot(law.x[beyond], law.y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
+    name = None if marker else f"law of {each.curve.name}"
+    axes.plot(x[inside], y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
+    axes.plot(x[beyond], y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
     if marker:
-        axes.plot(law.x[-1], law.y[-1], marker, color=colour, mfc="white", ms=5, zorder=1.6)
-    if np.isfinite(law.low).all():
-        axes.fill_between(law.x, law.low, law.high, color=colour, alpha=0.13, lw=0, zorder=1)
-
-
-def _keep_to_points(axes: Axes, series: Sequence[Series], laws: Sequence[Law]) -> None:
-    """The range of y that points and laws need; wide intervals are cut off."""
-    needed = [each.y for each in series] + [each.y for each in laws]
-    if not needed:
-        return
-    values = np.concatenate(needed)
-    low, high = float(values.min()), float(values.max())
-    room = 0.08 * (high - low) or 0.05 * abs(high) or 0.05
-    axes.set_ylim(low - room, high + room)
+        axes.plot(x[-1], y[-1], marker, color=colour, mfc="white", ms=5, zorder=1.6)
+    if np.isfinite(interval[0]).all():
+        axes.fill_between(x, *interval, color=colour, alpha=0.13, lw=0, zorder=1)

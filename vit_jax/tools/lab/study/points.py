@@ -6,7 +6,7 @@ The cost is known before a training starts: no data are read if the config decla
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vit_jax import models
 from vit_jax.config import RunConfig
@@ -16,12 +16,17 @@ from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, inputs, networks, teachers, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import CONFIG, Point, spell
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point, format_values
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 EXA = 1e18
-_TOLD = (CONFIG, "model.", "input.subset_fraction", "total.")  # by a point's model and its cost
+_FIELDS_OF_COST = (
+    CONFIG,
+    "model.",
+    "input.subset_fraction",
+    "total.",
+)  # of a point
 _STATES = ("failed", "running", "waiting", "finished")  # the first that a seed has is the point's
 
 
@@ -57,9 +62,9 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
 
     Examples and classes are those that the config declares, else those of the data.
     """
-    errors, known, made = ErrorCollector(), _Known(), {}
+    errors, known, made = ErrorCollector(), _SizeCache(), {}
     for point in points:
-        cost = errors.attempt(spell(point.values), _cost, point, known)
+        cost = errors.attempt(format_values(point.values), _cost, point, known)
         if cost is not NOT_MADE:
             made[point.name] = cost
     if errors.found:
@@ -68,8 +73,8 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
     return made
 
 
-class _Known:
-    """What many points share: opening data and tracing a model take seconds."""
+class _SizeCache:
+    """A cache of what many points share: opening data and tracing a model take seconds."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, tuple[int, int]] = {}
@@ -104,7 +109,7 @@ class _Known:
         return self._models[key]
 
 
-def _cost(point: Point, known: _Known) -> Cost:
+def _cost(point: Point, known: _SizeCache) -> Cost:
     config = point.load()
     examples, classes = known.sizes(config)
     model, products = known.model(config, classes)
@@ -156,7 +161,7 @@ class StudyPoint(NamedTuple):
     @property
     def title(self) -> str:
         """ "ViT-Ti/16, optim.lr=1e-3": the model, and the values that its cost does not tell."""
-        others = (f"{f}={v}" for f, v in self.values.items() if not f.startswith(_TOLD))
+        others = (f"{f}={v}" for f, v in self.values.items() if not f.startswith(_FIELDS_OF_COST))
         return ", ".join([self.model, *others])
 
     @property
@@ -169,7 +174,7 @@ class StudyPoint(NamedTuple):
 def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[StudyPoint]:
     """The points of a sweep, in its order; `costs` by the names of its points."""
     points = []
-    for values, members in progress.by_values(rows):
+    for values, members in progress.group_by_values(rows):
         cost = costs[members[0].point.name]
         finished = [row for row in members if row.state == "finished"]
         names = dict.fromkeys(name for row in finished for name in row.numbers)
@@ -193,9 +198,9 @@ def _mean(name: str, rows: Sequence[PointProgress]) -> float | None:
     return statistics.mean(values) if all(map(math.isfinite, values)) else None
 
 
-def evaluated(points: Sequence[StudyPoint]) -> list[str]:
+def evaluation_keys(points: Sequence[StudyPoint]) -> list[str]:
     """The names of the numbers that evaluations gave, and of the training loss."""
-    return progress.evaluated(name for point in points for name in point.numbers)
+    return progress.evaluation_keys(name for point in points for name in point.numbers)
 
 
 def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
@@ -209,7 +214,7 @@ def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
         for i, point in enumerate(points)
         if point.state == "finished" and metric in point.numbers
     }
-    if not losses and (known := evaluated(points)):
+    if not losses and (known := evaluation_keys(points)):
         raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
     for i, loss in losses.items():
         if loss < 0:
@@ -220,6 +225,6 @@ def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
     return losses
 
 
-def as_loss(metric: str, value: float) -> float:
-    """A number as one that is lower where it is better; the same turns it back."""
+def as_loss(metric: str, value: Any) -> Any:
+    """Converts a metric, or an array, to a loss, lower where it is better; or back again."""
     return 1 - value if progress.is_better_high(metric) else value

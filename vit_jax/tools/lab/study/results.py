@@ -1,30 +1,24 @@
-"""What a study found: frontiers, scaling laws, results.json and results.csv.
+"""Results of a study: frontiers, scaling laws, results.json and results.csv.
 
 A model's frontier is what its trainings reach with at most so much compute; between two of them it
 is interpolated, as a straight line over the logarithms of both. A budget below a model's cheapest
 training says nothing about it; above its last improvement it stays where it is.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from etils import epath
 from numpy.typing import ArrayLike
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import aligned, format_count
-from vit_jax.core.tables import csv_text
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
-from vit_jax.store import workdir
 from vit_jax.tools.lab.study import points
 from vit_jax.tools.lab.study.points import StudyPoint
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.progress import CSV_FILE
-from vit_jax.tools.lab.sweep.run import JSON_FILE
 
 FRONTIER = "all models"
 BEYOND = 10.0  # times the largest x of a curve, as far as its law is drawn
@@ -45,15 +39,15 @@ class Frontier(NamedTuple):
     points: np.ndarray
     most: float
 
-    def at(self, budget: float) -> float:
+    def loss_at(self, budget: float) -> float:
         """The loss at a budget in exaFLOPs; infinite below the cheapest training."""
         if budget < self.exaflops[0]:
             return np.inf
         logs = np.interp(np.log(budget), np.log(self.exaflops), _log(self.loss))
         return float(np.exp(logs))
 
-    def beside(self, budget: float) -> tuple[int, ...]:
-        """The points, by number, that `at` goes between, or the one that it takes."""
+    def neighbours(self, budget: float) -> tuple[int, ...]:
+        """The points, by number, that `loss_at` goes between, or the one that it takes."""
         above = int(np.searchsorted(self.exaflops, budget * (1 + 1e-12)))
         near = self.points[max(above - 1, 0) : above + 1]
         exact = bool(np.isclose(self.exaflops[max(above - 1, 0)], budget, rtol=1e-9, atol=0))
@@ -91,22 +85,22 @@ def frontier(exaflops: ArrayLike, loss: ArrayLike) -> Frontier:
 
 def by_model(models: Sequence[str], exaflops: ArrayLike, loss: ArrayLike) -> dict[str, Frontier]:
     """The frontier of each model, by its label [n], in the order in which they come."""
-    made = {}
+    result = {}
     for model in dict.fromkeys(models):
         mine = np.flatnonzero([each == model for each in models])
         found = frontier(np.asarray(exaflops, float)[mine], np.asarray(loss, float)[mine])
-        made[model] = found._replace(points=mine[found.points])
-    return made
+        result[model] = found._replace(points=mine[found.points])
+    return result
 
 
 def optimum(frontiers: Mapping[str, Frontier], budget: float) -> Optimum:
     """The model whose frontier is the lowest at a budget; of equal ones the first."""
-    losses = {model: each.at(budget) for model, each in frontiers.items()}
+    losses = {model: each.loss_at(budget) for model, each in frontiers.items()}
     model = min(losses, key=losses.__getitem__, default=None)
     if model is None or not np.isfinite(losses[model]):
         return Optimum(budget, None)
     most = max(each.most for each in frontiers.values())
-    between = frontiers[model].beside(budget)
+    between = frontiers[model].neighbours(budget)
     return Optimum(budget, model, losses[model], between, budget > most * (1 + 1e-9))
 
 
@@ -119,7 +113,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(frontiers: Mapping[str, Frontier]) -> list[Stretch]:
-    """Which model is the best from the cheapest training of the study to the last improvement."""
+    """Returns the best models, from the cheapest training of the study to the last improvement."""
     low = min(float(each.exaflops[0]) for each in frontiers.values())
     high = max(float(each.exaflops[-1]) for each in frontiers.values())
     points = np.concatenate([each.exaflops for each in frontiers.values()])
@@ -181,7 +175,7 @@ def curves(found: Sequence[StudyPoint], scored: Mapping[int, float]) -> list[Cur
     if not scored:
         return []
     best = frontier([found[i].cost.exaflops for i in scored], list(scored.values()))
-    made = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
+    result = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
     for model in dict.fromkeys(found[i].model for i in scored):
         losses: dict[int, float] = {}
         for i, loss in scored.items():
@@ -189,11 +183,13 @@ def curves(found: Sequence[StudyPoint], scored: Mapping[int, float]) -> list[Cur
                 examples = found[i].cost.examples
                 losses[examples] = min(loss, losses.get(examples, np.inf))
         x = sorted(losses)
-        made.append(Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x])))
-    return made
+        result.append(
+            Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x]))
+        )
+    return result
 
 
-def fitted(curve: Curve, form: str, *, chance: float) -> FittedCurve:
+def fit_curve(curve: Curve, form: str, *, chance: float) -> FittedCurve:
     """The curve with its law and interval, or why it has none."""
     x = np.geomspace(curve.x[0], BEYOND * curve.x[-1], _DRAWN)
     try:
@@ -209,7 +205,7 @@ def fitted(curve: Curve, form: str, *, chance: float) -> FittedCurve:
 
 
 class StudyResult(NamedTuple):
-    """What came out.
+    """The results of a study.
 
     Attributes:
       config: the config file.
@@ -247,10 +243,10 @@ class StudyResult(NamedTuple):
 
     def shown(self, loss: float) -> str:
         """A loss as the metric it stands for, as tables show it."""
-        return progress.shown_number(self.metric, points.as_loss(self.metric, loss))
+        return progress.format_number(self.metric, points.as_loss(self.metric, loss))
 
 
-def result(
+def analyse(
     config: str,
     found: list[StudyPoint],
     metric: str,
@@ -271,7 +267,7 @@ def result(
     ranges = stretches(frontiers) if frontiers else []
     optima = [optimum(frontiers, budget) for budget in budgets]
     chance = _chance(metric, found)
-    laws = [fitted(curve, form, chance=chance) for curve in curves(found, scored)]
+    laws = [fit_curve(curve, form, chance=chance) for curve in curves(found, scored)]
     return StudyResult(config, metric, found, scored, frontiers, ranges, optima, laws)
 
 
@@ -283,36 +279,30 @@ def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
     return float(max(classes, default=1.0))
 
 
-def write(folder: epath.Path, made: StudyResult) -> None:
-    """Writes results.json and results.csv. UserError if it cannot."""
-    workdir.save(folder / JSON_FILE, json.dumps(as_json(made), indent=2) + "\n")
-    workdir.save(folder / CSV_FILE, as_csv(made))
-
-
-def as_json(made: StudyResult) -> dict[str, Any]:
-    """All of it, for programs; a number that is not finite is null."""
-    names = [each.name for each in made.points]
+def as_json(result: StudyResult) -> dict[str, Any]:
+    """Returns everything, for JSON; a number that is not finite is None."""
+    names = [each.name for each in result.points]
     return {
-        "config": made.config,
-        "metric": made.metric,
-        "points": [_point(each) for each in made.points],
+        "config": result.config,
+        "metric": result.metric,
+        "points": [_point(each) for each in result.points],
         "frontiers": {
             model: [
                 {"point": names[i], "exaflops": float(x), "loss": float(loss)}
                 for x, loss, i in zip(each.exaflops, each.loss, each.points, strict=True)
             ]
-            for model, each in made.frontiers.items()
+            for model, each in result.frontiers.items()
         },
-        "best_model": [each._asdict() for each in made.stretches],
+        "best_model": [each._asdict() for each in result.stretches],
         "budgets": [
             {
                 **each._asdict(),
                 "loss": _finite(each.loss),
                 "between": [names[i] for i in each.between],
             }
-            for each in made.optima
+            for each in result.optima
         ],
-        "laws": [_law(each) for each in made.laws],
+        "laws": [_law(each) for each in result.laws],
     }
 
 
@@ -324,7 +314,7 @@ def _point(point: StudyPoint) -> dict[str, Any]:
         "state": point.state,
         "seeds": point.seeds,
         "why": point.why,
-        "numbers": {name: point.numbers[name] for name in points.evaluated([point])},
+        "numbers": {name: point.numbers[name] for name in points.evaluation_keys([point])},
     }
 
 
@@ -368,15 +358,15 @@ def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
-def as_csv(made: StudyResult) -> str:
-    """A row for each point: its values, size, state and all numbers of its evaluations."""
-    fields, names = list(made.points[0].values), points.evaluated(made.points)
-    rows: list[list[Any]] = [[*fields, *_size(made.points[0]), "state", "seeds", *names]]
-    for each in made.points:
+def table(result: StudyResult) -> list[list[Any]]:
+    """Rows of results.csv: a head, then values, size, state and numbers of each point."""
+    fields, names = list(result.points[0].values), points.evaluation_keys(result.points)
+    rows: list[list[Any]] = [[*fields, *_size(result.points[0]), "state", "seeds", *names]]
+    for each in result.points:
         values = [each.values[field] for field in fields]
         numbers = [each.numbers.get(name, "") for name in names]
         rows.append([*values, *_size(each).values(), each.state, each.seeds, *numbers])
-    return csv_text(rows)
+    return rows
 
 
 def cost_lines(found: Sequence[StudyPoint]) -> Iterator[str]:
@@ -402,44 +392,44 @@ def sizes(point: StudyPoint) -> list[str]:
     ]
 
 
-def lines(made: StudyResult) -> Iterator[str]:
-    """What a person reads at the end."""
-    kept = set(made.best)
+def lines(result: StudyResult) -> Iterator[str]:
+    """Yields the lines that the command prints at its end."""
+    kept = set(result.best)
     rows = [
         [
             each.title,
             *sizes(each),
-            made.shown(made.scored[i]) if i in made.scored else "-",
+            result.shown(result.scored[i]) if i in result.scored else "-",
             "frontier" if i in kept else "" if each.state == "finished" else each.state,
         ]
-        for i, each in enumerate(made.points)
+        for i, each in enumerate(result.points)
     ]
-    head = ["model", *SIZES, made.metric, ""]
+    head = ["model", *SIZES, result.metric, ""]
     yield from aligned(head, rows, left={0, len(head) - 1})
-    for low, high, model in made.stretches:
+    for low, high, model in result.stretches:
         yield f"best     {low:.3g} to {high:.3g} exaFLOPs: {model}"
-    for each in made.optima:
-        yield f"budget   {optimum_line(made, each)}"
-    for law in made.laws:
-        yield f"law      {law_line(made, law)}"
+    for each in result.optima:
+        yield f"budget   {describe_optimum(result, each)}"
+    for law in result.laws:
+        yield f"law      {describe_law(result, law)}"
 
 
-def optimum_line(made: StudyResult, each: Optimum) -> str:
+def describe_optimum(result: StudyResult, each: Optimum) -> str:
     """The best model for a budget, and where it comes from."""
     if each.model is None:
-        least = min((made.points[i].cost.exaflops for i in made.scored), default=math.inf)
+        least = min((result.points[i].cost.exaflops for i in result.scored), default=math.inf)
         why = f"less than any training that has finished ({least:.3g})"
-        return f"{each.budget:.3g} exaFLOPs: {why if made.scored else 'no training has finished'}"
-    between = " and ".join(made.points[i].name for i in each.between)
+        return f"{each.budget:.3g} exaFLOPs: {why if result.scored else 'no training has finished'}"
+    between = " and ".join(result.points[i].name for i in each.between)
     how = "interpolated between" if len(each.between) > 1 else "that of"
     beyond = "; more than any training of the study, so not the best" if each.beyond else ""
     return (
-        f"{each.budget:.3g} exaFLOPs: {each.model}, {made.metric} {made.shown(each.loss)}, {how} "
-        f"{between}{beyond}"
+        f"{each.budget:.3g} exaFLOPs: {each.model}, {result.metric} {result.shown(each.loss)}, "
+        f"{how} {between}{beyond}"
     )
 
 
-def law_line(made: StudyResult, each: FittedCurve) -> str:
+def describe_law(result: StudyResult, each: FittedCurve) -> str:
     """The law of a curve, with its extrapolation marked as one."""
     over = "exaFLOPs" if each.curve.over == "exaflops" else each.curve.over
     what = f"{each.curve.name} over {over}"
@@ -447,14 +437,14 @@ def law_line(made: StudyResult, each: FittedCurve) -> str:
     if each.law is None or each.interval is None:
         return f"{what}: none. {each.why}"
     loss, low, high = (float(values[-1]) for values in each.interval)
-    ends = sorted((low, high), reverse=progress.is_better_high(made.metric))
+    ends = sorted((low, high), reverse=progress.is_better_high(result.metric))
     interval = (
-        f" ({made.shown(ends[0])} to {made.shown(ends[1])})"
+        f" ({result.shown(ends[0])} to {result.shown(ends[1])})"
         if math.isfinite(low)
         else ", no interval: as many points as parameters"
     )
-    limit = f", limit {made.shown(each.law.limit)}" if each.law.limit > 0 else ""
+    limit = f", limit {result.shown(each.law.limit)}" if each.law.limit > 0 else ""
     return (
         f"{what}: {each.law.form}, exponent {each.law.exponent:.3g}{limit}; extrapolated to "
-        f"{end}: {made.shown(loss)}{interval}"
+        f"{end}: {result.shown(loss)}{interval}"
     )

@@ -37,7 +37,7 @@ TRAININGS = "trainings"  # the sweep's folder, in the study's
 
 
 class Study(NamedTuple):
-    """What is asked for.
+    """A requested study.
 
     Attributes:
       grid: the config file, what all trainings share, and the lists.
@@ -53,7 +53,7 @@ class Study(NamedTuple):
 
 
 def check(request: Study) -> None:
-    """UserError if it is wrong in itself."""
+    """Raises UserError if it is wrong in itself."""
     if not request.grid.axes:
         raise UserError(
             "The grid is empty: it is a single training. Give values with commas between them, "
@@ -75,7 +75,7 @@ def study(
     trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
     say: Say = print,
 ) -> StudyResult:
-    """Trains what is left of the grid in `folder`, and says what it shows.
+    """Trains what is left of the grid in `folder`, and prints the results.
 
     The folder gets trainings/, which is a sweep, results.json, results.csv, results.html and two
     pictures. Called again with the same, or a longer, grid it goes on.
@@ -96,20 +96,23 @@ def study(
                 sweeps.sweep(folder / TRAININGS, request.grid, options, trainer)
             except TrainingsFailed as error:
                 failed = error
-        rows = progress.look_at(every, folder / TRAININGS)
+        rows = progress.read_rows(every, folder / TRAININGS)
         metric = request.metric or progress.choose_metric(rows)
         config = request.grid.common.get(CONFIG) or ", ".join(request.grid.axes[CONFIG])
         found = points.collect(rows, known)
-        made = results.result(config, found, metric, request.law or DEFAULT_LAW, request.budgets)
+        result = results.analyse(config, found, metric, request.law or DEFAULT_LAW, request.budgets)
         workdir.make(folder)
-        results.write(folder, made)
-        page.write(folder, made)
-    for line in results.lines(made):
+        pictures = {name: draw(result) for name, draw in page.PICTURES.items()}
+        for name, data in pictures.items():
+            workdir.save(folder / name, data)
+        html = page.page(folder.name, result, pictures)
+        sweeps.save_results(folder, results.as_json(result), results.table(result), html)
+    for line in results.lines(result):
         say(line)
-    say(f"saved    {folder / page.FILE}")
+    say(f"saved    {folder / sweeps.HTML_FILE}")
     if failed:
         raise failed
-    return made
+    return result
 
 
 def dry_run(folder: epath.Path, request: Study, options: SweepOptions, say: Say = print) -> None:
@@ -121,15 +124,15 @@ def dry_run(folder: epath.Path, request: Study, options: SweepOptions, say: Say 
 def _begin(
     folder: epath.Path, request: Study, say: Say
 ) -> tuple[list[Point], dict[str, Cost], list[PointProgress]]:
-    """All points of the folder and the grid, their costs, which are shown, and their progress."""
+    """Prints the costs of all points; returns the points, their costs and their progress."""
     check(request)
     grid.check_folder(folder, "study")
-    sweeps.leave_devices_alone()
-    every, _ = grid.add(folder / TRAININGS, request.grid)
+    sweeps.use_cpu_only()
+    every, _ = grid.add_points(folder / TRAININGS, request.grid)
     if request.metric is not None:
         _check_metric(request.metric, every)
     known = points.costs(every)
-    rows = progress.look_at(every, folder / TRAININGS)
+    rows = progress.read_rows(every, folder / TRAININGS)
     found = points.collect(rows, known)
     for line in results.cost_lines(found):
         say(line)
@@ -141,11 +144,11 @@ def _begin(
 
 
 def _check_metric(metric: str, every: Sequence[Point]) -> None:
-    """UserError if no training will have such a number."""
+    """Raises UserError if no training will have such a number."""
     known = {
         f"{name}/{number}"
         for point in every
-        for name, numbers in grid.numbers_of(point.load()).items()
+        for name, numbers in grid.evaluation_numbers(point.load()).items()
         for number in numbers
     } | {progress.LOSS}
     if metric.replace(f"{EMA_ENDING}/", "/") not in known:
@@ -153,11 +156,11 @@ def _check_metric(metric: str, every: Sequence[Point]) -> None:
 
 
 def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
-    """UserError if a law is asked for and no curve can have as many points as it has parameters."""
+    """Raises UserError if no curve can have as many points as the law has parameters."""
     if law is not None and len(found) < scaling_law.PARAMETERS[law]:
         raise UserError(
             f"--law={law} has {scaling_law.PARAMETERS[law]} parameters, and the study has "
-            f"{progress.number(len(found))} that differ in more than the seed. Give longer lists "
+            f"{progress.count_of(len(found))} that differ in more than the seed. Give longer lists "
             "of values, or leave out --law: the best models for a budget need none."
         )
 
@@ -169,7 +172,7 @@ def main(_: list[str]) -> None:
     """The command."""
     folder, options = sweeps.read_flags("give the study a folder of its own: runs/study")
     request = Study(
-        grid.of_config(FLAGS.config, FLAGS.config_override),
+        grid.from_config(FLAGS.config, FLAGS.config_override),
         FLAGS.metric,
         FLAGS.law,
         tuple(map(_budget, FLAGS.budget)),
@@ -188,7 +191,10 @@ def _budget(text: str) -> float:
 
 if __name__ == "__main__":
     command.define_config(configs.fields())
-    flags.DEFINE_string("workdir", None, "Folder of the study, with all of its trainings.")
+    sweeps.define_flags(
+        "Folder of the study, with all of its trainings.",
+        "Show costs and commands, and train nothing.",
+    )
     flags.DEFINE_string(
         "metric", None, "To compare by, such as test/accuracy; default: by what was evaluated."
     )
@@ -196,8 +202,4 @@ if __name__ == "__main__":
         "law", None, "The scaling law to fit: M1, M2, M3, M4 or saturating; default: M2."
     )
     flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
-    sweeps.define_flags()
-    flags.DEFINE_bool("json", False, "The results as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Show costs and commands, and train nothing.")
-    flags.mark_flag_as_required("workdir")
     command.run(main)

@@ -40,7 +40,7 @@ HINT = "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.
 MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
 MAX_NAMED = 3  # points named in a message
 ALLOW = "--allow_config_change"  # a flag of vit_jax.train
-LIKE = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}  # in sweep.json
+SCHEMA = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}  # in sweep.json
 
 
 class SweepGrid(NamedTuple):
@@ -138,7 +138,7 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
         else:
             flags.append(f"--{flag}" if value is None else f"--{flag}={value}")
             continue
-        _take_back(field, values, common, axes)
+        _drop_overridden(field, values, common, axes)
         if len(values) == 1:
             common[field] = values[0]
         elif "" in values:
@@ -156,7 +156,7 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
     return SweepGrid(common, axes, tuple(flags))
 
 
-def of_config(config: str, overrides: Sequence[str]) -> SweepGrid:
+def from_config(config: str, overrides: Sequence[str]) -> SweepGrid:
     """The grid of a config file and "optim.lr=1e-3,3e-3".
 
     UserError if they are wrong; of the values, the first are looked at.
@@ -166,7 +166,7 @@ def of_config(config: str, overrides: Sequence[str]) -> SweepGrid:
     return grid
 
 
-def _take_back(
+def _drop_overridden(
     field: str, values: Sequence[str], common: dict[str, str], axes: dict[str, tuple[str, ...]]
 ) -> None:
     """Drops overrides that a later one replaces or excludes, as in a training."""
@@ -211,10 +211,10 @@ def split(text: str) -> list[str]:
             begin = place + 1
     if quote or open_brackets:
         raise UserError(f"{text}: {quote or open_brackets[-1]} is missing at the end of a value.")
-    return [_bare(value.strip()) for value in [*values, text[begin:]]]
+    return [_unquote(value.strip()) for value in [*values, text[begin:]]]
 
 
-def _bare(value: str) -> str:
+def _unquote(value: str) -> str:
     inside = value[1:-1]
     quoted = len(value) > 1 and value[0] in QUOTES and value[-1] == value[0]
     return inside if quoted and value[0] not in inside else value
@@ -232,12 +232,12 @@ def _config_files(text: str) -> list[str]:
     return files
 
 
-def spell(values: Mapping[str, str]) -> str:
+def format_values(values: Mapping[str, str]) -> str:
     """ "optim.lr=1e-3, seed=0"."""
     return ", ".join(f"{field}={value}" for field, value in values.items())
 
 
-def numbers_of(config: RunConfig) -> dict[str, Sequence[str]]:
+def evaluation_numbers(config: RunConfig) -> dict[str, Sequence[str]]:
     """The names of the numbers that each evaluation gives; a training refuses other kinds."""
     return {name: list(c.numbers()) for name, c in config.evals.items() if c.kind in KINDS}
 
@@ -257,13 +257,28 @@ def _hash(text: str, digits: int) -> str:
 
 
 def check_folder(folder: epath.Path, what: str) -> None:
-    """UserError if the folder of `what`, such as a study, is that of something else."""
+    """Raises UserError if the folder of `what`, such as a study, is that of something else."""
     for file, owner in ((workdir.CONFIG_FILE, "a training"), (FILE, "a sweep")):
         if (folder / file).exists():
             raise UserError(f"{folder} belongs to {owner}: give the {what} another --workdir.")
 
 
-def add(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
+def check_same(
+    folder: epath.Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], hint: str = ""
+) -> None:
+    """Raises UserError if the folder belongs to another `what`, such as a sweep."""
+    changes = [
+        f"\n  {field}: {before.get(field)!r} there, {now.get(field)!r} here"
+        for field in {**now, **before}
+        if before.get(field) != now.get(field)
+    ]
+    if changes:
+        raise UserError(
+            f"{folder} belongs to another {what}:{''.join(changes)}\n{hint}Give another --workdir."
+        )
+
+
+def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
     """(all points of the folder, the grid's points), the grid's added to the folder's.
 
     Raises:
@@ -272,7 +287,6 @@ def add(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
     kept = _read(folder)
     if kept:
         _check_same(folder, kept, grid)
-    _check_values(grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
     every = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
@@ -297,8 +311,8 @@ def _read(folder: epath.Path) -> dict[str, Any]:
     file = folder / FILE
     kept = workdir.read_json(
         file,
-        lambda document: {key: _checked(document[key], like) for key, like in LIKE.items()},
-        "Delete it, and give the whole grid again: trainings below it go on.",
+        lambda document: {key: _validate(document[key], like) for key, like in SCHEMA.items()},
+        "Delete it, and give the whole grid again: trainings below it continue.",
     )
     if kept is None:
         if (folder / workdir.CONFIG_FILE).exists():
@@ -316,50 +330,27 @@ def _read(folder: epath.Path) -> dict[str, Any]:
     return kept
 
 
-def _checked(value: Any, like: Any) -> Any:
+def _validate(value: Any, like: Any) -> Any:
     """The value, checked to have the type of `like`: {"": ""} is strings by name. TypeError."""
     if type(value) is not type(like):
         raise TypeError(f"{value!r} is not a {type(like).__name__}")
     if isinstance(like, list):
-        return [_checked(one, like[0]) for one in value]
+        return [_validate(one, like[0]) for one in value]
     if isinstance(like, dict):
-        return {name: _checked(one, like[""]) for name, one in value.items()}
+        return {name: _validate(one, like[""]) for name, one in value.items()}
     return value
 
 
 def _check_same(folder: epath.Path, kept: Mapping[str, Any], grid: SweepGrid) -> None:
-    """UserError that lists what differs besides the values of the axes."""
+    """Raises a UserError that lists what differs besides the values of the axes."""
     before = kept["common"] | dict.fromkeys(kept["axes"], "an axis")
     now = grid.common | dict.fromkeys(grid.axes, "an axis")
     before["other flags"], now["other flags"] = " ".join(kept["flags"]), " ".join(grid.flags)
-    changes = [
-        f"\n  {field}: {before.get(field) or 'nothing'} there, {now.get(field) or 'nothing'} here"
-        for field in now | before
-        if before.get(field) != now.get(field)
-    ]
-    if changes:
-        raise UserError(
-            f"{folder} belongs to another sweep:{''.join(changes)}\nValues may be added to an axis "
-            "that is there; for anything else give another --workdir."
-        )
-
-
-def _check_values(grid: SweepGrid) -> None:
-    """UserError with all errors of single values, in any combination."""
-    choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
-    problems: dict[str, None] = {}
-    for config in choices.pop(CONFIG):
-        for field, values in choices.items() or [("", ("",))]:
-            for value in values:
-                try:
-                    configs.load(config, [f"{field}={value}"] if field else [])
-                except UserError as error:
-                    problems[str(error)] = None
-    _raise(list(problems))
+    check_same(folder, "sweep", before, now, "Values may be added to an axis that is there. ")
 
 
 def _check(folder: epath.Path, points: Sequence[Point]) -> None:
-    """UserError with all errors of the points, each once."""
+    """Raises a UserError with all errors of the points, each once."""
     problems: dict[str, list[str]] = {}
     seen: dict[str, str] = {}  # config as JSON -> the first point's name
     folders: set[str] = set()
@@ -380,18 +371,14 @@ def _check(folder: epath.Path, points: Sequence[Point]) -> None:
     for problem, names in problems.items():
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         lines.append(f"{'; '.join(names[:MAX_NAMED])}{more}: {problem}")
-    _raise(lines)
-
-
-def _raise(problems: Sequence[str]) -> None:
-    if problems:
-        hint = f"\n{HINT}" if any("such as" in problem for problem in problems) else ""
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        raise UserError(f"Nothing was started: the grid is not right.{lines}{hint}")
+    if lines:
+        hint = f"\n{HINT}" if any("such as" in line for line in lines) else ""
+        listed = "".join(f"\n  {line}" for line in lines)
+        raise UserError(f"Nothing was started: the grid is not right.{listed}{hint}")
 
 
 def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
-    """UserError if the training there was begun with other values, as from an edited file."""
+    """Raises UserError if the training there began with another config."""
     saved_step = max(workdir.steps(folder / "checkpoints"), default=0)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
         return  # it has not begun, or will begin again

@@ -102,7 +102,7 @@ def places(axis: str, values: Sequence[str]) -> dict[str, float]:
 
 
 def is_numeric(values: Sequence[str]) -> bool:
-    """Whether all values are finite numbers, no two of them equal."""
+    """Returns whether all values are finite numbers, no two of them equal."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:

@@ -32,11 +32,11 @@ LOSS, SPEED = "train/loss", "speed/images_per_second"
 HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
 # If the table is too long for the terminal, states at the end of this list are dropped first.
 ORDER = ("running", "failed", "submitted", "waiting", "finished")
-KEPT = ("again", "failed", "found")  # events that are printed beside the table as well
+PERMANENT_EVENTS = ("again", "failed", "found")  # events that are printed beside the table as well
 
 
 class PointProgress(NamedTuple):
-    """A point at one moment.
+    """The progress of a point at one moment.
 
     Attributes:
       state: waiting, running, finished or failed.
@@ -56,7 +56,7 @@ class PointProgress(NamedTuple):
     reason: str = ""
 
 
-def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointProgress:
+def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> PointProgress:
     """The progress that the work directory shows; a point that has not begun is waiting."""
     state = "running" if running else "waiting"
     failure = read_failure(folder)
@@ -85,13 +85,13 @@ def look(point: Point, folder: epath.Path, *, running: bool = False) -> PointPro
     )
 
 
-def look_at(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:
+def read_rows(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:
     """The progress of points in a sweep's folder."""
-    return [look(point, folder / point.name) for point in points]
+    return [read_row(point, folder / point.name) for point in points]
 
 
 def is_finished(run: runs.Run) -> bool:
-    """Whether the last step is saved, and all evaluations of the config have evaluated it."""
+    """Returns whether the last step is saved and evaluated by all evaluations."""
     end = _last_step(run)
     if end is None or end not in workdir.steps(run.folder / "checkpoints"):
         return False
@@ -135,7 +135,9 @@ def forget_failure(folder: epath.Path) -> None:
     (folder / FAILED_FILE).unlink(missing_ok=True)
 
 
-def by_values(rows: Sequence[PointProgress]) -> list[tuple[dict[str, str], list[PointProgress]]]:
+def group_by_values(
+    rows: Sequence[PointProgress],
+) -> list[tuple[dict[str, str], list[PointProgress]]]:
     """(values without the seed, their rows): trainings that differ in nothing else are together."""
     groups: dict[tuple[tuple[str, str], ...], list[PointProgress]] = {}
     for row in rows:
@@ -144,7 +146,7 @@ def by_values(rows: Sequence[PointProgress]) -> list[tuple[dict[str, str], list[
     return [(dict(values), members) for values, members in groups.items()]
 
 
-def evaluated(names: Iterable[str]) -> list[str]:
+def evaluation_keys(names: Iterable[str]) -> list[str]:
     """The training loss and what evaluations gave, each name once."""
     unique = dict.fromkeys(names)
     return [n for n in unique if n == LOSS or n.partition("/")[0] not in RESERVED]
@@ -152,7 +154,9 @@ def evaluated(names: Iterable[str]) -> list[str]:
 
 def choose_metric(rows: Sequence[PointProgress]) -> str:
     """An accuracy, else a loss, of the first evaluation; the training loss if there is none."""
-    keys = [key for key in evaluated(key for row in rows for key in row.numbers) if key != LOSS]
+    keys = [
+        key for key in evaluation_keys(key for row in rows for key in row.numbers) if key != LOSS
+    ]
     for end in ("/accuracy", "/loss"):
         matching = [key for key in keys if key.endswith(end)]
         if matching:  # the raw weights' before their EMA's
@@ -161,16 +165,16 @@ def choose_metric(rows: Sequence[PointProgress]) -> str:
 
 
 def is_scored(row: PointProgress, metric: str) -> bool:
-    """Whether the point has finished with a finite number of the metric."""
+    """Returns whether the point has finished with a finite number of the metric."""
     return row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan))
 
 
 def is_better_high(metric: str) -> bool:
-    """Whether higher values of the metric are better."""
+    """Returns whether higher values of the metric are better."""
     return not is_less_better(metric)
 
 
-def shown_number(key: str, value: float | None) -> str:
+def format_number(key: str, value: float | None) -> str:
     """A number as tables show it: 98.06%, 0.09995, 1,610."""
     if value is None:
         return "-"
@@ -219,11 +223,11 @@ class Live:
 
     def tell(self, point: Point, what: str, why: str) -> None:
         """Shows an event of a point."""
-        row = self._look(point.number, running=what in ("started", "found"))
+        row = self._read_row(point.number, running=what in ("started", "found"))
         if what == "finished":
             metric = self._metric or choose_metric([row])
-            why = f"{metric} {shown_number(metric, row.numbers.get(metric))}"
-        if not self._live or what in KEPT:
+            why = f"{metric} {format_number(metric, row.numbers.get(metric))}"
+        if not self._live or what in PERMANENT_EVENTS:
             self.say(f"{time.strftime('%H:%M:%S')}  {what:8}  {point.name}{why and f': {why}'}")
 
     def refresh(self, running: Collection[str], submitted: Collection[str] = ()) -> None:
@@ -234,7 +238,7 @@ class Live:
         self._shown = now
         for number, row in self.rows.items():
             if row.point.name in running:
-                self._look(number, running=True)
+                self._read_row(number, running=True)
         rows = [
             row._replace(state="submitted")
             if row.state == "waiting" and row.point.name in submitted
@@ -246,19 +250,19 @@ class Live:
         else:
             self.say(f"{time.strftime('%H:%M:%S')}  {summary(rows)}")
 
-    def look(self, names: Collection[str]) -> list[PointProgress]:
+    def read_rows(self, names: Collection[str]) -> list[PointProgress]:
         """Fresh rows of these points, which no process here trains."""
         numbers = [number for number, row in self.rows.items() if row.point.name in names]
-        return [self._look(number, running=False) for number in numbers]
+        return [self._read_row(number, running=False) for number in numbers]
 
     def close(self) -> None:
         """Removes the table."""
         self._write(self._erase())
         self._drawn = 0
 
-    def _look(self, number: int, *, running: bool) -> PointProgress:
+    def _read_row(self, number: int, *, running: bool) -> PointProgress:
         row = self.rows[number]
-        self.rows[number] = look(row.point, row.folder, running=running)
+        self.rows[number] = read_row(row.point, row.folder, running=running)
         return self.rows[number]
 
     def _draw(self, rows: Sequence[PointProgress]) -> None:
@@ -292,10 +296,10 @@ def summary(rows: Sequence[PointProgress]) -> str:
     """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
     counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
-    return f"{number(len(rows))}: {', '.join(counts)}"
+    return f"{count_of(len(rows))}: {', '.join(counts)}"
 
 
-def number(count: int, what: str = "point") -> str:
+def count_of(count: int, what: str = "point") -> str:
     """ "1 point", "12 points"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
@@ -305,13 +309,13 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
     total = f"/{row.total_steps:,}" if row.total_steps else ""
     running = row.state in ("running", "submitted") and begun
     loss, value = (numbers.get(key) for key in (LOSS, metric))
-    speed = shown_number(SPEED, numbers.get(SPEED))
+    speed = format_number(SPEED, numbers.get(SPEED))
     return [
         row.point.name,
         row.state,
         f"{row.step:,}{total}" if begun else "",
-        shown_number(LOSS, loss) if begun else "",
-        shown_number(metric, value) if begun else "",
+        format_number(LOSS, loss) if begun else "",
+        format_number(metric, value) if begun else "",
         speed if running else "",
         format_duration(row.left_secs) if running else "",
         row.reason.splitlines()[0] if row.reason else "",
@@ -320,8 +324,8 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
 
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """Writes a row for each point, the best first. UserError if it cannot be written."""
-    keys = evaluated(key for row in rows for key in row.numbers)
-    lines = csv_lines(ordered(rows, metric), list(rows[0].point.values), keys)
+    keys = evaluation_keys(key for row in rows for key in row.numbers)
+    lines = csv_lines(sort_rows(rows, metric), list(rows[0].point.values), keys)
     workdir.save(file, csv_text(lines))
 
 
@@ -338,40 +342,40 @@ def csv_lines(
     return lines
 
 
-def results(rows: Sequence[PointProgress], metric: str) -> list[str]:
+def result_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines of the results: values on the axes, metric, losses, steps, time; the best first."""
     axes = list(rows[0].point.values)
-    keys = evaluated(key for row in rows for key in row.numbers)
+    keys = evaluation_keys(key for row in rows for key in row.numbers)
     losses = [key for key in keys if key.endswith("/loss") and "_ema/" not in key]
     keys = list(dict.fromkeys([metric, *losses]))
     cells = [
         [
             *(row.point.values[axis] for axis in axes),
-            *(shown_number(key, row.numbers.get(key)) for key in keys),
+            *(format_number(key, row.numbers.get(key)) for key in keys),
             f"{row.step:,}",
             format_duration(row.train_secs),
             "" if row.state == "finished" else row.state,
         ]
-        for row in ordered(rows, metric)
+        for row in sort_rows(rows, metric)
     ]
     head = [*axes, *keys, "step", "time", ""]
     return aligned(head, cells, left={*range(len(axes)), len(head) - 1})
 
 
-def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
+def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines of mean, standard deviation and range over seeds; [] without several seeds."""
     axes = [axis for axis in rows[0].point.values if axis != SEED]
     scored = [row for row in rows if is_scored(row, metric)]
     groups = [
         (values.values(), [row.numbers[metric] for row in members])
-        for values, members in by_values(scored)
+        for values, members in group_by_values(scored)
     ]
     if not axes or max((len(numbers) for _, numbers in groups), default=0) < 2:
         return []
     best_first = sorted(
         groups, key=lambda group: statistics.mean(group[1]), reverse=is_better_high(metric)
     )
-    shown = functools.partial(shown_number, metric)
+    shown = functools.partial(format_number, metric)
     cells = [
         [
             *values,
@@ -386,7 +390,7 @@ def over_seeds(rows: Sequence[PointProgress], metric: str) -> list[str]:
     return aligned(head, cells, left=range(len(axes)))
 
 
-def ordered(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
+def sort_rows(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
     """Sorts rows: the best first, then those that have not ended or have failed."""
     sign = -1 if is_better_high(metric) else 1
 

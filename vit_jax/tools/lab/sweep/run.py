@@ -11,10 +11,11 @@ The same command again continues, and ends with the results: a table, results.cs
 
 import contextlib
 import dataclasses
+import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,15 +26,17 @@ from vit_jax.config import MeshConfig, RunConfig
 from vit_jax.core import cloud, command
 from vit_jax.core.errors import ErrorCollector, Preempted, UserError
 from vit_jax.core.signals import StopRequest
+from vit_jax.core.tables import csv_text
 from vit_jax.run.build import Run
-from vit_jax.store import workdir_lock
+from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid, picture, progress
 from vit_jax.tools.lab.sweep.grid import SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
 from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
 
 TRAIN = ("-m", "vit_jax.train")
-JSON_FILE = "results.json"  # of the commands that run sweeps and have --json
+# Results of the commands that run sweeps, beside those of the sweeps themselves.
+JSON_FILE, HTML_FILE = "results.json", "results.html"
 
 Say = Callable[[str], None]
 
@@ -45,8 +48,13 @@ class TrainingsFailed(UserError):
       reasons: why each of them did not, by name.
     """
 
-    def __init__(self, message: str, reasons: dict[str, str]):
-        super().__init__(message)
+    def __init__(self, folder: epath.Path, reasons: Mapping[str, str], count: str):
+        super().__init__(
+            f"{len(reasons)} of {count} did not finish:"
+            + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+            + f"\nlog.txt in the folder of each, below {folder}, has the rest. Correct the cause, "
+            "then give the same command with --retry_failed."
+        )
         self.reasons = reasons
 
 
@@ -56,21 +64,21 @@ def sweep(
     options: SweepOptions,
     trainer: Sequence[str] = (sys.executable, *TRAIN),
 ) -> None:
-    """Trains the points that have not ended, and shows the results of all.
+    """Trains the points that have not ended, and prints the results of all.
 
     UserError for wrong grids, configs and folders, TrainingsFailed if a point failed; Preempted on
     a signal: trainings of this machine have saved.
     """
-    every, wanted = grid.add(folder, requested)
+    every, wanted = grid.add_points(folder, requested)
     with workdir_lock.alone_in(folder), StopRequest() as stop:
         grid.write(folder, every, requested)
-        live = Live(progress.look_at(every, folder), options.metric)
+        live = Live(progress.read_rows(every, folder), options.metric)
         again = ("waiting", "failed") if options.retry_failed else ("waiting",)
         to_do = [point for point in wanted if live.rows[point.number].state in again]
         states = [live.rows[point.number].state for point in wanted]
         begun = sum(live.rows[point.number].step > 0 for point in to_do)
         live.say(
-            f"sweep    {progress.number(len(wanted))}: {states.count('finished')} finished, "
+            f"sweep    {progress.count_of(len(wanted))}: {states.count('finished')} finished, "
             f"{states.count('failed')} failed, {len(to_do)} to do"
             + (f" ({begun} of them begun)" if begun else "")
             + (f", {options.slots} at a time" if to_do else "")
@@ -84,30 +92,26 @@ def sweep(
                 return
         finally:
             live.close()
-        rows = progress.look_at(every, folder)
+        rows = progress.read_rows(every, folder)
         rows_wanted = [row for row in rows if row.point in wanted]
         if stop:
             finished = [row.state for row in rows_wanted].count("finished")
-            others = "those that ran have saved" if options.launcher is None else "the jobs go on"
+            others = (
+                "running trainings have saved" if options.launcher is None else "the jobs continue"
+            )
             raise Preempted(
-                f"Stopped by {stop}; {finished} of {progress.number(len(wanted))} finished, and "
-                f"{others}. Start the same command again to go on."
+                f"Stopped by {stop}; {finished} of {progress.count_of(len(wanted))} finished, and "
+                f"{others}. Start the same command again to continue."
             )
         _show(live, folder, rows, options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
         reasons = {row.point.name: row.reason or row.state for row in failed}
-        raise TrainingsFailed(
-            f"{len(failed)} of {progress.number(len(wanted))} did not finish:"
-            + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
-            + "\nlog.txt in the folder of each has the rest. Mend it, then the same command with "
-            "--retry_failed.",
-            reasons,
-        )
+        raise TrainingsFailed(folder, reasons, progress.count_of(len(wanted)))
 
 
 def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
     """Prints the command of every point."""
-    for point in grid.add(folder, requested)[1]:
+    for point in grid.add_points(folder, requested)[1]:
         if options.launcher is None:
             print(shlex.join(["python", *TRAIN, *point.arguments(str(folder / point.name))]))
         else:
@@ -124,7 +128,7 @@ def _show(
         raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
     progress.write_csv(folder / progress.CSV_FILE, rows, metric)
     drawn = picture.write(folder / picture.PNG_FILE, rows, metric)
-    for lines in (progress.results(rows, metric), progress.over_seeds(rows, metric)):
+    for lines in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
         if lines:
             live.say("\n" + "\n".join(lines))
     live.say(f"\nsaved    {folder / progress.CSV_FILE}")
@@ -133,23 +137,32 @@ def _show(
 
 
 def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:
-    """Adds what is wrong with any value of any axis; the others are then at their first.
+    """Collects the errors of every value of every axis, with the first values of the others.
 
     Mesh and devices are left to the trainings, which may be elsewhere.
     """
     first = requested.points()[0]
     others = [{f: value} for f, values in requested.axes.items() for value in values[1:]]
     for values in [first, *(first | other for other in others)]:
-        Run.attempt(anywhere(requested.load(values)), folder, errors)
+        Run.attempt(without_mesh(requested.load(values)), folder, errors)
 
 
-def leave_devices_alone() -> None:
-    """Looks at shapes on the CPU: a GPU's memory, or a TPU, would be missing to the trainings."""
+def save_results(
+    folder: epath.Path, document: Any, table: Sequence[Sequence[Any]], page: str
+) -> None:
+    """Writes results.json, results.csv and results.html. UserError if it cannot."""
+    workdir.save(folder / JSON_FILE, json.dumps(document, indent=2) + "\n")
+    workdir.save(folder / progress.CSV_FILE, csv_text(table))
+    workdir.save(folder / HTML_FILE, page)
+
+
+def use_cpu_only() -> None:
+    """Leaves accelerators to the trainings: this process computes shapes on the CPU."""
     jax.config.update("jax_platforms", "cpu")
 
 
-def anywhere(config: RunConfig) -> RunConfig:
-    """The config on whatever devices there are: where it is checked there may be others."""
+def without_mesh(config: RunConfig) -> RunConfig:
+    """Returns the config for any devices: it may be checked on others than it runs on."""
     return dataclasses.replace(config, mesh=MeshConfig())
 
 
@@ -158,11 +171,19 @@ FLAGS = flags.FLAGS
 SHARED = ("slots", "launcher", "slot_variable", "max_restarts", "retry_failed")
 
 
-def define_flags() -> None:
-    """Defines the flags that say how trainings are run side by side."""
+def define_flags(workdir: str, dry_run: str, *, json: bool = True) -> None:
+    """Defines the flags of every command that runs sweeps; `workdir` and `dry_run` are helps."""
     default = SweepOptions()
+    flags.DEFINE_string("workdir", None, workdir)
+    flags.DEFINE_bool("dry_run", False, dry_run)
+    flags.mark_flag_as_required("workdir")
+    if json:
+        flags.DEFINE_bool("json", False, "Print the results as one JSON object.")
     flags.DEFINE_integer(
-        "slots", default.slots, "So many trainings, or launchers, at a time.", lower_bound=1
+        "slots",
+        default.slots,
+        "Number of trainings, or launchers, at a time.",
+        lower_bound=1,
     )
     flags.DEFINE_string(
         "launcher",
@@ -179,7 +200,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "max_restarts",
         default.max_restarts,
-        "So often in a row a training is started again without a newer checkpoint.",
+        "How often in a row a training is restarted without a newer checkpoint.",
         lower_bound=0,
     )
     flags.DEFINE_bool(
@@ -188,7 +209,7 @@ def define_flags() -> None:
 
 
 def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
-    """The folder and the options that the flags give; `advice`: what --workdir should be.
+    """Returns the folder and options of the flags; `advice` says what --workdir should be.
 
     UserError if they are wrong.
     """
@@ -202,8 +223,8 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
     return folder, SweepOptions(name, **shared)
 
 
-def check_place(folder: epath.Path) -> None:
-    """UserError if trainings of this machine would be in a folder that is not on it."""
+def check_workdir(folder: epath.Path) -> None:
+    """Raises UserError if trainings of this machine would be in a folder that is not on it."""
     if cloud.is_remote(folder) and FLAGS.launcher is None:
         raise UserError(
             f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
@@ -212,8 +233,8 @@ def check_place(folder: epath.Path) -> None:
 
 
 def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[], None]) -> None:
-    """Runs, or with --dry_run shows the commands; --json prints results.json, nothing else."""
-    check_place(folder)  # also where it would only show them: it says whether all is right
+    """Calls `run`, or `show` with --dry_run; with --json prints results.json and nothing else."""
+    check_workdir(folder)  # also where it would only show them: it says whether all is right
     failed = None
     with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
         if FLAGS.dry_run:
@@ -239,18 +260,19 @@ def main(arguments: list[str]) -> None:
     if FLAGS.dry_run:
         dry_run(folder, requested, options)
     else:
-        check_place(folder)
+        check_workdir(folder)
         sweep(folder, requested, options)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("workdir", None, "Folder of the sweep, with one below it for each point.")
     flags.DEFINE_string("name", None, "Of jobs: NAME-1, NAME-2, ...; default: that of the folder.")
-    define_flags()
+    define_flags(
+        "Folder of the sweep, with one below it for each point.",
+        "Show the command of every point, and start none.",
+        json=False,
+    )
     flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
     flags.DEFINE_string(
         "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
     )
-    flags.DEFINE_bool("dry_run", False, "Show the command of every point, and start none.")
-    flags.mark_flag_as_required("workdir")
     command.run(main, positional=True, hint='Arguments of vit_jax.train follow " -- ".')

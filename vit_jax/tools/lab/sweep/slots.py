@@ -34,7 +34,7 @@ from vit_jax.tools.lab.sweep.progress import Live
 
 LOG_FILE = "log.txt"
 SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
-AGAIN = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
+RESTART_STATUSES = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
 POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
 LOGS = "launched"  # folder in the current directory, for the launchers' output
@@ -42,7 +42,7 @@ FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
 
 class SweepOptions(NamedTuple):
-    """How trainings are run side by side: the values of the command's flags of these names."""
+    """The values of the command's flags of these names: how trainings run side by side."""
 
     name: str = "sweep"
     slots: int = 1
@@ -65,7 +65,7 @@ class Running(NamedTuple):
 
 
 class Slots:
-    """Runs points by the command `trainer`, so many at a time as the options say.
+    """Runs points by the command `trainer`, `options.slots` at a time.
 
     tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
     "stopped", reason).
@@ -100,7 +100,7 @@ class Slots:
         signalled = False
         while self._running or (self._waiting and not stop):
             for run in list(self._running):
-                self._look(run, stopping=bool(stop))
+                self._poll(run, stopping=bool(stop))
             if stop and not signalled:
                 signalled = True
                 for run in self._running:
@@ -111,12 +111,12 @@ class Slots:
             yield
             time.sleep(POLL_SECS)
 
-    def _look(self, run: Running, *, stopping: bool) -> None:
+    def _poll(self, run: Running, *, stopping: bool) -> None:
         point, process = run.point, run.process
         if process is None:
             if not _is_alive(run.folder):
                 self._running.remove(run)
-                if progress.look(point, run.folder).state == "finished":
+                if progress.read_row(point, run.folder).state == "finished":
                     self._tell(point, "finished", "")
                 else:
                     self._waiting.insert(0, point)
@@ -129,19 +129,21 @@ class Slots:
             self._tell(point, "finished", "")
         elif stopping:
             self._tell(point, "stopped", "")
-        elif status in AGAIN or status < 0 or status > 128:
-            self._again(run, _spell(status))
+        elif status in RESTART_STATUSES or status < 0 or status > 128:
+            self._requeue(run, _describe_status(status))
         else:
-            self._fail(run, status, last_words(run.folder, run.log_start) or _spell(status))
+            self._fail(
+                run, status, last_error(run.folder, run.log_start) or _describe_status(status)
+            )
 
-    def _again(self, run: Running, how: str) -> None:
+    def _requeue(self, run: Running, how: str) -> None:
         """Queues a point again, unless it was restarted too often without progress."""
         name, saved = run.point.name, progress.saved_step(run.folder)
         further = saved > self._saved.get(name, 0)
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
         if self._setbacks[name] > self._options.max_restarts:
-            words = last_words(run.folder, run.log_start)
+            words = last_error(run.folder, run.log_start)
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
             self._fail(run, 1, f"{reason}{words and f'; {words}'}")
             return
@@ -197,7 +199,7 @@ def _open_log(folder: epath.Path) -> BinaryIO:
     return log
 
 
-def last_words(folder: epath.Path, start: int = 0) -> str:
+def last_error(folder: epath.Path, start: int = 0) -> str:
     """The message at the end of a log: from "error:" on if present, else its last line."""
     with (folder / LOG_FILE).open("rb") as file:
         file.seek(start)
@@ -208,7 +210,7 @@ def last_words(folder: epath.Path, start: int = 0) -> str:
 
 
 def _is_alive(folder: epath.Path) -> bool:
-    """Whether a training runs in the work directory."""
+    """Returns whether a training runs in the work directory."""
     # A sweep's training takes the other lock only once it has begun; this check must not collide.
     return workdir_lock.is_locked(folder, SLOT_FILE) or workdir_lock.is_locked(folder)
 
@@ -234,7 +236,7 @@ def _terminate(run: Running) -> None:
             os.kill(int(holder["pid"]), signal.SIGTERM)
 
 
-def _spell(status: int) -> str:
+def _describe_status(status: int) -> str:
     """An exit status in words: "status 75" or "SIGKILL"."""
     number = -status if status < 0 else status - 128
     with contextlib.suppress(ValueError):
@@ -285,7 +287,7 @@ def launch(
                 launched.add(point.name)
                 live.tell(point, "launched", "")
             elif not stop:
-                log = _log(point, options)
+                log = _launcher_log(point, options)
                 lines = log.read_bytes().decode(errors="replace").strip().splitlines()
                 failed[point.name] = f"{lines[-1] if lines else 'it said nothing'} ({log})"
                 live.tell(point, "failed", failed[point.name])
@@ -296,7 +298,9 @@ def launch(
                     os.killpg(process.pid, signal.SIGINT)  # also the script's child processes
         while not stop and waiting and len(running) < options.slots:
             point = waiting.pop(0)
-            running.append((point, _start(job(point, folder, options), _log(point, options))))
+            running.append(
+                (point, _start(job(point, folder, options), _launcher_log(point, options)))
+            )
         live.refresh((), launched)
         time.sleep(POLL_SECS)
     looked = 0.0
@@ -304,11 +308,13 @@ def launch(
         live.refresh((), launched)
         if time.monotonic() - looked > FOLLOW_SECS:
             looked = time.monotonic()
-            launched -= {row.point.name for row in live.look(launched) if row.state == "finished"}
+            launched -= {
+                row.point.name for row in live.read_rows(launched) if row.state == "finished"
+            }
         time.sleep(POLL_SECS)
     if failed and not stop:
         raise UserError(
-            f"The launcher failed for {len(failed)} of {progress.number(len(to_do))}:"
+            f"The launcher failed for {len(failed)} of {progress.count_of(len(to_do))}:"
             + "".join(f"\n  {name}: {why}" for name, why in failed.items())
             + "\nThe same command launches them again."
         )
@@ -317,7 +323,7 @@ def launch(
     return options.follow
 
 
-def _log(point: Point, options: SweepOptions) -> epath.Path:
+def _launcher_log(point: Point, options: SweepOptions) -> epath.Path:
     """The log of a launcher's output."""
     return epath.Path(LOGS) / f"{options.name}-{point.number}.launcher.log"
 

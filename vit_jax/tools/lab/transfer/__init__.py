@@ -1,1 +1,1 @@
-"""What trained weights are worth on other data, by a protocol that keeps the test for the end."""
+"""Transfer of trained weights to other data, by a protocol that keeps the test for the end."""

@@ -16,20 +16,18 @@ from etils import epath
 from markupsafe import Markup
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.tables import csv_text
-from vit_jax.draw import charts, html_page
+from vit_jax.draw import html_page, style
+from vit_jax.draw.html_page import Picture
 from vit_jax.store import workdir
-from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import SEED, spell
-from vit_jax.tools.lab.sweep.progress import CSV_FILE, PointProgress
+from vit_jax.tools.lab.sweep import picture, progress
+from vit_jax.tools.lab.sweep.grid import SEED, format_values
+from vit_jax.tools.lab.sweep.progress import PointProgress
 from vit_jax.tools.lab.sweep.run import JSON_FILE
-from vit_jax.tools.lab.transfer.task import FINAL, Splits
+from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, Splits
 
-CHOICE_FILE, HTML_FILE = "choice.json", "results.html"
+CHOICE_FILE = "choice.json"
 LEARNING_RATE = "optim.lr"
-SIZE, BOX = (760, 260), (56, 744, 16, 224)  # of the chart on the page
-MOST_LABELS = 12  # below it
-_COUNTS = ("examples", "_images")  # endings of numbers that are no scores
+_COUNTS = ("examples", "_images")  # endings of numbers that are not scores
 
 
 class Candidate(NamedTuple):
@@ -49,7 +47,7 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was chosen.
+    """The chosen values, and the candidates.
 
     Attributes:
       chosen: values by field; empty if there was nothing to choose.
@@ -78,14 +76,14 @@ def choose(rows: Sequence[PointProgress], key: str) -> Choice:
         reasons = "".join(f"\n  {reason}" for each in candidates for reason in each.failures)
         raise UserError(f"No training has a number {key}, so nothing can be chosen:{reasons}")
     sign = -1 if progress.is_better_high(key) else 1
-    best = min(scored, key=lambda each: (sign * (each.score or 0.0), _in_order(each.values)))
+    best = min(scored, key=lambda each: (sign * (each.score or 0.0), _tie_break(each.values)))
     return Choice(best.values, key, best.score, candidates, tuple(_edges(best.values, candidates)))
 
 
 def _candidates(rows: Sequence[PointProgress], key: str) -> tuple[Candidate, ...]:
     """The points without their seeds, each with the trainings of all seeds."""
     candidates = []
-    for values, members in progress.by_values(rows):
+    for values, members in progress.group_by_values(rows):
         scores, failures = {}, []
         for row in members:
             if progress.is_scored(row, key):
@@ -99,21 +97,21 @@ def _candidates(rows: Sequence[PointProgress], key: str) -> tuple[Candidate, ...
     return tuple(candidates)
 
 
-def _in_order(values: Mapping[str, str]) -> tuple[float, ...]:
-    """What decides between equal scores: the learning rate, then the other numbers."""
+def _tie_break(values: Mapping[str, str]) -> tuple[float, ...]:
+    """Returns the key that breaks ties: the learning rate, then the other numbers."""
     fields = sorted(values, key=lambda field: field != LEARNING_RATE)
-    return tuple(math.inf if (n := _number(values[f])) is None else n for f in fields)
+    return tuple(math.inf if (n := _parse_number(values[f])) is None else n for f in fields)
 
 
 def _edges(chosen: Mapping[str, str], candidates: Sequence[Candidate]) -> list[str]:
     sentences = []
     for field, value in chosen.items():
-        tried = {_number(each.values[field]): each.values[field] for each in candidates}
+        tried = {_parse_number(each.values[field]): each.values[field] for each in candidates}
         if len(tried) < 2 or None in tried:
             continue
         numbers = sorted(number for number in tried if number is not None)
         for edge, which in ((numbers[0], "smallest"), (numbers[-1], "largest")):
-            if _number(value) == edge:
+            if _parse_number(value) == edge:
                 all_of_them = ", ".join(tried[number] for number in numbers)
                 better = "smaller" if which == "smallest" else "larger"
                 sentences.append(
@@ -123,7 +121,7 @@ def _edges(chosen: Mapping[str, str], candidates: Sequence[Candidate]) -> list[s
     return sentences
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
@@ -166,7 +164,7 @@ class OverSeeds(NamedTuple):
 
 
 class TransferResult(NamedTuple):
-    """What came out.
+    """The result of a transfer.
 
     Attributes:
       checkpoint: what training started from, as the command gave it.
@@ -194,7 +192,7 @@ class TransferResult(NamedTuple):
 
     @property
     def scores(self) -> dict[str, OverSeeds]:
-        """The numbers of the test that are no counts."""
+        """The numbers of the test that are not counts."""
         return {name: n for name, n in self.test.items() if not name.endswith(_COUNTS)}
 
     @property
@@ -222,23 +220,14 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
     }
 
 
-def write(
-    folder: epath.Path, result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]
-) -> None:
-    """Writes results.json, .csv and .html; `rows`: of each sweep. UserError if it cannot."""
-    workdir.save(folder / JSON_FILE, json.dumps(as_dicts(result), indent=2) + "\n")
-    workdir.save(folder / CSV_FILE, _csv(result, rows))
-    workdir.save(folder / HTML_FILE, page(folder.name, result, rows))
-
-
 def read(folder: epath.Path) -> dict[str, Any] | None:
     """The contents of results.json; None if there is none. UserError if it is damaged."""
     remedy = "The command that wrote it, given again, writes it anew."
     return workdir.read_json(folder / JSON_FILE, dict, remedy)
 
 
-def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> str:
-    """A row for each training: which sweep, values, seed, state, numbers, and where it is."""
+def table(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> list[list[Any]]:
+    """Rows of results.csv: a head, then sweep, values, seed, state and numbers of each training."""
     axes = list(result.choice.chosen)
     every = [row for each in rows.values() for row in each]
     evaluated = [result.choice.key.partition("/")[0], result.key.partition("/")[0]]
@@ -249,13 +238,12 @@ def _csv(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) ->
     ]
     head, *lines = progress.csv_lines(every, [*axes, SEED], numbers)
     sweeps = [sweep for sweep, each in rows.items() for _ in each]
-    table = [["sweep", *head], *([sweep, *line] for sweep, line in zip(sweeps, lines, strict=True))]
-    return csv_text(table)
+    return [["sweep", *head], *([sweep, *line] for sweep, line in zip(sweeps, lines, strict=True))]
 
 
-def spell_score(key: str, number: OverSeeds) -> str:
+def format_score(key: str, number: OverSeeds) -> str:
     """ "97.21 % ± 0.15 (3 seeds)", or without a deviation where there is one seed."""
-    shown = functools.partial(progress.shown_number, key)
+    shown = functools.partial(progress.format_number, key)
     seeds = len(number.values)
     if number.std is None:
         return f"{shown(number.mean)} (1 seed)"
@@ -264,16 +252,19 @@ def spell_score(key: str, number: OverSeeds) -> str:
 
 
 def lines(result: TransferResult) -> Iterable[str]:
-    """What a person reads at the end: the choice, then the test."""
+    """Yields the lines that the command prints at its end: the choice, then the test."""
     choice = result.choice
     if choice.chosen:
-        chosen, shown = spell(choice.chosen), progress.shown_number(choice.key, choice.score)
+        chosen, shown = (
+            format_values(choice.chosen),
+            progress.format_number(choice.key, choice.score),
+        )
         yield f"chosen   {chosen}, by {choice.key} {shown} on {result.splits.held_out}"
         yield from (f"note     {sentence}" for sentence in choice.at_edge)
     else:
         yield "chosen   nothing: there were no lists of values, so the config's own were used"
     for name, numbers in result.scores.items():
-        yield f"test     {name} {spell_score(name, numbers)}"
+        yield f"test     {name} {format_score(name, numbers)}"
     if not result.test:
         yield "test     no training has finished"
 
@@ -288,16 +279,16 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         title=name,
         subtitle=f"{result.checkpoint} · {result.config}",
         result=result,
-        score=spell_score(result.key, score) if score else "no training has finished",
-        tested=_tested(result),
+        score=format_score(result.key, score) if score else "no training has finished",
+        tested=_describe_test(result),
         protocol=_protocol(result),
         choice=choice,
-        chart=_chart(choice) if choice.chosen else "",
+        shown=[_picture(rows[CHOOSE], choice.key)] if choice.chosen else [],
         candidates_head=[*choice.chosen, choice.key, ""],
         candidates=[
             [
                 *(each.values[field] for field in choice.chosen),
-                progress.shown_number(choice.key, each.score),
+                progress.format_number(choice.key, each.score),
                 "; ".join(each.failures),
             ]
             for each in choice.candidates
@@ -310,8 +301,8 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         test=[
             [
                 name,
-                *(progress.shown_number(name, numbers.values.get(seed)) for seed in seeds),
-                spell_score(name, numbers),
+                *(progress.format_number(name, numbers.values.get(seed)) for seed in seeds),
+                format_score(name, numbers),
             ]
             for name, numbers in result.scores.items()
         ],
@@ -324,12 +315,17 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
     )
 
 
+def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
+    """The scores over the lists' values, as the sweep draws them."""
+    return Picture("", key, "", style.png(picture.draw(*picture.curves(rows, key), key)))
+
+
 def _training(place: str, row: PointProgress, fields: Sequence[str]) -> list[str]:
     values = row.point.common | row.point.values
     return [place, *(values[field] for field in fields), row.state, f"{row.step:,}"]
 
 
-def _tested(result: TransferResult) -> str:
+def _describe_test(result: TransferResult) -> str:
     tested = result.tested
     counted = result.test.get(f"{tested['name']}/examples")
     images = f", {counted.mean:,.0f} images" if counted else ""
@@ -353,33 +349,7 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
         ("result", final),
         (
             "test",
-            f"{_tested(result)}, scored after the last step of each of them, and never before",
+            f"{_describe_test(result)}, scored after the last step of each, and never before",
         ),
         ("±", "standard deviation over seeds (n - 1), not of the test's size"),
     ]
-
-
-@charts.styled
-def _chart(choice: Choice) -> Markup:
-    """A dot for each seed of each candidate, in the lists' order."""
-    scores = [score for each in choice.candidates for score in each.scores.values()]
-    number = len(choice.candidates)
-    axes = charts.blank(SIZE, BOX)
-    percent = choice.key.endswith("accuracy")
-    charts.scale(axes.yaxis, *charts.limits(scores), about=5, percent=percent)
-    axes.set_xlim(-0.5, number - 0.5)
-    named = choice.candidates if number <= MOST_LABELS else ()
-    axes.set_xticks(range(len(named)), [_short(each) for each in named])
-    hints = {}
-    for place, each in enumerate(choice.candidates):
-        colour = charts.RUNS[each.values == choice.chosen]
-        for seed, score in each.scores.items():
-            name = f"dot{place}of{seed}"
-            axes.plot(place, score, "o", ms=8, mew=0, color=colour, gid=name)
-            hint = f"{_short(each)}, seed {seed}: {progress.shown_number(choice.key, score)}"
-            hints[name] = (Markup('class="dot"'), hint)
-    return charts.svg(axes, f"{choice.key} of the candidates", hints)
-
-
-def _short(candidate: Candidate) -> str:
-    return ", ".join(candidate.values.values())

@@ -1,4 +1,4 @@
-"""Says what trained weights are worth on other data, without looking at the test before the end:
+"""Transfers trained weights to other data, without reading the test before the end:
 
     vit-jax transfer --checkpoint WEIGHTS --config configs/finetune.py:cifar10 \\
       --workdir runs/transfer --config.input.data_dir=data/cifar10 \\
@@ -26,9 +26,9 @@ from vit_jax.store import checkpoint_dir, workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder, spell
+from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder, format_values
 from vit_jax.tools.lab.sweep.grid import FILE as SWEEP_FILE
-from vit_jax.tools.lab.sweep.progress import PointProgress, number
+from vit_jax.tools.lab.sweep.progress import PointProgress, count_of
 from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
@@ -45,7 +45,7 @@ from vit_jax.tools.lab.transfer.task import (
     choose_grid,
     evaluation_of,
     final_grid,
-    key,
+    metric_key,
 )
 
 FILE = "transfer.json"
@@ -65,7 +65,7 @@ def transfer(
     trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
     say: Say = print,
 ) -> TransferResult:
-    """Does what is left to do of a transfer in its folder, and shows the result.
+    """Runs what is left of a transfer in its folder, and prints the result.
 
     The folder gets choose/ and final/, which are sweeps, choice.json, results.json, results.csv and
     results.html. Called again with the same task it goes on; a transfer that is complete is shown
@@ -91,10 +91,10 @@ def transfer(
                 sweeps.sweep(folder / name, grid, of_sweep, trainer)
             except TrainingsFailed as error:
                 failures.update({f"{name}/{key}": why for key, why in error.reasons.items()})
-            return _look_at(folder / name, grid)
+            return _read_rows(folder / name, grid)
 
         chosen, choose_rows = _choose(folder, task, splits, weights_from, train, say)
-        say(f"final    {number(task.seeds, 'training')} on {splits.final}, then the test")
+        say(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
         rows = train(FINAL, final_grid(task, splits, weights_from, chosen.chosen))
         config, tested = task.config, evaluation_of(task)
         test = config.evals[tested]
@@ -110,30 +110,31 @@ def transfer(
                 "data_dir": test.data_dir or config.input.data_dir,
             },
             chosen,
-            key(task, tested),
+            metric_key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
             tuple(f"{name}: {reason}" for name, reason in failures.items()),
         )
-        results.write(folder, result, {CHOOSE: choose_rows, FINAL: rows})
+        every = {CHOOSE: choose_rows, FINAL: rows}
+        sweeps.save_results(
+            folder,
+            results.as_dicts(result),
+            results.table(result, every),
+            results.page(folder.name, result, every),
+        )
         for line in results.lines(result):
             say(line)
-        say(f"saved    {folder / results.HTML_FILE}")
+        say(f"saved    {folder / sweeps.HTML_FILE}")
     if failures:
-        raise TrainingsFailed(
-            f"{number(len(failures), 'training')} did not finish, the others did:"
-            + "".join(f"\n  {failure}" for failure in result.failures)
-            + f"\nlog.txt in the folder of each, below {folder}, has the rest. Mend it, then the "
-            "same command with --retry_failed; what was chosen stays chosen.",
-            failures,
-        )
+        trainings = count_of(len(choose_rows) + len(rows), "training")
+        raise TrainingsFailed(folder, failures, trainings)
     return result
 
 
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: Say) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
     check(task)
-    weights_from = pinned(task.checkpoint)
+    weights_from = pin_checkpoint(task.checkpoint)
     splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
         sweeps.dry_run(folder / CHOOSE, choose_grid(task, splits, weights_from), options)
@@ -147,25 +148,19 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     """The contents of transfer.json: as they are there, else of what was looked at now."""
     check_folder(folder, "transfer")
     fixed = {field: getattr(task, field) for field in FIXED}
-    kept = workdir.read_json(folder / FILE, _checked, "Delete it, and give the same command again.")
+    kept = workdir.read_json(
+        folder / FILE, _validate, "Delete it, and give the same command again."
+    )
     if kept:
-        changes = [
-            f"\n  {field}: {kept['task'].get(field)!r} there, {value!r} here"
-            for field, value in fixed.items()
-            if kept["task"].get(field) != value
-        ]
-        if changes:
-            raise UserError(
-                f"{folder} belongs to another transfer:{''.join(changes)}\nGive another --workdir."
-            )
+        grids.check_same(folder, "transfer", {f: kept["task"].get(f) for f in fixed}, fixed)
         if _is_complete(folder, task, Splits(**kept["splits"]), kept["weights"]):
             return kept
-    weights_from = kept["weights"] if kept else pinned(task.checkpoint)
+    weights_from = kept["weights"] if kept else pin_checkpoint(task.checkpoint)
     splits, notes = check_all(task, weights_from, folder)
     if kept and splits._asdict() != kept["splits"]:
         raise UserError(
-            f"{folder} began with other splits: {spell(kept['splits'])}; now they are "
-            f"{spell(splits._asdict())}. If the data have changed, give another --workdir."
+            f"{folder} began with other splits: {format_values(kept['splits'])}; now they are "
+            f"{format_values(splits._asdict())}. If the data have changed, give another --workdir."
         )
     say(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
@@ -173,13 +168,13 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
     return kept or {"task": fixed, "splits": splits._asdict(), "weights": weights_from}
 
 
-def _checked(document: dict[str, Any]) -> dict[str, Any]:
+def _validate(document: dict[str, Any]) -> dict[str, Any]:
     Splits(**document["splits"]), dict(document["task"]), document["weights"]
     return dict(document)
 
 
-def pinned(checkpoint: str) -> str | None:
-    """What a checkpoint means now: the step's folder of a work directory, a name with its pin."""
+def pin_checkpoint(checkpoint: str) -> str | None:
+    """Resolves a checkpoint: to the step's folder of a work directory, or a pinned download."""
     if checkpoint.lower() == NO_CHECKPOINT:
         return None
     if weights.is_name(checkpoint):
@@ -199,21 +194,21 @@ def _choose(
     say: Say,
 ) -> tuple[Choice, list[PointProgress]]:
     """The choice, and the trainings that led to it."""
-    by = key(task, HELD_OUT)
+    by = metric_key(task, HELD_OUT)
     if not task.grid.axes:
         return Choice({}, by, None), []
     grid = choose_grid(task, splits, weights_from)
     kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
-    if kept and sorted(map(spell, task.grid.points())) != sorted(
-        spell(each.values) for each in kept.candidates
+    if kept and sorted(map(format_values, task.grid.points())) != sorted(
+        format_values(each.values) for each in kept.candidates
     ):
-        tried = "; ".join(spell(each.values) for each in kept.candidates)
+        tried = "; ".join(format_values(each.values) for each in kept.candidates)
         raise UserError(
             f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
             "for the test with them. For a choice from these give another --workdir."
         )
     say(
-        f"choose   {number(len(grid.points()), 'training')} on {splits.choose}, scored on "
+        f"choose   {count_of(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
     )
     rows = train(CHOOSE, grid)
@@ -222,31 +217,43 @@ def _choose(
         results.write_choice(folder, now)
     elif now.chosen != kept.chosen:
         say(
-            f"note     {spell(now.chosen)} would be chosen now, since a training was retried; "
-            "the test stays with what was chosen before it."
+            f"note     {format_values(now.chosen)} would be chosen now, since a training was "
+            "retried; the test stays with what was chosen before it."
         )
     return kept or now, rows
 
 
-def _look_at(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
+def _read_rows(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
     """The progress of the points of a sweep."""
-    return progress.look_at(grids.add(folder, grid)[1], folder)
+    return progress.read_rows(grids.add_points(folder, grid)[1], folder)
 
 
 def _is_complete(
     folder: epath.Path, task: TransferTask, splits: Splits, weights_from: str | None
 ) -> bool:
-    """Whether all trainings for the test have finished: then nothing needs to be looked at."""
+    """Returns whether all trainings for the test have finished."""
     kept = results.read_choice(folder)
     if kept is None and task.grid.axes:
         return False
     grid = final_grid(task, splits, weights_from, kept.chosen if kept else {})
     if not (folder / FINAL / SWEEP_FILE).exists():
         return False
-    return all(row.state == "finished" for row in _look_at(folder / FINAL, grid))
+    return all(row.state == "finished" for row in _read_rows(folder / FINAL, grid))
 
 
 FLAGS = flags.FLAGS
+
+
+def define_flags(workdir: str) -> None:
+    """Defines the flags of every command that makes transfers; `workdir`: the help of that flag."""
+    command.define_config(configs.fields())
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
+    )
+    flags.DEFINE_integer("seeds", 3, "Trainings for each test, whose mean is the result.")
+    flags.DEFINE_integer("choose_seeds", 1, "Trainings of each point to choose from.")
+    sweeps.define_flags(workdir, "Check everything, show the commands, and train nothing.")
+    flags.mark_flag_as_required("checkpoint")
 
 
 def main(_: list[str]) -> None:
@@ -257,7 +264,7 @@ def main(_: list[str]) -> None:
         for each in dataclasses.fields(TransferTask)
         if each.name != "grid"
     }
-    task = TransferTask(**fields, grid=grids.of_config(FLAGS.config, FLAGS.config_override))
+    task = TransferTask(**fields, grid=grids.from_config(FLAGS.config, FLAGS.config_override))
     sweeps.run_or_show(
         folder,
         lambda: transfer(folder, task, options),
@@ -266,11 +273,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
-    )
-    flags.DEFINE_string("workdir", None, "Folder of the transfer, with all of its trainings.")
+    define_flags("Folder of the transfer, with all of its trainings.")
     flags.DEFINE_float(
         "held_out",
         None,
@@ -281,10 +284,4 @@ if __name__ == "__main__":
     flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")
     flags.DEFINE_string("metric", "accuracy", "The number of that evaluation to choose by.")
     flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
-    flags.DEFINE_integer("seeds", 3, "So many trainings for the test, whose mean is the result.")
-    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
-    sweeps.define_flags()
-    flags.DEFINE_bool("json", False, "The result as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
-    flags.mark_flags_as_required(["checkpoint", "workdir"])
     command.run(main)

@@ -1,4 +1,4 @@
-"""What a transfer is asked to do, and the two sweeps that do it.
+"""The task of a transfer, and the two sweeps that do it.
 
 `choose/` trains on a part of the training split and is scored on the rest; `final/` trains on all
 of it, once for each seed, and is scored on the test, once. Both are grids of overrides of one
@@ -28,7 +28,14 @@ from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import CONFIG, HINT, MAX_NAMED, SEED, SweepGrid, numbers_of
+from vit_jax.tools.lab.sweep.grid import (
+    CONFIG,
+    HINT,
+    MAX_NAMED,
+    SEED,
+    SweepGrid,
+    evaluation_numbers,
+)
 
 CHOOSE, FINAL = "choose", "final"  # the folders of the sweeps
 HELD_OUT = "held_out"  # the evaluation on the held-out part
@@ -40,7 +47,7 @@ HELD_OUT_PART = 0.1  # unless the task says another
 
 @dataclasses.dataclass(frozen=True)
 class TransferTask:
-    """A transfer.
+    """A requested transfer.
 
     Attributes:
       checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
@@ -87,7 +94,7 @@ class Splits(NamedTuple):
 
 
 def check(task: TransferTask) -> None:
-    """UserError if the task is wrong in itself; neither data nor weights are looked at."""
+    """Raises UserError if the task is wrong in itself; neither data nor weights are looked at."""
     named = (task.choose_split, task.held_out_split)
     if (named[0] is None) != (named[1] is None):
         missing = "--choose_split" if named[0] is None else "--held_out_split"
@@ -142,7 +149,7 @@ def check(task: TransferTask) -> None:
 
 
 def _check_axis(field: str) -> None:
-    """UserError for a list of a field that nothing may be chosen of, as the protocol sets it."""
+    """Raises UserError for a list of values of a field that the protocol sets."""
     why = None
     if field == SEED:
         why = "a seed is not to be chosen; --seeds and --choose_seeds say how many there are"
@@ -158,7 +165,7 @@ def _check_axis(field: str) -> None:
 
 def evaluation_of(task: TransferTask) -> str:
     """The name of the evaluation of the test. UserError if there is none, or several."""
-    known = numbers_of(task.config)
+    known = evaluation_numbers(task.config)
     having = [name for name, numbers in known.items() if task.metric in numbers]
     if task.evaluation is not None:
         if task.evaluation not in having:
@@ -182,7 +189,7 @@ def evaluation_of(task: TransferTask) -> str:
     return having[0]
 
 
-def key(task: TransferTask, evaluation: str) -> str:
+def metric_key(task: TransferTask, evaluation: str) -> str:
     """The name in metrics.jsonl of the number to choose by: "held_out/accuracy"."""
     return f"{evaluation}{EMA_ENDING if task.ema else ''}/{task.metric}"
 
@@ -228,7 +235,7 @@ def final_grid(
 
 
 def _common(task: TransferTask, weights: str | None) -> dict[str, str]:
-    """What the trainings of both sweeps share; the evaluations are set by each."""
+    """Returns the fields that both sweeps share; each sets its own evaluations."""
     config = task.config
     kept = {
         field: value
@@ -238,7 +245,7 @@ def _common(task: TransferTask, weights: str | None) -> dict[str, str]:
     init = {"init.weights": "none" if weights is None else weights}
     if weights is None:  # other fields of init would go unread
         init |= {
-            f"init.{field.name}": _text(field.default)
+            f"init.{field.name}": _format_value(field.default)
             for field in dataclasses.fields(config.init)
             if getattr(config.init, field.name) != field.default
         }
@@ -259,10 +266,10 @@ def _fields(section: str, values: EvalConfig, *, every: bool) -> Iterator[tuple[
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if every or value != field.default or field.name == "split":
-            yield f"{section}.{field.name}", _text(value)
+            yield f"{section}.{field.name}", _format_value(value)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as an override spells it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -280,7 +287,7 @@ def check_all(
       UserError: data or weights are missing or do not fit; the held-out part leaves a class without
         an example to train on, or shares examples with what is trained on; lists all errors.
     """
-    sweeps.leave_devices_alone()
+    sweeps.use_cpu_only()
     errors = ErrorCollector()
     config = task.config
     check_folders(config)
@@ -292,7 +299,7 @@ def check_all(
     whole = Splits(config.input.split, "", "") if parts is NOT_MADE else parts
     first = task.grid.points()[0]
     final = final_grid(task, whole, weights, first).load()
-    Run.attempt(sweeps.anywhere(final), folder / FINAL, errors)
+    Run.attempt(sweeps.without_mesh(final), folder / FINAL, errors)
     errors.raise_all()
     return parts, notes
 
@@ -317,14 +324,14 @@ def find_splits(task: TransferTask) -> Splits:
     elif task.choose_split is not None and task.held_out_split is not None:
         found = Splits(c.split, task.choose_split, task.held_out_split)
     else:
-        found = Splits(c.split, *_divided(whole, task.held_out_part, c.split))
+        found = Splits(c.split, *_divide(whole, task.held_out_part, c.split))
     choose = _slices(c, found.choose, "input")
     held_out = _slices(c, found.held_out, f"evals.{HELD_OUT}")
     if _overlap(choose, held_out):
         raise UserError(
             f"--held_out_split={found.held_out} shares examples with --choose_split="
-            f"{found.choose}: a choice by examples that were trained on favours what has learnt "
-            "them by heart. Give splits without common examples."
+            f"{found.choose}: a choice by examples that were trained on favours "
+            "memorisation. Give splits without common examples."
         )
     own_data = (test.source or c.source, test.data_dir or c.data_dir) == (c.source, c.data_dir)
     if own_data:
@@ -343,7 +350,7 @@ def find_splits(task: TransferTask) -> Splits:
     return found
 
 
-def _divided(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, str]:
+def _divide(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, str]:
     """The splits without the held-out end of `whole`, and with that alone."""
     n = sum(part.num_examples for part in whole)
     number = round(held_out * n) if held_out < 1 else int(held_out)
@@ -399,16 +406,20 @@ def _check_classes(task: TransferTask, parts: Splits) -> list[str]:
     emptied = np.flatnonzero((there > 0) & (left == 0))
     notes = []
     if len(emptied):
-        what = f"{_named(whole, emptied)} without an example to train on while choosing"
+        what = f"{_describe_classes(whole, emptied)} without an example to train on while choosing"
         if not named:
             raise UserError(
                 f"--held_out={task.held_out_part:g} leaves {what}: all of them are in the "
-                f"held-out {parts.held_out}. {_remedy(whole)}"
+                f"held-out {parts.held_out}. Give a smaller --held_out, or --choose_split and "
+                "--held_out_split; write data that are sorted by class in random order, as "
+                "`prepare` does."
             )
         notes.append(f"{parts.choose} leaves {what}")
     unscored = np.flatnonzero((there > 0) & (scored == 0))
     if len(unscored):
-        notes.append(f"{parts.held_out} leaves {_named(whole, unscored)} without one to choose by")
+        notes.append(
+            f"{parts.held_out} leaves {_describe_classes(whole, unscored)} without one to choose by"
+        )
     return notes
 
 
@@ -420,23 +431,9 @@ def _counts(source: Source) -> np.ndarray:
     return np.diff(by_class.offsets)
 
 
-def _named(source: Source, classes: np.ndarray) -> str:
+def _describe_classes(source: Source, classes: np.ndarray) -> str:
     """ "2 of 10 classes (cat, dog)"."""
     names = source.class_names or [str(number) for number in range(source.num_classes)]
     shown = ", ".join(names[i] for i in classes[:MAX_NAMED])
     more = ", ..." if len(classes) > MAX_NAMED else ""
     return f"{len(classes):,} of {source.num_classes:,} classes ({shown}{more})"
-
-
-def _remedy(whole: Source) -> str:
-    """What to hold out instead: at most what comes behind each class's first example."""
-    labels = label_index.find(whole)
-    _, first = np.unique(labels.labels, return_index=True)
-    most = whole.num_examples - 1 - int(labels.examples()[first].max())
-    splits_instead = "or give --choose_split and --held_out_split"
-    if most < 1 or most < whole.num_examples // 20:
-        return (
-            "The examples seem to be sorted by class: write the data in random order, as "
-            f"`prepare` does, {splits_instead}."
-        )
-    return f"Give --held_out={most} or less, {splits_instead}."

@@ -18,7 +18,6 @@ import numpy as np
 from absl import flags
 from etils import epath
 
-from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
@@ -29,15 +28,14 @@ from vit_jax.data.sources import tfds
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.progress import CSV_FILE
-from vit_jax.tools.lab.sweep.run import JSON_FILE, Say
+from vit_jax.tools.lab.sweep.run import Say
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.results import OverSeeds
 from vit_jax.tools.lab.transfer.task import NO_CHECKPOINT, TransferTask
-from vit_jax.tools.lab.vtab.summary import HTML_FILE, TaskResult, VtabSummary
+from vit_jax.tools.lab.vtab.summary import TaskResult, VtabSummary
 from vit_jax.tools.lab.vtab.table import JPEG, PNG, TASKS, VtabTask, find
 
 FILE = "vtab.json"
@@ -48,7 +46,7 @@ _BY_HAND = ("diabetic_retinopathy_detection", "resisc45")  # TFDS cannot downloa
 
 
 class TaskData(NamedTuple):
-    """What there is of a task.
+    """The data of a task, as they are on disk.
 
     Attributes:
       folder: the folder with dataset_info.json.
@@ -85,7 +83,7 @@ def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
     if missing:
         errors.attempt("data", _raise_missing, missing, names, root)
     found = {
-        name: errors.attempt(name, _look_at, name, folder)
+        name: errors.attempt(name, _inspect, name, folder)
         for name, folder in folders.items()
         if folder is not None
     }
@@ -123,7 +121,7 @@ def _raise_missing(names: Sequence[str], requested: Sequence[str], root: str) ->
     )
 
 
-def _look_at(name: str, folder: str) -> TaskData:
+def _inspect(name: str, folder: str) -> TaskData:
     task = TASKS[name]
     info = tfds.read_info(folder)
     sizes = {split: each.num_examples for split, each in info.splits.items()}
@@ -141,13 +139,13 @@ def _look_at(name: str, folder: str) -> TaskData:
     return TaskData(
         folder,
         f"{task.folder} {info.version}",
-        _changed(task, str(info.version), sizes),
+        _differences(task, str(info.version), sizes),
         _formats(source),
         task.num_classes - len(np.unique(labels.labels)),
     )
 
 
-def _changed(task: VtabTask, version: str, sizes: Mapping[str, int]) -> str:
+def _differences(task: VtabTask, version: str, sizes: Mapping[str, int]) -> str:
     said = []
     if int(version.split(".", maxsplit=1)[0]) != task.version:
         said.append(f"the benchmark reads version {task.version}")
@@ -167,7 +165,7 @@ def _formats(source: Source) -> tuple[str, ...]:
 
 
 class VtabRun(NamedTuple):
-    """What is asked for.
+    """A requested run over the tasks.
 
     Attributes:
       checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
@@ -208,7 +206,7 @@ def vtab(
     trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
     say: Say = print,
 ) -> VtabSummary:
-    """Does what is left to do, one task after the other, and shows the result.
+    """Runs the tasks that are left, one after the other, and prints the result.
 
     The data of all tasks are looked at before the first begins. After each, results.json,
     results.csv and results.html are written. Called again it goes on.
@@ -232,13 +230,10 @@ def vtab(
         except UserError as error:
             why = str(error)
         summary.results.append(_result(folder / name, name, task, found[name], pinned, why))
-        document = json.dumps(summary.document(), indent=2) + "\n"
-        workdir.save(folder / JSON_FILE, document)
-        workdir.save(folder / CSV_FILE, summary.csv())
-        workdir.save(folder / HTML_FILE, summary.page(folder.name))
+        sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
     for line in summary.lines():
         say(line)
-    say(f"saved    {folder / HTML_FILE}")
+    say(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
@@ -246,10 +241,10 @@ def vtab(
 
 
 def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions, say: Say = print) -> None:
-    """Checks all that `vtab` checks at its start, and shows the commands of the trainings."""
+    """Checks what `vtab` checks at its start, and prints the commands of the trainings."""
     names = request.names()
     found = find_data(names, request.root)
-    pinned = transfers.pinned(request.checkpoint)
+    pinned = transfers.pin_checkpoint(request.checkpoint)
     for name in names:
         say(f"task     {name}, of {found[name].name}")
         task = transfer_task(request, name, found[name], pinned)
@@ -267,7 +262,7 @@ def transfer_task(request: VtabRun, name: str, found: TaskData, pinned: str | No
     overrides = [f"input.data_dir={found.folder}", *_normalisation(pinned), *request.overrides]
     return TransferTask(
         pinned or NO_CHECKPOINT,
-        grid.of_config(config, overrides),
+        grid.from_config(config, overrides),
         choose_split=task.train,
         held_out_split=task.held_out,
         evaluation="test",
@@ -291,20 +286,15 @@ def _begin(folder: epath.Path, request: VtabRun) -> str | None:
     parse = lambda document: {**document, "weights": document["weights"]}
     kept = workdir.read_json(file, parse, "Delete it, and run again.")
     if kept is None:
-        kept = fixed | {"weights": transfers.pinned(request.checkpoint)}
+        kept = fixed | {"weights": transfers.pin_checkpoint(request.checkpoint)}
         workdir.make(folder)
         workdir.save(file, json.dumps(kept, indent=2) + "\n")
-    for field, value in fixed.items():
-        if kept.get(field) != value:
-            raise UserError(
-                f"{folder} belongs to another run of VTAB: {field} is {kept.get(field)!r} there, "
-                f"{value!r} here. Give another --workdir."
-            )
+    grid.check_same(folder, "run of VTAB", {f: kept.get(f) for f in fixed}, fixed)
     return kept["weights"]
 
 
 def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | None) -> None:
-    """UserError with all that is wrong with the tasks that have not been begun."""
+    """Raises a UserError with all that is wrong with the tasks that have not been begun."""
     errors = ErrorCollector()
     for name, task in wanted.items():
         if not (folder / name / transfers.FILE).exists():
@@ -324,12 +314,12 @@ def _result(
 
 
 def _choices(name: str, task: TransferTask, found: TaskData, pinned: str | None) -> dict[str, str]:
-    """What the number of a task depends on and reports of VTAB differ in."""
+    """Returns the choices that a task's number depends on, as reports of VTAB differ in them."""
     config, vtab_task = task.config, TASKS[name]
     mean, std = config.input.mean, config.input.std
-    of_weights = _normalisation(pinned)
-    same = of_weights == [f"input.mean={list(mean)}", f"input.std={list(std)}"]
-    whose = "the weights' own" if same else "not the weights'" if of_weights else "no weights"
+    own = _normalisation(pinned)
+    same = own == [f"input.mean={list(mean)}", f"input.std={list(std)}"]
+    whose = "the weights' own" if same else "not the weights'" if own else "no weights"
     absent = f"; {found.absent} of {vtab_task.num_classes} classes absent" if found.absent else ""
     ops = config.evals["test"].preprocess
     augmented = "" if ops == config.input.preprocess else f"; in training {config.input.preprocess}"
@@ -337,13 +327,13 @@ def _choices(name: str, task: TransferTask, found: TaskData, pinned: str | None)
         "data": found.name + (f" ({found.changed})" if found.changed else ""),
         "images": found.images(vtab_task),
         "preprocessing": f"{ops}{augmented}",
-        "normalisation": f"(pixel - {_spell(mean)}) / {_spell(std)}: {whose}",
+        "normalisation": f"(pixel - {_format_pixel(mean)}) / {_format_pixel(std)}: {whose}",
         "training": f"{config.input.split}: first in TFDS's order, not stratified{absent}",
         "test": f"{config.evals['test'].split}, top-1",
     }
 
 
-def _spell(values: Sequence[float]) -> str:
+def _format_pixel(values: Sequence[float]) -> str:
     """One number where all are the same."""
     return f"{values[0]:g}" if len(set(values)) == 1 else str([round(v, 4) for v in values])
 
@@ -372,18 +362,9 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
-    )
+    transfers.define_flags("Folder of the run, with a transfer for each task.")
     flags.DEFINE_string("data", None, "The folder of TFDS, with cifar100, clevr and so on in it.")
-    flags.DEFINE_string("workdir", None, "Folder of the run, with a transfer for each task.")
     flags.DEFINE_list("tasks", [], "Only these, such as cifar100,clevr_count: without all means.")
     flags.DEFINE_list("leave_out", [], "All tasks but these, whose data are not there.")
-    flags.DEFINE_integer("seeds", 3, "So many trainings for each test, whose mean is the result.")
-    flags.DEFINE_integer("choose_seeds", 1, "So many trainings of each point to choose from.")
-    sweeps.define_flags()
-    flags.DEFINE_bool("json", False, "The result as one JSON object.")
-    flags.DEFINE_bool("dry_run", False, "Check everything, show the commands, and train nothing.")
-    flags.mark_flags_as_required(["checkpoint", "workdir", "data"])
+    flags.mark_flag_as_required("data")
     command.run(main)

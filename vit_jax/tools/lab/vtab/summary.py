@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax.core.screen import aligned
-from vit_jax.core.tables import csv_text
 from vit_jax.draw import html_page
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
-HTML_FILE = "results.html"
 ALL, OF_GROUPS = "all 19 tasks", "three groups"
 
 
 class TaskResult(NamedTuple):
-    """What came out of a task.
+    """The result of a task.
 
     Attributes:
       name: of the task.
@@ -41,7 +39,7 @@ class TaskResult(NamedTuple):
 
 
 class VtabSummary(NamedTuple):
-    """All of it.
+    """The results of all tasks.
 
     Attributes:
       checkpoint: as the command gave it; weights: what it stood for.
@@ -78,8 +76,8 @@ class VtabSummary(NamedTuple):
             "left_out": [name for name in TASKS if name not in self.names],
         }
 
-    def csv(self) -> str:
-        """A row for each task, then one for each mean."""
+    def table(self) -> list[list[Any]]:
+        """Rows of results.csv: a head, each task, then each mean."""
         choices = list(dict.fromkeys(name for each in self.results for name in each.choices))
         rows: list[list[Any]] = [
             ["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"]
@@ -91,7 +89,7 @@ class VtabSummary(NamedTuple):
             rows.append([each.name, group, *_cells(each.accuracy), chosen, *said, each.why])
         for name, mean in self.means().items():
             rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
-        return csv_text(rows)
+        return rows
 
     def page(self, name: str) -> str:
         """The text of results.html, with what each number depends on."""
@@ -101,7 +99,7 @@ class VtabSummary(NamedTuple):
             title=name,
             subtitle=f"{self.checkpoint} · {self.config} · VTAB-1k",
             means=[
-                [f"mean of {what}", spell(mean), self.lacking(what)]
+                [f"mean of {what}", format_accuracy(mean), self.missing_tasks(what)]
                 for what, mean in self.means().items()
             ],
             waiting=len(self.names) - len(self.results),
@@ -118,17 +116,22 @@ class VtabSummary(NamedTuple):
         )
 
     def lines(self) -> list[str]:
-        """What a person reads at the end."""
+        """Returns the lines that the command prints at its end."""
         rows = [
-            [TASKS[each.name].group, TASKS[each.name].title, spell(each.accuracy), each.why]
+            [
+                TASKS[each.name].group,
+                TASKS[each.name].title,
+                format_accuracy(each.accuracy),
+                each.why,
+            ]
             for each in self.results
         ]
         said = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
-        rows = [["mean of", name, spell(mean), self.lacking(name)] for name, mean in
+        rows = [["mean of", name, format_accuracy(mean), self.missing_tasks(name)] for name, mean in
                 self.means().items()]  # fmt: skip
         return [*said, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
 
-    def lacking(self, name: str) -> str:
+    def missing_tasks(self, name: str) -> str:
         """Why a mean is not there: "5 of 7 tasks"; "" if it is."""
         there = {each.name for each in self.results if each.accuracy}
         wanted = [task for task in TASKS if name not in GROUPS or TASKS[task].group == name]
@@ -162,7 +165,7 @@ def _mean(numbers: Sequence[OverSeeds | None]) -> OverSeeds | None:
     return OverSeeds(statistics.mean(number.mean for number in there), std, values)
 
 
-def spell(number: OverSeeds | None) -> str:
+def format_accuracy(number: OverSeeds | None) -> str:
     """ "72.72 ± 0.21 %", "-" if there is none."""
     if number is None:
         return "-"
@@ -178,5 +181,5 @@ def _cells(number: OverSeeds | None) -> list[Any]:
 
 def _row(each: TaskResult) -> list[str]:
     seeds = len(each.accuracy.values) if each.accuracy else 0
-    values = grid.spell(each.chosen)
-    return [TASKS[each.name].title, spell(each.accuracy), str(seeds), values, each.why]
+    values = grid.format_values(each.chosen)
+    return [TASKS[each.name].title, format_accuracy(each.accuracy), str(seeds), values, each.why]

@@ -21,7 +21,7 @@ REFERENCE_SIZE = 224  # pixels of the published protocol
 
 
 class VtabTask(NamedTuple):
-    """A task.
+    """A task of the benchmark.
 
     Attributes:
       title: its name in the benchmark's table of results.
@@ -55,7 +55,7 @@ class VtabTask(NamedTuple):
 
     @property
     def train_held_out(self) -> str:
-        """All thousand examples, to train on before the test."""
+        """The split of all thousand examples, to train on before the test."""
         return f"{self.train}+{self.held_out}"
 
     def num_test(self) -> int:
@@ -163,5 +163,5 @@ TASKS = {
 def find(name: str) -> VtabTask:
     """The task of that name; UserError with the nearest one if there is none."""
     if name not in TASKS:
-        raise UserError(f"There is no task {name!r} in VTAB. {nearest(name, TASKS)}")
+        raise UserError(f"VTAB has no task {name!r}. {nearest(name, TASKS)}")
     return TASKS[name]
