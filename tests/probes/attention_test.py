@@ -82,4 +82,3 @@ def test_grad_cam(library):
 def test_outliers_are_far_above_the_median():
     norms = np.array([[40.0, 50.0, 60.0], [50.0, 149.0, 500.0]])
     np.testing.assert_array_equal(attention.outliers(norms), norms > 150)
-    np.testing.assert_array_equal(attention.outliers(norms, ratio=2), norms > 100)

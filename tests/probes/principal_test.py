@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from vit_jax.probes.principal import METHODS, colours, map_2d, principal, rank_me
+from vit_jax.probes.principal import METHODS, check_map, colours, map_2d, principal, rank_me
 
 ROUNDING = 1e-5
 
@@ -102,10 +102,10 @@ def groups(each=20):
 def test_pca_equals_numpys():
     x = groups()
     values = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
-    found, expected = map_2d(x), (values.U * values.S)[:, :2]
+    found, expected = map_2d(x, "pca"), (values.U * values.S)[:, :2]
     signs = np.sign(np.sum(found * expected, axis=0))
     np.testing.assert_allclose(found, signs * expected, atol=1e-5 * np.abs(expected).max())
-    assert map_2d(np.ones((3, 1))).tolist() == [[0, 0]] * 3
+    assert map_2d(np.ones((3, 1)), "pca").tolist() == [[0, 0]] * 3
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -125,11 +125,9 @@ def test_groups_are_apart_and_the_same_twice(method):
 def test_missing_package_is_named(method, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused():
-        map_2d(groups(), method)
+        check_map(method)
 
 
-def test_bad_input():
+def test_an_unknown_map_is_refused():
     with refused("'tnse'"):
-        map_2d(groups(), "tnse")
-    with refused():
-        map_2d(groups()[:2])
+        check_map("tnse")

@@ -100,10 +100,10 @@ def mean_distance(weights: Array, distances: Array) -> Array:
     return (weighted / (sums + (sums == 0))).mean(axis=-1)
 
 
-def outliers(patch_norms: np.ndarray, ratio: float = RATIO_TO_MEDIAN) -> np.ndarray:
+def outliers(patch_norms: np.ndarray) -> np.ndarray:
     """Norms of patch tokens at one layer, any shape -> bool of that shape: the outliers.
 
-    An outlier's norm is above `ratio` times the median of all that are given: of the patches of
-    several images, at best. Class token and registers do not belong to them.
+    An outlier's norm is above RATIO_TO_MEDIAN times the median of all that are given: of the
+    patches of several images, at best. Class token and registers do not belong to them.
     """
-    return patch_norms > ratio * np.median(patch_norms)
+    return patch_norms > RATIO_TO_MEDIAN * np.median(patch_norms)

@@ -85,17 +85,17 @@ def draw(
     UserError for classes that have fewer examples; it calls them by `class_names`, or numbers.
     """
     numbers = np.random.default_rng(seed)
-    drawn = [numbers.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
-    lacking = [c for c in range(num_classes) if len(drawn[c]) < shots]
+    positions = [numbers.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+    lacking = [c for c in range(num_classes) if len(positions[c]) < shots]
     if lacking:
-        called = class_names or range(num_classes)
-        named = ", ".join(f"{called[c]} ({len(drawn[c])})" for c in lacking[:5])
+        names = class_names or range(num_classes)
+        named = ", ".join(f"{names[c]} ({len(positions[c])})" for c in lacking[:5])
         raise UserError(
             f"{len(lacking)} of {num_classes} classes have fewer than {shots} examples: {named}"
             f"{', ...' if len(lacking) > 5 else ''}. Give fewer shots, or a larger split to draw "
             "them from."
         )
-    return np.array([each[:shots] for each in drawn])
+    return np.array([each[:shots] for each in positions])
 
 
 def factorise(features: np.ndarray, labels: np.ndarray, num_classes: int) -> Factorised:
@@ -132,16 +132,16 @@ def evaluate(
     l2 is chosen on shots that are held out, then all of them are used; `test` is scored once for
     each of the two l2. UserError if a class has too few examples.
     """
-    drawn = draw(train[1], num_classes=num_classes, shots=shots, seed=seed)
+    positions = draw(train[1], num_classes=num_classes, shots=shots, seed=seed)
     pick = lambda at: (train[0][at.ravel()], train[1][at.ravel()])
-    whole = factorise(*pick(drawn), num_classes)
+    whole = factorise(*pick(positions), num_classes)
     fixed = whole.accuracy(whole.solve(fixed_l2), *test)
     if shots == 1:
         return FewShotResult(fixed, math.nan, math.nan)
     held_out = max(1, round(HELD_OUT * shots))
-    part = factorise(*pick(drawn[:, held_out:]), num_classes)
+    part = factorise(*pick(positions[:, held_out:]), num_classes)
     scores = [
-        (part.accuracy(part.solve(l2), *pick(drawn[:, :held_out])), l2) for l2 in l2_to_choose
+        (part.accuracy(part.solve(l2), *pick(positions[:, :held_out])), l2) for l2 in l2_to_choose
     ]
     _, l2 = max(scores)  # among equals the largest
     return FewShotResult(fixed, whole.accuracy(whole.solve(l2), *test), l2)

@@ -7,12 +7,13 @@ learning rates in one pass over the features, as DINOv2 does (arXiv 2304.07193, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import scipy.optimize
 
 TOLERANCE = 1e-6  # of the largest entry of the gradient
@@ -76,7 +77,6 @@ def fit_lbfgs(
     num_classes: int,
     l2: float,
     start: Probe | None = None,
-    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Probe:
     """The minimum of mean cross-entropy + l2 / 2 |kernel|^2; the bias is not regularised.
 
@@ -96,7 +96,6 @@ def fit_lbfgs(
         value, parts = _loss_and_gradient(split(flat, dtype), features, labels, l2)
         return float(value), np.concatenate([np.ravel(p) for p in parts]).astype(np.float64)
 
-    iterations = iter(range(1, MOST_ITERATIONS + 1))
     first = start or Probe(np.zeros((dim, num_classes)), np.zeros(num_classes))
     with jax.enable_x64(dtype == np.float64):
         features, labels = jax.device_put((train[0].astype(dtype), train[1].astype(np.int32)))
@@ -106,7 +105,6 @@ def fit_lbfgs(
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": MOST_ITERATIONS, "gtol": TOLERANCE, "ftol": 0.0},
-            callback=lambda _: progress(next(iterations), MOST_ITERATIONS),
         )
     return split(found.x, np.float32)
 
@@ -153,7 +151,6 @@ def fit_sgd(
     epochs: int,
     batch_size: int,
     seed: int,
-    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Probe]:
     """A probe for each learning rate, all from the same batches: SGD with momentum, cosine decay.
 
@@ -170,29 +167,22 @@ def fit_sgd(
         of_label = jnp.take_along_axis(logits, y[None, :, None], axis=2)[..., 0]
         return jnp.sum(jnp.mean(jax.nn.logsumexp(logits, axis=2) - of_label, axis=1))
 
+    schedule = optax.cosine_decay_schedule(1.0, steps)
+    optimizer = optax.chain(optax.trace(MOMENTUM), optax.scale_by_learning_rate(schedule))
+
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def update(
-        probes: tuple[jax.Array, ...],
-        moments: tuple[jax.Array, ...],
-        x: jax.Array,
-        y: jax.Array,
-        step: jax.Array,
-    ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        rate = rates * (1 + jnp.cos(jnp.pi * step / steps)) / 2
-        gradients = jax.grad(losses)(probes, x, y)
-        moments = tuple(MOMENTUM * m + g for m, g in zip(moments, gradients, strict=True))
-        return tuple(p - rate * m for p, m in zip(probes, moments, strict=True)), moments
+    def update(probes: Any, state: Any, x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
+        changes, state = optimizer.update(jax.grad(losses)(probes, x, y), state)
+        return jax.tree.map(lambda p, change: p + rates * change, probes, changes), state
 
     shape = (len(learning_rates), features.shape[1], num_classes)
-    probes, moments = ((jnp.zeros(shape), jnp.zeros((shape[0], 1, shape[2]))) for _ in range(2))
-    numbers, step = np.random.default_rng(seed), 0
+    probes = (jnp.zeros(shape), jnp.zeros((shape[0], 1, shape[2])))
+    state, rng = optimizer.init(probes), np.random.default_rng(seed)
     for _ in range(epochs):
-        order = numbers.permutation(len(labels))
+        order = rng.permutation(len(labels))
         for start in range(0, len(labels) - batch_size + 1, batch_size):
             rows = order[start : start + batch_size]
-            probes, moments = update(probes, moments, features[rows], labels[rows], step)
-            step += 1
-            progress(step, steps)
+            probes, state = update(probes, state, features[rows], labels[rows])
     kernels, biases = jax.device_get(probes)
     return [Probe(k, b[0]) for k, b in zip(kernels, biases, strict=True)]
 

@@ -1,8 +1,7 @@
 """k nearest neighbours on frozen features, by the protocol of DINO (arXiv 2104.14294, section 4.1).
 
 The k training features of the largest cosine similarity s vote for their classes, each with weight
-exp(s / temperature). There, k = 20 and a temperature of 0.07 did best. `nearest` says
-which neighbours they are.
+exp(s / temperature). There, k = 20 and a temperature of 0.07 did best.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Nearest(NamedTuple):
     """The nearest features of Q queries, nearest first.
 
     Attributes:
-      indices: [Q, k] of the stored features.
+      indices: [Q, k] among the features.
       similarities: [Q, k], cosines, float32.
     """
 
@@ -32,26 +31,16 @@ class Nearest(NamedTuple):
     similarities: np.ndarray
 
 
-def nearest(
-    stored: np.ndarray, queries: np.ndarray, k: int, *, leave_out: Sequence[int] | None = None
-) -> Nearest:
-    """The k features of [N, D] of the largest cosine similarity to each query of [Q, D].
+def nearest(features: np.ndarray, places: Sequence[int], k: int) -> Nearest:
+    """Finds the k features of [N, D] most similar, by cosine, to each of those at `places` [Q].
 
-    `leave_out`: the index of a stored feature for each query that does not count, that of the
-    query itself. Among equals the first. UserError for a k that exceeds the features.
+    A feature is not its own neighbour. Among equals the first; k is less than N.
     """
-    most = len(stored) - (leave_out is not None)
-    if not 1 <= k <= most:
-        raise UserError(f"k={k} neighbours of {most:,} other images: give 1 to {most:,}.")
-    unit, parts = _normalised(stored), []
-    for start in range(0, len(queries), _QUERIES):
-        similarity = _normalised(queries[start : start + _QUERIES]) @ unit.T
-        if leave_out is not None:
-            own = np.asarray(leave_out[start : start + _QUERIES])
-            similarity[np.arange(len(own)), own] = -np.inf
-        indices = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-        parts.append((indices, np.take_along_axis(similarity, indices, axis=1)))
-    return Nearest(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    unit = _normalised(features)
+    similarity = unit[places] @ unit.T
+    similarity[np.arange(len(places)), places] = -np.inf
+    indices = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+    return Nearest(indices, np.take_along_axis(similarity, indices, axis=1))
 
 
 def accuracies(

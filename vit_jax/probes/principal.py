@@ -101,23 +101,16 @@ def colours(features: np.ndarray) -> np.ndarray:
     return np.clip(shares, 0, 1).astype(np.float32).reshape(*x.shape[:-1], CHANNELS)
 
 
-def map_2d(features: np.ndarray, method: str = "pca", *, seed: int = 0) -> np.ndarray:
-    """[N, D] -> [N, 2], float32; near means alike.
+def map_2d(features: np.ndarray, method: str) -> np.ndarray:
+    """Maps features [N, D] of at least LEAST_ON_MAP examples to [N, 2], float32; near means alike.
 
     Args:
-      features: of at least 3 examples.
+      features: of the examples.
       method: "pca", the first two principal components; "tsne" (van der Maaten and Hinton, 2008);
-        "umap" (arXiv 1802.03426). Distances between far groups mean something in the first alone.
-      seed: of "tsne" and "umap".
-
-    UserError for an unknown method, for one whose package is not installed, and for too few
-    examples.
+        "umap" (arXiv 1802.03426), after `check_map`. Distances between far groups mean something
+        in the first alone.
     """
-    check_map(method)
-    x = np.asarray(features, np.float32)
-    if len(x) < LEAST_ON_MAP:
-        raise UserError(f"A map of {len(x)} images: it takes at least {LEAST_ON_MAP}.")
-    return np.asarray(METHODS[method](x, seed), np.float32)
+    return np.asarray(METHODS[method](np.asarray(features, np.float32)), np.float32)
 
 
 def check_map(method: str) -> None:
@@ -129,32 +122,31 @@ def check_map(method: str) -> None:
         raise UserError(f"The map {method} needs {package}: {_INSTALL}; or take the map pca.")
 
 
-def _pca(x: np.ndarray, seed: int) -> np.ndarray:
-    del seed
+def _pca(x: np.ndarray) -> np.ndarray:
     along = principal(x, 2).coordinates(x)
     return np.pad(along, ((0, 0), (0, 2 - along.shape[1])))
 
 
-def _tsne(x: np.ndarray, seed: int) -> np.ndarray:
+def _tsne(x: np.ndarray) -> np.ndarray:
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(x) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(x)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
 
 
-def _umap(x: np.ndarray, seed: int) -> np.ndarray:
+def _umap(x: np.ndarray) -> np.ndarray:
     from umap import UMAP
 
     # With a seed it runs on one thread. Its spectral start needs more examples than dimensions.
     return UMAP(
         n_neighbors=min(NEIGHBOURS, len(x) - 1),
         init="spectral" if len(x) > NEIGHBOURS else "random",
-        random_state=seed,
+        random_state=0,
         n_jobs=1,
     ).fit_transform(x)
 
 
-METHODS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "pca": _pca,
     "tsne": _tsne,
     "umap": _umap,

@@ -49,7 +49,7 @@ def findings(
       labels: their classes, for colours; None: not known.
       method: how they become a map: see probes/principal.py.
     """
-    pictures, said = [_colours(model, inputs, pixels, captions)], []
+    pictures, notes = [_colours(model, inputs, pixels, captions)], []
     number = len(outputs.features)
     if number > 1:
         pictures.append(_neighbours(outputs, names))
@@ -58,8 +58,8 @@ def findings(
     if len(inputs) >= cka.LEAST:
         pictures.append(_layer_similarity(model, inputs))
     else:
-        said.append(f"CKA of layers takes {cka.LEAST} images or more.")
-    return Findings(Section(TITLE, pictures, " ".join(said)), {})
+        notes.append(f"CKA of layers takes {cka.LEAST} images or more.")
+    return Findings(Section(TITLE, pictures, " ".join(notes)), {})
 
 
 def _colours(
@@ -68,12 +68,12 @@ def _colours(
     tokens = _tokens(model, inputs)
     grid = model.spec.token_layout(model.preprocess.image_size).grid
     patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
-    drawn = draw_features(pixels, principal.colours(patches), captions)
+    figure = draw_features(pixels, principal.colours(patches), captions)
     note = (
         "The first three principal components of the last layer's patches as red, green and blue, "
         "the same in all images: equal colours mean alike."
     )
-    return Picture("features", "Features of patches", note, style.png(drawn), wide=True)
+    return Picture("features", "Features of patches", note, style.png(figure), wide=True)
 
 
 def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
@@ -84,19 +84,17 @@ def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
 def _neighbours(outputs: Outputs, names: Sequence[str]) -> Picture:
     number = len(outputs.features)
     queries = np.linspace(0, number - 1, min(QUERIES, number)).round().astype(int).tolist()
-    found = neighbours.nearest(
-        outputs.features, outputs.features[queries], min(NEAREST, number - 1), leave_out=queries
-    )
-    drawn = draw_neighbours(outputs.thumbnails, queries, found.indices, found.similarities, names)
+    found = neighbours.nearest(outputs.features, queries, min(NEAREST, number - 1))
+    figure = draw_neighbours(outputs.thumbnails, queries, found.indices, found.similarities, names)
     note = "Each image and those nearest to it by the cosine of what the head sees."
-    return Picture("neighbours", "Nearest neighbours", note, style.png(drawn), wide=True)
+    return Picture("neighbours", "Nearest neighbours", note, style.png(figure), wide=True)
 
 
 def _map(outputs: Outputs, labels: Sequence[str] | None, method: str) -> Picture:
     points = principal.map_2d(outputs.features, method)
-    drawn = draw_map(points, outputs.thumbnails, labels=labels, axes_names=AXES[method])
+    figure = draw_map(points, outputs.thumbnails, labels=labels, axes_names=AXES[method])
     note = f"Every image by its features, in two dimensions by {method.upper()}."
-    return Picture("map", "A map of images", note, style.png(drawn), wide=True)
+    return Picture("map", "A map of images", note, style.png(figure), wide=True)
 
 
 def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
@@ -122,12 +120,12 @@ def compare_models(
     alike.add(rows, columns)
     titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
     note = f"unbiased, {len(one[1]):,} images"
-    drawn = draw_cka(alike.result(), *titles, models=("layer", f"layer of {name}"), note=note)
+    figure = draw_cka(alike.result(), *titles, models=("layer", f"layer of {name}"), note=note)
     return Picture(
         f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
         f"Similarity with {name}",
         "How alike the tokens of each layer are to those of each layer of the other model.",
-        style.png(drawn),
+        style.png(figure),
     )
 
 
@@ -136,9 +134,9 @@ def _layer_similarity(model: Any, inputs: np.ndarray) -> Picture:
     of = layer_tokens(model, inputs)
     alike.add(of)
     titles = [str(layer + 1) for layer in range(len(of))]
-    drawn = draw_cka(alike.result(), titles, note=f"unbiased, {len(inputs):,} images")
+    figure = draw_cka(alike.result(), titles, note=f"unbiased, {len(inputs):,} images")
     note = "How alike the tokens of two layers are (arXiv 1905.00414, 2010.15327); 1 is the same."
-    return Picture("cka", "Similarity of layers", note, style.png(drawn))
+    return Picture("cka", "Similarity of layers", note, style.png(figure))
 
 
 @style.styled
@@ -245,10 +243,10 @@ def draw_map(
         label = tiles.fit(name, 1.9, style.SMALL)
         x, y = places[members].T
         axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
-    drawn = _thumbnails(axes, places, photos, colours)
+    num_thumbnails = _thumbnails(axes, places, photos, colours)
     top = 1 - 0.12 / height
     figure.text(0.018, top, "Images by their features", size=style.TITLE, va="top")
-    note = f"{len(points):,} images, {drawn:,} of them with a thumbnail"
+    note = f"{len(points):,} images, {num_thumbnails:,} of them with a thumbnail"
     figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
     if labels is not None:
         figure.legend(loc="lower center", ncols=LEGEND_COLUMNS, scatterpoints=1, markerscale=1.4)
