@@ -87,30 +87,30 @@ def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | Non
         _layers(view.depth, layers)
         _query(view, query)
         return
-    for flag, asked in (("layers", layers), ("query", query)):
-        if asked is not None:
+    for flag, requested in (("layers", layers), ("query", query)):
+        if requested is not None:
             raise UserError(
-                f"--{flag}={','.join(str(number + 1) for number in asked)} asks for attention, and "
-                f"a {type(model).__name__} has none. Leave it out, or give a ViT or a hybrid."
+                f"--{flag}={','.join(str(number + 1) for number in requested)} asks for attention, "
+                f"and a {type(model).__name__} has none. Leave it out, or give a ViT or a hybrid."
             )
 
 
-def _query(view: View, asked: tuple[int, int] | None) -> Any:
+def _query(view: View, requested: tuple[int, int] | None) -> Any:
     """Raises UserError for a patch that is not there."""
     rows, columns = view.tokens.grid
-    if asked is None:
+    if requested is None:
         return CLASS if view.tokens.class_token else (rows // 2, columns // 2)
-    if asked[0] not in range(rows) or asked[1] not in range(columns):
+    if requested[0] not in range(rows) or requested[1] not in range(columns):
         raise UserError(
-            f"--query={asked[0] + 1},{asked[1] + 1}: the model has {rows} rows and {columns} "
-            f"columns of patches. Give one from 1,1 to {rows},{columns}."
+            f"--query={requested[0] + 1},{requested[1] + 1}: the model has {rows} rows and "
+            f"{columns} columns of patches. Give one from 1,1 to {rows},{columns}."
         )
-    return asked
+    return requested
 
 
-def _layers(depth: int, asked: Sequence[int] | None) -> list[int]:
+def _layers(depth: int, requested: Sequence[int] | None) -> list[int]:
     """Raises UserError for a layer that is not there."""
-    layers = sorted(set((0, depth // 2, depth - 1) if asked is None else asked))
+    layers = sorted(set((0, depth // 2, depth - 1) if requested is None else requested))
     missing = [layer for layer in layers if layer not in range(depth)]
     if missing:
         raise UserError(

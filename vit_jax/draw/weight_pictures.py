@@ -25,25 +25,25 @@ def findings(model: Any) -> Findings:
     """The pictures and numbers of a model's weights."""
     pictures: list[Picture] = []
     numbers: dict[str, float] = {}
-    said = ""
+    text = ""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     kernels = {name: jax.device_get(params[name]) for name in _filters(params)}
     first = first_layer.first_layer(kernels)
-    found = first_layer.components(first.kernel)
+    filters = first_layer.components(first.kernel)
     pictures.append(
         Picture(
             "filters",
             "Filters",
-            f"The first {len(found.pictures)} principal components of the {first.what}, as in "
+            f"The first {len(filters.pictures)} principal components of the {first.what}, as in "
             "figure 7 of the ViT paper. After training they are smooth waves and colours; random "
             "ones are noise.",
-            style.png(draw_filters(found.pictures, found.explained, what=first.what)),
+            style.png(draw_filters(filters.pictures, filters.explained, what=first.what)),
         )
     )
-    numbers["filters_explained"] = float(found.explained.sum())
+    numbers["filters_explained"] = float(filters.explained.sum())
     table = position_table(model)
     if table is None:
-        said = _without_positions(model)
+        text = _without_positions(model)
     else:
         share = first_layer.grid_share(table)
         chance = first_layer.chance(table.shape[:2])
@@ -59,7 +59,7 @@ def findings(model: Any) -> Findings:
                 style.png(drawn),
             )
         )
-    return Findings(Section("The weights", pictures, said), numbers)
+    return Findings(Section("The weights", pictures, text), numbers)
 
 
 def _filters(params: dict[str, Any]) -> list[str]:
@@ -75,12 +75,12 @@ def position_table(model: Any) -> np.ndarray | None:
     if not hasattr(spec, "position_embedding") or spec.position_embedding in ("none", *INSIDE):
         return None
     layout = spec.token_layout(model.preprocess.image_size)
-    own = model.blocks.block.attention_blocks[0].positions
+    block_positions = model.blocks.block.attention_blocks[0].positions
     nothing = jnp.zeros((1, layout.num_tokens, spec.width))
-    if own is None:
+    if block_positions is None:
         added = model.positions(nothing)
     else:
-        graph, state = nnx.split(own)
+        graph, state = nnx.split(block_positions)
         added = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))(nothing)
     patches = np.asarray(added[0, layout.num_tokens - layout.num_patches :], np.float32)
     return patches.reshape(*layout.grid, -1)

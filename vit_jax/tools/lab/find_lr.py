@@ -198,14 +198,16 @@ def draw(found: RateTest, name: str) -> Figure:
 
 def say(found: RateTest, config: RunConfig) -> list[str]:
     """Returns the lines that the command prints."""
-    said = [f"the config's  {config.optim.lr:g}"]
+    lines = [f"the config's  {config.optim.lr:g}"]
     if found.steepest is None:
-        said.append("steepest      nowhere: the loss does not fall; try more --steps")
+        lines.append("steepest      nowhere: the loss does not fall; try more --steps")
     else:
-        said.append(f"steepest      --config.optim.lr={found.steepest:.2g}")
-    said.append(f"lowest        {found.lowest:.2g}")
-    said.append(f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}")
-    return said
+        lines.append(f"steepest      --config.optim.lr={found.steepest:.2g}")
+    lines.append(f"lowest        {found.lowest:.2g}")
+    lines.append(
+        f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}"
+    )
+    return lines
 
 
 FLAGS = flags.FLAGS

@@ -85,7 +85,7 @@ def study(
       TrainingsFailed: some trainings have failed; the others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    every, known, rows = _begin(folder, request, say)
+    all_points, known, rows = _begin(folder, request, say)
     failed = None
     with workdir_lock.alone_in(folder):
         if any(row.state != "finished" for row in rows):
@@ -96,7 +96,7 @@ def study(
                 sweeps.sweep(folder / TRAININGS, request.grid, options, trainer)
             except TrainingsFailed as error:
                 failed = error
-        rows = progress.read_rows(every, folder / TRAININGS)
+        rows = progress.read_rows(all_points, folder / TRAININGS)
         metric = request.metric or progress.choose_metric(rows)
         config = request.grid.common.get(CONFIG) or ", ".join(request.grid.axes[CONFIG])
         found = points.collect(rows, known)
@@ -128,11 +128,11 @@ def _begin(
     check(request)
     grid.check_folder(folder, "study")
     sweeps.use_cpu_only()
-    every, _ = grid.add_points(folder / TRAININGS, request.grid)
+    all_points, _ = grid.add_points(folder / TRAININGS, request.grid)
     if request.metric is not None:
-        _check_metric(request.metric, every)
-    known = points.costs(every)
-    rows = progress.read_rows(every, folder / TRAININGS)
+        _check_metric(request.metric, all_points)
+    known = points.costs(all_points)
+    rows = progress.read_rows(all_points, folder / TRAININGS)
     found = points.collect(rows, known)
     for line in results.cost_lines(found):
         say(line)
@@ -140,14 +140,14 @@ def _begin(
     left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
     say(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
     _check_law(request.law, found)
-    return every, known, rows
+    return all_points, known, rows
 
 
-def _check_metric(metric: str, every: Sequence[Point]) -> None:
+def _check_metric(metric: str, all_points: Sequence[Point]) -> None:
     """Raises UserError if no training will have such a number."""
     known = {
         f"{name}/{number}"
-        for point in every
+        for point in all_points
         for name, numbers in grid.evaluation_numbers(point.load()).items()
         for number in numbers
     } | {progress.LOSS}

@@ -289,9 +289,9 @@ def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[P
         _check_same(folder, kept, grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
-    every = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
-    _check(folder, every)
-    return every, [point for point in every if point.values in wanted]
+    all_points = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
+    _check(folder, all_points)
+    return all_points, [point for point in all_points if point.values in wanted]
 
 
 def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:

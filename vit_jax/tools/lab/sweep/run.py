@@ -69,16 +69,17 @@ def sweep(
     UserError for wrong grids, configs and folders, TrainingsFailed if a point failed; Preempted on
     a signal: trainings of this machine have saved.
     """
-    every, wanted = grid.add_points(folder, requested)
+    all_points, requested_points = grid.add_points(folder, requested)
     with workdir_lock.alone_in(folder), StopRequest() as stop:
-        grid.write(folder, every, requested)
-        live = Live(progress.read_rows(every, folder), options.metric)
-        again = ("waiting", "failed") if options.retry_failed else ("waiting",)
-        to_do = [point for point in wanted if live.rows[point.number].state in again]
-        states = [live.rows[point.number].state for point in wanted]
+        grid.write(folder, all_points, requested)
+        live = Live(progress.read_rows(all_points, folder), options.metric)
+        count = progress.count_of(len(requested_points))
+        startable = ("waiting", "failed") if options.retry_failed else ("waiting",)
+        to_do = [point for point in requested_points if live.rows[point.number].state in startable]
+        states = [live.rows[point.number].state for point in requested_points]
         begun = sum(live.rows[point.number].step > 0 for point in to_do)
         live.say(
-            f"sweep    {progress.count_of(len(wanted))}: {states.count('finished')} finished, "
+            f"sweep    {count}: {states.count('finished')} finished, "
             f"{states.count('failed')} failed, {len(to_do)} to do"
             + (f" ({begun} of them begun)" if begun else "")
             + (f", {options.slots} at a time" if to_do else "")
@@ -92,21 +93,21 @@ def sweep(
                 return
         finally:
             live.close()
-        rows = progress.read_rows(every, folder)
-        rows_wanted = [row for row in rows if row.point in wanted]
+        rows = progress.read_rows(all_points, folder)
+        rows_wanted = [row for row in rows if row.point in requested_points]
         if stop:
             finished = [row.state for row in rows_wanted].count("finished")
             others = (
                 "running trainings have saved" if options.launcher is None else "the jobs continue"
             )
             raise Preempted(
-                f"Stopped by {stop}; {finished} of {progress.count_of(len(wanted))} finished, and "
+                f"Stopped by {stop}; {finished} of {count} finished, and "
                 f"{others}. Start the same command again to continue."
             )
         _show(live, folder, rows, options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
         reasons = {row.point.name: row.reason or row.state for row in failed}
-        raise TrainingsFailed(folder, reasons, progress.count_of(len(wanted)))
+        raise TrainingsFailed(folder, reasons, count)
 
 
 def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
@@ -127,12 +128,12 @@ def _show(
     if known and metric not in known:
         raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
     progress.write_csv(folder / progress.CSV_FILE, rows, metric)
-    drawn = picture.write(folder / picture.PNG_FILE, rows, metric)
+    has_picture = picture.write(folder / picture.PNG_FILE, rows, metric)
     for lines in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
         if lines:
             live.say("\n" + "\n".join(lines))
     live.say(f"\nsaved    {folder / progress.CSV_FILE}")
-    if drawn:
+    if has_picture:
         live.say(f"saved    {folder / picture.PNG_FILE}")
 
 

@@ -78,10 +78,10 @@ def transfer(
       Preempted: on a signal; what ran has saved.
     """
     check(task)
-    begun = _begin(folder, task, say)  # before anything is written
-    splits, weights_from = Splits(**begun["splits"]), begun["weights"]
+    record = _begin(folder, task, say)  # before anything is written
+    splits, weights_from = Splits(**record["splits"]), record["weights"]
     with workdir_lock.alone_in(folder):
-        workdir.save(folder / FILE, json.dumps(begun, indent=2) + "\n")
+        workdir.save(folder / FILE, json.dumps(record, indent=2) + "\n")
         failures: dict[str, str] = {}  # reasons by training
 
         def train(name: str, grid: SweepGrid) -> list[PointProgress]:

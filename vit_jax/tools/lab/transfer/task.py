@@ -134,8 +134,8 @@ def check(task: TransferTask) -> None:
             "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
             "model.* is to be another; vit-jax models lists the names."
         )
-    given = {"mixture": config.input.mixture, "pseudo_labels": config.input.pseudo_labels}
-    for field in filter(given.get, given):
+    unsupported = {"mixture": config.input.mixture, "pseudo_labels": config.input.pseudo_labels}
+    for field in filter(unsupported.get, unsupported):
         raise UserError(
             f"input.{field}: a transfer is to one data set with labels, a part of which it holds "
             "out; give that one by input.source, input.data_dir and input.split."

@@ -82,13 +82,13 @@ def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
     errors = ErrorCollector()
     if missing:
         errors.attempt("data", _raise_missing, missing, names, root)
-    found = {
+    data = {
         name: errors.attempt(name, _inspect, name, folder)
         for name, folder in folders.items()
         if folder is not None
     }
     errors.raise_all()
-    return {name: data for name, data in found.items() if data is not NOT_MADE}
+    return {name: each for name, each in data.items() if each is not NOT_MADE}
 
 
 def _folder(task: VtabTask, root: str) -> str | None:
@@ -146,13 +146,13 @@ def _inspect(name: str, folder: str) -> TaskData:
 
 
 def _differences(task: VtabTask, version: str, sizes: Mapping[str, int]) -> str:
-    said = []
+    differences = []
     if int(version.split(".", maxsplit=1)[0]) != task.version:
-        said.append(f"the benchmark reads version {task.version}")
+        differences.append(f"the benchmark reads version {task.version}")
     for split, size in task.sizes.items():
         if sizes.get(split) != size:
-            said.append(f"{sizes.get(split, 0):,} in {split} instead of {size:,}")
-    return "; ".join(said)
+            differences.append(f"{sizes.get(split, 0):,} in {split} instead of {size:,}")
+    return "; ".join(differences)
 
 
 def _formats(source: Source) -> tuple[str, ...]:
@@ -217,19 +217,19 @@ def vtab(
       Preempted: on a signal; what ran has saved.
     """
     names = request.names()
-    found = find_data(names, request.root)
+    data = find_data(names, request.root)
     pinned = _begin(folder, request)
-    wanted = {name: transfer_task(request, name, found[name], pinned) for name in names}
+    wanted = {name: transfer_task(request, name, data[name], pinned) for name in names}
     _check(folder, wanted, pinned)
     summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
     for number, (name, task) in enumerate(wanted.items(), start=1):
-        say(f"task     {name}, {number} of {len(names)}, of {found[name].name}")
+        say(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
         of_task, why = options._replace(name=f"{options.name}-{name}"), ""
         try:
             transfers.transfer(folder / name, task, of_task, trainer=trainer, say=say)
         except UserError as error:
             why = str(error)
-        summary.results.append(_result(folder / name, name, task, found[name], pinned, why))
+        summary.results.append(_result(folder / name, name, task, data[name], pinned, why))
         sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
     for line in summary.lines():
         say(line)
@@ -243,15 +243,15 @@ def vtab(
 def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions, say: Say = print) -> None:
     """Checks what `vtab` checks at its start, and prints the commands of the trainings."""
     names = request.names()
-    found = find_data(names, request.root)
+    data = find_data(names, request.root)
     pinned = transfers.pin_checkpoint(request.checkpoint)
     for name in names:
-        say(f"task     {name}, of {found[name].name}")
-        task = transfer_task(request, name, found[name], pinned)
+        say(f"task     {name}, of {data[name].name}")
+        task = transfer_task(request, name, data[name], pinned)
         transfers.dry_run(folder / name, task, options, say)
 
 
-def transfer_task(request: VtabRun, name: str, found: TaskData, pinned: str | None) -> TransferTask:
+def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | None) -> TransferTask:
     """The transfer of a task, by the benchmark's splits; pixels are normalised as the weights say.
 
     The overrides that are asked for come last, and win.
@@ -259,7 +259,7 @@ def transfer_task(request: VtabRun, name: str, found: TaskData, pinned: str | No
     task = TASKS[name]
     file, _, variant = request.config.partition(":")
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
-    overrides = [f"input.data_dir={found.folder}", *_normalisation(pinned), *request.overrides]
+    overrides = [f"input.data_dir={data.folder}", *_normalisation(pinned), *request.overrides]
     return TransferTask(
         pinned or NO_CHECKPOINT,
         grid.from_config(config, overrides),
@@ -304,28 +304,28 @@ def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | No
 
 
 def _result(
-    folder: epath.Path, name: str, task: TransferTask, found: TaskData, pinned: str | None, why: str
+    folder: epath.Path, name: str, task: TransferTask, data: TaskData, pinned: str | None, why: str
 ) -> TaskResult:
     document = results.read(folder) or {}
     test = document.get("test", {}).get(ACCURACY)
     chosen = document.get("choice", {}).get("chosen", {})
-    choices = _choices(name, task, found, pinned)
+    choices = _choices(name, task, data, pinned)
     return TaskResult(name, test and OverSeeds(**test), chosen, choices, why, str(folder))
 
 
-def _choices(name: str, task: TransferTask, found: TaskData, pinned: str | None) -> dict[str, str]:
+def _choices(name: str, task: TransferTask, data: TaskData, pinned: str | None) -> dict[str, str]:
     """Returns the choices that a task's number depends on, as reports of VTAB differ in them."""
     config, vtab_task = task.config, TASKS[name]
     mean, std = config.input.mean, config.input.std
     own = _normalisation(pinned)
     same = own == [f"input.mean={list(mean)}", f"input.std={list(std)}"]
     whose = "the weights' own" if same else "not the weights'" if own else "no weights"
-    absent = f"; {found.absent} of {vtab_task.num_classes} classes absent" if found.absent else ""
+    absent = f"; {data.absent} of {vtab_task.num_classes} classes absent" if data.absent else ""
     ops = config.evals["test"].preprocess
     augmented = "" if ops == config.input.preprocess else f"; in training {config.input.preprocess}"
     return {
-        "data": found.name + (f" ({found.changed})" if found.changed else ""),
-        "images": found.images(vtab_task),
+        "data": data.name + (f" ({data.changed})" if data.changed else ""),
+        "images": data.images(vtab_task),
         "preprocessing": f"{ops}{augmented}",
         "normalisation": f"(pixel - {_format_pixel(mean)}) / {_format_pixel(std)}: {whose}",
         "training": f"{config.input.split}: first in TFDS's order, not stratified{absent}",

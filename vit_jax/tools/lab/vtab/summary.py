@@ -55,8 +55,8 @@ class VtabSummary(NamedTuple):
 
     def means(self) -> dict[str, OverSeeds | None]:
         """Mean accuracies of each group, of ALL and OF_GROUPS; None where a task has none."""
-        there = {each.name: each.accuracy for each in self.results if each.accuracy}
-        return means(there)
+        available = {each.name: each.accuracy for each in self.results if each.accuracy}
+        return means(available)
 
     def document(self) -> dict[str, Any]:
         """The contents of results.json."""
@@ -84,9 +84,9 @@ class VtabSummary(NamedTuple):
         ]
         for each in self.results:
             chosen = " ".join(f"{field}={value}" for field, value in each.chosen.items())
-            said = [each.choices.get(name, "") for name in choices]
+            lines = [each.choices.get(name, "") for name in choices]
             group = TASKS[each.name].group
-            rows.append([each.name, group, *_cells(each.accuracy), chosen, *said, each.why])
+            rows.append([each.name, group, *_cells(each.accuracy), chosen, *lines, each.why])
         for name, mean in self.means().items():
             rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
         return rows
@@ -126,16 +126,16 @@ class VtabSummary(NamedTuple):
             ]
             for each in self.results
         ]
-        said = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
+        lines = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
         rows = [["mean of", name, format_accuracy(mean), self.missing_tasks(name)] for name, mean in
                 self.means().items()]  # fmt: skip
-        return [*said, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
+        return [*lines, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
 
     def missing_tasks(self, name: str) -> str:
         """Why a mean is not there: "5 of 7 tasks"; "" if it is."""
-        there = {each.name for each in self.results if each.accuracy}
+        available = {each.name for each in self.results if each.accuracy}
         wanted = [task for task in TASKS if name not in GROUPS or TASKS[task].group == name]
-        number = len(there.intersection(wanted))
+        number = len(available.intersection(wanted))
         return "" if number == len(wanted) else f"{number} of {len(wanted)} tasks"
 
 
@@ -148,21 +148,21 @@ def means(accuracies: Mapping[str, OverSeeds]) -> dict[str, OverSeeds | None]:
         group: [accuracies.get(name) for name, task in TASKS.items() if task.group == group]
         for group in GROUPS
     }
-    found = {group: _mean(numbers) for group, numbers in of_tasks.items()}
+    group_means = {group: _mean(numbers) for group, numbers in of_tasks.items()}
     every = _mean([number for numbers in of_tasks.values() for number in numbers])
-    return {**found, ALL: every, OF_GROUPS: _mean(list(found.values()))}
+    return {**group_means, ALL: every, OF_GROUPS: _mean(list(group_means.values()))}
 
 
 def _mean(numbers: Sequence[OverSeeds | None]) -> OverSeeds | None:
-    there = [number for number in numbers if number is not None]
-    if len(there) < len(numbers):
+    available = [number for number in numbers if number is not None]
+    if len(available) < len(numbers):
         return None
-    seeds = list(there[0].values)
+    seeds = list(available[0].values)
     values = {}
-    if all(set(number.values) == set(seeds) for number in there):
-        values = {s: statistics.mean(number.values[s] for number in there) for s in seeds}
+    if all(set(number.values) == set(seeds) for number in available):
+        values = {s: statistics.mean(number.values[s] for number in available) for s in seeds}
     std = statistics.stdev(values.values()) if len(values) > 1 else None
-    return OverSeeds(statistics.mean(number.mean for number in there), std, values)
+    return OverSeeds(statistics.mean(number.mean for number in available), std, values)
 
 
 def format_accuracy(number: OverSeeds | None) -> str:

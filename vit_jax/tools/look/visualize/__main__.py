@@ -39,14 +39,14 @@ def main(arguments: list[str]) -> None:
         screen.note(notice)
     if steps:
         development.check(loaded.model)
-    found = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
-    found = found.subset(found.evenly_spaced(FLAGS.max_features))
-    shown = found.subset(found.evenly_spaced(FLAGS.max_images))
-    others = _others(len(shown))
-    findings = sections(loaded, found, options, screen.bar)
+    available = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
+    available = available.subset(available.evenly_spaced(FLAGS.max_features))
+    shown = available.subset(available.evenly_spaced(FLAGS.max_images))
+    compared = _others(len(shown))
+    findings = sections(loaded, available, options, screen.bar)
     inputs = np.stack(list(shown.inputs()))
-    if others:
-        pictures = [_compared((loaded.model, inputs), shown, *other) for other in others.items()]
+    if compared:
+        pictures = [_compared((loaded.model, inputs), shown, *other) for other in compared.items()]
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         findings.append(
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
                 lambda done, total: screen.bar("checkpoints", done, total),
             )
         )
-    subtitle = f"{loaded.name} · {FLAGS.checkpoint} · {len(found):,} images"
+    subtitle = f"{loaded.name} · {FLAGS.checkpoint} · {len(available):,} images"
     page.write(folder, loaded.name, subtitle, findings)
     for name, number in (pair for each in findings for pair in each.numbers.items()):
         screen.say(f"{name:28} {number:.4g}")
@@ -74,8 +74,8 @@ def _output(images: list[str]) -> Path:
         raise UserError(f"--output={FLAGS.output}: give a folder of this machine.")
     folder = Path(FLAGS.output).expanduser()
     page.check_folder(folder)
-    whole = folder.resolve()
-    inside = [path for path in images if whole.is_relative_to(Path(path).expanduser().resolve())]
+    absolute = folder.resolve()
+    inside = [path for path in images if absolute.is_relative_to(Path(path).expanduser().resolve())]
     if inside:
         raise UserError(
             f"--output={folder} is inside {inside[0]}, so the next time its pictures would be "
@@ -107,13 +107,13 @@ def _others(images: int) -> dict[str, str]:
             f"--compare takes {cka.LEAST} images or more, and {images} are shown: give more in "
             "--images, or a larger --max_images."
         )
-    whole = {
+    absolute = {
         path: Path(path).expanduser().absolute() for path in [*FLAGS.compare, FLAGS.checkpoint]
     }
     length = 1
-    while len({path.parts[-length:] for path in whole.values()}) < len(set(whole.values())):
+    while len({path.parts[-length:] for path in absolute.values()}) < len(set(absolute.values())):
         length += 1
-    return {path: "/".join(whole[path].parts[-length:]) for path in FLAGS.compare}
+    return {path: "/".join(absolute[path].parts[-length:]) for path in FLAGS.compare}
 
 
 def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str) -> Picture:
@@ -139,12 +139,12 @@ def _query() -> tuple[int, int] | None:
 
 def _from_1(flag: str) -> list[int] | None:
     """The numbers of a flag, which count from 1, as they count from 0."""
-    given = FLAGS[flag].value
-    if given is None:
+    words = FLAGS[flag].value
+    if words is None:
         return None
-    if not all(word.isdecimal() and int(word) > 0 for word in given):
-        raise UserError(f"--{flag}={','.join(given)}: give numbers from 1 on, with commas.")
-    return [int(word) - 1 for word in given]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UserError(f"--{flag}={','.join(words)}: give numbers from 1 on, with commas.")
+    return [int(word) - 1 for word in words]
 
 
 if __name__ == "__main__":

@@ -31,22 +31,22 @@ UNITS = {
 }
 
 
-def parse_steps(workdir: str, asked: str) -> list[int]:
+def parse_steps(workdir: str, requested: str) -> list[int]:
     """The steps of a work directory that are asked for: "all", or "1000,2000".
 
     UserError if it is not a work directory, or lacks one of these checkpoints.
     """
-    there = sorted(workdirs.steps(_folder(workdir)))
-    if not there:
-        raise UserError(f"--steps={asked}: {workdir} is not a work directory with checkpoints.")
-    if asked == ALL:
-        return there
-    words = asked.split(",")
-    missing = [word for word in words if not word.isdecimal() or int(word) not in there]
+    available = sorted(workdirs.steps(_folder(workdir)))
+    if not available:
+        raise UserError(f"--steps={requested}: {workdir} is not a work directory with checkpoints.")
+    if requested == ALL:
+        return available
+    words = requested.split(",")
+    missing = [word for word in words if not word.isdecimal() or int(word) not in available]
     if missing:
         raise UserError(
-            f"--steps={asked}: no checkpoint of step {missing[0]!r} in {workdir}; there are "
-            f"{', '.join(map(str, there))}."
+            f"--steps={requested}: no checkpoint of step {missing[0]!r} in {workdir}; there are "
+            f"{', '.join(map(str, available))}."
         )
     return sorted({int(word) for word in words})
 

@@ -56,12 +56,12 @@ def find_mistakes(
         else scipy.special.softmax(exact, -1)
     )
     predicted = exact.argmax(axis=-1)
-    own = p[np.arange(len(true)), true]
+    own_probability = p[np.arange(len(true)), true]
     wrong = np.flatnonzero(predicted != true)
-    worst = wrong[np.argsort(own[wrong], kind="stable")][:most]
-    both = np.stack([own[worst], p[worst, predicted[worst]]], axis=-1)
+    worst = wrong[np.argsort(own_probability[wrong], kind="stable")][:most]
+    shown = np.stack([own_probability[worst], p[worst, predicted[worst]]], axis=-1)
     return Mistakes(
-        places[worst].tolist(), true[worst].tolist(), predicted[worst].tolist(), both,
+        places[worst].tolist(), true[worst].tolist(), predicted[worst].tolist(), shown,
         len(known), len(wrong),
     )  # fmt: skip
 
@@ -73,29 +73,29 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
             Section(TITLE, [], "These weights have no head, so they name no classes."), {}
         )
     kind = getattr(model.spec, "probabilities", "softmax")
-    found = find_mistakes(photos, outputs.logits, MOST, probabilities=kind)
-    if not found.labelled:
-        said = (
+    mistakes = find_mistakes(photos, outputs.logits, MOST, probabilities=kind)
+    if not mistakes.labelled:
+        text = (
             "Nothing says which class the images belong to: put them into folders named after the "
             "model's classes."
         )
-        return Findings(Section(TITLE, [], said), {})
-    said = f"{found.wrong:,} of {found.labelled:,} images are wrong."
-    numbers = {"accuracy": 1 - found.wrong / found.labelled}
-    if not found.wrong:
-        return Findings(Section(TITLE, [], said), numbers)
-    inputs = np.stack(list(photos.subset(found.places).inputs()))
+        return Findings(Section(TITLE, [], text), {})
+    text = f"{mistakes.wrong:,} of {mistakes.labelled:,} images are wrong."
+    numbers = {"accuracy": 1 - mistakes.wrong / mistakes.labelled}
+    if not mistakes.wrong:
+        return Findings(Section(TITLE, [], text), numbers)
+    inputs = np.stack(list(photos.subset(mistakes.places).inputs()))
     if observe.has_attention(model):
         heat, what = observe.rollout(model, inputs).patches, "rollout"
     else:
-        heat, what = observe.relevance(model, inputs, found.predicted).map.patches, "relevance"
-    drawn = draw_mistakes(
-        photos.pixels(inputs), heat, [titles(c) for c in found.true],
-        [titles(c) for c in found.predicted], found.probabilities, what=what,
+        heat, what = observe.relevance(model, inputs, mistakes.predicted).map.patches, "relevance"
+    figure = draw_mistakes(
+        photos.pixels(inputs), heat, [titles(c) for c in mistakes.true],
+        [titles(c) for c in mistakes.predicted], mistakes.probabilities, what=what,
     )  # fmt: skip
     note = f"The images whose own class got the least probability, and the {what} beside each."
-    picture = Picture("mistakes", "Most wrong", note, style.png(drawn), wide=True)
-    return Findings(Section(TITLE, [picture], said), numbers)
+    picture = Picture("mistakes", "Most wrong", note, style.png(figure), wide=True)
+    return Findings(Section(TITLE, [picture], text), numbers)
 
 
 @style.styled

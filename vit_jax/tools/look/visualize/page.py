@@ -69,28 +69,28 @@ def sections(
     ]  # fmt: skip
 
 
-def find_class(asked: str, model: Any, names: Sequence[str] | None) -> int:
+def find_class(requested: str, model: Any, names: Sequence[str] | None) -> int:
     """Finds a class of the model, by its name or a part of "n01 cock, hen", or else by its number.
 
     UserError if there is none, or several have that name.
     """
     number = model.num_classes
     if not number:
-        raise UserError(f"--of_class={asked}: these weights have no head, so no classes.")
+        raise UserError(f"--of_class={requested}: these weights have no head, so no classes.")
     every = names or ()
-    places = [place for place, name in enumerate(every) if name == asked]
-    places = places or [place for place, name in enumerate(every) if asked in _aliases(name)]
+    places = [place for place, name in enumerate(every) if name == requested]
+    places = places or [place for place, name in enumerate(every) if requested in _aliases(name)]
     if len(places) > 1:
         which = "; ".join(f"{place}, {every[place]}" for place in places)
-        raise UserError(f"--of_class={asked} names several classes: {which}. Give the number.")
+        raise UserError(f"--of_class={requested} names several classes: {which}. Give the number.")
     if places:
         return places[0]
-    if asked.isdecimal() and int(asked) < number:
-        return int(asked)
+    if requested.isdecimal() and int(requested) < number:
+        return int(requested)
     valid = f"Give a number from 0 to {number - 1:,}."
     if names:
-        valid = nearest(asked, {called for name in names for called in _aliases(name)})
-    raise UserError(f"--of_class={asked} is not a class of this model. {valid}")
+        valid = nearest(requested, {called for name in names for called in _aliases(name)})
+    raise UserError(f"--of_class={requested} is not a class of this model. {valid}")
 
 
 def _aliases(name: str) -> list[str]:
