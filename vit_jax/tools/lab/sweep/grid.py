@@ -287,6 +287,7 @@ def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[P
     kept = _read(folder)
     if kept:
         _check_same(folder, kept, grid)
+    _check_values(grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
     all_points = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
@@ -349,6 +350,20 @@ def _check_same(folder: epath.Path, kept: Mapping[str, Any], grid: SweepGrid) ->
     check_same(folder, "sweep", before, now, "Values may be added to an axis that is there. ")
 
 
+def _check_values(grid: SweepGrid) -> None:
+    """Raises UserError with all errors of single values, which a point may have several of."""
+    choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
+    problems: dict[str, None] = {}
+    for config in choices.pop(CONFIG):
+        for field, values in choices.items() or [("", ("",))]:
+            for value in values:
+                try:
+                    configs.load(config, [f"{field}={value}"] if field else [])
+                except UserError as error:
+                    problems[str(error)] = None
+    _raise(list(problems))
+
+
 def _check(folder: epath.Path, points: Sequence[Point]) -> None:
     """Raises a UserError with all errors of the points, each once."""
     problems: dict[str, list[str]] = {}
@@ -371,6 +386,10 @@ def _check(folder: epath.Path, points: Sequence[Point]) -> None:
     for problem, names in problems.items():
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         lines.append(f"{'; '.join(names[:MAX_NAMED])}{more}: {problem}")
+    _raise(lines)
+
+
+def _raise(lines: Sequence[str]) -> None:
     if lines:
         hint = f"\n{HINT}" if any("such as" in line for line in lines) else ""
         listed = "".join(f"\n  {line}" for line in lines)
