@@ -217,7 +217,7 @@ def test_a_full_disk_is_named():
     with answering(lambda path: body) as url:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40000, unlimited[1]))
         try:
-            with refused("VIT_JAX_CACHE"):
+            with named_error("VIT_JAX_CACHE"):
                 online.fetch(f"{url}/x.npz")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
