@@ -11,8 +11,8 @@ from PIL import Image
 
 from tests.tools.demo.browser import DRIVER, Browser
 from vit_jax.tools.demo import examples
-from vit_jax.tools.demo.looker import Looker
-from vit_jax.tools.demo.page import page
+from vit_jax.tools.demo.__main__ import render_page
+from vit_jax.tools.demo.explainer import Explainer
 from vit_jax.tools.demo.server import Server, Site
 
 pytestmark = [
@@ -29,15 +29,15 @@ NARROW = "return document.documentElement.scrollWidth <= innerWidth"
 
 
 @pytest.fixture(scope="module")
-def looker(run_of_digits):
-    return Looker(str(run_of_digits))
+def explainer(run_of_digits):
+    return Explainer(str(run_of_digits))
 
 
 @pytest.fixture(scope="module")
-def server(looker, run_of_digits):
+def server(explainer, run_of_digits):
     with Server("127.0.0.1", 0) as server:
         found = examples.find([], str(run_of_digits))
-        server.site = Site(page(looker, str(run_of_digits), found), found, looker)
+        server.site = Site(render_page(explainer, str(run_of_digits), found), found, explainer)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         yield server
@@ -74,10 +74,10 @@ def told(tab, what):
                         f"return text.includes('{what}') && text")  # fmt: skip
 
 
-def test_an_image_that_is_dropped(opened, looker):
+def test_an_image_that_is_dropped(opened, explainer):
     opened.drop(DIGIT, 640, 160)
     said = said_of(opened, DIGIT.name)
-    expected = looker(DIGIT.read_bytes())["classes"]
+    expected = explainer(DIGIT.read_bytes())["classes"]
     assert said == f"{DIGIT.name}: {expected[0]['name']}, {expected[0]['probability']:.1%}"
     bars = opened.run(BARS)
     assert [name for name, _, _ in bars] == [c["name"] for c in expected]
@@ -163,7 +163,9 @@ def test_it_fits_and_has_light_and_dark_colours(opened, width):
     assert brightness[0] > 200 and brightness[1] < 60
 
 
-def test_the_page_needs_nothing_else(looker):
-    text = page(looker, "<b>runs</b>", [examples.Sample('"><script>', DIGIT.read_bytes())])
+def test_the_page_needs_nothing_else(explainer):
+    text = render_page(
+        explainer, "<b>runs</b>", [examples.Sample('"><script>', DIGIT.read_bytes())]
+    )
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", text)
     assert "<b>runs</b>" not in text and '"><script>' not in text

@@ -316,6 +316,6 @@ def test_of_a_real_step(plan):  # that fixture
 
 def test_only_the_batch_and_its_parts_differ(tiny_run):
     config = tiny_run()
-    tried = command._with(config, 16, 4)
+    tried = command._with_batch(config, 16, 4)
     assert tried.optim == dataclasses.replace(config.optim, grad_accum_steps=4)
     assert (tried.input, tried.total) == (config.input, config.total)

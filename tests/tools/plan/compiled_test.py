@@ -93,7 +93,7 @@ DAMAGES = [
     "[]",
     "3",
     '{"peak_bytes": 1}',
-    '{"found": {"does_not_fit": 5}, "checksum": ""}',
+    '{"content": {"does_not_fit": 5}, "checksum": ""}',
 ]
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_file_counts_as_none(figures, damage):
     figures.ask()
     figures.file.write_text(damage)
     assert figures.ask() == (FOUND, False)
-    assert json.loads(figures.file.read_text())["found"] == FOUND._asdict()
+    assert json.loads(figures.file.read_text())["content"] == FOUND._asdict()
 
 
 def test_without_a_folder_it_is_compiled(figures, monkeypatch, tmp_path):

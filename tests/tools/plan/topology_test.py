@@ -158,7 +158,7 @@ TINY = (
 
 @pytest.fixture
 def compiler():
-    if not any(topology._is_there(plugin) for plugin in topology.GPU_PLUGINS):
+    if not any(topology._is_installed(plugin) for plugin in topology.GPU_PLUGINS):
         pytest.skip("needs what compiles for GPUs: pip install '.[plan-gpu]'")
 
 

@@ -5,20 +5,45 @@
 Ctrl-C ends it.
 """
 
+import base64
 import contextlib
+import hashlib
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
 from vit_jax.core import command, compilation_cache, signals
 from vit_jax.core.screen import Screen
+from vit_jax.draw import html_page
 from vit_jax.tools.demo import examples
-from vit_jax.tools.demo.looker import Looker
-from vit_jax.tools.demo.page import page
-from vit_jax.tools.demo.server import Server, Site
+from vit_jax.tools.demo.explainer import SMALL, Explainer
+from vit_jax.tools.demo.server import MAX_BYTES, Server, Site
 
 FLAGS = flags.FLAGS
+THUMBNAIL_PX = 128
 ENDING_SECS = 10.0  # how long the end waits for the image that is being looked at
+
+
+def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[examples.Sample]) -> str:
+    """The page: HTML that needs nothing but the server's answers."""
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    thumbnails = [
+        (s.name, html_page.thumbnail_url(s.data, THUMBNAIL_PX, upright=True)) for s in samples
+    ]
+    return html_page.render(
+        "tools/demo/page.html",
+        title=explainer.name,
+        subtitle=f"{checkpoint} · {explainer.num_classes:,} classes",
+        kind=explainer.kind,
+        size=explainer.image_size,
+        smallest=SMALL,
+        max_bytes=MAX_BYTES,
+        examples=thumbnails,
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
 
 
 def main(_: list[str]) -> None:
@@ -31,17 +56,18 @@ def main(_: list[str]) -> None:
                 file=sys.stderr,
             )
         compilation_cache.use()
-        looker = Looker(FLAGS.checkpoint, ema=FLAGS.ema, top_k=FLAGS.top_k)
-        found = examples.find(FLAGS.examples, FLAGS.checkpoint)
-        server.site = Site(page(looker, FLAGS.checkpoint, found), found, looker)
-        looker.compile()
+        explainer = Explainer(FLAGS.checkpoint, ema=FLAGS.ema, top_k=FLAGS.top_k)
+        samples = examples.find(FLAGS.examples, FLAGS.checkpoint)
+        page = render_page(explainer, FLAGS.checkpoint, samples)
+        server.site = Site(page, samples, explainer)
+        explainer.compile()
         screen = Screen()
-        screen.say(f"model    {looker.name}, {looker.num_classes:,} classes")
+        screen.say(f"model    {explainer.name}, {explainer.num_classes:,} classes")
         screen.say(f"open     {server.url} (Ctrl-C ends the demo)")
         with signals.exit_immediately_on_signal("the demo"), contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
         # A computation that is under way at exit would end the process with an error.
-        looker.one_at_a_time.acquire(timeout=ENDING_SECS)
+        explainer.one_at_a_time.acquire(timeout=ENDING_SECS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Images to try a model with: those that are given, or some of the data that it was trained on."""
+"""Images to try a model with: files, or some of the data that it was trained on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vit_jax.data.sources.table import Digits
 from vit_jax.models import images
 from vit_jax.store import workdir
 
-MOST = 12
+MAX_EXAMPLES = 12
 
 
 class Sample(NamedTuple):
     """An image file.
 
     Attributes:
-      name: what it is called on the page.
+      name: its label on the page.
       data: its bytes.
     """
 
@@ -31,39 +31,41 @@ class Sample(NamedTuple):
     data: bytes
 
 
-def find(given: list[str], checkpoint: str) -> list[Sample]:
-    """At most `MOST` of the images in files and folders; of the run's own data if none are given.
+def find(paths: list[str], checkpoint: str) -> list[Sample]:
+    """At most `MAX_EXAMPLES` images of files and folders, or without any of the run's own data.
 
-    UserError for a path that is not there, or has no image; for a run, whose data may have moved,
-    there are then no examples.
+    None of a run whose data have moved.
+
+    Raises:
+      UserError: a path does not exist, or has no image.
     """
-    if given:
-        return [_of_file(file) for file in _spread(images.find(given, sys.stderr))]
+    if paths:
+        return [_read_sample(file) for file in _evenly_spaced(images.find(paths, sys.stderr))]
     try:
-        return _of_run(checkpoint)
+        return _samples_of_run(checkpoint)
     except (UserError, OSError):
         return []
 
 
-def _of_file(file: Path) -> Sample:
+def _read_sample(file: Path) -> Sample:
     try:
         return Sample(file.stem, file.read_bytes())
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
-def _of_run(checkpoint: str) -> list[Sample]:
+def _samples_of_run(checkpoint: str) -> list[Sample]:
     """Images of the digits or of the image folder that a work directory's run has seen."""
     folder = Path(checkpoint).expanduser()
-    above = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
-    there = [each for each in above if (each / workdir.CONFIG_FILE).is_file()]
-    if cloud.is_remote(checkpoint) or not there:
+    folders = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
+    workdirs = [each for each in folders if (each / workdir.CONFIG_FILE).is_file()]
+    if cloud.is_remote(checkpoint) or not workdirs:
         return []
-    config = workdir.read_document(there[0])["config"]
+    config = workdir.read_document(workdirs[0])["config"]
     source = _source(config["input"])
     if source is None:
         return []
-    places = _spread(list(range(source.num_examples)))
+    places = _evenly_spaced(list(range(source.num_examples)))
     read = source.read(np.array(places))
     names = [source.describe(place) for place in places]
     if source.class_names:
@@ -80,7 +82,7 @@ def _source(section: dict[str, Any]) -> Source | None:
     return None
 
 
-def _spread(all_: list) -> list:
-    """At most `MOST`, at equal distances."""
-    step = max(1.0, len(all_) / MOST)
-    return [all_[int(i * step)] for i in range(min(MOST, len(all_)))]
+def _evenly_spaced(all_: list) -> list:
+    """At most `MAX_EXAMPLES`, at equal distances."""
+    step = max(1.0, len(all_) / MAX_EXAMPLES)
+    return [all_[int(i * step)] for i in range(min(MAX_EXAMPLES, len(all_)))]

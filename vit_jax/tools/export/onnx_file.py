@@ -27,6 +27,7 @@ from vit_jax.tools.export.onnx_operators import (
     concatenate,
     constant,
     cut,
+    unsupported,
 )
 from vit_jax.tools.export.program import about, check_new, new_file, writing
 from vit_jax.weights import Loaded
@@ -72,10 +73,7 @@ def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Val
         return folded
     translate = OPERATORS.get(name)
     if translate is None:
-        raise UserError(
-            f"ONNX: {name}, an operation of this model, has no translation "
-            "(vit_jax/tools/export/onnx_operators.py has those there are): export to stablehlo."
-        )
+        raise unsupported(name)
     results = translate(graph, params, *operands)
     return results if isinstance(results, list) else [results]
 
@@ -96,13 +94,13 @@ def _folded(equation: Any, operands: list[Value]) -> list[Value] | None:
 
 
 def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[Value]:
-    """The rounds of a loop, one after the other."""
+    """Unrolls a loop."""
     shared, carry, each = _parts_of_loop(params, operands)
     rounds = range(params["length"])
     outputs: dict[int, list[Value]] = {}
     for i in reversed(rounds) if params["reverse"] else rounds:
-        own = [_row(graph, x, i) for x in each]
-        results = write(graph, params["jaxpr"], [*shared, *carry, *own])
+        rows = [_row(graph, x, i) for x in each]
+        results = write(graph, params["jaxpr"], [*shared, *carry, *rows])
         carry, outputs[i] = results[: len(carry)], results[len(carry) :]
     stacks = [
         _stacked(graph, [outputs[i][k] for i in rounds])
@@ -157,7 +155,13 @@ def save(loaded: Loaded, path: str | Path) -> None:
     path = new_file(path, "onnx", ".onnx")
     beside = path.with_name(path.name + ".data")
     check_new(beside)
-    onnx = _package()
+    try:
+        import onnx
+    except ImportError as error:
+        raise UserError(
+            "--to=onnx needs the package onnx, which is not installed: pip install onnx, or "
+            "install this project with the extra, '.[onnx]'."
+        ) from error
     proto = as_proto(onnx, loaded)
     large = sum(len(array.raw_data) for array in proto.graph.initializer) >= MOST_BYTES
     how: dict[str, Any] = {"location": beside.name, "size_threshold": SMALL_BYTES}
@@ -170,17 +174,6 @@ def save(loaded: Loaded, path: str | Path) -> None:
         if large:
             (Path(folder) / beside.name).replace(beside)
         written.replace(path)
-
-
-def _package() -> Any:
-    try:
-        import onnx
-    except ImportError as error:
-        raise UserError(
-            "--to=onnx needs the package onnx, which is not installed: pip install onnx, or "
-            "install this project with the extra, '.[onnx]'."
-        ) from error
-    return onnx
 
 
 def as_graph(model: Any) -> tuple[Graph, Value]:

@@ -15,8 +15,13 @@ from vit_jax.core.errors import UserError
 Shape = tuple[Any, ...]  # of numbers and expressions of the number of images
 
 
+def unsupported(operation: str) -> UserError:
+    """The error for an operation of a model that has no translation."""
+    return UserError(f"--to=onnx does not support {operation}: give --to=stablehlo.")
+
+
 class Node(NamedTuple):
-    """One operation: names of what it takes and gives."""
+    """One operation, with the names of its inputs and outputs."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -26,14 +31,14 @@ class Node(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An array of JAX's program: a constant, or what a node gives.
+    """An array of JAX's program: a constant, or the result of a node.
 
-    What is stored may have axes of 1 where `shape` has more: ONNX's operators broadcast as NumPy's.
+    The stored array may have axes of 1 where `shape` has more: ONNX broadcasts as NumPy does.
 
     Attributes:
       shape: as in JAX's program.
       dtype: likewise.
-      stored: the shape of what is stored, with as many axes as `shape`; or (), for a scalar.
+      stored: shape of the stored array, with as many axes as `shape`; or (), for a scalar.
       name: the node's result; "" for a constant.
       array: the constant; None for a node's result.
     """
@@ -116,7 +121,7 @@ class Graph:
         return self.named(np.array(numbers, np.int64))
 
     def stored(self, value: Value) -> str:
-        """The name of what is stored of a value: for operators that broadcast."""
+        """The name of a value's stored array: for operators that broadcast."""
         return value.name if value.array is None else self.named(value.array)
 
     def full(self, value: Value) -> str:
@@ -147,10 +152,7 @@ class Graph:
         assert self._batch is not None
         factor = size // self._batch[0]
         if not isinstance(factor, int) or factor * self._batch[0] != size:
-            raise UserError(
-                f"ONNX: a size of {size} depends on the number of images in a way that is not "
-                "written: export to stablehlo."
-            )
+            raise unsupported(f"a size of {size}, which depends on the number of images")
         return factor
 
     def reshape(self, value: Value, shape: Shape) -> Value:
@@ -250,7 +252,7 @@ def integer_pow(graph: Graph, params: dict[str, Any], x: Value) -> Value:
 def select(graph: Graph, _: dict[str, Any], which: Value, *cases: Value) -> Value:
     """One of two, by a boolean."""
     if which.dtype != np.bool_ or len(cases) != 2:
-        raise UserError("ONNX: select_n of more than two is not written: export to stablehlo.")
+        raise unsupported("select_n of more than two")
     shape, stored = _broadcast(which, *cases)
     name = graph.node("Where", [graph.stored(value) for value in (which, *reversed(cases))])
     return Value(shape, cases[0].dtype, stored, name)
@@ -344,9 +346,7 @@ def dynamic_slice(graph: Graph, params: dict[str, Any], x: Value, *starts: Value
     places = []
     for start, size, whole in zip(starts, sizes, x.shape, strict=True):
         if start.whole is None:
-            raise UserError(
-                "ONNX: a slice at a computed place is not written: export to stablehlo."
-            )
+            raise unsupported("a slice at a computed place")
         places.append(0 if size == whole else int(np.clip(start.whole, 0, whole - size)))
     limits = [place + size for place, size in zip(places, sizes, strict=True)]
     return cut(graph, x, places, limits, (1,) * len(sizes))
@@ -356,7 +356,7 @@ def pad(graph: Graph, params: dict[str, Any], x: Value, filling: Value) -> Value
     """A border; negative ones cut."""
     config = params["padding_config"]
     if any(inside for _, _, inside in config):
-        raise UserError("ONNX: padding between elements is not written: export to stablehlo.")
+        raise unsupported("padding between elements")
     starts = [max(0, -low) for low, _, _ in config]
     limits = [
         size - max(0, -high) if high < 0 else size
@@ -376,7 +376,7 @@ def gather(graph: Graph, params: dict[str, Any], x: Value, indices: Value) -> Va
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     axes, place = numbers.start_index_map, indices.whole
     if place is None or numbers.operand_batching_dims:
-        raise UserError("ONNX: indices that are computed are not written: export to stablehlo.")
+        raise unsupported("gathering at computed indices")
     if place.size == len(axes):  # one place
         starts = [0] * len(x.shape)
         for axis, start in zip(axes, place.reshape(-1), strict=True):
@@ -391,7 +391,7 @@ def gather(graph: Graph, params: dict[str, Any], x: Value, indices: Value) -> Va
     lines = [np.moveaxis(place[..., k], k, 0).reshape(place.shape[k], -1) for k in range(len(axes))]
     is_grid = place.ndim == len(axes) + 1 and all((each == each[:, :1]).all() for each in lines)
     if not is_grid or set(axes) != set(numbers.collapsed_slice_dims):
-        raise UserError("ONNX: indices of this form are not written: export to stablehlo.")
+        raise unsupported("gathering at indices that form no grid")
     for axis, each in zip(axes, lines, strict=True):
         x = _rows(graph, x, axis, each[:, 0])
     # JAX puts these axes where `offset_dims` leaves room.
@@ -443,7 +443,7 @@ def convolution(graph: Graph, params: dict[str, Any], x: Value, kernel: Value) -
     """A convolution, in ONNX's layout: batch, channels, pixels."""
     layout = params["dimension_numbers"]
     if set(params["lhs_dilation"]) != {1} or params["batch_group_count"] != 1:
-        raise UserError("ONNX: a transposed convolution is not written: export to stablehlo.")
+        raise unsupported("a transposed convolution")
     x = graph.transpose(x, layout.lhs_spec)
     kernel = graph.transpose(kernel, layout.rhs_spec)
     pads = params["padding"]
@@ -490,7 +490,7 @@ def pooling(operator: str) -> Translation:
         others = [i for i in range(len(window)) if i not in spatial]
         plain = {1} == {*params["base_dilation"], *params["window_dilation"]}
         if not plain or len(others) < 2 or 0 not in others:
-            raise UserError("ONNX: pooling of this form is not written: export to stablehlo.")
+            raise unsupported("pooling with dilation, or over images or channels")
         order = (*others, *spatial)
         shape = list(x.shape)
         for i in spatial:

@@ -208,17 +208,17 @@ def as_json(forecast: Forecast, *, price: float | None) -> str:
     return json.dumps(document, indent=2)
 
 
-DOUBLINGS = 10  # of the batch, that are tried at most
-LONG = TotalConfig(steps=10**9)  # a larger batch has fewer steps, which have no part in its memory
+MAX_DOUBLINGS = 10  # of the batch
+LONG_RUN = TotalConfig(steps=10**9)  # for larger batches; memory does not depend on it
 
 
 class LargestBatch(NamedTuple):
-    """What fits.
+    """The fewest microbatches with which a batch fits, and the largest batch without any.
 
     Attributes:
-      batch_size: that of the config.
+      batch_size: the config's.
       grad_accum_steps: the fewest microbatches of it that fit; 1: it fits in one go.
-      peak: bytes of a device with these.
+      peak: bytes of a device with these microbatches.
       there: bytes that a device has.
       in_one_go: the largest batch tried that fits without microbatches.
       too_large: the smallest batch tried that does not; None: all did.
@@ -231,8 +231,8 @@ class LargestBatch(NamedTuple):
     in_one_go: int
     too_large: int | None
 
-    def rows(self) -> list[tuple[str, str]]:
-        """(what, text) for people."""
+    def rows(self) -> list[Row]:
+        """Rows of the table."""
         parts, micro = self.grad_accum_steps, self.batch_size // self.grad_accum_steps
         how = "in one go" if parts == 1 else f"in {parts:,} microbatches of {micro:,}"
         most = f"{self.in_one_go:,} images"
@@ -258,20 +258,20 @@ def largest_batch(
 
     Args:
       memory_of: compiles the step of a config; may raise DoesNotFit.
-      there: bytes of a device; None: what `memory_of` says.
-      say: is told what is tried.
+      there: bytes of a device; None: as `memory_of` says.
+      say: shows the batch that is being tried.
 
     Raises:
       DoesNotFit: not even the smallest microbatches fit.
-      UserError: how much memory there is, is not known.
+      UserError: the memory of a device is not known.
     """
     batch_size, devices = config.input.batch_size, axes.num_devices(BATCH_AXES, mesh.shape)
-    found: dict[int, tuple[int, int]] = {}  # microbatch -> peak and memory there, where it fits
+    fitting: dict[int, tuple[int, int]] = {}  # microbatch -> peak and memory there, where it fits
 
     def fits(batch_size: int, parts: int = 1) -> bool:
         of = "" if parts == 1 else f" in {parts:,} microbatches"
         say(f"does a batch of {batch_size:,}{of} fit?")
-        tried = _with(config, batch_size, parts)
+        tried = _with_batch(config, batch_size, parts)
         try:
             memory = memory_of(tried)
         except DoesNotFit:
@@ -283,7 +283,7 @@ def largest_batch(
                 "How much memory a device has is not known here: give --memory_gib, or --topology."
             )
         peak = memory.peak + memory.images
-        found[batch_size // parts] = peak, limit
+        fitting[batch_size // parts] = peak, limit
         return peak <= limit
 
     if not fits(batch_size):
@@ -298,22 +298,22 @@ def largest_batch(
         fits_in = lambda parts: fits(batch_size, parts)
         fewest = bisect.bisect_left(divisors, True, lo=1, hi=last, key=fits_in)
         micro, one_less = batch_size // divisors[fewest], batch_size // divisors[fewest - 1]
-        return LargestBatch(batch_size, divisors[fewest], *found[micro], micro, one_less)
-    peak, limit = found[batch_size]
-    sizes = [batch_size * 2**n for n in range(1, DOUBLINGS + 1)]
+        return LargestBatch(batch_size, divisors[fewest], *fitting[micro], micro, one_less)
+    peak, limit = fitting[batch_size]
+    sizes = [batch_size * 2**n for n in range(1, MAX_DOUBLINGS + 1)]
     too_large = next((size for size in sizes if not fits(size)), None)
     most = sizes[-1] if too_large is None else too_large // 2
     return LargestBatch(batch_size, 1, peak, limit, most, too_large)
 
 
-def _with(config: RunConfig, batch_size: int, parts: int) -> RunConfig:
+def _with_batch(config: RunConfig, batch_size: int, parts: int) -> RunConfig:
     """The run with this batch in `parts` microbatches."""
     same = batch_size == config.input.batch_size
     return dataclasses.replace(
         config,
         input=dataclasses.replace(config.input, batch_size=batch_size),
         optim=dataclasses.replace(config.optim, grad_accum_steps=parts),
-        total=config.total if same else LONG,
+        total=config.total if same else LONG_RUN,
     )
 
 
@@ -373,7 +373,7 @@ def main(_: list[str]) -> None:
     try:
         if FLAGS.largest_batch:
             gib = FLAGS.memory_gib
-            found = largest_batch(
+            largest = largest_batch(
                 config,
                 topology.mesh(FLAGS.topology, config.mesh),
                 lambda tried: (
@@ -382,7 +382,7 @@ def main(_: list[str]) -> None:
                 there=None if gib is None else int(gib * 2**30),
                 say=screen.say,
             )
-            print(json.dumps(found._asdict())) if FLAGS.json else _print(found.rows())
+            print(json.dumps(largest._asdict())) if FLAGS.json else _print(largest.rows())
             return
         if FLAGS.compile:
             screen.say("compiling ...")
@@ -397,10 +397,10 @@ def main(_: list[str]) -> None:
     _print(list(rows(planned, price=price)))
 
 
-def _print(lines: list[tuple[str, str]]) -> None:
-    width = max(len(what) for what, _ in lines)
-    for what, said in lines:
-        print(f"{what:{width}}  {said}".rstrip())
+def _print(lines: list[Row]) -> None:
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        print(f"{label:{width}}  {text}".rstrip())
 
 
 if __name__ == "__main__":

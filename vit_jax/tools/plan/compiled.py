@@ -40,7 +40,7 @@ _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"\d+"')
 
 
 class DoesNotFit(UserError):
-    """The compiler says that a step takes more memory than a device has."""
+    """Error for a step that takes more memory than a device has."""
 
 
 class PlannedStep(NamedTuple):
@@ -177,16 +177,16 @@ def cached_figures(step: LoweredStep, topology: str | None, *, anew: bool) -> tu
     if topology is None:
         return read_figures(step), False
     path = cache_dir() / "plans" / f"{key(step, topology)}.json"
-    kept: Any = None
+    cached: Any = None
     if not anew:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             document = json.loads(path.read_text())
-            if document["checksum"] == _checksum(document["found"]):
-                kept = document["found"]
-    if kept and "does_not_fit" in kept:
-        raise DoesNotFit(kept["does_not_fit"])
-    if kept:
-        return Figures(**kept), True
+            if document["checksum"] == _checksum(document["content"]):
+                cached = document["content"]
+    if cached and "does_not_fit" in cached:
+        raise DoesNotFit(cached["does_not_fit"])
+    if cached:
+        return Figures(**cached), True
     try:
         figures = read_figures(step)
     except DoesNotFit as error:
@@ -218,12 +218,12 @@ def without_addresses(program: str) -> str:
     return _ADDRESS.sub(r"\1", program)
 
 
-def _checksum(found: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+def _checksum(content: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _write(path: Path, found: dict[str, object]) -> None:
-    document = {"found": found, "checksum": _checksum(found)}
+def _write(path: Path, content: dict[str, object]) -> None:
+    document = {"content": content, "checksum": _checksum(content)}
     with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(epath.Path(path), json.dumps(document))

@@ -89,11 +89,11 @@ def step_time(
     chip, accessed, units = chips.TPUS[generation], figures.accessed_bytes, MXUS.get(generation)
     # Cycles a second, from the data sheet's rate of matrix products.
     clock = peak / (units * 2 * 128 * 128) if units and peak else None
-    a_second = lambda gbps: gbps * 1e9 / chip.cores
+    per_second = lambda gbps: gbps * 1e9 / chip.cores
     return StepTime(
         matrix=matrix,
-        hbm=accessed / a_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
-        interconnect=sum(figures.sent.values()) / a_second(chip.reduce_gbps)
+        hbm=accessed / per_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
+        interconnect=sum(figures.sent.values()) / per_second(chip.reduce_gbps)
         if chip.reduce_gbps
         else None,
         cycles=figures.cycles / clock if clock else None,
@@ -238,8 +238,8 @@ class Forecast:
         """
         if self.chip_hours is None or self.on_gpus:
             return None
-        one = (self.topology or "").partition(":")[0] in ("v5e", "v6e")
-        return self.chip_hours / 24 * (1 if one else 2)
+        generation = (self.topology or "").partition(":")[0]
+        return self.chip_hours / 24 * (1 if generation in ("v5e", "v6e") else 2)
 
     @property
     def mfu(self) -> float | None:
@@ -317,11 +317,11 @@ def forecast(
 def _declared_examples(c: InputConfig) -> int:
     """Examples of an epoch. UserError unless the config declares them and the classes."""
     declared = examples.declared_examples(c)
-    there = {
+    fields = {
         "num_examples": declared or (c.subset_per_class and c.num_examples),
         "num_classes": c.num_classes,
     }
-    if missing := [field for field, number in there.items() if number is None]:
+    if missing := [field for field, number in fields.items() if number is None]:
         raise UserError(
             f"A plan reads no data, and the config does not say how many "
             f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
@@ -421,25 +421,25 @@ def _cores(generation: str) -> int:
 def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
     """Activation bytes of one device, for one microbatch."""
     parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
-    images, of_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
+    images, is_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
     nbytes = {
         "none": model.activation_bytes,
         "dots": model.activation_bytes,
         "full": model.block_input_bytes,
     }.get(model.spec["remat"])
-    return None if nbytes is None else int(nbytes * images * (1 if of_bfloat16 else 2))
+    return None if nbytes is None else int(nbytes * images * (1 if is_bfloat16 else 2))
 
 
 def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
     """The needs of a run; shardings of layout and batch may be over absent devices."""
     copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
-    weight, of_hosts = batch["weight"], collections.defaultdict(set)
+    weight, host_parts = batch["weight"], collections.defaultdict(set)
     for device, index in weight.sharding.devices_indices_map(weight.shape).items():
-        of_hosts[device.process_index].add(index[0].indices(weight.shape[0])[:2])
-    images = max(sum(stop - start for start, stop in parts) for parts in of_hosts.values())
+        host_parts[device.process_index].add(index[0].indices(weight.shape[0])[:2])
+    images = max(sum(stop - start for start, stop in parts) for parts in host_parts.values())
     index_bytes = 8  # for each example, on the host alone
-    a_row = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + index_bytes
-    return HostNeeds(images, BATCHES * images * a_row, round(SAVING_FACTOR * copied))
+    row_bytes = sum(math.prod(x.shape[1:]) * x.dtype.itemsize for x in batch.values()) + index_bytes
+    return HostNeeds(images, BATCHES * images * row_bytes, round(SAVING_FACTOR * copied))
 
 
 def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
@@ -453,10 +453,10 @@ def _copied_bytes(array: jax.ShapeDtypeStruct) -> int:
     shape = array.sharding.shard_shape(array.shape)
     nbytes = math.prod(shape) * array.dtype.itemsize
     parts = math.prod(array.shape) // max(math.prod(shape), 1)
-    alike = len(devices) // max(parts, 1)
+    replicas = len(devices) // max(parts, 1)
     hosts = collections.Counter(device.process_index for device in devices)
-    of_one = max(hosts.values())
+    of_busiest = max(hosts.values())
     on_gpus = next(iter(devices)).platform == "gpu"
-    if not on_gpus and any(side % alike == 0 for side in shape):
-        return nbytes * of_one // alike
-    return nbytes * min(of_one, parts)
+    if not on_gpus and any(side % replicas == 0 for side in shape):
+        return nbytes * of_busiest // replicas
+    return nbytes * min(of_busiest, parts)

@@ -179,7 +179,7 @@ def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
         if not one.counted:
             raise ValueError(f"How often does this run? {one.text.strip()[:200]}")
         channels |= {channel[0]} if channel else set()
-        result += _of_arrays(kind, one, mesh_shape)
+        result += _split_arrays(kind, one, mesh_shape)
     return result
 
 
@@ -203,12 +203,12 @@ def arrays(result: str) -> list[tuple[str, int]]:
     """Dtype and bytes of each array in a type as written, such as "(f32[8]{0}, pred[2,2]{1,0})"."""
     bits = lambda dtype: 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
     return [
-        (dtype, math.prod(_numbers(shape)) * bits(dtype) // 8)
+        (dtype, math.prod(_integers(shape)) * bits(dtype) // 8)
         for dtype, shape in _ARRAY.findall(result)
     ]
 
 
-def _of_arrays(kind: str, one: Instruction, mesh_shape: Mapping[str, int]) -> list[Collective]:
+def _split_arrays(kind: str, one: Instruction, mesh_shape: Mapping[str, int]) -> list[Collective]:
     exchanged = arrays(one.result)
     if one.opcode == "collective-permute-start":  # (operand, result, two counters)
         exchanged = exchanged[:1]
@@ -225,21 +225,21 @@ def _groups(text: str, num_devices: int) -> list[list[int]]:
     """The groups of devices that exchange data, by their places on the mesh."""
     if named := _NAMED.search(text):
         sizes = {name: int(size) for name, size in re.findall(r"('\w+')=(\d+)", named[1])}
-        together = [name in named[2].split(",") for name in sizes]
-        last = np.argsort(together, kind="stable")  # the axes of a group behind the others
+        grouped = named[2].split(",")
+        last = np.argsort([name in grouped for name in sizes], kind="stable")  # behind the others
         places = np.arange(num_devices).reshape(tuple(sizes.values())).transpose(last)
-        group_size = math.prod(n for n, own in zip(sizes.values(), together, strict=True) if own)
+        group_size = math.prod(n for name, n in sizes.items() if name in grouped)
         return places.reshape(-1, group_size).tolist()
     if iota := _IOTA.search(text):
-        shape, source, order = (_numbers(part) for part in iota.groups())
+        shape, source, order = (_integers(part) for part in iota.groups())
         places = np.arange(math.prod(source)).reshape(source)
         return places.transpose(order or None).reshape(shape).tolist()
     if listed := _LISTED.search(text):
-        return [_numbers(group) for group in listed[1].strip("{}").split("},{")]
+        return [_integers(group) for group in listed[1].strip("{}").split("},{")]
     return [list(range(num_devices))]
 
 
-def _numbers(text: str | None) -> list[int]:
+def _integers(text: str | None) -> list[int]:
     return [int(n) for n in (text or "").split(",") if n]
 
 
@@ -280,7 +280,7 @@ _PRODUCT = re.compile(r'custom_call_target="__cublas[^"]*"')
 
 
 class Kernel(NamedTuple):
-    """What a GPU is given to do.
+    """A kernel that a GPU runs.
 
     Attributes:
       name: of the instruction that starts it.
@@ -302,7 +302,7 @@ def kernels(hlo: str) -> list[Kernel]:
     for one in listed:
         by_computation[one.computation][one.name] = one
     sums = {name for one in listed if one.opcode != "call" for name in _APPLIED.findall(one.text)}
-    found = []
+    result = []
     for one in listed:
         kind = one.opcode.removesuffix("-start")
         if one.fused or one.computation in sums or kind in KINDS:
@@ -313,11 +313,11 @@ def kernels(hlo: str) -> list[Kernel]:
         inside = by_computation[called[1]] if called and one.opcode == "fusion" else {}
         nbytes = _bytes(one, siblings, inside)
         flops = _flops(one, siblings) + sum(_flops(each, inside) for each in inside.values())
-        found.append(Kernel(one.name, one.runs, nbytes, flops))
-    return found
+        result.append(Kernel(one.name, one.runs, nbytes, flops))
+    return result
 
 
-def kernel_secs(found: list[Kernel], device_kind: str) -> float | None:
+def kernel_secs(step_kernels: list[Kernel], device_kind: str) -> float | None:
     """Seconds of a step's kernels by roofline; None for a GPU that is not in chips.GPUS.
 
     One after the other, each at the rate of matrix products or at the memory's bandwidth, whichever
@@ -328,7 +328,7 @@ def kernel_secs(found: list[Kernel], device_kind: str) -> float | None:
     if chip is None or peak is None:
         return None
     a_byte = 1 / (chip.hbm_gbps * 1e9)
-    return sum(k.runs * max(k.flops / peak, k.nbytes * a_byte) for k in found)
+    return sum(k.runs * max(k.flops / peak, k.nbytes * a_byte) for k in step_kernels)
 
 
 def operands(one: Instruction) -> list[str]:
@@ -394,8 +394,8 @@ def _flops(one: Instruction, siblings: dict[str, Instruction]) -> int:
     if contracted is None or not (one.opcode == "dot" or _PRODUCT.search(one.text)):
         return 0
     shapes = _SHAPE.search(one.result), _SHAPE.search(siblings[operands(one)[0]].result)
-    result, left = ([int(n) for n in shape[1].split(",") if n] for shape in shapes if shape)
-    sides = [left[int(n)] for n in contracted[1].replace('"', "").split(",") if n]
+    result, left = (_integers(shape[1]) for shape in shapes if shape)
+    sides = [left[n] for n in _integers(contracted[1].replace('"', ""))]
     return 2 * math.prod(result) * math.prod(sides)
 
 

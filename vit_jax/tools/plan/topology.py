@@ -113,15 +113,15 @@ def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]
     generation = check(name)
     unit = parts * (TPUS[generation].cores if generation in TPUS else 1)
     divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
-    return [f"{generation}:{shape}" for shape in _nearest_of(divides, name)]
+    return [f"{generation}:{shape}" for shape in _nearest_shapes(divides, name)]
 
 
 def _chips(shape: str) -> int:
     return math.prod(map(int, shape.split("x")))
 
 
-def _nearest_of(shapes: Iterable[str], name: str) -> list[str]:
-    """Those three with the nearest number of chips, the smallest first."""
+def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
+    """The three shapes with the nearest number of chips, the smallest first."""
     shape = name.partition(":")[2]
     wanted = math.prod(int(size) for size in re.findall(r"[0-9]+", shape)) if shape else 1
     distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
@@ -131,7 +131,7 @@ def _nearest_of(shapes: Iterable[str], name: str) -> list[str]:
 def _nearest(name: str) -> str:
     """The topologies of a generation with the nearest number of chips."""
     generation = name.partition(":")[0]
-    near = _nearest_of(SHAPES[generation], name)
+    near = _nearest_shapes(SHAPES[generation], name)
     return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."
 
 
@@ -146,7 +146,7 @@ FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 class _Processor(NamedTuple):
-    """What XLA has to know of a GPU's processors, by CUDA's device properties."""
+    """A GPU's processors, as CUDA's device properties describe them to XLA."""
 
     capability: tuple[int, int]
     cores: int  # streaming multiprocessors
@@ -203,7 +203,7 @@ gpu_device_info {{
 
 
 def target(generation: str) -> str:
-    """A GPU of chips.GPUS as XLA wants it described."""
+    """XLA's description of a GPU of chips.GPUS, a GpuTargetConfigProto as text."""
     chip, processor = GPUS[generation], _PROCESSORS[generation]
     return _TARGET.format(
         chip=chip,
@@ -216,7 +216,7 @@ def target(generation: str) -> str:
 
 def _gpus(generation: str, hosts: int, gpus: int) -> list[jax.Device]:
     """`hosts` hosts with `gpus` GPUs each."""
-    if not any(_is_there(plugin) for plugin in GPU_PLUGINS):
+    if not any(_is_installed(plugin) for plugin in GPU_PLUGINS):
         raise UserError(
             "To plan for GPUs that are not there, their compiler is needed: pip install "
             "--constraint constraints.txt --editable '.[plan-gpu]' in the clone (docs/plan.md)."
@@ -252,12 +252,12 @@ def usable_bytes(generation: str) -> int:
 
 def compiler_versions() -> str:
     """Versions of the packages that compile for GPUs, as far as they are installed."""
-    there = {d.name: d.version for d in metadata.distributions() if d.name}
-    ours = sorted(name for name in there if _PACKAGE.fullmatch(name))
-    return ", ".join(f"{name} {there[name]}" for name in ours)
+    versions = {d.name: d.version for d in metadata.distributions() if d.name}
+    compilers = sorted(name for name in versions if _PACKAGE.fullmatch(name))
+    return ", ".join(f"{name} {versions[name]}" for name in compilers)
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # not even the folder that plugins share

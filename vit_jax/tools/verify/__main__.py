@@ -81,10 +81,7 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
     """Prints a table. UserError if the run is of another config, or leaves the expected ranges."""
     card = recipe_card.read(file)
     if different := differences(card.fields, card.fingerprint, run):
-        raise UserError(
-            f"{run.folder} is not a run of the config of {file}; there is the card, "
-            "here the run:\n  " + "\n  ".join(different)
-        )
+        raise _other_config(run, f"the config of {file}", "the card", different)
     compared = recipe_card.compare(card, run.rows)
     last = max(run.rows, default=0)
     if not compared:
@@ -123,10 +120,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
     fields = compared_fields(configs.load(config_file))
     for run in runs:
         if different := differences(fields, runs[0].fingerprint, run):
-            raise UserError(
-                f"{run.folder} is not a run of {config_file}; there is the file, here the run:\n  "
-                + "\n  ".join(different)
-            )
+            raise _other_config(run, config_file, "the file", different)
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
     metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
     card = recipe_card.record(
@@ -139,6 +133,13 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
     )
     card.write(output)
     print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.end:,} steps")
+
+
+def _other_config(run: LoggedRun, config: str, there: str, different: list[str]) -> UserError:
+    lines = "\n  ".join(different)
+    return UserError(
+        f"{run.folder} is not a run of {config}; there is {there}, here the run:\n  {lines}"
+    )
 
 
 def _table(compared: Sequence[Comparison]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a model says of an image that was sent: its classes, and where it looks."""
+"""A model's answer to an image: its classes, and the parts of the image that speak for them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SIDE = 320  # so many of the screen's
 
 
 class Kind(NamedTuple):
-    """What is shown over an image.
+    """A kind of heat map that is shown over an image.
 
     Attributes:
-      title: what it is called.
-      note: what it means.
+      title: its name on the page.
+      note: its meaning.
     """
 
     title: str
@@ -47,8 +47,8 @@ GRAD_CAM = Kind(
 )
 
 
-class Looker:
-    """A trained model that looks at one image at a time; its weights are read once.
+class Explainer:
+    """A trained model that explains one image at a time; its weights are read once.
 
     Args:
       checkpoint: as --checkpoint.
@@ -57,8 +57,8 @@ class Looker:
 
     Attributes:
       name: of the model, such as "ViT-Ti/16".
-      kind: what is shown over images.
-      image_size: (height, width) of what the model takes.
+      kind: the heat map over images.
+      image_size: (height, width) of the model's input.
       num_classes: of its head.
     """
 
@@ -79,8 +79,11 @@ class Looker:
     def __call__(self, data: bytes) -> dict:
         """The bytes of an image file -> what the page shows.
 
-        {"classes": as of `most_likely`, "seen" and "heat": pictures as data: URLs}. UserError for
-        what is no image, or a damaged or too large one; NonFiniteError as `Predictor`.
+        {"classes": as of `most_likely`, "seen" and "heat": pictures as data: URLs}.
+
+        Raises:
+          UserError: the file is not an image, or is damaged or too large.
+          NonFiniteError: as `Predictor`.
         """
         with self.one_at_a_time:
             inputs = images.load(opened(data), self._preprocess, "The file")
@@ -109,7 +112,7 @@ class Looker:
 
 
 def opened(data: bytes) -> Image.Image:
-    """An image file that was sent, not decoded yet. UserError if it is none."""
+    """An image file that was sent, not decoded yet. UserError if it is not an image."""
     if not data:
         raise UserError("The file is empty: choose an image.")
     try:

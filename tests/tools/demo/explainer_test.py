@@ -16,8 +16,8 @@ from vit_jax import models
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.image_files import OPENED
 from vit_jax.predict import predict
-from vit_jax.tools.demo import examples, looker
-from vit_jax.tools.demo.looker import GRAD_CAM, Looker
+from vit_jax.tools.demo import examples, explainer
+from vit_jax.tools.demo.explainer import GRAD_CAM, Explainer
 from vit_jax.weights import Loaded
 
 DIGIT = "docs/digits/5_28.png"
@@ -26,7 +26,7 @@ ROUNDING = 1e-5  # another program computes the same
 
 @pytest.fixture(scope="module")
 def of_digits(run_of_digits):
-    return Looker(str(run_of_digits), top_k=10)
+    return Explainer(str(run_of_digits), top_k=10)
 
 
 def pixels(url):
@@ -81,8 +81,8 @@ def test_a_feature_map_has_grad_cam(monkeypatch):
         "R50x1", units=(1,), root_width=32, num_classes=3, image_size=24, rngs=nnx.Rngs(0)
     )
     loaded = Loaded(model, "R50x1", ("n01514668 cock", "hen", "egg"), 0)
-    monkeypatch.setattr(looker, "load_classifier", lambda *args, **kwargs: loaded)
-    of_bit = Looker("x", top_k=2)
+    monkeypatch.setattr(explainer, "load_classifier", lambda *args, **kwargs: loaded)
+    of_bit = Explainer("x", top_k=2)
     assert of_bit.kind == GRAD_CAM
     found = of_bit(encoded(photo(), "JPEG"))
     assert {c["name"] for c in found["classes"]} <= {"cock", "hen", "egg"}
@@ -133,7 +133,7 @@ def test_damaged_files_are_told_or_shown(of_digits, file_format):
         for _ in range(draw.randrange(4)):
             data[draw.randrange(min(len(data), 200))] = draw.randrange(256)
         try:
-            looker.images.load(looker.opened(bytes(data)), of_digits._preprocess, "The file")
+            explainer.images.load(explainer.opened(bytes(data)), of_digits._preprocess, "The file")
         except UserError:
             continue
 
@@ -148,7 +148,7 @@ def test_numbers_that_are_not_finite(of_digits, monkeypatch):
 
 def test_examples_of_the_run(run_of_digits, tmp_path):
     found = examples.find([], str(run_of_digits))
-    assert len(found) == examples.MOST
+    assert len(found) == examples.MAX_EXAMPLES
     assert {each.name for each in found} <= set("0123456789")
     assert found == examples.find([], f"{run_of_digits}/checkpoints/4")
     assert examples.find([], str(tmp_path)) == []
