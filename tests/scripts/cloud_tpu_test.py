@@ -345,16 +345,3 @@ def test_a_config_that_is_not_sent_is_refused(world, clone):
     assert done.returncode == 1
     assert "configs/vit_digits.py" in done.stderr
     assert not world.calls()
-
-
-def test_without_gcloud_it_says_where_to_get_it(launch, bare_path):
-    done = launch("cloud_tpu.sh", *WANTED, *TRAINING, path=bare_path)
-    assert done.returncode == 1
-    assert "cloud.google.com/sdk" in done.stderr
-
-
-def test_help_explains_every_flag(launch):
-    done = launch("cloud_tpu.sh", "--help")
-    assert done.returncode == 0
-    for name in ("name", "zone", "type", "runtime", "spot", "reserved", "delete", "dry_run"):
-        assert f"--{name} " in done.stdout

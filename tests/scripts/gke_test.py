@@ -190,15 +190,3 @@ def test_wrong_arguments_get_one_message(gke, world, arguments, message):
     assert done.returncode == 1
     assert message in done.stderr
     assert not (world / "calls").exists()
-
-
-def test_without_kubectl_it_says_where_to_get_it(launch, bare_path):
-    done = launch("gke.sh", *WANTED, *TRAINING, path=bare_path)
-    assert done.returncode == 1
-    assert "get-credentials" in done.stderr
-
-
-def test_help_explains_every_flag(launch):
-    done = launch("gke.sh", "--help")
-    for name in ("name", "topology", "slices", "image", "spot", "max_restarts", "dry_run"):
-        assert f"--{name} " in done.stdout

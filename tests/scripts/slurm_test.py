@@ -189,18 +189,6 @@ def test_wrong_arguments_get_one_message(submit, world, arguments, message):
     assert not (world / "job").exists()
 
 
-def test_without_sbatch_it_says_where_to_run(launch, bare_path):
-    done = launch("slurm.sh", *WANTED, *TRAINING, path=bare_path)
-    assert done.returncode == 1
-    assert all(word in done.stderr for word in ("sbatch", "PATH"))
-
-
-def test_help_explains_every_flag(launch):
-    done = launch("slurm.sh", "--help")
-    for name in ("name", "nodes", "gpus", "cpus_per_gpu", "time", "sbatch_flag", "dry_run"):
-        assert f"--{name} " in done.stdout
-
-
 @pytest.mark.parametrize("time", ["5", "4:59", "0:05:00", "0-0:5", "0-00:04:59"])
 def test_a_time_that_leaves_none_to_train_is_refused(submit, time):
     done = submit("--dry_run", *WANTED, f"--time={time}", *TRAINING)
