@@ -2,6 +2,13 @@
 
 github.com/google-research/big_vision. Its train.py has the update inside `main`; this makes the
 same calls, norms for its log included.
+
+Computed differently from this project's step: attention's softmax is in the dtype of the products
+(ours: float32); norms give float32 (ours: the dtype of the computation), by float32 statistics and
+with epsilon 1e-6 as ours; positions and class token are parameters in the dtype of the products
+(ours: float32); all tokens go through the last block (ours: the class token alone, behind
+its keys and values, where blocks are unrolled); an update that is not finite is applied (ours:
+skipped); three norms are computed for the log (ours: that of the gradients). Dropout is 0 in both.
 """
 
 import importlib

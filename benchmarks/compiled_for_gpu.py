@@ -4,7 +4,8 @@
 
 Needs `pip install '.[plan-gpu]'` and no GPU. The arguments are fields of a config, laid over
 ViT-L/16 in bfloat16 at 224 px, batch 64, 1000 classes, AdamW. A plain flax.linen ViT of the same
-shape and optimizer (contenders/linen.py), with one device's images, is compiled in the same run.
+shape and optimizer (contenders/linen.py), with one device's images, is compiled in the same run;
+our step has no compiler options of its own on GPUs, else a row linen+options would have them too.
 Memory is the compiler's; bytes are the sum over kernels of operands and results; the time is a
 roofline. Appends a row for each to benchmarks/results/compiled_for_gpu.csv.
 """
@@ -19,7 +20,7 @@ from absl import flags
 from jax.sharding import SingleDeviceSharding
 
 from benchmarks import rows
-from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, programs, sent_gb
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
@@ -47,17 +48,20 @@ def main(arguments: list[str]) -> None:
     if PEER.value is not False and name in SHAPES:
         spec = done.spec
         shape = dataclasses.replace(SHAPES[name], batch=images, depth=spec["depth"])
-        _record("linen", arguments, compiled_peer(shape, spec["dtype"], device))
+        for program, options in programs("linen", device).items():
+            _record(program, arguments, compiled_peer(shape, spec["dtype"], device, options))
 
 
-def compiled_peer(shape: Any, dtype: str, device: jax.Device) -> dict[str, object]:
-    """The figures of the plain flax.linen step on one device."""
+def compiled_peer(
+    shape: Any, dtype: str, device: jax.Device, options: dict[str, str] | None = None
+) -> dict[str, object]:
+    """The figures of the plain flax.linen step on one device, with compiler options."""
     update, arguments, _ = linen.program(shape, dtype)
     place = SingleDeviceSharding(device)
     put = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
     started = time.perf_counter()
     lowered = jax.jit(update, donate_argnums=(0, 1)).lower(*jax.tree.map(put, arguments))
-    compiled = lowered.compile(compiler_options=topology.GPU_COMPILER_OPTIONS)
+    compiled = lowered.compile(compiler_options=topology.GPU_COMPILER_OPTIONS | (options or {}))
     secs = round(time.perf_counter() - started, 1)
     return measured(compiled, {"data": 1}, device.device_kind) | {"compile_secs": secs}
 

@@ -11,8 +11,9 @@ benchmarks/results/compiled_for_tpu.csv.
 
 With `--peer` the step of another code is compiled for the same topology in the same run, data
 parallel and unrolled: big_vision's own, from the checkout that `--big_vision` names, or else a
-plain flax.linen ViT of the same shape and optimizer (contenders/linen.py). It has a row of its own;
-`of_peer` is the ratio of megacycles.
+plain flax.linen ViT of the same shape and optimizer (contenders/linen.py). It has a row of its own,
+and another, as `program` big_vision+options or linen+options, with the compiler options of our
+step; `of_peer` and `of_tuned_peer` in ours are the ratios of megacycles to them.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from absl import flags
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import big_vision_step, rows
-from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, sent_gb
+from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, programs, sent_gb
 from benchmarks.contenders import SHAPES, Shape, linen
 from vit_jax import config as configs
 from vit_jax.core import command
@@ -58,18 +59,25 @@ def main(arguments: list[str]) -> None:
         **figures,
         "program": "own",
         "of_peer": "",
+        "of_tuned_peer": "",
     }
     if PEER.value or _BIG_VISION.value:
         size = SHAPES[model.name.removeprefix("ViT-")]
         shape = dataclasses.replace(size, batch=images, depth=done.spec["depth"])
-        peer = compiled_peer(shape, done.spec["dtype"], mesh, done.forward_flops)
-        row["of_peer"] = round(figures["mega_cycles"] / peer["mega_cycles"], 3)
-        _record({key: row[key] for key in ("model", "batch_size")} | peer)
+        name = "big_vision" if _BIG_VISION.value else "linen"
+        for program, options in programs(name, mesh.devices.flat[0]).items():
+            peer = compiled_peer(shape, done.spec["dtype"], mesh, done.forward_flops, options)
+            ratio = round(figures["mega_cycles"] / peer["mega_cycles"], 3)
+            row["of_tuned_peer" if options else "of_peer"] = ratio
+            shared = {key: row[key] for key in ("model", "settings", "batch_size")}
+            _record(shared | peer | {"program": program})
     _record(row)
 
 
-def compiled_peer(shape: Shape, dtype: str, mesh: Mesh, forward_flops: int) -> dict[str, Any]:
-    """Columns of the peer's row: its step on all devices, data parallel."""
+def compiled_peer(
+    shape: Shape, dtype: str, mesh: Mesh, forward_flops: int, options: dict[str, str] | None
+) -> dict[str, Any]:
+    """Columns of the peer's row: its step on all devices, data parallel, with compiler options."""
     checkout = _BIG_VISION.value
     if checkout:
         update, arrays = big_vision_step.program(Path(checkout), shape, dtype)
@@ -82,7 +90,7 @@ def compiled_peer(shape: Shape, dtype: str, mesh: Mesh, forward_flops: int) -> d
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree
     )
     started = time.perf_counter()
-    step = jax.jit(update, donate_argnums=(0, 1), out_shardings=whole)
+    step = jax.jit(update, donate_argnums=(0, 1), out_shardings=whole, compiler_options=options)
     compiled = step.lower(*put(state, whole), *put([images, labels], divided)).compile()
     return {
         "mesh": f"data={mesh.size}",
@@ -90,7 +98,6 @@ def compiled_peer(shape: Shape, dtype: str, mesh: Mesh, forward_flops: int) -> d
         "remat": "none",
         "compile_secs": round(time.perf_counter() - started, 1),
         **measured(compiled, mesh, forward_flops=forward_flops * shape.batch // mesh.size),
-        "program": "big_vision" if checkout else "linen",
     }
 
 

@@ -4,10 +4,11 @@
 
 Forward, backward and update on random data. Each contender is one process for the whole run; they
 take turns, a few steps each, and medians over all turns are compared, so that other load on the
-machine affects all alike. The contender `own` keeps its heap, as `vit_jax.train` does; NAME+pages
-is NAME with huge pages. The rate of matrix products is measured in the same turns and processes.
-Appends a row for each contender to benchmarks/results/train_step.csv. Needs no
-TensorFlow; torch and transformers where installed.
+machine affects all alike. A peer runs by default, and with settings behind its name: NAME+options
+has the compiler options of this project's step and keeps its heap, as `own` does because
+`vit_jax.train` does; NAME+compile is torch's by torch.compile; NAME+pages has huge pages. The rate
+of matrix products is measured in the same turns and processes. Appends a row for each contender to
+benchmarks/results/train_step.csv. Needs no TensorFlow; torch, transformers, timm where installed.
 """
 
 import dataclasses
@@ -17,20 +18,21 @@ import statistics
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.contenders import SHAPES, Shape
-from benchmarks.workers import PAGES, Worker, flops
+from benchmarks.contenders import SETTINGS, SHAPES, Shape, split
+from benchmarks.workers import Worker, flops
 from vit_jax.core import command, errors
 
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")
 _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the computation.")
-_CONTENDERS = flags.DEFINE_list("contenders", "own,linen,torch_vit", "Who takes part.")
+_CONTENDERS = flags.DEFINE_list(
+    "contenders", "own,linen,linen+options,torch_vit,torch_vit+compile", "Who takes part."
+)
 _TURNS = flags.DEFINE_integer("turns", 5, "How often each has its turn.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps of a turn.")
 _RECORD = flags.DEFINE_bool("record", True, "Append the rows to the results.")
 
 PACKAGES = {"torch_vit": "torch transformers", "timm_vit": "torch timm"}
-_KNOWN = ("own", "linen", "torch_vit", "timm_vit")  # files in contenders/
 
 
 def main(_: list[str]) -> None:
@@ -49,7 +51,7 @@ def main(_: list[str]) -> None:
         now = ", ".join(f"{w.name} {rate(w, shape):.2f}" for w in workers)
         print(f"turn {turn + 1} of {_TURNS.value}: images/s {now}", flush=True)
     for worker in workers:
-        packages = PACKAGES.get(worker.name.removesuffix(PAGES), "jax flax optax")
+        packages = PACKAGES.get(split(worker.name)[0], "jax flax optax")
         row = describe(worker, shape, workers[0])
         rows.record(
             *("train_step", "vit_jax benchmarks", packages, row),
@@ -61,13 +63,14 @@ def main(_: list[str]) -> None:
 
 
 def check(name: str) -> None:
-    """Raises UserError for an unknown contender."""
-    module = name.removesuffix(PAGES)
-    if module not in _KNOWN:
-        raise errors.UserError(
-            f"--contenders: there is no {name!r}. {errors.nearest(module, _KNOWN)} "
-            f"Each may be followed by {PAGES}."
-        )
+    """Raises UserError for an unknown contender or setting."""
+    module, settings = split(name)
+    if module not in SETTINGS:
+        nearest = errors.nearest(module, SETTINGS)
+        raise errors.UserError(f"--contenders: there is no {name!r}. {nearest}")
+    if set(settings) - set(SETTINGS[module]):
+        allowed = ", ".join(f"+{setting}" for setting in SETTINGS[module])
+        raise errors.UserError(f"--contenders: there is no {name!r}. {module} may have {allowed}.")
 
 
 def there(name: str) -> bool:

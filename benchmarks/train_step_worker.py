@@ -20,7 +20,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks.contenders import Contender, Shape
+from benchmarks.contenders import COMPILE, OPTIONS, Contender, Shape
 from vit_jax.run import heap
 
 _CONTENDER = flags.DEFINE_string("contender", None, "A module of benchmarks/contenders.")
@@ -28,6 +28,7 @@ _SHAPE = flags.DEFINE_string("shape", None, "The fields of a Shape, as JSON.")
 _DTYPE = flags.DEFINE_string("dtype", None, "Of the computation.")
 _WORK = flags.DEFINE_enum("work", "train", ["train", "forward"], "What a step is.")
 _FIELDS = flags.DEFINE_multi_string("field", [], "Fields of a config; for `own`.")
+_SETTINGS = flags.DEFINE_multi_enum("setting", [], [COMPILE, OPTIONS], "Of a peer.")
 
 PROFILED_STEPS = 5
 
@@ -55,11 +56,12 @@ def main(_: list[str]) -> None:
 
 def build() -> Contender:
     """The contender that the flags name."""
-    if _CONTENDER.value == "own":
+    if _CONTENDER.value == "own" or OPTIONS in _SETTINGS.value:
         heap.keep_freed_memory()  # as vit_jax.train does, before JAX is imported
     module = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}")
     make = {"train": "make", "forward": "make_forward"}[_WORK.value]
-    more = {"fields": _FIELDS.value} if _FIELDS.value else {}
+    more = {"fields": _FIELDS.value, "settings": _SETTINGS.value}
+    more = {name: values for name, values in more.items() if values}
     return getattr(module, make)(Shape(**json.loads(_SHAPE.value)), _DTYPE.value, **more)
 
 

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import Shape
+from benchmarks.contenders import PAGES, Shape, split
 from vit_jax import models
 
-PAGES = "+pages"
 CLOSING_SECS = 15
 SHOWN_CHARACTERS = 2000  # of the errors of a process that fails
 ROOT = Path(__file__).parents[1]
@@ -110,8 +109,8 @@ class LineProcess:
 class Worker(LineProcess):
     """A contender in its process.
 
-    name: a module of benchmarks/contenders, and PAGES behind it for huge pages
-    (docs/install.md). fields: of a config, such as "model.scan=true"; for `own` alone.
+    name: a module of benchmarks/contenders, and SETTINGS behind it. fields: of a config, such as
+    "model.scan=true"; for `own` alone.
     work: "train" or "forward". environment: further variables.
 
     Attributes:
@@ -131,18 +130,19 @@ class Worker(LineProcess):
         work: str = "train",
         environment: dict[str, str] | None = None,
     ):
-        module = name.removesuffix(PAGES)
+        module, settings = split(name)
         self.ready: dict[str, Any] = {}
         self.steps: dict[str, list[float]] = {"wall_secs": [], "cpu_secs": []}
         self.product_rates: list[float] = []
         self.peak_bytes = 0
         variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | (environment or {})
-        if name.endswith(PAGES):
-            variables["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # docs/install.md
+        # Also where the shell has set it, as scripts/ do: a contender has what its name says.
+        variables["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1" if PAGES in settings else ""
         arguments = [
             "-m", "benchmarks.train_step_worker", f"--contender={module}",
             f"--shape={json.dumps(dataclasses.asdict(shape))}", f"--dtype={dtype}",
             f"--work={work}", *(f"--field={field}" for field in fields),
+            *(f"--setting={setting}" for setting in settings if setting != PAGES),
         ]  # fmt: skip
         super().__init__(name, arguments, variables)
 

@@ -1,8 +1,12 @@
 """The training steps that train_step.py compares: same network, same computation, different
 authors.
 
-Each is a plain ViT with a class token (or average pooling), float32 parameters, softmax
-cross-entropy, AdamW with clipping at global norm 1 and a warmup-cosine schedule, on random images.
+Each is a plain ViT with a class token, float32 parameters, softmax cross-entropy, AdamW with
+clipping at global norm 1 and a warmup-cosine schedule, on random images. None has dropout. Where
+they compute differently, each says so in its docstring; docs/benchmarks.md has all in one table.
+
+A peer runs as its authors ship it, and, with SETTINGS behind its name, as it can be tuned:
+"linen", "linen+options", "timm_vit+compile+options".
 """
 
 import dataclasses
@@ -50,6 +54,18 @@ SHAPES = {
     )
 }
 
+PAGES = "pages"  # huge pages (docs/install.md)
+OPTIONS = "options"  # what this project sets for its own step: XLA's options, memory that is kept
+COMPILE = "compile"  # torch.compile
+
+# The contenders, and the settings that each may have; `own` has OPTIONS always.
+SETTINGS = {
+    "own": (PAGES,),
+    "linen": (OPTIONS, PAGES),
+    "torch_vit": (COMPILE, OPTIONS, PAGES),
+    "timm_vit": (COMPILE, OPTIONS, PAGES),
+}
+
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 1e-3, 0.1, 1.0
 WARMUP_STEPS, TOTAL_STEPS = 100, 10_000
 
@@ -74,6 +90,12 @@ class Contender:
     peak_bytes: Callable[[], int | None]
     compile_secs: float | None
     planned_bytes: int | None = None
+
+
+def split(name: str) -> tuple[str, list[str]]:
+    """The module and the settings of a contender: "linen+options" -> ("linen", ["options"])."""
+    module, *settings = name.split("+")
+    return module, settings
 
 
 def sides(on_accelerator: bool) -> tuple[int, int]:

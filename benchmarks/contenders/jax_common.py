@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.contenders import Contender, Shape, sides
+from vit_jax.learning.updates import supported_compiler_options
+from vit_jax.parallel.chips import compiler_options
 from vit_jax.tools.plan.compiled import peak_bytes
 
 _HIT = "/jax/compilation_cache/cache_hits"
@@ -21,6 +23,14 @@ def images_and_labels(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     size = (shape.batch, shape.image_px, shape.image_px, 3)
     images = rng.integers(0, 256, size, dtype=np.uint8)
     return images, rng.integers(0, shape.classes, shape.batch).astype(np.int32)
+
+
+def project_options(device: jax.Device) -> dict[str, str] | None:
+    """XLA's options for this project's step on such a device, for a peer's step; None: it has none.
+
+    Only TPUs have some (parallel/chips.py).
+    """
+    return supported_compiler_options(compiler_options(device.device_kind), device)
 
 
 def compiled(lowered: Any) -> tuple[Any, float | None]:

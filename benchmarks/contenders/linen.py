@@ -1,5 +1,13 @@
-"""A plain ViT in flax.linen with optax, as in most code bases: the blocks unrolled."""
+"""A plain ViT in flax.linen with optax, as in most code bases: the blocks unrolled.
 
+Computed differently from `own`: attention's softmax is in the dtype of the computation, so in
+bfloat16 there (`own`: float32); all tokens go through the last block (`own`: the class token
+alone, behind its keys and values); an update that is not finite is applied (`own`: skipped).
+Alike: norms have float32 statistics, results in the dtype of the computation, and epsilon 1e-6;
+no dropout.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -8,8 +16,13 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks import contenders
-from benchmarks.contenders import Contender, Shape
-from benchmarks.contenders.jax_common import compiled, contender, images_and_labels
+from benchmarks.contenders import OPTIONS, Contender, Shape
+from benchmarks.contenders.jax_common import (
+    compiled,
+    contender,
+    images_and_labels,
+    project_options,
+)
 
 
 class Block(nn.Module):
@@ -92,15 +105,17 @@ def _optimizer(params: Any) -> optax.GradientTransformation:
     )
 
 
-def make(shape: Shape, dtype: str) -> Contender:
-    """Builds the contender."""
+def make(shape: Shape, dtype: str, settings: Sequence[str] = ()) -> Contender:
+    """Builds the contender; with OPTIONS for this project's compiler options."""
     uint8, labels = images_and_labels(shape)
     images = jnp.asarray(uint8, jnp.float32) / 127.5 - 1.0
     update, _, model = program(shape, dtype)
     params = jax.jit(model.init)(jax.random.key(0), images)["params"]
     state = (params, _optimizer(params).init(params))
     labels = jnp.asarray(labels)
-    lowered = jax.jit(update, donate_argnums=(0, 1)).lower(*state, images, labels)
+    options = project_options(jax.devices()[0]) if OPTIONS in settings else None
+    jitted = jax.jit(update, donate_argnums=(0, 1), compiler_options=options)
+    lowered = jitted.lower(*state, images, labels)
     executable, compile_secs = compiled(lowered)
 
     def step() -> jax.Array:

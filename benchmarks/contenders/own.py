@@ -1,4 +1,9 @@
-"""This project's training step, built as train.py builds it, and its forward pass."""
+"""This project's training step, built as train.py builds it, and its forward pass.
+
+Attention's softmax and the statistics of norms are in float32, results of norms in the dtype of the
+computation, with epsilon 1e-6. Of the last block only the class token is computed, behind its keys
+and values. An update that is not finite is skipped. No dropout.
+"""
 
 import dataclasses
 from collections.abc import Sequence

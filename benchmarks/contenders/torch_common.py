@@ -1,8 +1,8 @@
 """A training step and a forward pass in PyTorch, as users of torch would write them for speed.
 
-Parameters are float32; bfloat16 means torch's autocast. On a GPU: torch.compile around the forward
-pass and the loss, and with it the backward pass; fused AdamW; TF32 products where float32 is left;
-cuDNN picks its convolutions by trying them.
+Parameters are float32; bfloat16 means torch's autocast. Fused AdamW; with `compiled` torch.compile
+around the forward pass and the loss, and with it the backward pass. On a GPU also TF32 products
+where float32 is left, and cuDNN picks its convolutions by trying them.
 """
 
 import functools
@@ -33,10 +33,12 @@ def training(
     shape: Shape,
     dtype: str,
     memory_format: torch.memory_format,
+    *,
+    compiled: bool,
 ) -> Contender:
     """A contender that trains `model`, whose forward pass is `logits`, on random images."""
     mean_loss = loss_of(logits, dtype)
-    if torch.cuda.is_available():
+    if compiled:
         mean_loss = torch.compile(mean_loss)
     optimizer = torch.optim.AdamW(
         _parameter_groups(model),
@@ -56,7 +58,7 @@ def training(
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return _contender(step, dtype)
+    return _contender(step, dtype, compiled)
 
 
 def forward(
@@ -64,17 +66,19 @@ def forward(
     shape: Shape,
     dtype: str,
     memory_format: torch.memory_format,
+    *,
+    compiled: bool,
 ) -> Contender:
     """A contender that computes logits, of a model and images in `dtype`."""
     images, _ = _images_and_labels(shape, memory_format)
     images = images.to(getattr(torch, dtype))
-    compute = torch.compile(logits) if torch.cuda.is_available() else logits
+    compute = torch.compile(logits) if compiled else logits
 
     def step() -> torch.Tensor:
         with torch.inference_mode():
             return compute(images).sum()
 
-    return _contender(step, dtype)
+    return _contender(step, dtype, compiled)
 
 
 def loss_of(
@@ -107,7 +111,7 @@ def _images_and_labels(
     return images.contiguous(memory_format=memory_format), labels
 
 
-def _contender(step: Callable[[], torch.Tensor], dtype: str) -> Contender:
+def _contender(step: Callable[[], torch.Tensor], dtype: str, compiled: bool) -> Contender:
     on_gpu = torch.cuda.is_available()
     first, second = (_seconds(step) for _ in range(2))
     n, number = contenders.sides(on_gpu)
@@ -130,7 +134,7 @@ def _contender(step: Callable[[], torch.Tensor], dtype: str) -> Contender:
         matrix_product_flops=2.0 * n**3 * number,
         peak_bytes=lambda: torch.cuda.max_memory_allocated() if on_gpu else None,
         # torch.compile compiles in the first step.
-        compile_secs=max(0.0, first - second) if on_gpu else None,
+        compile_secs=max(0.0, first - second) if compiled else None,
     )
 
 

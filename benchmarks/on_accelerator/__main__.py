@@ -29,7 +29,7 @@ _MINUTES = flags.DEFINE_float(
 )
 _PARTS = flags.DEFINE_list("parts", [], "Only these; default: all.")
 _AGAIN = flags.DEFINE_bool("again", False, "Measure what was measured or has failed before, too.")
-_ENTRANTS = flags.DEFINE_list("entrants", [], "Only these, such as own,timm_vit.")
+_ENTRANTS = flags.DEFINE_list("entrants", [], "Only these, such as own,linen.")
 _OUTPUT = flags.DEFINE_string("output", None, "For rows and profiles; default: the results.")
 _SCRATCH = flags.DEFINE_string(
     "scratch",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import rows
+from benchmarks.contenders import split
 from benchmarks.workers import ROOT
 from vit_jax.core.errors import UserError
 
@@ -74,7 +75,9 @@ class Journal:
             "commit": self._commit,
             "sources": self._sources,
             "device": self.device,
-            "versions": versions(_TORCH if entrant in ("timm_vit", "torch_vit") else _JAX),
+            "versions": versions(
+                _TORCH if split(entrant)[0] in ("timm_vit", "torch_vit") else _JAX
+            ),
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "part": part,
             "case": case,

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks.contenders import Shape
+from benchmarks.contenders import COMPILE, Shape
 from tests.weights.agreement import in_torch, randomise, save_timm, torch
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax import weights
@@ -64,11 +64,13 @@ def test_hugging_face(tmp_path, labelled):
 
 
 @pytest.mark.slow
-def test_they_learn(timm):  # noqa: F811, the fixture
+@pytest.mark.parametrize("settings", [(), (COMPILE,)], ids=["eager", "compiled"])
+def test_they_learn(timm, settings):  # noqa: F811, the fixture
     from benchmarks.contenders import timm_vit, torch_vit
 
     for module in (timm_vit, torch_vit):
-        contender = module.make(TOY, "bfloat16")
+        contender = module.make(TOY, "bfloat16", settings)
+        assert (contender.compile_secs is None) == (not settings)
         losses = [float(contender.step()) for _ in range(20)]
         assert losses[-1] < losses[0]
-    assert np.isfinite(float(timm_vit.make_forward(TOY, "bfloat16").step()))
+    assert np.isfinite(float(timm_vit.make_forward(TOY, "bfloat16", settings).step()))

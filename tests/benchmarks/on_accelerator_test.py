@@ -40,14 +40,16 @@ class FakeWorker:
         self.started.append(self)
 
     def wait_until_ready(self, timeout_secs):
-        if self.module == "timm_vit":
-            raise WorkerEnded("timm_vit: ModuleNotFoundError: No module named 'timm'", status=1)
+        if self.module == "timm_vit+compile":
+            raise WorkerEnded(
+                "timm_vit+compile: ModuleNotFoundError: No module named 'timm'", status=1
+            )
 
     def turn(self, steps, *, at_once, timeout_secs):
         assert at_once
         self.with_others = sum(worker.is_open for worker in self.started) > 1
-        if self.module == "torch_vit":
-            raise WorkerEnded("torch_vit: ended by signal 9", status=-9)
+        if self.module == "torch_vit+compile":
+            raise WorkerEnded("torch_vit+compile: ended by signal 9", status=-9)
         self.steps["wall_secs"] += [2.0 if self.module == "linen" else 1.0] * steps
 
     def forget(self):
@@ -85,9 +87,12 @@ def test_each_contender_gets_a_row_and_a_failure_leaves_the_rest_alone(workers, 
     session().run(Part("training", 5, contests.training))
     found = {row["entrant"]: row for row in written(tmp_path / "out")}
     assert {name: row["status"] for name, row in found.items()} == {
-        "own": MEASURED, "timm_vit": FAILED, "torch_vit": FAILED, "linen": MEASURED
+        "own": MEASURED, "timm_vit+compile": FAILED, "torch_vit+compile": FAILED, "linen": MEASURED
     }  # fmt: skip
-    assert found["timm_vit"]["note"] == "timm_vit: ModuleNotFoundError: No module named 'timm'"
+    assert (
+        found["timm_vit+compile"]["note"]
+        == "timm_vit+compile: ModuleNotFoundError: No module named 'timm'"
+    )
     assert found["own"]["own_is_faster_by"] == ""
     assert (found["linen"]["own_is_faster_by"], found["linen"]["step_ms"]) == ("2.0", "2000.0")
     assert (found["own"]["peak_gib"], found["own"]["compiled_gib"]) == ("2.0", "1.0")
@@ -99,8 +104,8 @@ def test_a_second_start_goes_on_where_the_first_was_cut_off(workers, session, tm
     workers.clear()
     session(only=("own", "linen")).run(Part("training", 5, contests.training))
     assert not workers and len(written(tmp_path / "out")) == 2
-    session(only=("own", "linen", "torch_vit")).run(Part("training", 5, contests.training))
-    assert [worker.module for worker in workers] == ["own", "torch_vit"]
+    session(only=("own", "linen", "torch_vit+compile")).run(Part("training", 5, contests.training))
+    assert [worker.module for worker in workers] == ["own", "torch_vit+compile"]
     assert len(written(tmp_path / "out")) == 3
 
 
@@ -117,7 +122,7 @@ def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, t
     session(minutes=60, dry=False).run(Part("training", 60, contests.training))
     found = [(row["case"], row["entrant"]) for row in written(tmp_path / "out")]
     of_bars = ["L/16, 224 px, 64 images", "B/16, 224 px, 256 images"]
-    peers = {"timm_vit", "torch_vit", "linen"}
+    peers = {"timm_vit+compile", "torch_vit+compile", "linen"}
     for number, case in enumerate(of_bars):
         now = found[4 * number : 4 * number + 4]
         assert {entrant for of, entrant in now if of == case} == peers | {"own"}
@@ -130,7 +135,7 @@ def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, t
 def test_the_first_is_measured_though_all_others_fail(workers, session, tmp_path):
     session().run(Part("inference", 5, contests.inference))
     timm, own = written(tmp_path / "out")
-    assert (timm["entrant"], timm["status"]) == ("timm_vit", FAILED)
+    assert (timm["entrant"], timm["status"]) == ("timm_vit+compile", FAILED)
     assert (own["entrant"], own["status"]) == ("own", MEASURED)
 
 
@@ -306,7 +311,7 @@ def test_a_dry_run_measures_every_part(run_python, tmp_path):
         assert done.returncode == 0, done.stderr
     found = written(tmp_path)
     # Not here: torchvision, which timm imports; kernels for TPUs and GPUs; CIFAR-10.
-    absent = ("timm_vit", "torch_vit", "cudnn", "splash", "fused")
+    absent = ("timm_vit+compile", "torch_vit+compile", "cudnn", "splash", "fused")
     unmeasured = [
         row for row in found if row["status"] != MEASURED and row["entrant"] not in absent
     ]

@@ -3,17 +3,16 @@
 train_step and its worker define flags of the same names, so each is imported in its own process.
 """
 
-import ast
 import json
 import math
-import re
 from pathlib import Path
 
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks.contenders import Shape, linen
+from benchmarks import compiled_step, workers
+from benchmarks.contenders import OPTIONS, SETTINGS, Shape, jax_common, linen
 from vit_jax import models
 
 TOY = Shape("toy", 1, 16, 32, 2, patch_px=4, image_px=8, classes=10, batch=4)
@@ -112,8 +111,47 @@ def test_an_unknown_contender_gives_one_message(run_python):
     assert "Traceback" not in done.stderr
 
 
+def test_a_setting_is_for_some_contenders(run_python):
+    done = run_python("-m", "benchmarks.train_step", "--contenders=linen+compile", "--norecord")
+    assert done.returncode == 1
+    assert all(word in done.stderr for word in ("'linen+compile'", "+options, +pages"))
+
+
+def test_settings_reach_the_process_of_a_contender(monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        workers.LineProcess, "__init__", lambda self, *arguments: started.append(arguments)
+    )
+    for name in ("linen+options+pages", "linen"):
+        workers.Worker(name, TOY, "float32")
+    (tuned, arguments, environment), (_, by_default, plain) = started
+    assert tuned == "linen+options+pages" and "hugetlb" in environment["GLIBC_TUNABLES"]
+    assert {*arguments} - {*by_default} == {"--setting=options"}
+    assert plain["GLIBC_TUNABLES"] == ""
+
+
+@pytest.mark.usefixtures("quick_compilation", "compiled_anew")
+def test_a_peer_has_the_compiler_options_of_our_step_if_told(monkeypatch):
+    own = {"xla_cpu_enable_fast_math": "False"}
+    monkeypatch.setattr(jax_common, "compiler_options", lambda device_kind: own)
+    used = []
+    jit = jax.jit
+
+    def watched(function, **settings):
+        used.append(settings.get("compiler_options"))
+        return jit(function, **settings)
+
+    monkeypatch.setattr(linen.jax, "jit", watched)
+    linen.make(TOY, "float32")
+    assert own not in used
+    linen.make(TOY, "float32", [OPTIONS])
+    assert own in used
+    cpu = jax.devices()[0]
+    assert compiled_step.programs("linen", cpu) == {"linen": None, "linen+options": own}
+    monkeypatch.setattr(jax_common, "compiler_options", lambda device_kind: None)
+    assert compiled_step.programs("linen", cpu) == {"linen": None}
+
+
 def test_contenders_are_the_existing_files():
     files = {file.stem for file in Path(linen.__file__).parent.glob("[!_]*.py")}
-    text = Path(linen.__file__).parents[1].joinpath("train_step.py").read_text()
-    (known,) = re.findall(r"^_KNOWN = (\(.*\))", text, re.MULTILINE)
-    assert set(ast.literal_eval(known)) == files - {"jax_common", "torch_common"}
+    assert set(SETTINGS) == files - {"jax_common", "torch_common"}
