@@ -17,17 +17,17 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.files import cache_dir
 from vit_jax.data import files
 from vit_jax.data.ops.table import Preprocess
 from vit_jax.data.pipeline import HostBatch, eval_batches
 from vit_jax.data.reader import encoded
-from vit_jax.data.source import DerivedSource, Example, Source, digest
+from vit_jax.data.source import Source, digest
 
 _FORMAT = 3  # raised whenever the same source would be decoded to other arrays
 _BATCH = 256
@@ -111,10 +111,7 @@ def read(path: Path) -> Decoded:
 
 def write(path: Path, decoded: Decoded) -> None:
     """Writes the file at once or not at all. OSError if it cannot."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {**decoded.arrays, "faults": json.dumps(decoded.faults)}
-    with atomic_file(path) as part, part.open("wb") as opened:
-        np.savez(opened, **arrays)
+    files.write_npz(path, **decoded.arrays, faults=json.dumps(decoded.faults))
 
 
 def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> tuple[int, int]:
@@ -137,42 +134,29 @@ def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int)
     )
 
 
-class _OfOneSize(DerivedSource):
-    """A source whose images must have this (height, width)."""
+def check_one_size(
+    source: Source, preprocess: Preprocess, *, max_image_pixels: int
+) -> tuple[int, int]:
+    """The `image_size` of a source; where the ops do not give it, all headers are read.
 
-    def __init__(self, source: Source, size: tuple[int, int], max_image_pixels: int) -> None:
-        super().__init__(source)
-        self._size, self._max_image_pixels = size, max_image_pixels
-
-    def read(self, indices: np.ndarray) -> list[Example]:
-        """Examples of `source`. UserError for an image of another size."""
-        examples = self.source.read(indices)
-        for index, example in zip(indices, examples, strict=True):
-            image = encoded(example, self._max_image_pixels)
-            if not isinstance(image, str) and tuple(image.size) != self._size:
+    Raises:
+      UserError: an image has another size than the first.
+    """
+    expected = image_size(source, preprocess, max_image_pixels=max_image_pixels)
+    if preprocess.output_size is not None:
+        return expected
+    for start in range(0, source.num_examples, _BATCH):
+        indices = np.arange(start, min(start + _BATCH, source.num_examples))
+        for index, example in zip(indices, source.read(indices), strict=True):
+            image = encoded(example, max_image_pixels)
+            if not isinstance(image, str) and tuple(image.size) != expected:
                 height, width = image.size
                 raise UserError(
-                    f"{self.describe(int(index))} has {height} x {width} pixels, the first image "
-                    f"{self._size[0]} x {self._size[1]}: input.cache=device keeps images of one "
-                    f"size. Put resize({min(self._size)}) behind decode."
+                    f"{source.describe(int(index))} has {height} x {width} pixels, the first image "
+                    f"{expected[0]} x {expected[1]}: input.cache=device keeps images of one size. "
+                    f"Put resize({min(expected)}) behind decode."
                 )
-        return examples
-
-
-def _of_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Source:
-    """The source, whose `read` refuses images that do not make one size with the others."""
-    if preprocess.output_size is not None:
-        return source
-    size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
-    return _OfOneSize(source, size, max_image_pixels)
-
-
-def check_one_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> None:
-    """UserError if an image would not make one size with the others; reads all of them."""
-    checked = _of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
-    if checked is not source:
-        for start in range(0, source.num_examples, _BATCH):
-            checked.read(np.arange(start, min(start + _BATCH, source.num_examples)))
+    return expected
 
 
 def decode(
@@ -185,8 +169,7 @@ def decode(
     progress: Callable[[int, int], None],
 ) -> Decoded:
     """Decodes all images; arguments and errors as in `load_or_decode`."""
-    size = image_size(source, preprocess, max_image_pixels=max_image_pixels)
-    source = _of_one_size(source, preprocess, max_image_pixels=max_image_pixels)
+    size = check_one_size(source, preprocess, max_image_pixels=max_image_pixels)
     with eval_batches(
         source,
         preprocess.with_size(size),

@@ -18,8 +18,11 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file
 from vit_jax.core.waiting import waiting_for
 
 T = TypeVar("T")
@@ -30,6 +33,7 @@ NPZ_FAULTS = (
     OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile,
     zlib.error,
 )  # fmt: skip
+
 
 RETRY_SECS = (1, 2, 4, 8, 16)  # before the second, third, ... attempt
 _PASSING = frozenset(
@@ -175,6 +179,13 @@ def read(path: str | Path) -> bytes:
     if is_remote(path):
         return _remote(path, lambda gfile: gfile.GFile(str(path), "rb").read())
     return retried(str(path), Path(path).read_bytes)
+
+
+def write_npz(path: Path, **arrays: Any) -> None:
+    """Writes a local file of numpy.savez at once or not at all. OSError if it cannot."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as part, part.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:

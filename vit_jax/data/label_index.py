@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.files import cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import (
     JoinedSource,
@@ -95,7 +95,6 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
             return cached
     scanned = _scan(source, progress)
     with contextlib.suppress(OSError):  # it is only a short cut
-        cache.parent.mkdir(parents=True, exist_ok=True)
         write(cache, scanned)
     return scanned
 
@@ -121,8 +120,7 @@ def file_name(split: str) -> str:
 def write(path: Path, labels: Labels) -> None:
     """Writes the file at once or not at all. OSError if it cannot."""
     most = np.diff(labels.offsets).max(initial=0)
-    with atomic_file(path) as part, part.open("wb") as file:
-        np.savez(file, offsets=labels.offsets, labels=labels.labels, most=most)
+    files.write_npz(path, offsets=labels.offsets, labels=labels.labels, most=most)
 
 
 def read(path: str | Path) -> Labels:

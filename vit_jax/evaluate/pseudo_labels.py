@@ -82,7 +82,7 @@ def check_file(path: str) -> None:
     file = Path(path).expanduser()
     if cloud.is_remote(path) or file.suffix != ".npz":
         raise UserError(f"--pseudo_labels={path}: give a local file whose name ends in .npz.")
-    if file.exists() and not files.is_ours(file):
+    if file.exists() and not files.is_pseudo_labels(file):
         raise UserError(
             f"--pseudo_labels={path} is there, and is not a file of pseudo-labels: it would be "
             "overwritten. Give another name, or remove it."

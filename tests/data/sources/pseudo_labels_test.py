@@ -41,7 +41,7 @@ def written(path: Path, source: Source, labels: PseudoLabels = LABELS, **about) 
 
 
 def opened(source: Source, path: str, *, num_classes=None, label_weights=True, where="input"):
-    return pseudo_labels.of_file(
+    return pseudo_labels.open_pseudo_labelled(
         source, path, num_classes=num_classes, label_weights=label_weights, where=where
     )
 
@@ -156,7 +156,7 @@ def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
     with refused():
         opened(unlabelled, str(file))
     content = Path(written(file, unlabelled)).read_bytes()
-    assert pseudo_labels.is_ours(file)
+    assert pseudo_labels.is_pseudo_labels(file)
     flipped = bytearray(content)
     flipped[content.index(LABELS.classes.tobytes())] ^= 1
     for other in (b"", b"labels", content[:-40], content[: len(content) // 2], bytes(flipped)):
@@ -164,7 +164,7 @@ def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
         with refused():
             opened(unlabelled, str(file))
     np.savez(file, labels=np.arange(3))
-    assert not pseudo_labels.is_ours(file)
+    assert not pseudo_labels.is_pseudo_labels(file)
     with refused():
         opened(unlabelled, str(file))
     np.save(tmp_path / "b.npy", np.arange(3))

@@ -11,7 +11,7 @@ Interpolation is bilinear unless `method` is given (resizing.py). All filter whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -104,41 +104,34 @@ class Preprocess:
     def __init__(
         self,
         ops: tuple[Op, ...],
-        output_size: tuple[int, int] | None,
         texts: tuple[str, ...],
         *,
+        size: tuple[int, int] | None = None,
         whole: bool = False,
     ) -> None:
-        """`texts`: the ops as written."""
+        """`texts`: the ops as written; `size`: of the result, if it is known otherwise."""
         self._ops = ops
         self._texts = texts
         self._whole = whole
-        self.output_size = output_size
+        self.output_size = size or _output_size(ops)
 
     def of_whole_images(self) -> Preprocess:
         """Ops that find every fault an image may have, by decoding it as a whole.
 
         Those behind the op that gives all images one size are left out.
         """
-        size: KnownSize = None
-        for number, op in enumerate(self._ops, start=1):
-            size = op.output_size(size)
-            if isinstance(size, tuple):
-                return Preprocess(self._ops[:number], size, self._texts[:number], whole=True)
-        return Preprocess(self._ops, None, self._texts, whole=True)
+        numbers = range(1, len(self._ops) + 1)
+        number = next((n for n in numbers if _output_size(self._ops[:n])), len(self._ops))
+        return Preprocess(self._ops[:number], self._texts[:number], whole=True)
 
     def with_size(self, size: tuple[int, int]) -> Preprocess:
         """The same ops, for images that all come out at this (height, width)."""
-        return Preprocess(self._ops, size, self._texts)
+        return Preprocess(self._ops, self._texts, size=size)
 
     def before_random(self) -> Preprocess:
         """The ops before the first random one: what they make of an image is always the same."""
         number = self._number_before_random()
-        size: KnownSize = None
-        for op in self._ops[:number]:
-            size = op.output_size(size)
-        known = size if isinstance(size, tuple) else None
-        return Preprocess(self._ops[:number], known, self._texts[:number])
+        return Preprocess(self._ops[:number], self._texts[:number])
 
     def on_device(self) -> DeviceOps:
         """The other ops, for devices. UserError if one of them has no such version."""
@@ -176,30 +169,31 @@ class Preprocess:
         """
         in_one = len(self._ops) > 1 and self._ops[1].decode is not None and not self._whole
         first = 1 if in_one else 0
-        pixels = self._start(image, seed, first)
-        return self._go_on(pixels, seed, first + 1, max_image_pixels)
+        pixels = self.decode(image, seed, place=first)
+        return self.apply(pixels, seed, first=first + 1, max_image_pixels=max_image_pixels)
 
-    def decoded(self, image: Encoded, seed: tf.Tensor) -> tf.Tensor:
-        """The image as the first op makes it, for `of_decoded`."""
-        return self._start(image, seed, 0)
+    def decode(self, image: Encoded, seed: tf.Tensor, *, place: int = 0) -> tf.Tensor:
+        """The image as the op at `place` decodes it: uint8 [H, W, 3]."""
+        decode = self._ops[place].decode
+        assert decode is not None, "parse begins with decode"
+        return decode(image, _at(seed, place))
 
-    def of_decoded(self, pixels: tf.Tensor, seed: tf.Tensor, *, max_image_pixels: int) -> tf.Tensor:
-        """Pixels that `decoded` gave -> uint8 [H, W, 3], by the other ops."""
-        return self._go_on(pixels, seed, 1, max_image_pixels)
-
-    def _start(self, image: Encoded, seed: tf.Tensor, place: int) -> tf.Tensor:
-        start = self._ops[place].decode
-        assert start is not None, "parse begins with decode"
-        return start(image, _at(seed, place))
-
-    def _go_on(
-        self, pixels: tf.Tensor, seed: tf.Tensor, first: int, max_image_pixels: int
+    def apply(
+        self, pixels: tf.Tensor, seed: tf.Tensor, *, first: int = 1, max_image_pixels: int
     ) -> tf.Tensor:
+        """Decoded pixels -> uint8 [H, W, 3], by the ops from `first` on."""
         for place, op in enumerate(self._ops[first:], start=first):
             if op.largest:
                 pixels = _limited(pixels, op.largest, max_image_pixels)
             pixels = op.apply(pixels, _at(seed, place))
         return pixels
+
+
+def _output_size(ops: Sequence[Op]) -> tuple[int, int] | None:
+    size: KnownSize = None
+    for op in ops:
+        size = op.output_size(size)
+    return size if isinstance(size, tuple) else None
 
 
 def _at(seed: tf.Tensor, place: int) -> tf.Tensor:
@@ -229,7 +223,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
         except ValueError as error:
             raise UserError(f"{where}: {call.text} {error}.") from error
     texts = tuple(call.text for call in calls)
-    return Preprocess(ops, size if isinstance(size, tuple) else None, texts)
+    return Preprocess(ops, texts)
 
 
 def _op(call: opstring.Call, where: str) -> Op:
@@ -341,11 +335,11 @@ class Views:
         if not others:
             pixels = self._of_views[first](image, seed, max_image_pixels=max_image_pixels)
             return {first: tf.ensure_shape(pixels, self.shapes[first])}
-        decoded = self._of_views[first].decoded(image, seed)
+        decoded = self._of_views[first].decode(image, seed)
         made = {}
         for number, (name, ops) in enumerate(self._of_views.items()):
             own = _folded(seed, number) if number else seed
-            pixels = ops.of_decoded(decoded, own, max_image_pixels=max_image_pixels)
+            pixels = ops.apply(decoded, own, max_image_pixels=max_image_pixels)
             made[name] = tf.ensure_shape(pixels, self.shapes[name])
         return made
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, parse_json
+from vit_jax.core.files import parse_json
 from vit_jax.data import files
 from vit_jax.data.label_index import Labels, single
 from vit_jax.data.source import DerivedSource, Example, SelectedSource, Source, digest
@@ -114,7 +114,7 @@ class PseudoLabelled(DerivedSource):
         return np.searchsorted(self._ends, indices, side="right")
 
 
-def of_file(
+def open_pseudo_labelled(
     source: Source, path: str, *, num_classes: int | None, label_weights: bool, where: str
 ) -> PseudoLabelled:
     """The images of `source`, opened without labels, that have pseudo-labels in a file.
@@ -167,7 +167,7 @@ def read(path: str, *, where: str) -> PseudoLabels:
         ) from error
 
 
-def is_ours(path: Path) -> bool:
+def is_pseudo_labels(path: Path) -> bool:
     """Whether a local file is one of pseudo-labels, whole or not."""
     try:
         with np.load(path) as arrays:
@@ -182,8 +182,7 @@ def write(path: Path, labels: PseudoLabels) -> None:
         name: np.asarray(getattr(labels, name), dtype) for name, dtype in _DTYPES.items()
     }
     about = json.dumps({"format": FORMAT, **dataclasses.asdict(labels.about)})
-    with atomic_file(path) as part, part.open("wb") as file:
-        np.savez(file, about=np.array(about), **arrays)
+    files.write_npz(path, about=about, **arrays)
 
 
 def _about(arrays: Any) -> dict[str, Any]:

@@ -202,9 +202,8 @@ def save_offsets(paths: Sequence[Path], offsets: Sequence[np.ndarray]) -> None:
     ends = np.cumsum([len(of_path) for of_path in offsets])
     for folder in _cache_folders(paths):
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(folder / _cache_name(paths)) as part, part.open("wb") as file:
-                np.savez(file, stamps=_stamps(paths), ends=ends, offsets=np.concatenate(offsets))
+            arrays = {"stamps": _stamps(paths), "ends": ends, "offsets": np.concatenate(offsets)}
+            files.write_npz(folder / _cache_name(paths), **arrays)
             return
 
 

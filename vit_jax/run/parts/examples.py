@@ -74,7 +74,7 @@ def open_split(
     )
     if labels_of is None:
         return opened
-    return pseudo_labels.of_file(
+    return pseudo_labels.open_pseudo_labelled(
         opened, labels_of, num_classes=num_classes, label_weights=c.label_weights, where=where
     )
 
