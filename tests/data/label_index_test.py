@@ -6,7 +6,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index
-from vit_jax.data.source import Example, Source, listed
+from vit_jax.data.source import Example, Source, select_examples
 from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -118,4 +118,4 @@ def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Pa
 
 
 def test_a_subset_takes_the_labels_of_the_whole(five: Source) -> None:
-    assert lists(label_index.find(listed(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]
+    assert lists(label_index.find(select_examples(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]

@@ -5,7 +5,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index, streams
-from vit_jax.data.source import Example, SelectedSource, Source, listed
+from vit_jax.data.source import Example, SelectedSource, Source, select_examples
 from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -98,7 +98,7 @@ def test_fingerprints_tell_subsets_apart(hundred: Source) -> None:
         streams.first_examples(hundred, 10),
         streams.first_examples(hundred, 11),
     ]
-    sources += [listed(hundred, np.arange(3)), listed(hundred, np.arange(1, 4))]
+    sources += [select_examples(hundred, np.arange(3)), select_examples(hundred, np.arange(1, 4))]
     assert len({source.fingerprint for source in (hundred, *sources)}) == 5
 
 

@@ -100,13 +100,13 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
 
 
 def _scan(source: Source, progress: Progress) -> Labels:
-    def of_block(start: int) -> Labels:
+    def read_block(start: int) -> Labels:
         indices = np.arange(start, min(start + _BLOCK, source.num_examples))
         return collect([example.labels for example in source.read(indices)])
 
     blocks: list[Labels] = []
     with concurrent.futures.ThreadPoolExecutor(_SCANNING_THREADS) as pool:
-        for block in pool.map(of_block, range(0, source.num_examples, _BLOCK)):
+        for block in pool.map(read_block, range(0, source.num_examples, _BLOCK)):
             blocks.append(block)
             progress(min(len(blocks) * _BLOCK, source.num_examples), source.num_examples)
     return join_labels(blocks)

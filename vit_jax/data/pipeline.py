@@ -24,7 +24,7 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.ops.table import IMAGE, Views, parse_views
 from vit_jax.data.reader import READ_EXAMPLES, Elements, Encoded, Reader
-from vit_jax.data.source import NO_LABEL, Source, listed
+from vit_jax.data.source import NO_LABEL, Source, select_examples
 from vit_jax.data.streams import Stream, eval_counts, eval_slots, shuffled, train_slots
 
 NO_EXAMPLE = -1  # the index of padding
@@ -34,8 +34,8 @@ _ENDLESS = 2**62
 HostBatch = dict[str, np.ndarray]
 
 
-def _traced_as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Nothing here is for autograph to rewrite: tracing takes half as long, and no files."""
+def _without_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Traces a function as it is: that takes half as long as with autograph, and no files."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
@@ -163,7 +163,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
     )
     specs = tf.nest.flatten(signature)
 
-    @_traced_as_it_is
+    @_without_autograph
     def read(start: tf.Tensor) -> Elements:
         arrays = tf.numpy_function(
             lambda start: tf.nest.flatten(reader.read(start, min(start + READ_EXAMPLES, stop))),
@@ -188,11 +188,11 @@ def _slots(
     is done from the first bad image on, not before. A bad image is done twice: the second time
     distinguishes it from one that memory ran out for.
     """
-    good, bad = map(_traced_as_it_is, (decoder.good, decoder.bad))
+    good, bad = map(_without_autograph, (decoder.good, decoder.bad))
     if not is_skipping:
         return elements.map(good, num_parallel_calls=threads, deterministic=True)
 
-    @_traced_as_it_is
+    @_without_autograph
     def good_or_bad(e: Elements) -> tf.data.Dataset:
         one = tf.data.Dataset.from_tensors(e)
         decoded = one.map(good).ignore_errors(log_warning=False)
@@ -253,10 +253,10 @@ class _Decoder:
         views: dict[str, tf.Tensor],
         weight: tf.Tensor,
         labels: tf.Tensor,
-        of_labels: Any,
+        label_weights: Any,
     ) -> dict[str, tf.Tensor]:
         slot = {**views, "weight": weight, "index": e.example, "labels": labels}
-        return slot | ({"label_weights": of_labels} if self.reader.source.weighted else {})
+        return slot | ({"label_weights": label_weights} if self.reader.source.weighted else {})
 
     def _zero_if_bad(self, e: Elements) -> np.float32:
         """The weight of a bad image, whose fault is noted; MemoryError if the image is good."""
@@ -422,7 +422,7 @@ def bad_images(
     done = 0
     while done < len(indices):
         batches = eval_batches(
-            listed(source, indices[done:]),
+            select_examples(source, indices[done:]),
             preprocess,
             batch_size=_BATCH,
             on_bad_image="skip",

@@ -105,7 +105,7 @@ class Source(abc.ABC):
         return None
 
     def stamp(self) -> str:
-        """Another text once a local file has been written again; for what is kept of its content.
+        """A text that changes when a local file is written again; for caches of its content.
 
         Unlike the fingerprint it differs between copies of the same files.
         """
@@ -125,11 +125,11 @@ class DerivedSource(Source):
         return self.source.describe(index)
 
     def file_names(self) -> list[str] | None:
-        """Those of `source`."""
+        """The file names of `source`."""
         return self.source.file_names()
 
     def stamp(self) -> str:
-        """That of `source`."""
+        """The stamp of `source`."""
         return self.source.stamp()
 
 
@@ -160,7 +160,7 @@ class SelectedSource(DerivedSource):
         return self.source.describe(int(self.select(np.array([index]))[0]))
 
     def file_names(self) -> list[str] | None:
-        """Those of `source`."""
+        """The file names of `source`."""
         names = self.source.file_names()
         return names and [names[i] for i in self.select(np.arange(self.num_examples))]
 
@@ -185,7 +185,7 @@ class Unlabelled(DerivedSource):
         return [example._replace(labels=(), weights=()) for example in self.source.read(indices)]
 
 
-def listed(source: Source, indices: np.ndarray) -> SelectedSource:
+def select_examples(source: Source, indices: np.ndarray) -> SelectedSource:
     """The examples at `indices`, int64 [n], in that order."""
     rule = f"listed {digest(indices.tobytes())}"
     return SelectedSource(source, len(indices), indices.__getitem__, rule=rule)
@@ -244,7 +244,7 @@ class JoinedSource(Source):
         return self.parts[part].describe(int(place))
 
     def stamp(self) -> str:
-        """Those of all parts."""
+        """A digest of the stamps of all parts."""
         return digest("\n".join(part.stamp() for part in self.parts))
 
     def stored_labels(self) -> Labels | None:
@@ -292,7 +292,7 @@ class MixtureSource(JoinedSource):
 
 
 def share_examples(one: Source, other: Source) -> bool:
-    """Whether two splits of the same data have examples in common, as far as their slices tell.
+    """Tells whether two splits of the same data share examples, as far as their slices say.
 
     Selections count as the whole of what they select from.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.data.label_index import ByClass, Labels, by_class
-from vit_jax.data.source import SelectedSource, Source, listed
+from vit_jax.data.source import SelectedSource, Source, select_examples
 
 # Permutations this small are sorted: a Feistel network on so few bits is uneven. In
 # 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
@@ -129,8 +129,8 @@ def _taking_turns(
     """
     pairs = np.minimum(places // (2 * repeats), max(num_images // 2 - 1, 0))
     together = np.where(num_images - 2 * pairs < 4, num_images - 2 * pairs, 2)
-    copies, of_pair = np.divmod(places - pairs * 2 * repeats, together)
-    return 2 * pairs + of_pair, copies
+    copies, pair_place = np.divmod(places - pairs * 2 * repeats, together)
+    return 2 * pairs + pair_place, copies
 
 
 def balanced(by_class: ByClass, *, seed: int) -> Stream:
@@ -151,8 +151,8 @@ def balanced(by_class: ByClass, *, seed: int) -> Stream:
         order = permute(places, num_examples=len(classes), keys=keys(seed, blocks))
         visited = classes[order]
         epochs, places = np.divmod(blocks, sizes[visited])
-        of_class = keys(seed, epochs, visited)
-        members = permute(places, num_examples=sizes[visited], keys=of_class)
+        class_keys = keys(seed, epochs, visited)
+        members = permute(places, num_examples=sizes[visited], keys=class_keys)
         examples = by_class.examples[by_class.offsets[visited] + members].astype(np.int64)
         return blocks, examples  # an example in several classes is another one at each visit
 
@@ -176,10 +176,10 @@ def mixed(sizes: np.ndarray, quota_by_name: Mapping[str, int], *, seed: int) -> 
         order = keys(seed, blocks, _BLOCK_KEY)
         places = permute(places, num_examples=int(ends[-1]), keys=order)
         parts = np.searchsorted(ends, places, side="right")
-        own_positions = blocks * of_block[parts] + places - (ends - of_block)[parts]
-        epochs, places = np.divmod(own_positions, sizes[parts])
-        own_order = keys(seed, epochs, parts)
-        indices = permute(places, num_examples=sizes[parts], keys=own_order)
+        component_positions = blocks * of_block[parts] + places - (ends - of_block)[parts]
+        epochs, places = np.divmod(component_positions, sizes[parts])
+        component_keys = keys(seed, epochs, parts)
+        indices = permute(places, num_examples=sizes[parts], keys=component_keys)
         return epochs, firsts[parts] + indices
 
     return stream
@@ -286,11 +286,12 @@ def first_of_each_class(source: Source, number: int, labels: Labels) -> Selected
     """
     classes, examples = by_class(labels, source.num_classes, describe=source.describe)
     sizes = np.diff(classes)
-    of = np.repeat(np.arange(source.num_classes), sizes)
-    order = np.lexsort((_in_fixed_order(examples.astype(np.int64), source.num_examples), of))
+    class_of_each = np.repeat(np.arange(source.num_classes), sizes)
+    places = _in_fixed_order(examples.astype(np.int64), source.num_examples)
+    order = np.lexsort((places, class_of_each))
     rank = np.arange(len(examples)) - np.repeat(classes[:-1], sizes)
     indices = np.unique(examples[order[rank < number]]).astype(np.int64)
-    return listed(source, indices)
+    return select_examples(source, indices)
 
 
 def _in_fixed_order(places: np.ndarray, num_examples: int) -> np.ndarray:

@@ -106,7 +106,7 @@ def unlabelled(data: str, split: str, *, name: str, batch_size: int) -> dict[str
 
 def _location(folder: str) -> dict[str, str]:
     """The fields that name a folder's data."""
-    kind = "tfds" if image_folder.is_of_tfds(folder) else "image_folder"
+    kind = "tfds" if image_folder.is_tfds_folder(folder) else "image_folder"
     return {"source": kind, "data_dir": folder}
 
 

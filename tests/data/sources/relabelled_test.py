@@ -29,7 +29,7 @@ def labels_by_file(source):
 def test_folders_of_imagenet_v2_are_numbers_of_classes(tmp_path):
     for name in ("0", "1", "10", "999"):
         fill(tmp_path / name, ["a.jpeg"])
-    source = relabelled.by_class(create(tmp_path, "all"), "imagenet_v2", where="evals.v2")
+    source = relabelled.relabel_by_class(create(tmp_path, "all"), "imagenet_v2", where="evals.v2")
     expected = {"0/a.jpeg": (0,), "1/a.jpeg": (1,), "10/a.jpeg": (10,), "999/a.jpeg": (999,)}
     assert labels_by_file(source) == expected
     assert (source.num_classes, source.max_labels) == (1000, 1)
@@ -37,7 +37,7 @@ def test_folders_of_imagenet_v2_are_numbers_of_classes(tmp_path):
     for wrong in ("1000", "cat"):
         fill(tmp_path / wrong, ["a.jpeg"])
         with refused(wrong):
-            relabelled.by_class(create(tmp_path, "all"), "imagenet_v2", where="evals.v2")
+            relabelled.relabel_by_class(create(tmp_path, "all"), "imagenet_v2", where="evals.v2")
         (tmp_path / wrong / "a.jpeg").unlink()
         (tmp_path / wrong).rmdir()
 
@@ -46,7 +46,7 @@ def test_folders_of_objectnet_are_one_or_several_classes_or_none(tmp_path):
     for name in ("alarm_clock", "banana", "air_freshener", "pen"):
         fill(tmp_path / "images" / name, ["1.png", "2.png"])
     whole = create(tmp_path / "images", "all")
-    source = relabelled.by_class(whole, "objectnet", where="evals.objectnet")
+    source = relabelled.relabel_by_class(whole, "objectnet", where="evals.objectnet")
     found = labels_by_file(source)
     assert {name.split("/")[0] for name in found} == {"alarm_clock", "banana", "pen"}
     named = lambda labels: sorted(source.class_names[c].split(" ", 1)[1] for c in labels)
@@ -59,7 +59,7 @@ def test_folders_of_objectnet_are_one_or_several_classes_or_none(tmp_path):
     fill(tmp_path / "others" / "air_freshener", ["1.png"])
     with refused("image_folder"):
         others = create(tmp_path / "others", "all")
-        relabelled.by_class(others, "objectnet", where="evals.objectnet")
+        relabelled.relabel_by_class(others, "objectnet", where="evals.objectnet")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def validation(tmp_path):
 def test_labels_of_real(validation, tmp_path):
     file = tmp_path / "real.json"
     file.write_text(json.dumps([[0, 391], [], [5], [999]] + [[]] * 49_996))
-    source = relabelled.by_file(create(validation, "all"), str(file), where="evals.real")
+    source = relabelled.relabel_by_file(create(validation, "all"), str(file), where="evals.real")
     image = "n{}/ILSVRC2012_val_0000000{}.JPEG".format
     assert labels_by_file(source) == {
         image("01440764", 1): (0, 391),
@@ -82,7 +82,7 @@ def test_labels_of_real(validation, tmp_path):
     }
     assert (source.num_examples, source.num_classes, source.max_labels) == (3, 1000, 2)
     file.write_text(json.dumps([[0, 391], [], [6], [999]]))
-    other = relabelled.by_file(create(validation, "all"), str(file), where="evals.real")
+    other = relabelled.relabel_by_file(create(validation, "all"), str(file), where="evals.real")
     assert other.fingerprint != source.fingerprint
 
 
@@ -102,7 +102,7 @@ def test_another_file_is_refused(validation, tmp_path, text, name):
     if text is not None:
         (tmp_path / "real.json").write_text(text)
     with refused("evals.real.labels", name):
-        relabelled.by_file(
+        relabelled.relabel_by_file(
             create(validation, "all"), str(tmp_path / "real.json"), where="evals.real"
         )
 
@@ -111,6 +111,6 @@ def test_images_without_a_number_are_refused(tmp_path):
     fill(tmp_path / "val" / "cat", ["cat.jpg"])
     (tmp_path / "real.json").write_text("[[0]]")
     with refused("cat.jpg"):
-        relabelled.by_file(
+        relabelled.relabel_by_file(
             create(tmp_path / "val", "all"), str(tmp_path / "real.json"), where="evals.real"
         )

@@ -81,14 +81,14 @@ def three_augment() -> Op:
     """
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        of_choice, of_blur = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        choice = tf.random.stateless_uniform([], of_choice, maxval=3, dtype=tf.int32)
+        choice_seed, blur_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        choice = tf.random.stateless_uniform([], choice_seed, maxval=3, dtype=tf.int32)
         return tf.switch_case(
             choice,
             [
                 lambda: effects.grayscale(pixels),
                 lambda: effects.solarize(pixels, _THREE_AUGMENT_THRESHOLD),
-                lambda: _blurred(pixels, *_THREE_AUGMENT_SIGMAS_PX, of_blur),
+                lambda: _blurred(pixels, *_THREE_AUGMENT_SIGMAS_PX, blur_seed),
             ],
         )
 
@@ -115,10 +115,10 @@ def random_erasing(
     check_number("aspect_min", aspect_min, at_least=0.01, at_most=1)
 
     def erased(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        of_window, of_noise = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        begin, extent = window(tf.shape(pixels)[:2], of_window)
+        window_seed, noise_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        begin, extent = window(tf.shape(pixels)[:2], window_seed)
         noise = tf.random.stateless_uniform(
-            tf.concat([extent, [3]], 0), of_noise, maxval=256, dtype=tf.int32
+            tf.concat([extent, [3]], 0), noise_seed, maxval=256, dtype=tf.int32
         )
         covered = effects.paste(pixels, tf.cast(noise, tf.uint8), begin)
         return tf.ensure_shape(covered, pixels.shape)

@@ -100,8 +100,8 @@ def equalize(pixels: tf.Tensor) -> tf.Tensor:
 def _equalizing(channel: tf.Tensor) -> tf.Tensor:
     """The new value for each value of a channel: int32 [H, W] -> uint8 [256]."""
     frequencies = tf.histogram_fixed_width(channel, [0, 255], nbins=256)
-    of_highest = frequencies[tf.reduce_max(channel)]
-    step = (tf.size(channel) - of_highest) // 255
+    highest_count = frequencies[tf.reduce_max(channel)]
+    step = (tf.size(channel) - highest_count) // 255
     lower = tf.cumsum(frequencies, exclusive=True)
     spread = tf.minimum((lower + step // 2) // tf.maximum(step, 1), 255)
     # Too few pixels, or a single value, cannot be spread.
@@ -117,9 +117,9 @@ def _rows(values: tf.Tensor) -> tf.Tensor:
     return tf.reshape(values, [tf.shape(values)[0], -1])
 
 
-def _row(of_channels: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+def _row(channel_values: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     """[3] -> [W * 3] for pixels [H, W, 3]."""
-    return tf.tile(of_channels, [tf.shape(pixels)[1]])
+    return tf.tile(channel_values, [tf.shape(pixels)[1]])
 
 
 _GRAY = 128

@@ -81,11 +81,11 @@ class DeviceOps(NamedTuple):
 
     def draw(self, seeds: np.ndarray) -> np.ndarray:
         """Their numbers, float32 [n, num_draws], for the seeds of images, int64 [n, 2]."""
-        of_ops = [
+        draws = [
             uniform_draws(seeds + np.array([0, place]), op.num_draws)
             for place, op in self.by_place.items()
         ]
-        return np.concatenate([np.zeros([len(seeds), 0], np.float32), *of_ops], axis=1)
+        return np.concatenate([np.zeros([len(seeds), 0], np.float32), *draws], axis=1)
 
     def apply(self, pixels: jax.Array, draws: jax.Array) -> jax.Array:
         """One image, uint8 [H, W, 3], and its numbers, float32 [num_draws] -> uint8 [h, w, 3]."""
@@ -184,7 +184,7 @@ class Preprocess:
         """Decoded pixels -> uint8 [H, W, 3], by the ops from `first` on."""
         for place, op in enumerate(self._ops[first:], start=first):
             if op.largest:
-                pixels = _limited(pixels, op.largest, max_image_pixels)
+                pixels = _check_pixels(pixels, op.largest, max_image_pixels)
             pixels = op.apply(pixels, _at(seed, place))
         return pixels
 
@@ -245,10 +245,10 @@ def _op(call: opstring.Call, where: str) -> Op:
         ) from error
 
 
-def _limited(
+def _check_pixels(
     pixels: tf.Tensor, largest: Callable[[tf.Tensor], tf.Tensor], max_image_pixels: int
 ) -> tf.Tensor:
-    """`pixels`; fails where an op would make too many of them."""
+    """Returns `pixels`; fails where an op would make too many of them."""
     num_pixels = largest(tf.shape(pixels, tf.int64)[:2])
     message = f"preprocessing it takes more than input.max_image_pixels={max_image_pixels} pixels"
     enough = tf.debugging.assert_less_equal(
@@ -269,7 +269,7 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 # The key that TensorFlow scrambles seeds with (core/kernels/stateless_random_ops.cc).
-_OF_SEEDS = (0x3EC8F720, 0x02461E29)
+_SEED_KEY = (0x3EC8F720, 0x02461E29)
 _WORD, _BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
 _FRACTION = np.uint64(0x7FFFFF)  # the bits of a float32 behind its point
 _ONE = np.uint32(127 << 23)  # the bits of 1.0
@@ -288,7 +288,7 @@ def random_bits(seeds: np.ndarray, number: int) -> np.ndarray:
     """Random words of 32 bits, uint64 [n, number], of seeds, int64 [n, 2]."""
     columns = seeds.astype(np.uint64).T[:, :, None]
     seed_words = tuple(word for seed in columns for word in (seed & _WORD, seed >> _BITS))
-    k0, k1, c2, c3 = _philox(seed_words, tuple(map(np.uint64, _OF_SEEDS)))
+    k0, k1, c2, c3 = _philox(seed_words, tuple(map(np.uint64, _SEED_KEY)))
     blocks = np.arange(-(-number // 4), dtype=np.uint64)
     four = _philox((blocks, np.zeros_like(blocks), c2, c3), (k0, k1))
     words = np.stack(np.broadcast_arrays(*four), axis=-1)
@@ -316,35 +316,35 @@ class Views:
     `shapes`: (height, width, 3) of each.
     """
 
-    def __init__(self, of_views: Mapping[str, Preprocess]) -> None:
+    def __init__(self, views: Mapping[str, Preprocess]) -> None:
         self.shapes: dict[str, tuple[int, int, int]] = {}
-        for name, each in of_views.items():
+        for name, each in views.items():
             if each.output_size is None:
                 raise UserError(
                     f"{_field(name)} must end in images of one size: add resize(224) or "
                     "central_crop(224)."
                 )
             self.shapes[name] = (*each.output_size, 3)
-        self._of_views = dict(of_views)
+        self._views = dict(views)
 
     def __call__(
         self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int
     ) -> dict[str, tf.Tensor]:
         """uint8 [H, W, 3] of each view; the first is what its ops alone make with this seed."""
-        first, *others = self._of_views
+        first, *others = self._views
         if not others:
-            pixels = self._of_views[first](image, seed, max_image_pixels=max_image_pixels)
+            pixels = self._views[first](image, seed, max_image_pixels=max_image_pixels)
             return {first: tf.ensure_shape(pixels, self.shapes[first])}
-        decoded = self._of_views[first].decode(image, seed)
+        decoded = self._views[first].decode(image, seed)
         made = {}
-        for number, (name, ops) in enumerate(self._of_views.items()):
-            own = _folded(seed, number) if number else seed
-            pixels = ops.apply(decoded, own, max_image_pixels=max_image_pixels)
+        for number, (name, ops) in enumerate(self._views.items()):
+            view_seed = _fold_in(seed, number) if number else seed
+            pixels = ops.apply(decoded, view_seed, max_image_pixels=max_image_pixels)
             made[name] = tf.ensure_shape(pixels, self.shapes[name])
         return made
 
 
-def _folded(seed: tf.Tensor, number: int) -> tf.Tensor:
+def _fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
     """Another seed, int64 [2]."""
     return tf.cast(tf.random.experimental.stateless_fold_in(seed, number), tf.int64)
 

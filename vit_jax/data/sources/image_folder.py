@@ -38,12 +38,12 @@ from vit_jax.data.sources.splits import ALL, Slice, base_name, resolve
 _READ = frozenset(TRAINING_EXTENSIONS)
 _NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
 _FORMATS = ", ".join(sorted(_READ))
-_OF_TFDS = "dataset_info.json"
-_LOOKED_AT = 100  # folders: enough for versions, and few among classes
+_TFDS_INFO = "dataset_info.json"
+_MAX_FOLDERS = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
 _SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
 # Words of names of folders that are not classes, such as train_images.
-_OF_NO_CLASS = _SPLITS | {
+_NON_CLASS_WORDS = _SPLITS | {
     "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "pics", "data",
     "dataset", "jpg", "jpeg", "png",
 }  # fmt: skip
@@ -140,31 +140,31 @@ def find_root(data_dir: str | None, *, where: str) -> str:
     root = files.expanded(data_dir)
     if not files.is_folder(root):
         raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
-    if not files.is_remote(root) and is_of_tfds(root):
+    if not files.is_remote(root) and is_tfds_folder(root):
         raise UserError(
-            f"{where}.data_dir={data_dir} holds a data set of TFDS ({_OF_TFDS}), not folders of "
+            f"{where}.data_dir={data_dir} holds a data set of TFDS ({_TFDS_INFO}), not folders of "
             f'images: set {where}.source="tfds".'
         )
     return root
 
 
-def is_of_tfds(folder: str) -> bool:
+def is_tfds_folder(folder: str) -> bool:
     """Whether a local folder holds a data set of TFDS, or versions of one."""
     root = files.expanded(folder)
-    listed = files.subfolders(root)[:_LOOKED_AT] if files.is_folder(root) else []
+    listed = files.subfolders(root)[:_MAX_FOLDERS] if files.is_folder(root) else []
     versions = [name for name in listed if name[:1].isdigit()]
-    return any(Path(root, name, _OF_TFDS).is_file() for name in ("", *versions))
+    return any(Path(root, name, _TFDS_INFO).is_file() for name in ("", *versions))
 
 
 def _images_of_split(
     root: str, split: str, where: str, passed_over: PassedOver
 ) -> tuple[list[_Image], list[str], Slice]:
-    """(the images of the split in order, all class names, what they are of the split)"""
+    """(images of the split in order, names of all classes, the slice of the split)."""
     wanted = base_name(split, where=where)
     folders = {name: files.join(root, name) for name in _subfolders(root)}
     _check_names(root, folders)
     # Folders in a folder of images are ignored: they do not turn a class into a split.
-    has_images = {name: bool(_images_of_class(folder, "")) for name, folder in folders.items()}
+    has_images = {name: bool(_list_class(folder, "")) for name, folder in folders.items()}
     splits = {
         name
         for name, folder in folders.items()
@@ -184,22 +184,22 @@ def _images_of_split(
     elif wanted in folders:
         for name, folder in folders.items():
             if has_images[name] and name.lower() not in _SPLITS and name != wanted:
-                inside = [image.path for image in _images_of_class(folder, "")]
+                inside = [image.path for image in _list_class(folder, "")]
                 passed_over.add("in folders beside those of splits", *inside)
         _pass_over_beside(folders[wanted], "beside the folders of classes", passed_over)
         # The training split numbers the labels: `val` may lack a class, but not shift the others.
-        of_train = folders.get("train", folders[wanted])
-        inside_train = _subfolders(of_train)
-        _check_names(of_train, inside_train)
-        if inside_train:
-            _check_classes(of_train, inside_train)
-        classes = sorted(map(normal, inside_train))
+        train_folder = folders.get("train", folders[wanted])
+        train_classes = _subfolders(train_folder)
+        _check_names(train_folder, train_classes)
+        if train_classes:
+            _check_classes(train_folder, train_classes)
+        classes = sorted(map(normal, train_classes))
         by_split = {wanted: _images(folders[wanted], passed_over)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
             raise UserError(
-                f"{folders[wanted]} has the class {unknown[0]!r}, which {of_train} has not. Labels "
-                f"are numbered by the classes of {of_train}; the folders must agree."
+                f"{folders[wanted]} has the class {unknown[0]!r}, which {train_folder} has not. "
+                f"Labels are numbered by the classes of {train_folder}; the folders must agree."
             )
     else:
         _check_layout(root, folders, has_images, wanted, where)
@@ -223,12 +223,12 @@ def _images_in_any_folders(
                 raise
             folder = root
         groups = ["", *_subfolders(folder)]
-        images = [i for g in groups for i in _images_of_class(files.join(folder, g), g)]
+        images = [i for g in groups for i in _list_class(files.join(folder, g), g)]
         if not images:
             raise
     _pass_over_hidden(folder, passed_over)
     for group in groups[1:]:
-        _images_of_class(files.join(folder, group), group, passed_over)
+        _list_class(files.join(folder, group), group, passed_over)
     part = resolve(split, {wanted: len(images)}, where=where)
     return sorted(images)[part.start : part.stop], sorted(set(map(normal, groups))), part
 
@@ -268,17 +268,17 @@ def _images(folder: str, passed_over: PassedOver) -> list[_Image]:
     class_names = _subfolders(folder)
     _check_names(folder, class_names)
     for class_name in class_names:
-        of_class = _images_of_class(files.join(folder, class_name), class_name, passed_over)
-        if not of_class:
+        class_images = _list_class(files.join(folder, class_name), class_name, passed_over)
+        if not class_images:
             deeper = list(_images_below(files.join(folder, class_name)))
             raise UserError(
                 f"{files.join(folder, class_name)} has no images ({_FORMATS})"
                 + (f" directly in it, only deeper: {deeper[0]}. Move" if deeper else ". Add")
                 + " some there, or delete the folder: every folder there is a class."
             )
-        images.extend(of_class)
+        images.extend(class_images)
     if not images:
-        if _images_of_class(folder, ""):
+        if _list_class(folder, ""):
             raise _no_classes(folder)
         raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_FORMATS}).")
     return sorted(images)
@@ -287,8 +287,8 @@ def _images(folder: str, passed_over: PassedOver) -> list[_Image]:
 def _check_classes(folder: str, names: Sequence[str]) -> None:
     """UserError where the names are of folders that hold the images of all classes."""
     words = [re.findall(r"[a-z]+", name.lower()) for name in names]
-    of_no_class = all(each and _OF_NO_CLASS.issuperset(each) for each in words)
-    if len(names) > 1 and not of_no_class:
+    are_no_classes = all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
+    if len(names) > 1 and not are_no_classes:
         return
     tables = [
         files.join(above, entry.name)
@@ -296,7 +296,7 @@ def _check_classes(folder: str, names: Sequence[str]) -> None:
         for entry in (files.list_folder(above) if above else ())
         if entry.is_file and extension(entry.name) in _TABLES
     ]
-    with_images = [path for name in names if _images_of_class(path := files.join(folder, name), "")]
+    with_images = [path for name in names if _list_class(path := files.join(folder, name), "")]
     if not with_images:
         return
     if tables:
@@ -307,7 +307,7 @@ def _check_classes(folder: str, names: Sequence[str]) -> None:
             f"files and labels: vit-jax prepare records --source={tables[0]}, for "
             'input.source="tfds".'
         )
-    if of_no_class:
+    if are_no_classes:
         raise _no_classes(with_images[0])
 
 
@@ -355,7 +355,7 @@ def _subfolders(folder: str) -> list[str]:
     return [name for name in files.subfolders(folder) if not is_hidden(name)]
 
 
-def _images_of_class(
+def _list_class(
     folder: str, class_name: str, passed_over: PassedOver | None = None
 ) -> list[_Image]:
     images, others = [], PassedOver() if passed_over is None else passed_over

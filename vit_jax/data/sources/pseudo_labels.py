@@ -99,8 +99,8 @@ class PseudoLabelled(DerivedSource):
             found = self._pseudo_labels.probabilities[rows]
             weights = (found / found.sum(axis=1, keepdims=True)).tolist()
         return [
-            example._replace(labels=tuple(of_image), weights=tuple(theirs))
-            for example, of_image, theirs in zip(
+            example._replace(labels=tuple(image_classes), weights=tuple(image_weights))
+            for example, image_classes, image_weights in zip(
                 self.source.read(indices), classes, weights, strict=True
             )
         ]

@@ -20,7 +20,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
 from vit_jax.data import files, label_index
 from vit_jax.data.label_index import Labels
-from vit_jax.data.source import DerivedSource, Example, Source, digest, listed
+from vit_jax.data.source import DerivedSource, Example, Source, digest, select_examples
 
 CLASSES = 1000
 VALIDATION_IMAGES = 50_000
@@ -39,7 +39,7 @@ class Relabelled(DerivedSource):
     def __init__(self, source: Source, labels: Labels, *, rule: str):
         counts = np.diff(labels.offsets)
         kept = np.flatnonzero(counts)
-        super().__init__(listed(source, kept))
+        super().__init__(select_examples(source, kept))
         self._labels = labels.take(kept)
         self.num_classes, self.class_names = CLASSES, tuple(synsets.names_1k().values())
         self.max_labels, self.weighted = int(counts.max(initial=1)), False
@@ -49,7 +49,7 @@ class Relabelled(DerivedSource):
     def read(self, indices: np.ndarray) -> list[Example]:
         """The examples of `source`, with the other labels."""
         return [
-            example._replace(labels=self._of(int(index)), weights=())
+            example._replace(labels=self._labels_of(int(index)), weights=())
             for index, example in zip(indices, self.source.read(indices), strict=True)
         ]
 
@@ -57,12 +57,12 @@ class Relabelled(DerivedSource):
         """The labels."""
         return self._labels
 
-    def _of(self, index: int) -> tuple[int, ...]:
+    def _labels_of(self, index: int) -> tuple[int, ...]:
         first, last = self._labels.offsets[index : index + 2]
         return tuple(self._labels.labels[first:last].tolist())
 
 
-def by_class(source: Source, kind: str, *, where: str) -> Relabelled:
+def relabel_by_class(source: Source, kind: str, *, where: str) -> Relabelled:
     """`source` with the ImageNet classes of its own classes; `kind` is a key of KINDS.
 
     UserError if they are not those of that kind.
@@ -90,7 +90,7 @@ def by_class(source: Source, kind: str, *, where: str) -> Relabelled:
     return Relabelled(source, label_index.collect(labels), rule=kind)
 
 
-def _of_number(name: str) -> tuple[str, ...]:
+def _class_by_number(name: str) -> tuple[str, ...]:
     if not re.fullmatch(r"\d{1,3}", name):
         raise ValueError(repr(name))
     return (list(synsets.names_1k())[int(name)],)
@@ -98,12 +98,12 @@ def _of_number(name: str) -> tuple[str, ...]:
 
 # The WordNet ids of a class by its folder's name; ValueError for a name that the set has not.
 KINDS: Mapping[str, Callable[[str], Sequence[str]]] = {
-    "imagenet_v2": _of_number,
+    "imagenet_v2": _class_by_number,
     "objectnet": lambda name: synsets.objectnet().get(name, ()),
 }
 
 
-def by_file(source: Source, path: str, *, where: str) -> Relabelled:
+def relabel_by_file(source: Source, path: str, *, where: str) -> Relabelled:
     """`source`, of images of ImageNet's validation set, with the labels of ReaL's file.
 
     UserError if it is not such a file, or if images do not have the names of that set.

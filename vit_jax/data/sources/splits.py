@@ -116,7 +116,7 @@ def resolve(
 
 
 def _unit(match: re.Match[str], split: str, where: str) -> tuple[str, list[str | None]]:
-    """("", "%" or "shard"; the numbers before and behind the colon, None where there is none)"""
+    """("", "%" or "shard"; the numbers around the colon, None where there is none)."""
     if match["shard"] is not None:
         following = str(int(match["shard"]) + 1)
         return "shard", [match["shard"], None if following == "0" else following]

@@ -160,7 +160,7 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
 
     The source is unknown, or its folder is not given, does not exist or is of another kind.
     """
-    if _find(name) is None:
+    if _factory(name) is None:
         there = [*SOURCES, *entry_points.names("sources")]
         raise UserError(f"{where}.source={name!r}: there is no such source. {nearest(name, there)}")
     if data_dir is not None and not has_folder(name):
@@ -172,14 +172,14 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
         FOLDERS[name](data_dir, where=where)
 
 
-def _find(name: str) -> Callable[[Request], Source] | None:
+def _factory(name: str) -> Callable[[Request], Source] | None:
     return SOURCES.get(name) or entry_points.find("sources", name)
 
 
-def _opened(name: str, request: Request) -> Source:
-    """The split, or its slices one behind the other."""
-    slices, make = splits.parts(request.split), _find(name)
-    assert make is not None, "check_folder has looked"
+def _open(name: str, request: Request) -> Source:
+    """Opens the split, or its slices one behind the other."""
+    slices, make = splits.parts(request.split), _factory(name)
+    assert make is not None, "check_folder has found it"
     if name in WITHOUT_SPLITS or len(slices) == 1:
         return make(request)
     opened = [make(request._replace(split=part)) for part in slices]
@@ -229,7 +229,7 @@ def create(
         labelled=labelled,
         where=where,
     )
-    source = _opened(name, request)
+    source = _open(name, request)
     if not labelled:
         source, num_classes = Unlabelled(source), None
     data = f"({source.name}, {split})"

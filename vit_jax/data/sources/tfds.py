@@ -37,7 +37,7 @@ HOW_TO_GET = (
 # "type" with "content" beside it is how TFDS wrote it before 4.5. It takes both spellings.
 _NAMES_CODE = ("pythonClassName", "python_class_name", "type")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
-_OF_TFDS = re.compile(r"tensorflow_datasets(\.[A-Za-z_]\w*)+")
+_TFDS_CLASS = re.compile(r"tensorflow_datasets(\.[A-Za-z_]\w*)+")
 
 
 def read_info(folder: str) -> Any:
@@ -75,7 +75,7 @@ def _check_code(where: str, features: Any) -> None:
                 name = value.get(key)
                 if not isinstance(name, str) or (key == "type" and "content" not in value):
                     continue
-                if not _OF_TFDS.fullmatch(name):
+                if not _TFDS_CLASS.fullmatch(name):
                     raise UserError(
                         f"{where} names the class {name!r}: to read the data set would run Python "
                         "code from outside of TFDS. Only features of tensorflow_datasets are read: "

@@ -45,7 +45,7 @@ def _clevr_count(sizes: np.ndarray) -> int:
 
 
 def _clevr_distance(coordinates: np.ndarray) -> int:
-    """That of the closest object; three coordinates each."""
+    """The class of the closest object's distance; three coordinates an object."""
     nearest = coordinates.reshape(-1, 3)[:, 2].min(initial=np.inf)
     if not 0 < nearest <= _CLEVR_FARTHEST:
         return OUTSIDE
@@ -53,7 +53,7 @@ def _clevr_distance(coordinates: np.ndarray) -> int:
 
 
 def _kitti_distance(types: np.ndarray, locations: np.ndarray) -> int:
-    """That of the closest vehicle; three coordinates each."""
+    """The class of the closest vehicle's distance; three coordinates a vehicle."""
     depths = locations.reshape(-1, 3)[types < _KITTI_VEHICLES, 2]
     nearest = depths.min(initial=_KITTI_NO_VEHICLE)
     return int(np.searchsorted(_KITTI_BORDERS, nearest)) if nearest > _KITTI_NEAREST else OUTSIDE
@@ -176,18 +176,18 @@ class LabelReader:
 
 
 class NoLabels:
-    """What a LabelReader is, for records whose labels are not to be read, or that have none."""
+    """A LabelReader for records without labels, or whose labels are not to be read."""
 
     is_usual = is_list = weighted = False
     num_classes = 0
     class_names: tuple[str, ...] | None = None
 
     def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
-        """None."""
+        """No labels."""
         return ()
 
     def weights(self, feature: Any) -> tuple[float, ...]:
-        """None."""
+        """No weights."""
         return ()
 
 

@@ -244,9 +244,9 @@ def eval_source(
         return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
     source = open_it(split=c.split)
     if labelled and c.classes is not None:
-        return relabelled.by_class(source, c.classes, where=where)
+        return relabelled.relabel_by_class(source, c.classes, where=where)
     if labelled and c.labels is not None:
-        return relabelled.by_file(source, c.labels, where=where)
+        return relabelled.relabel_by_file(source, c.labels, where=where)
     return source
 
 

@@ -109,10 +109,10 @@ def bad_images(
 def samples(c: InputConfig, source: Source, preprocess: str, indices: np.ndarray) -> Batches:
     """A single batch of these examples of a split, prepared as in an evaluation."""
     from vit_jax.data import pipeline
-    from vit_jax.data.source import listed
+    from vit_jax.data.source import select_examples
 
     return pipeline.eval_batches(
-        listed(source, indices),
+        select_examples(source, indices),
         preprocess,
         batch_size=len(indices),
         on_bad_image=c.on_bad_image,
