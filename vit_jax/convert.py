@@ -4,6 +4,7 @@ The input is recognised by its contents; see docs/weights.md.
 """
 
 import re
+from typing import Unpack
 
 from absl import flags
 
@@ -19,26 +20,20 @@ def convert(
     output: str,
     *,
     to: str,
-    ema: bool = False,
-    head: str = "keep",
-    image_size: tuple[int, int] | None = None,
-    num_heads: int | None = None,
-    position_resize: str | None = None,
     approximate: bool = False,
+    **options: Unpack[weights.Options],
 ) -> str:
     """Reads weights of any format and writes them in another; returns a line about them.
 
-    `output`, `to` and `approximate` are as `weights.save` takes them, the rest as `weights.load`;
-    so are the UserErrors, with which nothing is written.
+    Args:
+      source: a path or name, as `weights.load` takes it.
+      output: as `weights.save` takes it; so are `to` and `approximate`.
+      options: those of `weights.load`.
+
+    Raises:
+      UserError: as in `weights.load` and `weights.save`; nothing is written then.
     """
-    loaded = weights.load_with_info(
-        source,
-        ema=ema,
-        head=head,
-        image_size=image_size,
-        num_heads=num_heads,
-        position_resize=position_resize,
-    )
+    loaded = weights.load_with_info(source, **options)
     weights.save(loaded, output, to, approximate=approximate)
     model = loaded.model
     height, width = model.preprocess.image_size
@@ -57,7 +52,7 @@ def image_size(text: str | None) -> tuple[int, int] | None:
 
 
 def main(_: list[str]) -> None:
-    """The command."""
+    """Runs the command."""
     to = FLAGS.to or ("google_npz" if FLAGS.output.endswith(".npz") else "huggingface")
     print(
         convert(

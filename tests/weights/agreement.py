@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.weights.files import of_array, safetensors
+from vit_jax.weights.files import from_array, safetensors
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is missing, see docs/install.md")
 
@@ -67,6 +67,6 @@ def loaded_in_full(auto, folder):
 
 def save_timm(folder, model, **config):
     folder.mkdir()
-    arrays = {name: of_array(x.numpy()) for name, x in model.state_dict().items()}
+    arrays = {name: from_array(x.numpy()) for name, x in model.state_dict().items()}
     safetensors.write(folder / "model.safetensors", arrays)
     (folder / "config.json").write_text(json.dumps(config))

@@ -9,7 +9,7 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.weights.files import of_array
+from vit_jax.weights.files import from_array
 from vit_jax.weights.loading import describe
 
 EVIL = "evil.Class"
@@ -52,7 +52,7 @@ def test_configs_of_models(tmp_path, toy, evil, kind, changes):
 def test_metadata_of_safetensors(tmp_path, evil):
     from vit_jax.weights.files import safetensors
 
-    arrays = {"a": of_array(np.ones(3, np.float32))}
+    arrays = {"a": from_array(np.ones(3, np.float32))}
     safetensors.write(tmp_path / "x.safetensors", arrays)
     content = (tmp_path / "x.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")

@@ -17,7 +17,7 @@ from tests.weights.conftest import named_error
 from vit_jax import weights
 from vit_jax.models import Preprocess
 from vit_jax.models.head import probabilities
-from vit_jax.weights.files import of_array, safetensors
+from vit_jax.weights.files import from_array, safetensors
 from vit_jax.weights.formats import dino, huggingface
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("quick_compilation")]
@@ -81,7 +81,7 @@ def test_a_pooler_beside_a_classifier_is_left_out(hf, tmp_path, capsys, images, 
     rng = np.random.default_rng(0)
     for name, shape in (("weight", (16, 16)), ("bias", (16,))):
         arrays[f"{kind.lower()}.pooler.dense.{name}"] = rng.normal(size=shape).astype(np.float32)
-    safetensors.write(file, {name: of_array(x) for name, x in arrays.items()})
+    safetensors.write(file, {name: from_array(x) for name, x in arrays.items()})
     again = getattr(hf, kind + suffix).from_pretrained(tmp_path).eval()
     ours = weights.load_with_info(tmp_path)
     assert_same_function(lambda x: again(x).logits, ours.model, images)

@@ -14,7 +14,7 @@ from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
 from vit_jax.models.vit import SIZES
-from vit_jax.weights.files import Tensors
+from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match
 from vit_jax.weights.tables import Layout
@@ -22,7 +22,6 @@ from vit_jax.weights.tables import Layout
 MAX_SIDE = 32_768  # pixels
 RGB = 3
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}")
-_SHOWN = 5  # mistakes in a message
 Document = Mapping[str, Any]
 ClassNames = tuple[str, ...] | None
 Documents = dict[str, dict[str, Any]]
@@ -140,7 +139,7 @@ def external_weights(
     assumed: tuple[str, ...] = (),
     **others: Any,
 ) -> ExternalWeights:
-    """The model of a matched file.
+    """Builds the model of a matched file.
 
     Args:
       fields: fields of the model that the arrays do not show, or do not show correctly.
@@ -148,9 +147,9 @@ def external_weights(
       assumed: as in ExternalWeights; those of the match are added.
       others: further attributes of ExternalWeights.
     """
-    name_by_sizes, of_arrays = (_bit if match.is_bit else _vit)(match)
+    name_by_sizes, array_fields = (_bit if match.is_bit else _vit)(match)
     name = name or name_by_sizes
-    fields = {**of_arrays, **match.layout.computes, **(fields or {})}
+    fields = {**array_fields, **match.layout.computes, **(fields or {})}
     if not match.resnet and any(side % match.patch_pixels for side in preprocess.image_size):
         fields["crop_to_patches"] = True  # as other projects do
     spec = models.spec(name, **fields)
@@ -177,7 +176,7 @@ def vit_sizes(match: Match) -> dict[str, int]:
 
 
 def with_heads(opened: Opened, match: Match, default: int | None) -> Match:
-    """The same with its num_heads, for layouts whose arrays do not show it.
+    """Adds the number of heads to a match, for layouts whose arrays do not show it.
 
     It is what config.json says, or `default`, which its architecture implies; without these what
     the caller gives. Else it is assumed: that of the published ViT with these sizes, or 64 channels
@@ -224,7 +223,7 @@ def with_image_size(
     *,
     class_position: bool | None = True,
 ) -> tuple[Match, tuple[int, int]]:
-    """(the match with the positions that it has, (height, width) in pixels)
+    """Returns the match with the positions that it has, and (height, width) in pixels.
 
     The size is `stated`, in the JSON beside the arrays; without it the caller's, if the positions
     are of that many patches; or else that of a square, which is then assumed.
@@ -420,19 +419,19 @@ def class_names(key: str, labels: Document, num_classes: int) -> ClassNames:
     words = [number for number in labels if not _NUMBER.fullmatch(number)]
     if words:
         raise UserError(
-            f"config.json: {key} has keys that are not numbers of classes: {_some(words)}; it goes "
-            'from number to name: {"0": "cat", "1": "dog"}.'
+            f"config.json: {key} has keys that are not numbers of classes: {listed(words)}; it "
+            'goes from number to name: {"0": "cat", "1": "dog"}.'
         )
     outside = sorted(int(number) for number in labels if int(number) >= num_classes)
     if outside:
         raise UserError(
-            f"config.json: {key} names the classes {_some(outside)}, but the head has "
+            f"config.json: {key} names the classes {listed(outside)}, but the head has "
             f"{num_classes:,}, 0 to {num_classes - 1}."
         )
     named = {int(number): name for number, name in labels.items() if name not in (None, "")}
     nonsense = [f"{n}: {str(x)[:40]}" for n, x in named.items() if type(x) not in (str, int, float)]
     if nonsense:
-        raise UserError(f"config.json: {key} has names that are not words: {_some(nonsense)}.")
+        raise UserError(f"config.json: {key} has names that are not words: {listed(nonsense)}.")
     names = tuple(str(named.get(i, placeholder(i))) for i in range(num_classes))
     return None if len(_nameless(names)) == num_classes else names
 
@@ -458,17 +457,12 @@ def notice_of_nameless(names: Sequence[str]) -> str:
     called = placeholder(without[0]) + (" and so on" if len(without) > 1 else "")
     return (
         f"{len(names) - len(without):,} of {len(names):,} classes have names; without one are "
-        f"{_some(without)}, called {called}."
+        f"{listed(without)}, called {called}."
     )
 
 
 def _nameless(names: Sequence[str]) -> list[int]:
     return [i for i, name in enumerate(names) if name == placeholder(i)]
-
-
-def _some(items: Sequence[Any]) -> str:
-    rest = len(items) - _SHOWN
-    return ", ".join(str(x)[:40] for x in items[:_SHOWN]) + (f" and {rest:,} more" * (rest > 0))
 
 
 # --- sizes, which must be those of the arrays
@@ -482,7 +476,7 @@ class Fits(NamedTuple):
 
 
 def check_sizes(opened: Opened, sizes: Mapping[str, Any], defaults: Document | None = None) -> None:
-    """UserError that names all `sizes` in which config.json and the arrays differ.
+    """Raises UserError with all `sizes` in which config.json and the arrays differ.
 
     Args:
       sizes: the right value of each, or a Fits. Keys have dots for sections, "model_args.depth".
@@ -541,7 +535,7 @@ def num_heads(sizes: Mapping[str, int]) -> dict[str, Any]:
     return dict.fromkeys(("num_attention_heads", "model_args.num_heads"), fits)
 
 
-def flag_of(has: bool) -> Fits:
+def flag_fit(has: bool) -> Fits:
     """Whether a model has a part, as any value that Python takes for true or false."""
     return Fits(has, lambda x: bool(x) == has)
 

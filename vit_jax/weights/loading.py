@@ -53,7 +53,7 @@ class Loaded(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """What `load`, `load_with_info` and `open_model` take beside the path.
+    """Options of `load`, `load_with_info` and `open_model`.
 
     Attributes:
       dtype: dtype of the computation, "float32" or "bfloat16"; default: as in training.
@@ -137,7 +137,7 @@ class CheckpointInfo:
 
     @property
     def origin(self) -> str:
-        """What messages call it: the name, or the path."""
+        """The name that it was fetched by, or its path, for messages."""
         return self.fetched_by or str(self.folder)
 
     @property
@@ -168,7 +168,7 @@ class CheckpointInfo:
         return hashed.hexdigest()
 
     def parameters(self, *, ema: bool) -> int:
-        """Their number. UserError if there is no EMA."""
+        """The number of parameters. UserError if there is no EMA."""
         return sum(map(math.prod, self.param_shapes(ema=ema).values()))
 
     def read(
@@ -186,7 +186,7 @@ class CheckpointInfo:
         """
         under = self._under(ema)
         if self.external:
-            return {name: _placed(self.external.match.array(name), x) for name, x in layout.items()}
+            return {name: _place(self.external.match.array(name), x) for name, x in layout.items()}
         shapes = self._shapes_under(f"{under}/")
         factors = {name: _factors(name, shapes) for name in layout}
         wanted = dict(layout)
@@ -257,7 +257,7 @@ class LazyModel:
         about, wanted = self.about, pytrees.flatten(self.layout)
         shapes = about.param_shapes(ema=self.ema)
         params = about.read(
-            {n: _of_shape(x, shapes.get(n, x.shape)) for n, x in wanted.items()}, ema=self.ema
+            {n: _with_shape(x, shapes.get(n, x.shape)) for n, x in wanted.items()}, ema=self.ema
         )
         new = about.spec.token_layout(self.preprocess.image_size)
         for name in filter(is_table, wanted):
@@ -299,7 +299,7 @@ def open_model(
     preprocess = about.preprocess
     if size is not None and size != preprocess.image_size:
         _check_size(about, size)
-        preprocess = _at(preprocess, size)
+        preprocess = _with_size(preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 
     def make() -> Any:
@@ -320,7 +320,7 @@ def open_model(
     method = position_resize or usual
     if size is None and about.external and (stated := about.external.positions_for):
         old, new = (" x ".join(map(str, pair)) for pair in (stated, preprocess.image_size))
-        _say_once(
+        _print_once(
             f"Notice: {about.origin}: its images have {new} pixels, for which the positions are "
             f"resized from {old} ({method}); image_size={stated[0]} keeps them."
         )
@@ -350,7 +350,7 @@ def merged(
     return kernel + scale * product(a, b)
 
 
-def _placed(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
+def _place(array: np.ndarray, x: jax.ShapeDtypeStruct) -> jax.Array:
     if x.sharding is None:
         return jax.device_put(array, jax.local_devices()[0])
     return jax.make_array_from_callback(array.shape, x.sharding, lambda index: array[index])
@@ -371,7 +371,7 @@ def checkpoint_info(
     """
     fetched = fetch(path)
     if not is_external(fetched.path):
-        info = _info_of_checkpoint(fetched.path)
+        info = _read_info(fetched.path)
         _check_heads(fetched, info.spec, num_heads)
         return info
     opened = detect_format.open_weights(Path(fetched.path))
@@ -380,7 +380,7 @@ def checkpoint_info(
     )
     _check_heads(fetched, contents.spec, num_heads)
     for notice in contents.notices():
-        _say_once(f"Notice: {fetched.name or fetched.path}: {notice}")
+        _print_once(f"Notice: {fetched}: {notice}")
     return CheckpointInfo(
         folder=fetched.path,
         name=contents.name,
@@ -394,7 +394,7 @@ def checkpoint_info(
     )
 
 
-def _info_of_checkpoint(path: str | epath.Path) -> CheckpointInfo:
+def _read_info(path: str | epath.Path) -> CheckpointInfo:
     """Metadata of one of this project's checkpoints."""
     try:
         folder = checkpoint_dir.find(path)
@@ -451,7 +451,7 @@ def describe(
 
 
 def _check_heads(fetched: Fetched, spec: Any, given: int | None) -> None:
-    """UserError for another number of heads than weights have that state it."""
+    """Raises UserError for another number of heads than the weights state."""
     heads = getattr(spec, "num_heads", None)
     if given not in (None, heads):
         raise UserError(
@@ -461,7 +461,7 @@ def _check_heads(fetched: Fetched, spec: Any, given: int | None) -> None:
 
 
 @functools.cache
-def _say_once(line: str) -> None:
+def _print_once(line: str) -> None:
     if jax.process_index() == 0:
         print(line, file=sys.stderr)
 
@@ -476,7 +476,7 @@ def is_external(path: str | epath.Path) -> bool:
 
 
 def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
-    """UserError for images of another size than the model's, which its patches do not divide."""
+    """Raises UserError for images that the model's patches do not divide."""
     spec = about.spec
     if getattr(spec, "crop_to_patches", False):  # of images of its own size
         spec = dataclasses.replace(spec, crop_to_patches=False)
@@ -491,15 +491,15 @@ def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
 
 
 def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
-    """Names of classes; stderr says which classes of another project's file have none."""
+    """Names of classes; prints which classes of another project's file have none."""
     notice = external.notice_of_nameless(about.class_names or ()) if about.external else ""
     if notice:
-        _say_once(f"Notice: {about.origin}: {notice}")
+        _print_once(f"Notice: {about.origin}: {notice}")
     return about.class_names
 
 
-def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """An array of the shape that the weights have; positions are resized later."""
+def _with_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """Gives a parameter the shape that it has in the weights; positions are resized later."""
     if shape == x.shape:
         return x
     # A different number of positions may not divide over the devices.
@@ -507,8 +507,8 @@ def _of_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtype
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
-def _at(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
-    """The same preparation of images at another size."""
+def _with_size(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
+    """Scales a preparation of images to another size."""
     resize: tuple[int, int] | int | None = None
     if isinstance(old.resize, int):
         resize = round(old.resize * min(size) / min(old.image_size))
@@ -527,7 +527,7 @@ def _at(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
 
 
 def check_head(loaded: Loaded, checkpoint: str) -> None:
-    """UserError for a head that was left out of released weights: it names no class."""
+    """Raises UserError for a head of zeros, as of released weights without one."""
     if not jnp.any(loaded.model.head.kernel[...]):
         raise UserError(
             f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
@@ -537,8 +537,9 @@ def check_head(loaded: Loaded, checkpoint: str) -> None:
 
 
 def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
-    """(the model with class names, also where its weights have none but these are known; a sentence
-    about that, or "").
+    """Adds the names of a known data set's classes to a model whose weights do not name them.
+
+    Returns the model, and a sentence about added names or "".
 
     Released heads of ImageNet come without names: 1,000 classes are taken for those of ImageNet-1k,
     21,843 for those of the released heads of ImageNet-21k, 21,841 for those of its archive of 2011.
@@ -557,9 +558,9 @@ def with_class_names(loaded: Loaded) -> tuple[Loaded, str]:
 def names_of_classes(
     names: tuple[str, ...] | None, num_classes: int
 ) -> tuple[tuple[str, ...] | None, str]:
-    """(the names of a head's classes, whose they are if only their number says so, or "").
+    """Returns names for a head's classes, and the data set that they are taken from or "".
 
-    Those that weights have are others' words, and are made printable.
+    Names from the weights are made printable.
     """
     if names:
         return tuple(map(printable, names)), ""

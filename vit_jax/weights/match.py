@@ -18,7 +18,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.mbconv import STAGES
 from vit_jax.models.layers.resnet import ResNetSpec
-from vit_jax.weights.files import Tensors, is_floating
+from vit_jax.weights.files import Tensors, is_floating, listed
 from vit_jax.weights.tables import (
     BLOCK,
     MAX_STAGES,
@@ -38,7 +38,6 @@ _DISTILLATION_POSITION = "distillation_position"  # a row of the other projects'
 MAX_NEAREST = 20  # names whose nearest one is searched
 MAX_SEARCHED = 2000  # names among which the nearest one is searched
 MAX_PROBLEMS_SHOWN = 40
-MAX_LISTED = 5
 _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
@@ -341,7 +340,7 @@ def read_without(
         raise refusal(path, matches)
     if len(prefixes) > 1:
         raise UserError(
-            f"{path} has the arrays of several models, under the prefixes {_listed(prefixes)}. "
+            f"{path} has the arrays of several models, under the prefixes {listed(prefixes)}. "
             + _save_alone(prefixes[-1])
         )
     (prefix,) = prefixes
@@ -350,7 +349,7 @@ def read_without(
         others = {n: x for n, x in tensors.items() if not n.startswith(start)}
         counters = [n for n, x in others.items() if not x.shape]  # as of a moving average
         if not others.keys() - set(counters):
-            counted = f"; {_listed(counters)} is left out" if counters else ""
+            counted = f"; {listed(counters)} is left out" if counters else ""
         elif others.keys() & inside.keys() or len(others) > len(inside):
             continue
         else:  # a classifier beside a backbone, perhaps
@@ -370,7 +369,7 @@ def read_without(
         names = [name for name in tensors if not name.startswith(prefix)]
         raise UserError(
             f"{path} has a model's arrays under the prefix {prefix!r}, and {len(names)} others, "
-            f"{_listed(names)}. {_save_alone(prefix)}"
+            f"{listed(names)}. {_save_alone(prefix)}"
         )
     raise UserError(f"{refusal(path, matches)}\n(without the prefix {prefix!r} of its names)")
 
@@ -395,11 +394,4 @@ def _save_alone(prefix: str) -> str:
     return (
         "Save those of one model alone, without the prefix, as in: "
         f"{{n.removeprefix({prefix!r}): x for n, x in arrays.items() if n.startswith({prefix!r})}}."
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MAX_LISTED
-    return ", ".join(name[:60] for name in names[:MAX_LISTED]) + (
-        f" and {more} more" if more > 0 else ""
     )

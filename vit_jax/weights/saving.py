@@ -79,10 +79,10 @@ def _format(loaded: Loaded, to: str) -> Format:
     model, formats = loaded.model, [f for f in FORMATS if f.destination == to]
     format_ = next((f for f in formats if f.holds(model.spec, model.num_classes)), None)
     if format_ is None or format_.is_plain:
-        homeless = without_a_place(model.spec, to)
-        if homeless:
+        unplaced = without_a_place(model.spec, to)
+        if unplaced:
             raise UserError(
-                f"--to={to} has no place for {', '.join(homeless)}: write --to=checkpoint."
+                f"--to={to} has no place for {', '.join(unplaced)}: write --to=checkpoint."
             )
     if format_ is None:
         held = [f.destination for f in FORMATS if f.holds(model.spec, model.num_classes)]
@@ -113,11 +113,11 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
 def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
     """Writes the files of a format; returns what its readers compute differently."""
     model, to = loaded.model, format_.destination
-    about, of_images = model.preprocess, ""
+    about, image_notice = model.preprocess, ""
     if to != "google_npz":  # which states only the size of images
-        about, of_images = pillows(about, to, approximate=approximate)
+        about, image_notice = pillows(about, to, approximate=approximate)
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
-    arrays, of_epsilons = _arrays(loaded, format_, approximate)
+    arrays, epsilon_notice = _arrays(loaded, format_, approximate)
     if to == "google_npz":
         path.parent.mkdir(parents=True, exist_ok=True)
         npz.write(path, arrays)
@@ -126,7 +126,7 @@ def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) ->
             safetensors.write(folder / "model.safetensors", arrays)
             for name, document in documents.items():
                 (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    return " ".join(filter(None, (of_epsilons, of_images)))
+    return " ".join(filter(None, (epsilon_notice, image_notice)))
 
 
 def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
@@ -146,10 +146,10 @@ def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors
         # w / sqrt(var(w) + a) is the same for c w and c^2 a.
         factor = np.float32(math.sqrt(layout.computes[_EPSILON] / spec.weight_epsilon))
         params = {n: x * factor if is_standardized(n) else x for n, x in params.items()}
-    homeless = [name for name in params if name not in layout.places]
-    if homeless:
+    unplaced = [name for name in params if name not in layout.places]
+    if unplaced:
         raise UserError(
-            f"{layout.title} has no place for {', '.join(homeless)}: write "
+            f"{layout.title} has no place for {', '.join(unplaced)}: write "
             f"--to={' or '.join(_formats_with_places(loaded.model, params))}."
         )
     arrays = format_.packed(to_theirs(layout, params), spec, loaded.model.num_classes)

@@ -232,7 +232,7 @@ def rules(
     stages: Iterable[int] = range(1, MAX_STAGES + 1),
     first: int = 0,
 ) -> tuple[Rule, ...]:
-    """The rules of tables.
+    """Parses tables into rules.
 
     Args:
       leaves: TORCH, FLAX, or one like them.
@@ -303,7 +303,7 @@ def _axes_there(
 ) -> str:
     """Axes of each array of a parameter, in our order or in PyTorch's."""
 
-    def of_an_array(axes: str) -> list[str]:
+    def one_array(axes: str) -> list[str]:
         words = axes.split()
         if "{" in names[0] or "/first/" in name:
             del words[0]  # the layers
@@ -311,13 +311,13 @@ def _axes_there(
             words.remove(str(len(names)))
         return words
 
-    words, leaf = of_an_array(own[name]), name.rpartition("/")[2]
+    words, leaf = one_array(own[name]), name.rpartition("/")[2]
     if transposed and leaf.endswith("bias"):
         return _grouped(words)
     if not transposed or leaf != "kernel":
         return " ".join(words)
     bias = own.get(name.removesuffix(leaf) + "bias")
-    last = len(of_an_array(bias)) if bias else 1
+    last = len(one_array(bias)) if bias else 1
     inputs, outputs = words[:-last], _grouped(words[-last:])
     if len(inputs) == 3:  # of a convolution
         rows, columns, channels = inputs
@@ -356,7 +356,7 @@ def pieces(rule: Rule, sizes: Sizes) -> Iterator[Piece]:
 
 
 def to_theirs(layout: Layout, params: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Our parameters, all in `layout.places`, in its names and axes; each is made when read."""
+    """Renames and transposes our parameters, all in `layout.places`, each when it is read."""
     by_name = {r.ours: r for r in layout.rules}
     sizes: dict[str, int] = {}
     for name, array in params.items():

@@ -13,7 +13,7 @@ from tests.messages import refused
 from tests.weights.conftest import named_error, zip_bomb
 from vit_jax import weights
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import detect_format, npz, of_array
+from vit_jax.weights.files import detect_format, from_array, npz
 from vit_jax.weights.files import safetensors as safetensors_file
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float32)}
@@ -47,7 +47,7 @@ def header(text):
 
 
 def test_an_intact_npz(tmp_path):
-    npz.write(tmp_path / "x.npz", {n: of_array(x) for n, x in ARRAYS.items()})
+    npz.write(tmp_path / "x.npz", {n: from_array(x) for n, x in ARRAYS.items()})
     for name, tensor in npz.read(tmp_path / "x.npz").items():
         np.testing.assert_array_equal(tensor.read(), ARRAYS[name])
     assert os.listdir(tmp_path) == ["x.npz"]
@@ -119,7 +119,7 @@ def entry(first=0, last=8, shape=(2,), dtype="F32"):
 
 def test_intact_safetensors(tmp_path):
     path = tmp_path / "x.safetensors"
-    safetensors_file.write(path, {n: of_array(x) for n, x in ARRAYS.items()})
+    safetensors_file.write(path, {n: from_array(x) for n, x in ARRAYS.items()})
     tensors = safetensors_file.read(path)
     assert list(tensors) == list(ARRAYS)
     for name, tensor in tensors.items():

@@ -13,7 +13,7 @@ from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess
-from vit_jax.weights.files import Tensor, detect_format, of_array, safetensors
+from vit_jax.weights.files import Tensor, detect_format, from_array, safetensors
 from vit_jax.weights.formats import dino, understand
 from vit_jax.weights.tables import to_theirs
 
@@ -109,7 +109,7 @@ def test_missing_arrays_and_heads_are_reported(tmp_path, toy):
     weights.save(toy(**GATED), tmp_path / "out", "huggingface")
     arrays = dict(detect_format.open_weights(tmp_path / "out").tensors)
     arrays = {name: x for name, x in arrays.items() if "layernorm" not in name}
-    in_memory = {name: of_array(np.array(x.read())) for name, x in arrays.items()}
+    in_memory = {name: from_array(np.array(x.read())) for name, x in arrays.items()}
     safetensors.write(tmp_path / "out" / "model.safetensors", in_memory)
     with refused("layernorm.weight"):
         weights.load(tmp_path / "out")
@@ -258,7 +258,7 @@ def test_every_entry_may_be_wrong(written, name):
 def test_every_array_is_needed_in_its_shape(written):
     folder = written(**GATED_DINOV3)
     tensors = dict(detect_format.open_weights(folder).tensors)
-    arrays = {name: of_array(np.array(x.read())) for name, x in tensors.items()}
+    arrays = {name: from_array(np.array(x.read())) for name, x in tensors.items()}
     file = folder / "model.safetensors"
     for name, one in arrays.items():
         if name.endswith("mask_token"):

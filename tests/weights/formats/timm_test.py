@@ -11,7 +11,7 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.models import Preprocess, spec
-from vit_jax.weights.files import of_array, safetensors
+from vit_jax.weights.files import from_array, safetensors
 from vit_jax.weights.formats import timm
 from vit_jax.weights.saving import pillows
 from vit_jax.weights.tables import to_theirs
@@ -189,7 +189,7 @@ def test_arrays_of_another_network_are_refused(tmp_path):
             f"{se}reduce.bias": np.ones(2 * len(x), np.float32),
             f"{se}expand.weight": np.repeat(arrays[f"{se}expand.weight"].read(), 2, 1),
         }
-        return arrays | {name: of_array(x) for name, x in changes.items()}
+        return arrays | {name: from_array(x) for name, x in changes.items()}
 
     model = loaded().model
     write(tmp_path / "wide", model, change=wide)

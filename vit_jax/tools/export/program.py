@@ -18,7 +18,7 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.layers.kernels import choice
 from vit_jax.weights import Loaded
-from vit_jax.weights.files import npz, of_array
+from vit_jax.weights.files import from_array, npz
 
 
 def about(loaded: Loaded) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     try:
         with atomic_folder(folder) as temporary:
             (temporary / PROGRAM).write_bytes(program.serialize())
-            arrays = {name: of_array(np.asarray(x)) for name, x in params.items()}
+            arrays = {name: from_array(np.asarray(x)) for name, x in params.items()}
             npz.write(temporary / ARRAYS, arrays)
             facts = about(loaded) | {
                 "platforms": program.platforms,

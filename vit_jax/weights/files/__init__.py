@@ -1,7 +1,7 @@
 """Arrays in files, whose shapes and types are known before they are read."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -34,6 +34,13 @@ def is_floating(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype == BFLOAT16 or dtype in FLOATS_OF_8_BITS
 
 
-def of_array(array: np.ndarray) -> Tensor:
+def listed(items: Sequence[object], limit: int = 5) -> str:
+    """The first of `items` for a message, shortened, and the number of the others."""
+    more = len(items) - limit
+    shown = ", ".join(str(item)[:60] for item in items[:limit])
+    return shown + (f" and {more:,} more" if more > 0 else "")
+
+
+def from_array(array: np.ndarray) -> Tensor:
     """A tensor of an array in memory."""
     return Tensor(array.shape, array.dtype, lambda: array)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core.errors import UserError
-from vit_jax.weights.files import Tensor, npz, of_array
+from vit_jax.weights.files import Tensor, from_array, listed, npz
 
 MAX_DEPTH = 4  # of dictionaries around a state dict
 MAX_SHOWN = 8
@@ -21,7 +21,11 @@ _HOW = 'torch.save(model.state_dict(), "weights.pth")'
 _INERT = (
     "argparse.Namespace",
     "types.SimpleNamespace",
-    *(f"pathlib.{kind}" for kind in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
+    *(
+        f"{module}.{kind}"
+        for module in ("pathlib", "pathlib._local")  # the second of Python 3.13
+        for kind in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")
+    ),
     *(f"numpy.{core}.multiarray.scalar" for core in ("core", "_core")),
     "numpy.dtype",
 )
@@ -54,8 +58,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
     if len(models) > 1:
         names = [_spell(where) for where, _ in models]
         raise UserError(
-            f"{path} holds the arrays of several models, {_listed(names)}. Save one of them alone: "
-            f'torch.save(torch.load("{path.name}"){names[-1]}, "weights.pth").'
+            f"{path} holds the arrays of several models, {listed(names, MAX_SHOWN)}. Save one of "
+            f'them alone: torch.save(torch.load("{path.name}"){names[-1]}, "weights.pth").'
         )
     ((where, tensors),) = models
     return {name: _tensor(path, name, x) for name, x in tensors.items()}, _note(document, where)
@@ -148,17 +152,11 @@ def _note(document: dict, where: tuple[str, ...]) -> str:
         node = node[key]
     others += [str(name) for name in node if name not in _arrays(node)]
     read = f"its arrays are those of {_spell(where)}" if where else "its tensors are read"
-    return f"{read}, not {_listed(others)}." if others else f"{read}." if where else ""
+    return f"{read}, not {listed(others, MAX_SHOWN)}." if others else f"{read}." if where else ""
 
 
 def _spell(where: tuple[str, ...]) -> str:
     return "".join(f'["{key}"]' for key in where) or "the whole file"
-
-
-def _listed(names: list[str]) -> str:
-    shown = [name if len(name) <= 60 else f"{name[:60]}..." for name in names[:MAX_SHOWN]]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _tensor(path: Path, name: str, x: Any) -> Tensor:
@@ -186,7 +184,7 @@ def _tensor(path: Path, name: str, x: Any) -> Tensor:
         if not is_dense:
             x = x.to_dense()
         x = x.resolve_conj().resolve_neg()
-        return of_array((x.float() if x.is_floating_point() else x).numpy())
+        return from_array((x.float() if x.is_floating_point() else x).numpy())
     except (RuntimeError, TypeError, NotImplementedError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(

@@ -22,7 +22,7 @@ from vit_jax.models.layers.posemb import ROTARY_BASE
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format
-from vit_jax.weights.files import Tensor, Tensors, of_array
+from vit_jax.weights.files import Tensor, Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
 from vit_jax.weights.match import best
@@ -126,7 +126,7 @@ def _read(opened: Opened) -> ExternalWeights:
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
     sizes = match.sizes
     stated = {
-        "use_swiglu_ffn": external.flag_of(gated),
+        "use_swiglu_ffn": external.flag_fit(gated),
         "mlp_ratio": external.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
         # A last row of pixels that does not fill a patch is left out.
         "image_size": Fits(
@@ -187,7 +187,7 @@ def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
     """
     arrays: dict[str, Tensor] = {}
     if spec.registers:
-        arrays[MASK_TOKEN] = of_array(np.zeros((1, spec.width), np.float32))
+        arrays[MASK_TOKEN] = from_array(np.zeros((1, spec.width), np.float32))
     for name, one in tensors.items():
         if GATE in name:
             other = tensors[name.replace(GATE, UP)]
@@ -196,10 +196,7 @@ def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
             arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
         elif UP not in name:
             arrays[name] = one
-    if not num_classes:
-        return arrays
-    prefix = lambda name: "" if name.startswith("classifier.") else f"{_type(spec)}."
-    return {prefix(name) + name: x for name, x in arrays.items()}
+    return huggingface.with_prefix(f"{_type(spec)}.", arrays, num_classes)
 
 
 def _type(spec: ViTSpec) -> str:
@@ -403,7 +400,7 @@ def _holds_v3(spec: Any, _: int) -> bool:
 
 def _packed_v3(arrays: Tensors, spec: ViTSpec, _: int) -> Tensors:
     """Adds the arrays that a DINOv3ViTModel requires: a mask token, and registers, even 0."""
-    zeros = lambda number: of_array(np.zeros((1, number, spec.width), np.float32))
+    zeros = lambda number: from_array(np.zeros((1, number, spec.width), np.float32))
     return {MASK_TOKEN: zeros(1), V3_REGISTERS: zeros(0), **arrays}
 
 

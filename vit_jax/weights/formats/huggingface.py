@@ -34,8 +34,8 @@ from vit_jax.weights.formats import huggingface_processors
 from vit_jax.weights.match import Match, best, part
 from vit_jax.weights.tables import Layout, rules
 
-# How names of classifiers start.
-OF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")
+# The starts of the names of classifiers.
+HEAD_PREFIXES = ("classifier.", "cls_classifier.", "distillation_classifier.")
 # Defaults of transformers' ViTConfig, DeiTConfig and IJepaConfig.
 VIT_CONFIG: Mapping[str, Any] = {
     "hidden_size": 768,
@@ -147,16 +147,16 @@ def _read(opened: Opened) -> ExternalWeights:
 
 def _without_pooler(tensors: Tensors) -> tuple[Tensors, tuple[str, ...]]:
     """(arrays to read, others); no classifier of Hugging Face's ViTs computes a pooler."""
-    if not any(name.startswith(OF_HEADS) for name in tensors):
+    if not any(name.startswith(HEAD_PREFIXES) for name in tensors):
         return tensors, ()
-    of_pooler = tuple(name for name in tensors if ".pooler.dense." in f".{name}")
-    return {name: x for name, x in tensors.items() if name not in of_pooler}, of_pooler
+    pooler = tuple(name for name in tensors if ".pooler.dense." in f".{name}")
+    return {name: x for name, x in tensors.items() if name not in pooler}, pooler
 
 
 def assumed(opened: Opened) -> tuple[str, ...]:
-    """What neither config.json nor preprocessor_config.json states."""
-    of_images = () if opened.preprocessor else ("preprocess",)
-    return of_images if opened.config else external.BARE[:2] + of_images
+    """Names of the fields that neither config.json nor preprocessor_config.json states."""
+    images = () if opened.preprocessor else ("preprocess",)
+    return images if opened.config else external.BARE[:2] + images
 
 
 def _type(spec: ViTSpec) -> str:
@@ -203,7 +203,7 @@ def with_prefix(prefix: str, tensors: Tensors, num_classes: int) -> Tensors:
     """Names as in a model with a head, the only part without the prefix."""
     if not num_classes:
         return tensors
-    return {n if n.startswith(OF_HEADS) else prefix + n: x for n, x in tensors.items()}
+    return {n if n.startswith(HEAD_PREFIXES) else prefix + n: x for n, x in tensors.items()}
 
 
 FORMAT = Format(
@@ -220,7 +220,7 @@ FORMAT = Format(
 
 
 def with_defaults(opened: Opened, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """All values of a config.json; without one, those that arrays do not show."""
+    """Completes a config.json by its defaults; without one, has those that arrays do not show."""
     if opened.config is None:
         return {key: x if key in HIDDEN else None for key, x in defaults.items()}
     return {**defaults, **{key: x for key, x in opened.config.items() if x is not None}}
@@ -229,18 +229,18 @@ def with_defaults(opened: Opened, defaults: Mapping[str, Any]) -> dict[str, Any]
 def check_sizes(
     opened: Opened, match: Match, defaults: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> None:
-    """UserError where config.json, or its defaults, and the arrays have other sizes or parts.
+    """Raises UserError where config.json, or its defaults, and the arrays differ in sizes or parts.
 
-    `sizes` go with those that all ViTs state.
+    `sizes` are compared beside those that all ViTs state.
     """
-    biases = {"qkv_bias": external.flag_of(match.has("qkv_bias"))}
+    biases = {"qkv_bias": external.flag_fit(match.has("qkv_bias"))}
     of_all = external.token_sizes(match.sizes) | biases | external.num_labels(match)
     external.check_sizes(opened, of_all | dict(sizes), defaults)
     check_head(opened, match)
 
 
 def check_head(opened: Opened, match: Match) -> None:
-    """UserError for a classifier that config.json names and the arrays lack."""
+    """Raises UserError for a classifier that config.json names and the arrays lack."""
     config = opened.entries
     stated = config.get("architectures") or []
     stated = stated if isinstance(stated, list) else [stated]
@@ -266,7 +266,7 @@ def fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
 
 
 def probabilities(config: Mapping[str, Any], match: Match) -> str:
-    """What a classifier's logits become, as in transformers' pipeline. UserError for regression."""
+    """The function of a classifier's logits, as in transformers. UserError for regression."""
     if not match.has("head"):
         return "softmax"
     usual = "multi" if match.sizes["C"] == 1 else "single"
@@ -282,7 +282,7 @@ def probabilities(config: Mapping[str, Any], match: Match) -> str:
 
 
 def class_names(config: Mapping[str, Any], match: Match) -> ClassNames:
-    """Names of id2label, as external.read gives them."""
+    """Names of id2label, in the order of the classes."""
     labels = external.section(config, "id2label")
     return external.class_names("id2label", labels, match.sizes.get("C", 0))
 
@@ -362,14 +362,14 @@ BIT_SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256,
 
 
 def _check_bit(opened: Opened) -> None:
-    """UserError for another kind of ResNet."""
+    """Raises UserError for another kind of ResNet."""
     config = opened.entries
     other = [
         f"{key}={config[key]!r} (here: {value!r})"
         for key, value in _BIT_CONFIG.items()
         if config.get(key, value) != value
     ]
-    depths, stride = config.get("depths", (3, 4, 6, 3)), config.get("output_stride", 32)
+    depths, stride = config.get("depths", BIT_SIZES["depths"]), config.get("output_stride", 32)
     if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
         other.append(f"output_stride={stride!r}")
     if other:
@@ -395,15 +395,12 @@ def _read_bit(opened: Opened) -> ExternalWeights:
     check_head(opened, match)
     _check_bit(opened)
     _, image_size = external.with_image_size(opened, match)
-    preprocess = huggingface_processors.read(opened, image_size, any_size=True)
-    names = class_names(opened.entries, match)
-    assumed = () if opened.preprocessor else ("preprocess",)
     return external.external_weights(
         match,
-        preprocess,
+        huggingface_processors.read(opened, image_size, any_size=True),
         fields={"probabilities": probabilities(opened.entries, match)},
-        class_names=names,
-        assumed=assumed,
+        class_names=class_names(opened.entries, match),
+        assumed=() if opened.preprocessor else ("preprocess",),
     )
 
 
@@ -421,9 +418,9 @@ def _bit_documents(
         "torch_dtype": "float32",
         **labels(spec, num_classes, names),
     }
-    both = documents(config, about)
-    both[huggingface_processors.FILE]["image_processor_type"] = "BitImageProcessor"
-    return both
+    files = documents(config, about)
+    files[huggingface_processors.FILE]["image_processor_type"] = "BitImageProcessor"
+    return files
 
 
 BIT = Format(

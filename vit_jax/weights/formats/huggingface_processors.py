@@ -152,7 +152,7 @@ _BY_MODEL = {
 
 
 def read(opened: Opened, image_size: Pair, *, any_size: bool = False) -> models.Preprocess:
-    """Preparation by the file; without it, whole images are resized and mapped to [-1, 1].
+    """Reads the file; without it, whole images are resized and mapped to [-1, 1].
 
     Args:
       image_size: of the model, (height, width) in pixels.
@@ -331,7 +331,7 @@ def _times(size: Pair | None) -> str:
 
 
 def write(about: models.Preprocess) -> dict[str, Any]:
-    """The file's document. UserError for steps that transformers' processors lack.
+    """Returns the file's document. UserError for steps that transformers' processors lack.
 
     The class is one that transformers 4 and 5 both read with these values: version 4's
     ViTImageProcessor neither crops nor resizes to a shorter side.
@@ -341,8 +341,12 @@ def write(about: models.Preprocess) -> dict[str, Any]:
             "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
             f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
         )
+    if isinstance(about.resize, int):
+        size = _shorter(about.resize)
+    else:
+        size = _sides(about.resize or about.image_size)
     whole = about.crop is None and not isinstance(about.resize, int)
-    document: dict[str, Any] = {
+    return {
         "image_processor_type": "ViTImageProcessor" if whole else "BitImageProcessor",
         "do_convert_rgb": True,
         "do_resize": about.resize is not None,
@@ -353,14 +357,9 @@ def write(about: models.Preprocess) -> dict[str, Any]:
         "image_std": list(about.std),
         "resample": models.INTERPOLATIONS.index(about.interpolation),
         "do_center_crop": about.crop is not None,
+        "size": size,
+        **({"crop_size": _sides(about.crop)} if about.crop else {}),
     }
-    if isinstance(about.resize, int):
-        document["size"] = _shorter(about.resize)
-    else:
-        document["size"] = _sides(about.resize or about.image_size)
-    if about.crop:
-        document["crop_size"] = _sides(about.crop)
-    return document
 
 
 def _sides(size: Pair) -> dict[str, int]:

@@ -284,7 +284,7 @@ def _sizes(opened: Opened, match: Match) -> dict[str, Any]:
         "model_args.embed_dim": sizes["D"],
         "model_args.depth": sizes["L"],
         **external.num_heads(sizes),
-        "model_args.qkv_bias": external.flag_of(match.has("qkv_bias")),
+        "model_args.qkv_bias": external.flag_fit(match.has("qkv_bias")),
         "model_args.mlp_ratio": external.mlp_ratio("model_args.mlp_ratio", sizes),
         "model_args.patch_size": external.patch("model_args.patch_size", sizes),
         key: external.images(key, match, opened.caller_image_size),
