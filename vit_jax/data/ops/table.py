@@ -10,14 +10,14 @@ Interpolation is bilinear unless `method` is given (resizing.py). All filter whe
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from vit_jax.core import opstring
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
@@ -65,6 +65,48 @@ OPS: dict[str, Callable[..., Op]] = {
     "three_augment": three_augment,
     "random_erasing": random_erasing,
 }
+
+
+class OpCall(NamedTuple):
+    """One op as written: its name, and its arguments, which are literals."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    text: str
+
+    def argument(self, place: int, name: str) -> Any:
+        """An argument by position or by name; None if it was not given."""
+        return self.args[place] if place < len(self.args) else self.kwargs.get(name)
+
+
+def parse_calls(text: str, *, field: str) -> list[OpCall]:
+    """The ops of a string in order. UserError for an op that is not a name with literals.
+
+    `field` is the config field that holds it, for messages.
+    """
+    where = f"{field}={text!r}"
+    return [_parse_call(part.strip(), where) for part in text.split("|")]
+
+
+def _parse_call(part: str, where: str) -> OpCall:
+    try:
+        call = ast.parse(part, mode="eval").body
+        if isinstance(call, ast.Name):
+            return OpCall(call.id, (), {}, part)
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            raise SyntaxError
+        args = tuple(ast.literal_eval(a) for a in call.args)
+        kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"{where}: {part!r} is not an op. Write a name, or a name and literals in "
+            "parentheses, with | between ops: decode|inception_crop(224)|flip_lr."
+        ) from error
+    if len(kwargs) < len(call.keywords):
+        raise UserError(f"{where}: {part!r} gives an argument twice; give it once.")
+    return OpCall(call.func.id, args, kwargs, part)
+
 
 ON_DEVICE = ("pad_crop", "flip_lr")  # the random ops that have a version for devices
 
@@ -208,7 +250,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     op or argument, an argument that is not a literal or out of range, a crop larger than any
     image, and unless the first op and no other is `decode`. `field`: the config's, for messages.
     """
-    calls = opstring.parse(preprocess, field=field)
+    calls = parse_calls(preprocess, field=field)
     where = f"{field}={preprocess!r}"
     ops = tuple(_op(call, where) for call in calls)
     if [call.name == "decode" for call in calls] != [True] + [False] * (len(calls) - 1):
@@ -226,7 +268,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     return Preprocess(ops, texts)
 
 
-def _op(call: opstring.Call, where: str) -> Op:
+def _op(call: OpCall, where: str) -> Op:
     op = OPS.get(call.name) or entry_points.find("ops", call.name)
     if op is None:
         there = [*OPS, *entry_points.names("ops")]

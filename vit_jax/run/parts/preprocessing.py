@@ -5,7 +5,8 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.config import InputConfig, RunConfig
-from vit_jax.core import errors, opstring
+from vit_jax.core import errors
+from vit_jax.data.ops import table as ops
 
 # Instead of an evaluation's ops, or behind the first of them ("crop_border(2)|weights"): prepare
 # images as the evaluated weights state.
@@ -17,10 +18,8 @@ _FITS = {"resize": "stretch", "resize_small": "cover", "resize_long": "inside"}
 
 
 def image_size(preprocess: str, field: str) -> tuple[int, int]:
-    """(height, width) that a preprocess string ends with. UserError if it is not fixed."""
-    from vit_jax.data.ops import table as ops
-
-    if _of_weights(preprocess) is not None:
+    """(height, width) that a preprocess string ends with. Raises UserError if it is not fixed."""
+    if _ops_before_weights(preprocess) is not None:
         raise errors.UserError(
             f"{field}={preprocess!r} is for vit-jax evaluate, which has the weights: "
             "write the ops, such as decode|resize_small(256)|central_crop(224)."
@@ -35,7 +34,7 @@ def image_size(preprocess: str, field: str) -> tuple[int, int]:
 
 
 def view_sizes(c: InputConfig) -> tuple[tuple[int, int], ...]:
-    """(height, width) of the further views of a training image. UserError as `image_size`."""
+    """(height, width) of each further view of a training image. Raises as `image_size` does."""
     return tuple(image_size(each, "input.views") for each in c.views)
 
 
@@ -50,7 +49,7 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
     """
     size = image_size(preprocess, field)
     fields: dict[str, Any] = {"resize": None}
-    for call in opstring.parse(preprocess, field=field):
+    for call in ops.parse_calls(preprocess, field=field):
         wanted = call.argument(0, "size")
         if call.name in _RESIZES and fields == {"resize": None}:
             fields |= _said(call, {"method": 1, "antialias": 2, "longer": 4})
@@ -74,18 +73,18 @@ def as_ops(about: models.Preprocess) -> str:
 
     "decode|resize_small(248, method='bicubic', longer='down')|central_crop(224, middle='nearest')"
     """
-    ops = [_DECODE]
+    calls = [_DECODE]
     if about.resize is not None:
         name = next(n for n, fit in _FITS.items() if fit == about.fit)
         name = "resize_small" if isinstance(about.resize, int) else name
         said = {"method": about.interpolation, "antialias": about.antialias}
         if name == "resize_small" and isinstance(about.resize, int):
             said["longer"] = about.longer
-        ops.append(_call(name, about.resize, said))
+        calls.append(_call(name, about.resize, said))
     if about.crop is not None:
         said = {"middle": about.middle, "fill": about.fill}
-        ops.append(_call("central_crop", about.crop, said))
-    return "|".join(ops)
+        calls.append(_call("central_crop", about.crop, said))
+    return "|".join(calls)
 
 
 def as_weights_say(config: RunConfig, about: models.Preprocess) -> tuple[RunConfig, list[str]]:
@@ -97,18 +96,18 @@ def as_weights_say(config: RunConfig, about: models.Preprocess) -> tuple[RunConf
     said = []
     evals = dict(config.evals)
     for name, c in evals.items():
-        before = _of_weights(c.preprocess)
+        before = _ops_before_weights(c.preprocess)
         if before is not None:
-            ops = "|".join([_DECODE, *before, as_ops(about).removeprefix(f"{_DECODE}|")])
-            evals[name] = dataclasses.replace(c, preprocess=ops)
+            calls = "|".join([_DECODE, *before, as_ops(about).removeprefix(f"{_DECODE}|")])
+            evals[name] = dataclasses.replace(c, preprocess=calls)
             said.append(f"images   evals.{name}.preprocess={evals[name].preprocess}")
-    of_input = dataclasses.replace(config.input, mean=about.mean, std=about.std)
-    if of_input != config.input:
+    with_colours = dataclasses.replace(config.input, mean=about.mean, std=about.std)
+    if with_colours != config.input:
         said.append(f"images   input.mean={about.mean}, input.std={about.std}, as the weights say")
-    return dataclasses.replace(config, evals=evals, input=of_input), said
+    return dataclasses.replace(config, evals=evals, input=with_colours), said
 
 
-def _of_weights(preprocess: str) -> list[str] | None:
+def _ops_before_weights(preprocess: str) -> list[str] | None:
     """The ops behind decode that precede those of the weights; None: ops that are all given."""
     *before, last = (op.strip() for op in preprocess.split("|"))
     if last != OF_WEIGHTS:
@@ -129,7 +128,7 @@ def _call(name: str, size: int | tuple[int, int], said: dict[str, Any]) -> str:
     return f"{name}({', '.join(arguments)})"
 
 
-def _said(call: opstring.Call, places: dict[str, int]) -> dict[str, Any]:
+def _said(call: ops.OpCall, places: dict[str, int]) -> dict[str, Any]:
     """Arguments that an op is given, by name."""
     given = {name: call.argument(place, name) for name, place in places.items()}
     return {name: value for name, value in given.items() if value is not None}
