@@ -27,7 +27,6 @@ from vit_jax.learning.loggers import Logger
 from vit_jax.learning.state import TrainState
 from vit_jax.run import environment, processes
 from vit_jax.run.build import Run, check_folders
-from vit_jax.run.check import check
 from vit_jax.run.session import Session
 
 
@@ -90,7 +89,7 @@ def main(_: list[str]) -> None:
         config = configs.load(FLAGS.config, FLAGS.config_override)
         if config.deterministic:
             environment.deterministic()
-        cluster = processes.find()
+        cluster = processes.find_cluster()
         if not FLAGS.workdir:
             raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
         workdir = epath.Path(FLAGS.workdir).expanduser()
@@ -107,6 +106,8 @@ def main(_: list[str]) -> None:
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
         if FLAGS.check:
+            from vit_jax.run.check import check  # no part of a training
+
             with exit_immediately_on_signal("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
                 every = FLAGS.all_images

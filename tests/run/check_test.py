@@ -261,13 +261,13 @@ def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
         "check": True, "allow_config_change": False, "all_images": False,
     }  # fmt: skip
     monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
-    monkeypatch.setattr(train_file.processes, "find", lambda: None)
+    monkeypatch.setattr(train_file.processes, "find_cluster", lambda: None)
     monkeypatch.setattr(
         train_file.processes, "connect_processes", lambda _: nullcontext(Peers.alone())
     )
     monkeypatch.setattr(train_file.compilation_cache, "use", lambda: None)
     stopped = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
-    monkeypatch.setattr(train_file, "check", stopped)
+    monkeypatch.setattr("vit_jax.run.check.check", stopped)
     with refused("SIGTERM", error=KeyboardInterrupt):
         train_file.main([])
 

@@ -136,13 +136,6 @@ def test_keeps_the_last_the_periodic_and_the_best(
     assert checkpoints.latest_step() == 60
 
 
-def test_refuses_to_keep_nothing(open_checkpoints):
-    with refused("checkpoint.keep_last=0"):
-        open_checkpoints(keep_last=0)
-    with refused("checkpoint.best_mode"):
-        open_checkpoints(best_mode="maximum")
-
-
 # Asynchrony and devices.
 
 

@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import cloud, pytrees
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
 
@@ -61,11 +61,6 @@ class Checkpoints:
         best_metric: str | None,
         best_mode: str,
     ):
-        if keep_last < 1:
-            raise UserError(f"checkpoint.keep_last={keep_last}: at least 1, to resume from.")
-        if best_mode not in ("max", "min"):
-            near = nearest(best_mode, ("max", "min"))
-            raise UserError(f'checkpoint.best_mode="{best_mode}". {near}')
         array_files.mute_orbax()
         self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
@@ -159,7 +154,7 @@ class Checkpoints:
             self._manager.close()
 
     def _steps(self) -> list[int]:
-        """Steps with a folder, valid or not. UserError if not all processes see the same ones."""
+        """Steps with a folder, valid or not. Raises UserError if processes see different ones."""
         steps = workdir.steps(self._directory)
         seen = multihost_utils.process_allgather(np.uint32(zlib.crc32(repr(steps).encode())))
         if len(set(seen.ravel().tolist())) > 1:
@@ -274,7 +269,4 @@ def _check_writable(directory: epath.Path) -> None:
         trial.touch()
         trial.unlink()
     except OSError as error:
-        raise UserError(
-            f"Checkpoints cannot be written to {directory}: {error.strerror}. Give a --workdir "
-            "that is writable."
-        ) from error
+        raise workdir.unwritable(directory, error) from error

@@ -1,4 +1,4 @@
-"""What a run has logged: metrics.jsonl, one JSON object per logged step, and what reports read."""
+"""The log of a run: metrics.jsonl, one JSON object per logged step, as series for reports."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ class MetricsFile:
             with self._path.open("a") as file:
                 file.write(line)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise workdir.unwritable(self._path, error) from error
 
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows; a last line that a kill cut short is left out. [] without a file.
@@ -67,7 +67,7 @@ class MetricsFile:
             try:
                 write_text(self._path, kept.decode())
             except OSError as error:
-                raise self._unwritable(error) from error
+                raise workdir.unwritable(self._path, error) from error
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Complete lines and their values."""
@@ -96,12 +96,6 @@ class MetricsFile:
                 f"Line {number} of {self._path} is not a row of metrics: {line[:80]!r}. Delete "
                 "that line, or the file: training does not need it."
             ) from error
-
-    def _unwritable(self, error: OSError) -> UserError:
-        return UserError(
-            f"{self._path} cannot be written: {error.strerror}. Make room and make it writable, or "
-            "give another --workdir."
-        )
 
 
 def _number(value: Any) -> float | None:
@@ -152,7 +146,7 @@ class Run(NamedTuple):
 
 
 def read_all(folders: Sequence[epath.Path]) -> list[Run]:
-    """One run per folder. UserError if one is not a work directory, or none has any numbers."""
+    """One run per folder. Raises UserError if one is not a work directory or all are empty."""
     runs = [read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
     if not any(run.series for run in runs):
         where = str(folders[0]) if len(runs) == 1 else f"None of the {len(runs)} runs"
@@ -164,11 +158,11 @@ def read_all(folders: Sequence[epath.Path]) -> list[Run]:
 
 
 def read(folder: epath.Path, name: str) -> Run:
-    """The run in a folder. UserError if it is not a work directory, or damaged."""
+    """The run in a folder. Raises UserError if it is not a work directory, or damaged."""
     has_config = _check_folder(folder)
     document = workdir.read_document(folder) if has_config else {}
     rows = rows_by_step(folder)
-    with damage_named(folder):
+    with explain_damage(folder):
         config, starts = document.get("config", {}), list(document.get("runs", []))
         fields = workdir.flatten(config)
         if document:
@@ -180,7 +174,7 @@ def read(folder: epath.Path, name: str) -> Run:
 
 
 @contextlib.contextmanager
-def damage_named(folder: epath.Path) -> Iterator[None]:
+def explain_damage(folder: epath.Path) -> Iterator[None]:
     """Turns exceptions from reading a damaged work directory into a UserError that names it."""
     try:
         yield
@@ -202,7 +196,7 @@ def short_names(folders: Sequence[epath.Path]) -> list[str]:
 
 
 def _check_folder(folder: epath.Path) -> bool:
-    """Whether the folder has a config.json; UserError if it is not a work directory."""
+    """Returns whether the folder has a config.json. Raises UserError for other folders."""
     if not folder.exists():
         raise UserError(f"There is no folder {folder}: give the --workdir of a run.")
     if not folder.is_dir():

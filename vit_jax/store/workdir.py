@@ -179,11 +179,11 @@ def save(file: epath.Path, content: str | bytes) -> None:
         else:
             file.write_bytes(content)
     except OSError as error:
-        raise unwritable(file.parent, error) from error
+        raise unwritable(file, error) from error
 
 
 def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
-    """What `parse` makes of a file's JSON; None if there is no file.
+    """Parses the JSON of a file; None if there is no file.
 
     Raises UserError with the remedy for a file that is damaged: `parse` fails.
     """
@@ -195,11 +195,11 @@ def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | N
         raise UserError(f"{file} is damaged ({error}). {remedy}") from error
 
 
-def unwritable(folder: epath.Path, error: OSError) -> UserError:
-    """The error for a work directory that cannot be written."""
+def unwritable(path: epath.Path, error: OSError) -> UserError:
+    """The error for a work directory, or a file of it, that cannot be written."""
     return UserError(
-        f"The work directory {folder} cannot be written: {error.strerror or error}. Give a "
-        "--workdir that is writable and has room."
+        f"{path} cannot be written: {error.strerror or error}. Make room and make it writable, or "
+        "give another --workdir."
     )
 
 
@@ -269,7 +269,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def check_name(folder: epath.Path) -> None:
-    """UserError for a folder of checkpoints whose name orbax cannot have, which is UTF-8."""
+    """Raises UserError for a folder of checkpoints whose name orbax cannot have, which is UTF-8."""
     try:
         str(folder).encode()
     except UnicodeEncodeError as error:
@@ -305,7 +305,7 @@ def check_writable(folder: epath.Path) -> None:
 
 
 def has_google_storage() -> bool:
-    """Whether google-cloud-storage is installed."""
+    """Returns whether google-cloud-storage is installed."""
     try:
         return importlib.util.find_spec("google.cloud.storage") is not None
     except ModuleNotFoundError:  # google.cloud is not there either
@@ -313,7 +313,7 @@ def has_google_storage() -> bool:
 
 
 def try_writing(folder: epath.Path) -> None:
-    """OSError if a file cannot be written to the local folder, or where it would be created."""
+    """Raises OSError if no file can be written to the local folder, or where it would be made."""
     there = _nearest_existing(folder)
     if not there.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{there} is a file")

@@ -37,11 +37,11 @@ def workdir_record(
     allow_config_change: bool,
 ) -> WorkdirRecord:
     """The run's record in the work directory; UserError if it may not start or resume there."""
-    of_teacher = {} if teacher is None else {"teacher": teacher.model.about.fingerprint()}
+    teacher_fingerprint = {} if teacher is None else {"teacher": teacher.model.about.fingerprint()}
     found = check_workdir(
         workdir,
         config=configs.to_dict(config),
-        fingerprint={"input": source.fingerprint, **of_teacher},
+        fingerprint={"input": source.fingerprint, **teacher_fingerprint},
         may_differ=MAY_DIFFER,
         allow_config_change=allow_config_change,
     )
@@ -76,7 +76,7 @@ def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
 
 
 def check_log(c: LogConfig) -> None:
-    """UserError if the run cannot be logged as configured."""
+    """Raises UserError if the run cannot be logged as configured."""
     if c.wandb_project is not None:
         check_project(c.wandb_project)
     if c.mlflow_experiment is not None:
@@ -93,18 +93,18 @@ def log(
 ) -> RunLog:
     """The log of the run's numbers, which `more` get as well."""
     c = config.log
+    profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
     writers: list[Logger] = []
     if jax.process_index() == 0:
         fields = configs.to_dict(config)
         writers += more
         writers += [entry_points.find("loggers", each)(workdir, fields) for each in c.loggers]
-    if c.wandb_project is not None and jax.process_index() == 0:
-        writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
-    if c.mlflow_experiment is not None and jax.process_index() == 0:
-        writers.append(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
-    if c.tensorboard and jax.process_index() == 0:
-        writers.append(TensorBoard(workdir, start_step=start_step))
-    profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
+        if c.wandb_project is not None:
+            writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+        if c.mlflow_experiment is not None:
+            writers.append(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
+        if c.tensorboard:
+            writers.append(TensorBoard(workdir, start_step=start_step))
     return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
 
 
