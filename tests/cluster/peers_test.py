@@ -152,41 +152,41 @@ def test_signs_of_life_keep_a_quiet_run_going():
 
 
 @pytest.mark.slow
-def test_all_stop_at_the_look_that_they_agree_on():
+def test_all_stop_at_the_check_that_they_agree_on():
     run = Run(3)
 
     def train(peers):
-        for look in range(1, 1000):
-            if look == 5 and peers.me.process_id == 2:
-                peers.stop.ask("SIGTERM")
-            if peers.stop.look():
-                return look
+        for check in range(1, 1000):
+            if check == 5 and peers.me.process_id == 2:
+                peers.stop.request("SIGTERM")
+            if peers.stop.should_stop():
+                return check
             time.sleep(0.01 * peers.me.process_id)
         return None
 
-    looks = run.all(train)
-    assert looks[0] == looks[1] == looks[2], looks
+    checks = run.all(train)
+    assert checks[0] == checks[1] == checks[2], checks
     assert {p.stop.reason for p in run.peers.values()} == {"SIGTERM"}
     run.all(lambda p: p.close())
 
 
 def test_nobody_waits_for_an_agreement_with_a_lost_process():
     run = Run(3, silent=[2])
-    run.peers[1].stop.ask("SIGTERM")
+    run.peers[1].stop.request("SIGTERM")
     run.all(lambda p: p.lost())
-    assert run.all(lambda p: p.stop.look()) == {0: False, 1: False}
+    assert run.all(lambda p: p.stop.should_stop()) == {0: False, 1: False}
 
 
-LOOKS = 200
+CHECKS = 200
 WAIT_SECS = 30
 
 
 class Processes:
     def __init__(self, number, ahead, seed):
-        """No process is more than `ahead` looks ahead of another, as under collectives."""
+        """No process is more than `ahead` checks ahead of another, as under collectives."""
         self.ahead, self.random = ahead, random.Random(seed)
         self.inboxes = [queue.SimpleQueue() for _ in range(number)]
-        self.looks = [
+        self.parts = [
             StopConsensus(i, number, lambda to, message, i=i: self.inboxes[to].put((i, message)))
             for i in range(number)
         ]
@@ -199,30 +199,30 @@ class Processes:
     def _listen(self, i):
         while (item := self.inboxes[i].get()) is not None:
             time.sleep(self.delays[i])
-            self.looks[i].take(*item)
+            self.parts[i].handle(*item)
 
     def _train(self, i, ask_at, stopped):
-        for look in range(1, LOOKS + 1):
+        for check in range(1, CHECKS + 1):
             with self.moved:
-                near = lambda look=look: look - min(self.had) <= self.ahead
+                near = lambda check=check: check - min(self.had) <= self.ahead
                 assert self.moved.wait_for(near, WAIT_SECS)
             time.sleep(1e-3)  # the step
-            if look == ask_at:
-                self.looks[i].ask(f"SIGTERM to {i}")
-            stops = self.looks[i].look()
+            if check == ask_at:
+                self.parts[i].request(f"SIGTERM to {i}")
+            stops = self.parts[i].should_stop()
             with self.moved:
-                self.had[i] = look
+                self.had[i] = check
                 self.moved.notify_all()
             if stops:
-                stopped[i] = look
+                stopped[i] = check
                 return
 
     def run(self, ask_at):
-        """The look at which each has stopped; `ask_at`: the look at which each process asks."""
+        """The check at which each has stopped; `ask_at`: the check at which each process asks."""
         stopped = {}
         threads = [
             threading.Thread(target=self._train, args=(i, ask_at.get(i), stopped), daemon=True)
-            for i in range(len(self.looks))
+            for i in range(len(self.parts))
         ]
         for thread in threads:
             thread.start()
@@ -235,30 +235,30 @@ class Processes:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_all_stop_at_the_same_look(seed):
+def test_all_stop_at_the_same_check(seed):
     rng = random.Random(seed)
     number, ahead = rng.randint(2, 5), rng.randint(1, 20)
     askers = rng.sample(range(number), rng.randint(1, number))
-    ask_at = {i: rng.randint(1, LOOKS // 2) for i in askers}
+    ask_at = {i: rng.randint(1, CHECKS // 2) for i in askers}
     processes = Processes(number, ahead, seed)
     stopped = processes.run(ask_at)
     assert len(stopped) == number
     assert len(set(stopped.values())) == 1, stopped
     assert stopped[0] >= min(ask_at.values())
-    assert {look.reason for look in processes.looks} <= {f"SIGTERM to {i}" for i in askers}
+    assert {part.reason for part in processes.parts} <= {f"SIGTERM to {i}" for i in askers}
 
 
 def test_no_process_stops_unasked():
     assert not Processes(3, 5, 0).run({})
 
 
-def test_asked_at_the_last_look_they_come_to_their_end():
-    stopped = Processes(3, 2, 0).run({1: LOOKS})
-    assert not stopped or set(stopped.values()) == {LOOKS}
+def test_asked_at_the_last_check_they_come_to_their_end():
+    stopped = Processes(3, 2, 0).run({1: CHECKS})
+    assert not stopped or set(stopped.values()) == {CHECKS}
 
 
 def test_the_loss_of_one_ends_the_waiting():
-    look = StopConsensus(1, 2, lambda i, message: None)
-    look.take(0, {"count": "SIGTERM to process 0"})  # and then never sends what was agreed on
-    threading.Timer(0.2, look.give_up).start()
-    assert not look.look()
+    part = StopConsensus(1, 2, lambda i, message: None)
+    part.handle(0, {"count": "SIGTERM to process 0"})  # and then never sends what was agreed on
+    threading.Timer(0.2, part.give_up).start()
+    assert not part.should_stop()

@@ -10,9 +10,9 @@ def test_imagenets_classes_in_the_order_of_heads():
 
 
 def test_ids_of_classes():
-    assert synsets.of_classes(["n01440764 tench", "n02123045"]) == ("n01440764", "n02123045")
+    assert synsets.wordnet_ids(["n01440764 tench", "n02123045"]) == ("n01440764", "n02123045")
     for names in (["n01440764", "cat"], ["n01440764", "n01440764 tench"], ["n014407641"]):
-        assert synsets.of_classes(names) is None
+        assert synsets.wordnet_ids(names) is None
 
 
 def test_sets_of_imagenet_are_as_published():

@@ -13,6 +13,6 @@ def test_a_resumed_run_takes_the_commit_it_began_with(tmp_path):
     runs = [{}, {"weights": {"hf:timm/toy@v1": pin}}]
     document = {"config": {}, "fingerprint": {}, "runs": runs}
     (tmp_path / "config.json").write_text(json.dumps(document))
-    pinned = pins.pinned(config, epath.Path(tmp_path), Peers.alone())
+    pinned = pins.pin_weights(config, epath.Path(tmp_path), Peers.alone())
     assert pinned.init.weights == pin
-    assert pins.pins(config, pinned) == {"weights": {"hf:timm/toy@v1": pin}}
+    assert pins.describe_pins(config, pinned) == {"weights": {"hf:timm/toy@v1": pin}}

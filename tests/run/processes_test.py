@@ -41,4 +41,4 @@ def test_timeouts_have_bounds(monkeypatch, name, value):
     given = {**dict.fromkeys(processes.TIMEOUTS, 60.0), name: float(value)}
     monkeypatch.setattr(processes, "FLAGS", SimpleNamespace(**given))
     with refused(name):
-        processes.find()
+        processes.find_cluster()

@@ -59,7 +59,7 @@ def test_a_running_run_is_visible_from_outside(tmp_path, other_run):
 
 def test_a_process_without_devices_locks_as_a_run_does(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: pytest.fail("asked for devices"))
-    with workdir_lock.alone_in(epath.Path(tmp_path)):
+    with workdir_lock.lock_for_process(epath.Path(tmp_path)):
         assert workdir_lock.is_locked(epath.Path(tmp_path))
 
 

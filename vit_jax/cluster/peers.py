@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vit_jax.cluster.rendezvous import Meeting, Member, Message, here
+from vit_jax.cluster.rendezvous import Meeting, Member, Message, local_member
 from vit_jax.core.errors import PeerLost
 
 SIGNS_PER_TIMEOUT = 6
@@ -79,12 +79,12 @@ class Peers:
     @classmethod
     def alone(cls) -> Peers:
         """The peers of a single process, which never waits."""
-        nobody = Meeting((here(0),), {})
+        nobody = Meeting((local_member(0),), {})
         return cls(nobody, 0, timeout_secs=0, barrier_timeout_secs=0, on_lost=lambda lost: None)
 
     @property
     def several(self) -> bool:
-        """Whether there are other processes."""
+        """Returns whether there are other processes."""
         return len(self.members) > 1
 
     @property
@@ -140,8 +140,8 @@ class Peers:
     def leave(self, last_words: str) -> None:
         """Leaves because of an error, which the others receive before they end."""
         if self._me == 0:
-            self._judge([0], _ended(last_words), advice="")
-            self._see_off()
+            self._declare_lost([0], _ended(last_words), advice="")
+            self._wait_for_departures()
         else:
             self._connections[0].send({"end": last_words})
         self._stop()
@@ -153,7 +153,7 @@ class Peers:
         for connection in self._connections.values():
             connection.close()
 
-    def _see_off(self) -> None:
+    def _wait_for_departures(self) -> None:
         """Lets process 0 leave last: JAX aborts the others as soon as it is gone."""
         others = lambda: [
             i for i in self._connections if i in self._heard and i not in self._culprits
@@ -167,7 +167,7 @@ class Peers:
         sign_secs = min(MAX_SIGN_SECS, self._timeout_secs / SIGNS_PER_TIMEOUT)
         next_sign, lost_at = 0.0, None
         while not self._closing.is_set():
-            self._hear(sign_secs / 2)
+            self._receive(sign_secs / 2)
             now = time.monotonic()
             if now >= next_sign:
                 next_sign = now + sign_secs
@@ -181,10 +181,10 @@ class Peers:
 
     def _give_up(self) -> None:
         if self._me == 0:
-            self._see_off()
+            self._wait_for_departures()
         self._on_lost(PeerLost(str(self._verdict)))
 
-    def _hear(self, wait_secs: float) -> None:
+    def _receive(self, wait_secs: float) -> None:
         with selectors.DefaultSelector() as selector:
             for i in self._heard:
                 selector.register(self._connections[i], selectors.EVENT_READ, i)
@@ -197,24 +197,24 @@ class Peers:
         messages = self._connections[i].receive()
         self._heard[i] = time.monotonic()
         for message in messages or ():
-            self._take(i, message)
+            self._handle(i, message)
         if messages is None and i in self._heard:
             self._forget(i)
-            self._judge([i], "is gone without a word: killed or crashed, or its machine is")
+            self._declare_lost([i], "is gone without a word: killed or crashed, or its machine is")
 
-    def _take(self, i: int, message: Message) -> None:
+    def _handle(self, i: int, message: Message) -> None:
         if "at" in message:
             self._arrive(i, message["at"], message["timeout_secs"], None)
         elif "go" in message:
             self._release(message["go"], message["value"])
         elif "stop" in message:
-            self.stop.take(i, message["stop"])
+            self.stop.handle(i, message["stop"])
         elif "lost" in message:
-            self._conclude(message["who"], message["lost"])
+            self._settle(message["who"], message["lost"])
         elif "end" in message:
             self._forget(i)
             if message["end"] is not None:
-                self._judge([i], _ended(message["end"]), advice="")
+                self._declare_lost([i], _ended(message["end"]), advice="")
 
     def _forget(self, i: int) -> None:
         """Drops process i's connection."""
@@ -225,14 +225,14 @@ class Peers:
     def _check(self, now: float) -> None:
         for i, heard in list(self._heard.items()):
             if now - heard > self._timeout_secs:
-                self._judge([i], f"has given no sign of life for {self._timeout_secs:g} s")
+                self._declare_lost([i], f"has given no sign of life for {self._timeout_secs:g} s")
         with self._changed:
             barriers = list(self._barriers.items())
         for name, barrier in barriers:
             if now > barrier.deadline:
                 late = [m.process_id for m in self.members if m.process_id not in barrier.arrived]
                 text = f"did not come to the barrier {name!r} within {barrier.timeout_secs:g} s"
-                self._judge(late, text)
+                self._declare_lost(late, text)
 
     def _arrive(self, i: int, name: str, timeout_secs: float, value: Any) -> None:
         """Records at process 0 that process i has reached a barrier."""
@@ -253,15 +253,15 @@ class Peers:
             self._released[name] = value
             self._changed.notify_all()
 
-    def _judge(self, who: Sequence[int], what: str, advice: str = f" {AGAIN}") -> None:
+    def _declare_lost(self, who: Sequence[int], what: str, advice: str = f" {AGAIN}") -> None:
         """Declares these processes lost; process 0 tells all others."""
         names = ", ".join(str(self.members[i]) for i in who)
         verdict = f"{names} {what}.{advice}"
-        if self._conclude(who, verdict) and self._me == 0:
+        if self._settle(who, verdict) and self._me == 0:
             for connection in self._connections.values():
                 connection.send({"lost": verdict, "who": who})
 
-    def _conclude(self, who: Sequence[int], verdict: str) -> bool:
+    def _settle(self, who: Sequence[int], verdict: str) -> bool:
         """Records a verdict; returns whether it is the first, the only one that counts."""
         with self._changed:
             if self._verdict is not None:
@@ -280,13 +280,13 @@ class StopConsensus:
     asked to stop, process 0 asks all of them for their counts; after answering, a process waits at
     its next check. They stop at the first check that none of them has made.
 
-    `send(i, message)` passes the message to process i's `take`; i is 0 except at process 0.
+    `send(i, message)` passes the message to process i's `handle`; i is 0 except at process 0.
     """
 
     def __init__(self, process_id: int, number: int, send: Callable[[int, Message], Any]):
         self._me, self._number, self._send = process_id, number, send
         self._changed = threading.Condition()
-        self._looks = 0
+        self._checks = 0
         self._counting = False  # from this process's answer until the agreed check
         self._agreed: int | None = None
         self._reason = ""
@@ -298,20 +298,20 @@ class StopConsensus:
         """The first request's reason."""
         return self._reason
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         """Requests that all processes stop soon."""
         message = {"ask": reason}
         if self._me:
             self._send(0, message)
         else:
-            self.take(0, message)
+            self.handle(0, message)
 
-    def look(self) -> bool:
-        """Whether all stop here; waits while they agree on where."""
+    def should_stop(self) -> bool:
+        """Returns whether all stop here; waits while they agree on where."""
         with self._changed:
             self._changed.wait_for(lambda: not self._counting or self._gone)
-            self._looks += 1
-            return self._agreed is not None and self._looks >= self._agreed
+            self._checks += 1
+            return self._agreed is not None and self._checks >= self._agreed
 
     def give_up(self) -> None:
         """Ends all waiting for an agreement, after a process was lost."""
@@ -319,35 +319,35 @@ class StopConsensus:
             self._gone = True
             self._changed.notify_all()
 
-    def take(self, i: int, message: Message) -> None:
-        """Handles a message of process i; only `ask` may be called from other threads."""
+    def handle(self, i: int, message: Message) -> None:
+        """Handles a message of process i; only `request` may be called from other threads."""
         with self._changed:
             if "ask" in message and not self._reason:  # at process 0, and once
                 self._reason = message["ask"]
-                self._to_others({"count": self._reason})
-                self._counting, self._counts = True, {0: self._looks}
+                self._broadcast({"count": self._reason})
+                self._counting, self._counts = True, {0: self._checks}
                 self._decide()
             elif "count" in message:
                 self._reason, self._counting = message["count"], True
-                self._send(0, {"looks": self._looks})
-            elif "looks" in message:
-                self._counts[i] = message["looks"]
+                self._send(0, {"checks": self._checks})
+            elif "checks" in message:
+                self._counts[i] = message["checks"]
                 self._decide()
             elif "agreed" in message:
-                self._conclude(message["agreed"])
+                self._settle(message["agreed"])
 
     def _decide(self) -> None:
         """Chooses at process 0 the first check that none of the processes has made."""
         if len(self._counts) == self._number:
             agreed = max(self._counts.values()) + 1
-            self._to_others({"agreed": agreed})
-            self._conclude(agreed)
+            self._broadcast({"agreed": agreed})
+            self._settle(agreed)
 
-    def _conclude(self, agreed: int) -> None:
+    def _settle(self, agreed: int) -> None:
         self._agreed, self._counting = agreed, False
         self._changed.notify_all()
 
-    def _to_others(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for i in range(1, self._number):
             self._send(i, message)
 

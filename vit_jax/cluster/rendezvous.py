@@ -181,7 +181,7 @@ class Meeting(NamedTuple):
     connections: Mapping[int, Connection]
 
 
-def here(process_id: int) -> Member:
+def local_member(process_id: int) -> Member:
     """This process as a Member."""
     return Member(process_id, socket.gethostname(), os.getpid())
 
@@ -227,7 +227,7 @@ class _Reception:
 
     def __init__(self, cluster: Cluster):
         self._num_processes = cluster.num_processes
-        self.members = {0: here(0)}
+        self.members = {0: local_member(0)}
         self.connections: dict[int, Connection] = {}
         self._guests: list[Connection] = []  # connected, not yet introduced
 
@@ -249,9 +249,9 @@ class _Reception:
                 if key.fileobj is listener:
                     self._guests.append(Connection(listener.accept()[0]))
                 elif isinstance(key.fileobj, Connection):
-                    self._hear(key.fileobj)
+                    self._read(key.fileobj)
 
-    def _hear(self, connection: Connection) -> None:
+    def _read(self, connection: Connection) -> None:
         messages = connection.receive()
         if messages is None:
             self._forget(connection)
@@ -297,14 +297,14 @@ class _Reception:
 
 
 def _has_gone(connection: Connection) -> bool:
-    """Whether the other end, which sends nothing at this stage, is closed."""
+    """Returns whether the other end, which sends nothing at this stage, is closed."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         return bool(selector.select(0)) and connection.receive() is None
 
 
 def _listen(port: int) -> socket.socket:
-    """A socket listening on all addresses of this machine. UserError if the port is in use."""
+    """A socket that listens on all addresses here. Raises UserError if the port is in use."""
     deadline = time.monotonic() + PORT_BUSY_SECS
     dual: dict[str, Any] = {"family": socket.AF_INET6, "dualstack_ipv6": True}
     while True:
@@ -326,7 +326,7 @@ def _listen(port: int) -> socket.socket:
 
 def _call(cluster: Cluster, timeout_secs: float) -> Meeting:
     """The other processes' side: connects to process 0 until it answers."""
-    me = here(cluster.process_id)
+    me = local_member(cluster.process_id)
     deadline = time.monotonic() + timeout_secs
     failure = ""
     while time.monotonic() < deadline:

@@ -156,7 +156,7 @@ class _Ending:
 
 
 def _may_be_a_loss(error: BaseException) -> bool:
-    """Whether an error may come from a lost connection, or hide one that does."""
+    """Returns whether an error may come from a lost connection, or hide one that does."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause):
@@ -175,9 +175,9 @@ class AgreedStop:
     def __bool__(self) -> bool:
         if self._request and not self._asked:
             self._asked = True
-            self._peers.stop.ask(f"{self._request} to {self._peers.me}")
+            self._peers.stop.request(f"{self._request} to {self._peers.me}")
         if not self._stopping:
-            self._stopping = self._peers.stop.look()
+            self._stopping = self._peers.stop.should_stop()
         return self._stopping
 
     def __str__(self) -> str:

@@ -62,7 +62,7 @@ def to_spec(
     rules: Rules,
     mesh_shape: Mapping[str, int],
 ) -> PartitionSpec:
-    """Logical names of an array's axes -> its PartitionSpec. UserError for a name without a rule.
+    """PartitionSpec for the logical names of an array's axes. Raises UserError without a rule.
 
     An axis that does not divide over all mesh axes of its rule is sharded over as many of the first
     as possible and replicated over the others; `unsharded` lists such axes.
@@ -152,7 +152,7 @@ def target() -> Target:
 
 
 def can_divide() -> bool:
-    """Whether `per_device` knows what each device has: by mesh and rules, or as there is one."""
+    """Returns whether `per_device` knows the part of each device."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return jax.device_count() == 1

@@ -30,7 +30,10 @@ def printable(name: str) -> str:
 
 
 def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
-    """Normal name -> the name as `where` has it, in this order. UserError if two are the same."""
+    """The names by their normal forms, in this order. Raises UserError if two are the same.
+
+    where: the place that has them, for the message.
+    """
     found: dict[str, str] = {}
     for name in names:
         if (other := found.setdefault(normal(name), name)) != name:
@@ -43,7 +46,7 @@ def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
 
 
 def are_same(ours: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Whether these are the same classes in the same order."""
+    """Returns whether these are the same classes in the same order."""
     return list(map(normal, ours)) == list(map(normal, theirs))
 
 

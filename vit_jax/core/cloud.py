@@ -67,19 +67,19 @@ class Failure(NamedTuple):
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such object, rather than no access to it."""
+        """Returns whether there is no such object, rather than no access to it."""
         return self.advice == _ADVICE[1][1]
 
 
 def is_remote(path: object) -> bool:
-    """Whether the path is a URL such as "gs://bucket/folder"."""
+    """Returns whether the path is a URL such as "gs://bucket/folder"."""
     return "://" in str(path)
 
 
 def is_folder(path: epath.Path) -> bool:
-    """Whether the path is a folder; at gs:// an error where `is_dir` would say that there is none.
+    """Returns whether the path is a folder; raises the error of a storage that cannot be reached.
 
-    Otherwise a run that cannot reach its checkpoints for a moment would begin anew.
+    `is_dir` would return False at gs://, and a run would start from scratch.
     """
     if not is_remote(path):
         return path.is_dir()
@@ -94,12 +94,12 @@ def failure(error: BaseException) -> Failure | None:
     for each in _causes(error):
         kind = type(each)
         said = str(getattr(each, "message", None) or each)
-        of_module = kind.__module__.startswith
-        named = said.startswith(_CODES) or of_module("tensorflow.")
-        of_storage = (named and _URL.search(said) and not of_module(_OTHERS)) or any(
+        is_module = kind.__module__.startswith
+        named = said.startswith(_CODES) or is_module("tensorflow.")
+        is_storage_error = (named and _URL.search(said) and not is_module(_OTHERS)) or any(
             answer in said for answer in _ANSWERS
         )
-        if of_storage or of_module(_MODULES):
+        if is_storage_error or is_module(_MODULES):
             # TensorStore repeats the answer as it came, in brackets.
             words = " ".join(said.partition(" [http_")[0].split()) or kind.__name__
             text = f"{kind.__name__} {words} {said}"
@@ -138,7 +138,7 @@ _SMALL_BYTES = 2**20
 def staged(output: str | os.PathLike) -> Iterator[str]:
     """Path of this machine to write a new file or folder to, which is uploaded afterwards.
 
-    A path that is local already is given back as it is. UserError if something is there.
+    A path that is local already is given back as it is. Raises UserError if something is there.
     """
     if not is_remote(output):
         yield os.fspath(output)

@@ -208,7 +208,7 @@ def report(error: BaseException, speaker: str = "") -> int:
 
 
 def _explained(error: BaseException) -> errors.UserError | None:
-    """What the user can do about an error of devices, paths or storage; None for others."""
+    """Advice about an error of devices, paths or storage; None for others."""
     from vit_jax.core import cloud  # imports etils, for which --help does not wait
 
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

@@ -26,7 +26,7 @@ class UserFacingError(Exception):
     """An error whose message says all: a notebook shows that alone, as the commands do."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints in place of a traceback."""
+        """The lines that IPython prints in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -115,7 +115,7 @@ NOT_MADE: Any = _NotMade()
 
 
 class CollectedError(NamedTuple):
-    """What could not be made, and the reason."""
+    """A part that could not be made, and the reason."""
 
     what: str
     error: UserError

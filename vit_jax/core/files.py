@@ -43,7 +43,7 @@ def write_text(path: _Path, text: str) -> None:
 
 
 def is_name(text: str) -> bool:
-    """Whether it names a file in a folder: one part of a path, that every file system takes."""
+    """Returns whether it is one part of a path that every file system takes as a name."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:  # half of a character

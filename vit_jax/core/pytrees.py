@@ -52,7 +52,7 @@ STACKED = "block"  # the part of a name below which every array has a leading la
 
 
 def is_stacked(name: str) -> bool:
-    """Whether the parameter of this name has a leading layer axis."""
+    """Returns whether the parameter of this name has a leading layer axis."""
     return STACKED in name.split("/")
 
 
@@ -80,7 +80,7 @@ LORA_A, LORA_B = "lora_a", "lora_b"  # last parts of the names of a kernel's ada
 
 
 def is_adapter(name: str) -> bool:
-    """Whether the parameter of this name is a factor of a kernel's low-rank adapter."""
+    """Returns whether the parameter of this name is a factor of a kernel's low-rank adapter."""
     return name.rsplit("/", maxsplit=1)[-1] in (LORA_A, LORA_B)
 
 
@@ -95,7 +95,7 @@ RUNNING_MEAN, RUNNING_VARIANCE = "running_mean", "running_variance"  # last part
 
 
 def is_statistic(name: str) -> bool:
-    """Whether the parameter of this name is a running statistic of a batch norm."""
+    """Returns whether the parameter of this name is a running statistic of a batch norm."""
     return name.rsplit("/", maxsplit=1)[-1] in (RUNNING_MEAN, RUNNING_VARIANCE)
 
 
@@ -136,7 +136,7 @@ def unstack_layers(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
     returned as it is.
     """
 
-    def of_stack(stack: dict[str, Any]) -> dict[str, Any]:
+    def split_stack(stack: dict[str, Any]) -> dict[str, Any]:
         done: dict[str, Any] = {}
         for name, x in flatten(stack).items():
             arrays = {STACKED: x}
@@ -146,17 +146,17 @@ def unstack_layers(tree: Any, cut: Callable[[Any], Sequence[Any]]) -> Any:
         return unflatten(done)
 
     def each(key: str, value: Any) -> dict[str, Any]:
-        return of_stack(value) if key == STACKED else {key: unstack_layers(value, cut)}
+        return split_stack(value) if key == STACKED else {key: unstack_layers(value, cut)}
 
     if isinstance(tree, dict):
         return {k: v for key, value in tree.items() for k, v in each(key, value).items()}
-    return _of_tuple(tree, lambda x: unstack_layers(x, cut))
+    return _map_tuple(tree, lambda x: unstack_layers(x, cut))
 
 
 def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
     """Undoes `unstack_layers`: join(arrays of L layers) gives a stacked one."""
     if not isinstance(tree, dict):
-        return _of_tuple(tree, lambda x: stack_layers(x, join))
+        return _map_tuple(tree, lambda x: stack_layers(x, join))
     numbers = {key: int(m[1]) for key in tree if (m := _OF_LAYER.fullmatch(key))}
     done = {key: stack_layers(value, join) for key, value in tree.items() if key not in numbers}
     if numbers:
@@ -166,7 +166,7 @@ def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
     return done
 
 
-def _of_tuple(tree: Any, function: Callable[[Any], Any]) -> Any:
+def _map_tuple(tree: Any, function: Callable[[Any], Any]) -> Any:
     """The tuple with `function` of each element; anything else as it is."""
     if not isinstance(tree, tuple):
         return tree

@@ -47,28 +47,28 @@ def imagenet_sets() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def objectnet() -> dict[str, tuple[str, ...]]:
-    """Folder of ObjectNet -> the ids that it is; its other 200 folders are not there."""
+    """Folder of ObjectNet -> the ids that it is; its other 200 folders are not known_names."""
     named = ((name.partition("/"), ids) for name, ids in imagenet_sets().items())
     return {folder: ids for (_, slash, folder), ids in named if slash}
 
 
-def of_classes(class_names: Sequence[str]) -> tuple[str, ...] | None:
+def wordnet_ids(class_names: Sequence[str]) -> tuple[str, ...] | None:
     """The WordNet ids that names of classes begin with; None if one has none, or two the same."""
     ids = tuple(match[0] for name in class_names if (match := _ID.match(name)))
     return ids if len(set(ids)) == len(class_names) else None
 
 
 def places(class_names: Sequence[str], known: Sequence[str]) -> tuple[int, ...] | None:
-    """Where these classes are among the known ones; None if one is not, or two are the same.
+    """Indices of these classes in the known ones; None if one is missing or two are the same.
 
     Names are compared by the WordNet ids that they begin with, where all have one.
     """
-    ids, known_ids = of_classes(class_names), of_classes(known)
-    wanted, there = ids, known_ids
-    if not (wanted and there):
-        wanted, there = (tuple(map(normal, names)) for names in (class_names, known))
-    place = {name: number for number, name in enumerate(there)}
-    if len(set(wanted)) < len(wanted) or len(place) < len(there) or not set(wanted) <= set(place):
+    wanted, available = wordnet_ids(class_names), wordnet_ids(known)
+    if not (wanted and available):
+        wanted, available = tuple(map(normal, class_names)), tuple(map(normal, known))
+    place = {name: number for number, name in enumerate(available)}
+    is_ambiguous = len(set(wanted)) < len(wanted) or len(place) < len(available)
+    if is_ambiguous or not set(wanted) <= set(place):
         return None
     return tuple(place[name] for name in wanted)
 

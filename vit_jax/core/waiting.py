@@ -53,5 +53,5 @@ def abandon_thread(thread: threading.Thread) -> None:
 
 
 def any_abandoned() -> bool:
-    """Whether any abandoned thread still hangs."""
+    """Returns whether any abandoned thread still hangs."""
     return any(thread.is_alive() for thread in _abandoned)

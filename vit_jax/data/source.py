@@ -276,7 +276,7 @@ class MixtureSource(JoinedSource):
             else:
                 continue
             if names and others:
-                lists = [synsets.of_classes(one) or one for one in (names, others)]
+                lists = [synsets.wordnet_ids(one) or one for one in (names, others)]
                 difference += f" ({class_names.difference(*lists)})"
             raise UserError(
                 f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "

@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> None:
     out = _output_of_json() if FLAGS.json else sys.stdout
     if FLAGS.config:  # a mistake in it is told before weights are looked for
         configs.load(FLAGS.config, FLAGS.config_override)
-    cluster = processes.find()
+    cluster = processes.find_cluster()
     _check_flags()
     _check_pseudo_labels(arguments)
     # All of them are found before one is evaluated.

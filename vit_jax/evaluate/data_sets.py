@@ -130,7 +130,7 @@ def _fields(
             "https://github.com/google-research/reassessed-imagenet."
         )
     _check_complete(folder, name, source)
-    if name == V2 and synsets.of_classes(source.class_names or ()):  # as TFDS has them
+    if name == V2 and synsets.wordnet_ids(source.class_names or ()):  # as TFDS has them
         return {}
     return {**SETS[name], **({"labels": labels} if name == REAL else {})}
 
@@ -148,7 +148,7 @@ def _check_complete(folder: str, name: str, source: Source) -> None:
     expected = synsets.imagenet_sets().get(name)
     if name in ("imagenet", "imagenet_sketch"):
         expected = tuple(synsets.names_1k())
-    found = synsets.of_classes(source.class_names or ())
+    found = synsets.wordnet_ids(source.class_names or ())
     if expected is None or (found and set(found) == set(expected)):
         return
     lacking = sorted(set(expected) - set(found or ()))

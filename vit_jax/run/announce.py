@@ -146,8 +146,8 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     numbers = pytrees.flatten(jax.tree.map(share, params, frozen))
     said = f"{format_count(sum(numbers.values()))} parameters"
     if objective.adapters is not None:
-        in_adapters = sum(n for name, n in numbers.items() if pytrees.is_adapter(name))
-        said += f", {format_count(in_adapters)} of them in adapters"
+        adapter_size = sum(n for name, n in numbers.items() if pytrees.is_adapter(name))
+        said += f", {format_count(adapter_size)} of them in adapters"
         said += f" of rank {objective.adapters.rank}"
     screen.say(f"trained  {said}; the others are frozen")
 
@@ -218,7 +218,7 @@ class Progress:
         durations = self._durations
         skipped = values.get(SKIPPED_IMAGES, 0)
         # A step whose batch is left out has no loss and no accuracy.
-        of_step = {
+        shown_values = {
             "loss {:.4f}": values.get("train/loss"),
             "{} left": format_duration(eta_secs),
             "{:,.0f} bad images skipped": skipped or None,
@@ -228,7 +228,7 @@ class Progress:
             "input wait {:.0%}": values["speed/input_wait"],
             "epoch {:.1f}": step / durations.steps_per_epoch,
         }
-        shown = [text.format(value) for text, value in of_step.items() if value is not None]
+        shown = [text.format(value) for text, value in shown_values.items() if value is not None]
         self._screen.update(f"step {step:,}/{durations.total_steps:,}", *shown)
         wrong = self._objective.warning(values, step)
         if wrong and not self._is_wrong:
@@ -237,14 +237,14 @@ class Progress:
 
 
 def resumed(screen: Screen, step: int) -> None:
-    """Where the run goes on, unless it begins."""
+    """Announces the step that the run resumes from, unless it is new."""
     if step:
         screen.say(f"resumed  from the checkpoint of step {step:,}")
 
 
-def bad_images(screen: Screen, *of_feeds: BadImages) -> None:
+def bad_images(screen: Screen, *all_bad: BadImages) -> None:
     """Names each skipped image, once."""
-    for bad in of_feeds:
+    for bad in all_bad:
         for file in bad.untold():
             screen.note(f"skipped  {file}")
 

@@ -93,7 +93,7 @@ class Run:
           UserError: config, data, weights or disk are wrong; lists all errors.
         """
         errors = ErrorCollector()
-        pinned = pins.pinned(config, workdir, Peers.alone() if peers is None else peers)
+        pinned = pins.pin_weights(config, workdir, Peers.alone() if peers is None else peers)
         run = cls.attempt(pinned, workdir, errors, requested=config)
         errors.raise_all()
         return run
@@ -136,8 +136,8 @@ class Run:
         data = _eval_data(config, counts, mesh, step, attempt)
         needed = [*data.values(), step.layout, step.objective, step.durations]
         evals = attempt("evals", _evals, config, data, mesh, step, after=needed)
-        of_training = attempt("input", SplitOfRun, "input", source, config.input.preprocess)
-        splits = [of_training]
+        train_split = attempt("input", SplitOfRun, "input", source, config.input.preprocess)
+        splits = [train_split]
         for each in data.values():
             splits += [] if each is NOT_MADE else [part.split for part in each.parts]
         cached = NOT_MADE
@@ -179,7 +179,7 @@ class Run:
 
 
 class _Counts(NamedTuple):
-    """What the durations and the model depend on; each may be NOT_MADE."""
+    """Counts that the durations and the model depend on; each may be NOT_MADE."""
 
     num_examples: int
     num_classes: int
@@ -251,7 +251,7 @@ def _shapes_to_take(
 
 
 def _check_head(c: InitConfig, trained: CheckpointInfo | None, source: Source) -> None:
-    """UserError if a head is kept whose classes have other names than those of the data."""
+    """Raises UserError if a head is kept whose classes have other names than those of the data."""
     names = source.class_names
     if trained is None or c.head != "keep" or not names or not trained.class_names:
         return
@@ -278,7 +278,7 @@ def _check_disk_space(
 
 
 def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
-    """UserError with all that is wrong with the folders of data and weights and the work directory.
+    """Raises UserError listing all errors in the folders of data, weights and the run.
 
     To be called before TensorFlow is imported and the devices are found, which takes seconds: a
     missing folder is the most common error. Remote folders are not checked: that takes longer.
@@ -286,7 +286,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     """
     errors = ErrorCollector()
     seen: list[tuple[str, str | None]] = []
-    for where, source, folder in _of_data(config):
+    for where, source, folder in _data_folders(config):
         if (source, folder) not in seen and not (folder and files.is_remote(folder)):
             seen.append((source, folder))
             errors.attempt(where, sources.check_folder, source, folder, where=where)
@@ -294,7 +294,7 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
         if evaluation.labels is not None:
             where = f"evals.{name}.labels"
             errors.attempt(f"evals.{name}", _check_labels, evaluation.labels, where, "real.json")
-    for where, part in _with_pseudo_labels(config.input):
+    for where, part in _pseudo_label_files(config.input):
         field = f"{where}.pseudo_labels"
         errors.attempt(where, _check_labels, part, field, "vit-jax evaluate writes")
     errors.attempt("method", teachers.check_teacher, config)
@@ -309,7 +309,7 @@ def _check_labels(path: str, field: str, such_as: str) -> None:
         raise UserError(f"{field}={path} does not exist. It is a file such as {such_as}.")
 
 
-def _with_pseudo_labels(c: InputConfig) -> Iterator[tuple[str, str]]:
+def _pseudo_label_files(c: InputConfig) -> Iterator[tuple[str, str]]:
     """(section, file) of the training data that have pseudo-labels."""
     sections = {"input": c} | {f"input.mixture.{name}": part for name, part in c.mixture.items()}
     for where, section in sections.items():
@@ -317,7 +317,7 @@ def _with_pseudo_labels(c: InputConfig) -> Iterator[tuple[str, str]]:
             yield where, section.pseudo_labels
 
 
-def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
+def _data_folders(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
     """(section, source, its folder) of the training and of each evaluation."""
     c = config.input
     if not c.mixture:
@@ -331,7 +331,7 @@ def _of_data(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
 
 
 def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
-    """UserError if the path in init.weights does not exist; a run that has begun needs none."""
+    """Raises UserError if init.weights does not exist; a run that has begun needs none."""
     path = config.init.weights
     if config.model.name is None and not path:
         networks.architecture(config)
@@ -339,7 +339,7 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     if path is None:
         return
     is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
-    if pins.named(config).get(("init", "weights")):
+    if pins.named_weights(config).get(("init", "weights")):
         if is_new or config.model.name is None:
             weights.check_name(path)
     elif files.is_remote(path) or epath.Path(path).expanduser().exists():

@@ -51,7 +51,7 @@ def check(
     """
     errors, given = ErrorCollector(), config
     with contextlib.suppress(UserError):  # which is met again below
-        config = pins.pinned(config, folder, Peers.alone() if peers is None else peers)
+        config = pins.pin_weights(config, folder, Peers.alone() if peers is None else peers)
     parts = Run.attempt(config, folder, errors)
     table = {"mesh": "" if parts.mesh is NOT_MADE else _mesh(parts)}
     table |= dict(_data(config, parts, errors, screen, all_images))
@@ -85,7 +85,7 @@ def _mesh(parts: Run) -> str:
 def _data(
     config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen, all_images: bool
 ) -> Iterator[tuple[str, str]]:
-    """What was found in the training data, and in each evaluation's."""
+    """Findings in the data of training and of each evaluation, by section."""
     c, look = config.input, errors.attempt
     title = "" if parts.source is NOT_MADE else examples.title(c, parts.source)
     splits: list[tuple[str, Any, str, str]] = [("input", parts.source, c.preprocess, title)]
@@ -241,7 +241,7 @@ def _workdir(
 
 
 def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: Durations) -> None:
-    """UserError unless the run can go on from the newest checkpoint."""
+    """Raises UserError unless the run can go on from the newest checkpoint."""
     newest = checkpoint_dir.find(folder)
     checkpoint_dir.check_layout(newest, layout.state)
     durations.check_start(int(newest.name), folder)

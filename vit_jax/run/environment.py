@@ -41,7 +41,7 @@ def deterministic() -> None:
 
 
 def _on_gpu_already() -> bool:
-    """Whether JAX has found its devices, and they are GPUs, which the flags are about."""
+    """Returns whether JAX has found its devices, and they are GPUs, which the flags are about."""
     bridge = sys.modules.get("jax._src.xla_bridge")  # JAX offers no public question
     if bridge is None or not bridge.backends_are_initialized():
         return False

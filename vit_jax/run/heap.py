@@ -32,7 +32,7 @@ def keep_freed_memory() -> bool:
 
 
 def _only_cpu() -> bool:
-    """Whether JAX will compute on the CPU, as far as the environment and packages tell."""
+    """Returns whether JAX will compute on the CPU, as far as the environment and packages tell."""
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms:
         return platforms == "cpu"

@@ -15,7 +15,7 @@ from vit_jax.learning.state import StateLayout, device_bytes
 
 
 def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes: int = 0) -> None:
-    """UserError if not even the state and a teacher fit; gradients and activations come on top.
+    """Raises UserError if the state and a teacher do not fit, even without gradients.
 
     `batch`: shapes and shardings of a batch, whose targets [B, num_classes] have to fit as well.
     `cached_bytes`: of the images that each device keeps.
@@ -49,7 +49,7 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
 def check_batch_fits(
     field: str, batch_size: int, image_size: tuple[int, int], device: jax.Device, num_devices: int
 ) -> None:
-    """UserError for a batch whose images alone do not fit into the devices.
+    """Raises UserError for a batch whose images alone do not fit into the devices.
 
     They are uint8 when they arrive, and float32 for the model.
     """

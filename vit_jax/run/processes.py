@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.store.workdir import differences
 
 # Fields in which processes may differ; "*" is any name.
-OF_A_HOST = (
+HOST_FIELDS = (
     "input.threads", "input.data_dir", "input.mixture.*.data_dir", "input.cache",
     "input.cache_bytes", "input.pseudo_labels", "input.mixture.*.pseudo_labels",
 )  # fmt: skip
@@ -26,8 +26,8 @@ MAX_TIMEOUT_SECS = 1_000_000
 FLAGS = flags.FLAGS
 
 
-def find() -> Cluster | None:
-    """Finds the processes of this run; None: this one alone. UserError for wrong flags."""
+def find_cluster() -> Cluster | None:
+    """Finds the processes of this run; None: this one alone. Raises UserError for wrong flags."""
     for name in TIMEOUTS:
         secs = getattr(FLAGS, name)
         if not 1 <= secs <= MAX_TIMEOUT_SECS:  # also NaN
@@ -67,7 +67,7 @@ def check_same(
     wrong = [
         text
         for name, text in differing.items()
-        if not any(fnmatchcase(name, own) for own in OF_A_HOST)
+        if not any(fnmatchcase(name, pattern) for pattern in HOST_FIELDS)
     ]
     if wrong:
         raise UserError(

@@ -118,7 +118,7 @@ class Session:
         durations.check_start(start, run.workdir)
         announce.resumed(self._screen, start)
         if jax.process_index() == 0:
-            described = environment.describe(run.mesh) | pins.pins(run.requested, config)
+            described = environment.describe(run.mesh) | pins.describe_pins(run.requested, config)
             write_record(self._record, run=described | {"total_steps": durations.total_steps})
         write_parameters(run.workdir, layout.state.params)
         self._log = self._open.enter_context(
@@ -236,7 +236,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether the run ends here, before its last step."""
+        """Returns whether the run ends here, before its last step."""
         return self._stopping or self._early.stopped is not None
 
     def finish(self, state: TrainState) -> TrainState:

@@ -62,8 +62,8 @@ class StateHandler(ocp.AsyncCheckpointHandler):
 
 def to_save(state: Any) -> ocp.args.PyTreeSave:
     """The arguments with which a CheckpointManager saves a nested dictionary of arrays."""
-    in_pieces = lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES)
-    return ocp.args.PyTreeSave(state, save_args=jax.tree.map(in_pieces, state))
+    chunked = lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES)
+    return ocp.args.PyTreeSave(state, save_args=jax.tree.map(chunked, state))
 
 
 def to_restore(layout: Any) -> ocp.args.PyTreeRestore:
@@ -115,7 +115,7 @@ def _passes(record: logging.LogRecord) -> bool:
 def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     """Hook for exceptions that threads and destructors could not raise."""
     frames = traceback.extract_tb(unraisable.exc_traceback)
-    of_orbax = any(ORBAX in frame.filename for frame in frames)
+    from_orbax = any(ORBAX in frame.filename for frame in frames)
     closed = str(unraisable.exc_value) == "Event loop is closed"
-    if _is_verbose() or not (of_orbax or closed):
+    if _is_verbose() or not (from_orbax or closed):
         _print_unraisable(unraisable)

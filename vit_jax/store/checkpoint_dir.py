@@ -65,12 +65,12 @@ def _words_of(x: jax.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _words_on_host(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What `_words` returns."""
+    """The result of `_words`, computed on the host."""
     uint = np.dtype(UINT_OF_BYTES[min(x.dtype.itemsize, 4)])
     bits = np.ascontiguousarray(x).reshape(-1).view(uint).astype(np.uint32)
     index = np.arange(bits.size, dtype=np.uint32)
-    of_seed = lambda seed: _mix(bits ^ _mix(index + np.uint32(seed))).sum(dtype=np.uint32)
-    return of_seed(SEEDS[0]), of_seed(SEEDS[1])
+    word = lambda seed: _mix(bits ^ _mix(index + np.uint32(seed))).sum(dtype=np.uint32)
+    return word(SEEDS[0]), word(SEEDS[1])
 
 
 @jax.jit
@@ -204,7 +204,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
 
 
 def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
-    """The prefix of the wanted parameters' names. UserError if they are missing."""
+    """The prefix of the wanted parameters' names. Raises UserError if they are missing."""
     if ema and not any(n.startswith(EMA + "/") for n in read_description(step_dir)["arrays"]):
         raise UserError(
             f"The checkpoint {step_dir} has no moving average (EMA) of its weights: its run had no "
@@ -263,16 +263,16 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
     if len(names) > len(shown):
         shown.append(f"  ... and {len(names) - len(shown)} more")
     parts = [name.split("/") for name in names]
-    of_optimizer = all(part[0] == OPTIMIZER for part in parts)
-    of_model = [part for part in parts if part[0] not in (OPTIMIZER, EMA)]
-    of_head = [part for part in of_model if _HEADS.intersection(part)]
+    only_optimizer = all(part[0] == OPTIMIZER for part in parts)
+    model_parts = [part for part in parts if part[0] not in (OPTIMIZER, EMA)]
+    head_parts = [part for part in model_parts if _HEADS.intersection(part)]
     # A new run makes the others anew: it can start from the parameters that fit.
-    is_fresh = of_head == of_model
+    is_fresh = head_parts == model_parts
     start = f", with --config.init.weights={step_dir}" + (
-        " and --config.init.head=reset, for other classes" if of_head else ""
+        " and --config.init.head=reset, for other classes" if head_parts else ""
     )
     raise UserError(
-        f"The checkpoint {step_dir} is of another {'' if of_optimizer else 'model or '}optimizer "
+        f"The checkpoint {step_dir} is of another {'' if only_optimizer else 'model or '}optimizer "
         "than the config:\n"
         + "\n".join(shown)
         + "\nUse the config and the version that wrote it, or another --workdir"

@@ -44,12 +44,12 @@ def lock(path: epath.PathLike) -> Iterator[None]:
     Raises UserError if another run is in it. Nothing is locked where locks are unavailable: on
     Windows, on file systems without locks. On several hosts process 0 holds it for all.
     """
-    with contextlib.nullcontext() if jax.process_index() else alone_in(epath.Path(path)):
+    with contextlib.nullcontext() if jax.process_index() else lock_for_process(epath.Path(path)):
         yield
 
 
 @contextlib.contextmanager
-def alone_in(folder: epath.Path) -> Iterator[None]:
+def lock_for_process(folder: epath.Path) -> Iterator[None]:
     """A `lock` for a single process, without asking JAX for its devices."""
     if str(folder).startswith(LEASED):
         with hold_lease(str(folder), LOCK_FILE):
@@ -59,7 +59,7 @@ def alone_in(folder: epath.Path) -> Iterator[None]:
         yield
         return
     workdir.make(folder)
-    file = take(folder, LOCK_FILE)
+    file = try_lock(folder, LOCK_FILE)
     if file is None:
         holder = (folder / LOCK_FILE).read_bytes()[:1000].decode(errors="replace").strip()
         advice = "wait for it, or give another --workdir."
@@ -75,7 +75,7 @@ def alone_in(folder: epath.Path) -> Iterator[None]:
         os.close(file)
 
 
-def take(folder: epath.Path, name: str) -> int | None:
+def try_lock(folder: epath.Path, name: str) -> int | None:
     """Locks a file of the folder until the returned descriptor is closed; None: another holds it.
 
     UserError if the file cannot be written; where locks are unavailable it is only opened.
@@ -96,7 +96,7 @@ def take(folder: epath.Path, name: str) -> int | None:
 
 
 def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
-    """Whether a process holds a lock of the folder; False where locks are unavailable."""
+    """Returns whether a process holds a lock of the folder; False where locks are unavailable."""
     if fcntl is None or cloud.is_remote(folder) or not (folder / name).exists():
         return False
     with (folder / name).open("rb") as file:
@@ -147,19 +147,19 @@ class _Lease:
         self.done = threading.Event()
 
     def take(self) -> None:
-        """Writes the object. UserError if another holds it."""
-        found = self._store.read(self._name).result()
-        if found.state == "value" and not _is_dead(_holder(found.value)):
-            found = self._watch(found)
-        if not self._write(found.stamp.generation):
+        """Writes the object. Raises UserError if another holds it."""
+        stored = self._store.read(self._name).result()
+        if stored.state == "value" and not _is_dead(_holder(stored.value)):
+            stored = self._watch(stored)
+        if not self._write(stored.stamp.generation):
             self._refuse(_holder(self._store.read(self._name).result().value))
 
-    def _watch(self, found: Any) -> Any:
-        """The same object, if it does not change; or that it is gone. UserError if it changes."""
-        holder, until = _holder(found.value), time.monotonic() + LOST_SECS
+    def _watch(self, stored: Any) -> Any:
+        """Watches the object; returns its last state. Raises UserError if it changes."""
+        holder, until = _holder(stored.value), time.monotonic() + LOST_SECS
         print(
-            f"Notice: {_shown(holder)} was writing to {self._folder}. Waiting {LOST_SECS:.0f} s to "
-            "see whether it still is.",
+            f"Notice: {_process(holder)} was writing to {self._folder}. Waiting {LOST_SECS:.0f} s "
+            "to see whether it still is.",
             file=sys.stderr,
             flush=True,
         )
@@ -168,13 +168,13 @@ class _Lease:
             now = self._store.read(self._name).result()
             if now.state == "missing":
                 return now
-            if now.stamp.generation != found.stamp.generation:
+            if now.stamp.generation != stored.stamp.generation:
                 self._refuse(_holder(now.value))
-        return found
+        return stored
 
     def _refuse(self, holder: dict[str, Any]) -> NoReturn:
         raise UserError(
-            f"Another run ({_shown(holder)}) is writing to {self._folder}: wait for it, or give "
+            f"Another run ({_process(holder)}) is writing to {self._folder}: wait for it, or give "
             "another --workdir."
         )
 
@@ -212,7 +212,7 @@ class _Lease:
             except Exception:  # no network, for now: another process would have to wait as well
                 continue
             print(
-                f"error: {self._folder} was taken over by another run ({_shown(holder)}), since "
+                f"error: {self._folder} was taken over by another run ({_process(holder)}), since "
                 f"this one could not be heard for {LOST_SECS:.0f} s. It ends without saving.",
                 file=sys.stderr,
                 flush=True,
@@ -233,7 +233,7 @@ def _holder(text: bytes) -> dict[str, Any]:
         return {}
 
 
-def _shown(holder: dict[str, Any]) -> str:
+def _process(holder: dict[str, Any]) -> str:
     return f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
 
 
@@ -247,7 +247,7 @@ def _machine() -> str:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether it was a process of this machine that has ended: then nobody has to wait."""
+    """Returns whether it was a process of this machine that has ended: then nobody has to wait."""
     process, machine = holder.get("process"), holder.get("machine")
     if not machine or machine != _machine() or type(process) is not int:
         return False

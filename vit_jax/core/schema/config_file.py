@@ -83,7 +83,7 @@ def _missing(file: Path) -> str:
 
 
 def in_wheel() -> bool:
-    """Whether this is a wheel's installation; otherwise it is a clone."""
+    """Returns whether this is a wheel's installation; otherwise it is a clone."""
     return (_PACKAGE / _IN_WHEEL).is_dir()
 
 
@@ -93,5 +93,5 @@ def folder(name: str) -> Path:
 
 
 def config_names() -> list[str]:
-    """What --config takes for the file of that name, without .py; sorted."""
+    """Names of the shipped configs, as --config takes them; sorted."""
     return sorted(file.stem for file in folder(CONFIGS).glob("*.py"))

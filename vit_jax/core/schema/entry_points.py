@@ -19,7 +19,7 @@ PREFIX = "vit_jax."
 
 
 class _Rule(NamedTuple):
-    """What an object of a group has to be: in words, and whether one is."""
+    """A requirement on the objects of a group: in words, and as a test."""
 
     words: str
     holds: Callable[[Any], bool]

@@ -167,5 +167,5 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is an integer, Python's or NumPy's."""
+    """Returns whether a value is an integer, Python's or NumPy's."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

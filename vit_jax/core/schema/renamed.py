@@ -32,7 +32,7 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """A nested config, perhaps of an earlier version, with the current names."""
     renamed = dict(config)
     if isinstance(evals := renamed.get("evals"), Mapping):
-        renamed["evals"] = {name: _of_kind(values) for name, values in evals.items()}
+        renamed["evals"] = {name: _drop_other_kinds(values) for name, values in evals.items()}
     for before, now in FIELDS.items():
         section, name = before.split(".")
         values = renamed.get(section)
@@ -42,7 +42,7 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def _of_kind(values: Any) -> Any:
+def _drop_other_kinds(values: Any) -> Any:
     """An evaluation without the fields of other kinds."""
     if not isinstance(values, Mapping):
         return values

@@ -82,7 +82,7 @@ def leaves(cls: type, where: str = "") -> list[str]:
 
 
 def _leaves_of_item(hint: Any, where: str) -> list[str]:
-    """Those of a section that a name stands for; of all its kinds, if it has some."""
+    """Fields of a section that a name stands for; of all its kinds, if it has any."""
     by_kind = _by_kind(hint)
     classes = by_kind.kinds.values() if by_kind else [hint]
     return list(dict.fromkeys(name for cls in classes for name in leaves(cls, where)))
@@ -276,7 +276,7 @@ def _items(text: str, kind: type) -> Any:
 
 
 def says_none(text: str) -> bool:
-    """Whether text from the command line means None, as people write it."""
+    """Returns whether text from the command line means None, as people write it."""
     return text.lower() in ("none", "null")
 
 

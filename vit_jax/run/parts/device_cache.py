@@ -64,12 +64,12 @@ class CachedBytes(NamedTuple):
 
 
 def is_cached(c: InputConfig) -> bool:
-    """Whether the images of the run are kept on the devices."""
+    """Returns whether the images of the run are kept on the devices."""
     return c.cache == DEVICE
 
 
 def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
-    """What the split takes of each device. UserError if its ops cannot run there."""
+    """Memory that the split takes on each device. Raises UserError if its ops cannot run there."""
     preprocess = split.ops()
     try:
         preprocess.on_device()
@@ -103,14 +103,14 @@ def cached_size(preprocess: str, field: str) -> tuple[int, int]:
 
 
 def check_images(c: InputConfig, split: SplitOfRun) -> None:
-    """UserError if an image cannot be kept beside the others; reads all, if they are to be kept."""
+    """Reads all images that are to be kept; raises UserError if their sizes differ."""
     if is_cached(c):
         preprocess = split.ops().before_random()
         decoded.check_one_size(split.source, preprocess, max_image_pixels=c.max_image_pixels)
 
 
 def total_cached(c: InputConfig, sets: Sequence[CachedBytes]) -> int:
-    """Bytes of all sets on each device. UserError if they are more than input.cache_bytes."""
+    """Bytes of all sets on each device. Raises UserError if they exceed input.cache_bytes."""
     total = sum(each.on_device for each in sets)
     if c.cache_bytes is not None and total > c.cache_bytes:
         raise UserError(
@@ -130,9 +130,9 @@ def cached_bytes(
     max_labels: int = 1,
     weighted: bool = False,
 ) -> CachedBytes:
-    """What a set of images of (height, width) takes of each device, which has `device_bytes`."""
-    of_labels = 4 * max_labels * (2 if weighted else 1)
-    whole = num_examples * (3 * image_size[0] * image_size[1] + of_labels + 4)
+    """Memory that images of (height, width) take on each device, which has `device_bytes`."""
+    label_bytes = 4 * max_labels * (2 if weighted else 1)
+    whole = num_examples * (3 * image_size[0] * image_size[1] + label_bytes + 4)
     parts = axes.num_devices(BATCH_AXES, mesh.shape)
     limit = None if device_bytes is None else REPLICATED_SHARE * device_bytes
     is_divided = parts > 1 and limit is not None and whole > limit
@@ -140,7 +140,7 @@ def cached_bytes(
 
 
 def cached_set(c: InputConfig, split: SplitOfRun, layout: Batch) -> CachedSet:
-    """The split on the devices, decoded before if that was not done. UserError for bad images.
+    """The split on the devices, decoded first if necessary. Raises UserError for bad images.
 
     `layout`: shapes and shardings of its batches.
     """

@@ -30,7 +30,7 @@ class Durations:
     skips: Callable[[int], bool]
 
     def check_start(self, step: int, workdir: epath.Path) -> None:
-        """UserError if a run that is at `step` is already beyond this plan."""
+        """Raises UserError if a run that is at `step` is already beyond this plan."""
         if step > self.total_steps:
             raise errors.UserError(
                 f"{workdir} is at step {step:,}, but total.* amounts to {self.total_steps:,} "

@@ -146,7 +146,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     theirs, ours = source.class_names, classes.names
     if theirs and ours and external.same_classes(theirs, ours):
         return None
-    ids, known = (synsets.of_classes(names or ()) for names in (theirs, ours))
+    ids, known = (synsets.wordnet_ids(names or ()) for names in (theirs, ours))
     if ids and known and set(ids) <= set(known):
         place = {synset: number for number, synset in enumerate(known)}
         return tuple(place[synset] for synset in ids)

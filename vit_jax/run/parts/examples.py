@@ -223,7 +223,7 @@ def _subset_size(c: InputConfig, num_examples: int) -> int | None:
 
 
 def _check_choice(c: InputConfig) -> None:
-    """UserError if fields that exclude each other are set."""
+    """Raises UserError if fields that exclude each other are set."""
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
     if c.cache not in (None, _RAM, DEVICE) and "tfds" not in kinds:
         raise errors.UserError(
@@ -256,7 +256,7 @@ def _check_choice(c: InputConfig) -> None:
 
 
 def check_classes(config: RunConfig, source: Source) -> None:
-    """UserError if there is only one class to learn."""
+    """Raises UserError if there is only one class to learn."""
     if config.method.kind == SUPERVISED and source.num_classes == 1:
         (name,) = source.class_names or ("0",)
         raise errors.UserError(
@@ -267,7 +267,7 @@ def check_classes(config: RunConfig, source: Source) -> None:
 
 
 def check_views(c: InputConfig) -> None:
-    """UserError if further views of images cannot be made of what is kept of them.
+    """Raises UserError if further views of images cannot be made of what is kept of them.
 
     Apart from `source`, so that errors in the views' ops and sizes are found at once.
     """

@@ -33,7 +33,7 @@ def mesh(c: MeshConfig) -> Mesh:
 
 
 def check_batch(config: RunConfig, mesh: Mesh) -> None:
-    """UserError unless a training batch divides over the mesh."""
+    """Raises UserError unless a training batch divides over the mesh."""
     batch_size, parts = config.input.batch_size, config.optim.grad_accum_steps
     meshes.check_batch(mesh, batch_size, "input.batch_size", parts=parts)
 

@@ -86,7 +86,7 @@ def pretraining(config: RunConfig) -> Method | None:
 
 
 def adapters(c: LoraConfig) -> Adapters | None:
-    """The run's low-rank adapters, if it has any. UserError for fields that would go unread."""
+    """The run's low-rank adapters, if any. Raises UserError for fields that would go unread."""
     if c.kernels:
         return Adapters(c.kernels, rank=c.rank, alpha=c.alpha, train=c.train)
     unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
@@ -124,7 +124,7 @@ def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
 
 
 def check_init(c: InitConfig) -> None:
-    """UserError for fields about loading weights that would go unread."""
+    """Raises UserError for fields about loading weights that would go unread."""
     if c.weights == "":
         raise errors.UserError(
             "init.weights is empty: give a work directory or checkpoint, or none for random ones."

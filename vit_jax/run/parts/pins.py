@@ -20,8 +20,8 @@ FIELDS = (("init", "weights"), ("method", "teacher"))
 RECORD = "weights"  # of a start: {name: pinned name}
 
 
-def named(config: RunConfig) -> dict[tuple[str, str], str]:
-    """The fields that name weights to fetch, and the names. UserError for one with a mistake."""
+def named_weights(config: RunConfig) -> dict[tuple[str, str], str]:
+    """Names of weights to fetch, by field. Raises UserError for a malformed one."""
     found = {}
     for section, field in FIELDS:
         value = getattr(getattr(config, section), field, None) or ""
@@ -29,25 +29,25 @@ def named(config: RunConfig) -> dict[tuple[str, str], str]:
             if weights.is_name(value):
                 found[section, field] = value
         except UserError as error:
-            raise of_field(f"{section}.{field}", value, error) from error
+            raise prefix_field(f"{section}.{field}", value, error) from error
     return found
 
 
-def pinned(config: RunConfig, folder: epath.Path, peers: Peers) -> RunConfig:
+def pin_weights(config: RunConfig, folder: epath.Path, peers: Peers) -> RunConfig:
     """The config with pinned names: as the run in `folder` began, else as they are fetched now.
 
-    All processes get those of the first. UserError for what cannot be fetched.
+    All processes get those of the first. Raises UserError for what cannot be fetched.
     """
-    names = named(config)
+    names = named_weights(config)
     if not names:
         return config
-    before = _recorded(folder)
+    before = _earlier_pins(folder)
     found = {}
     for (section, field), name in names.items():
         try:
             found[name] = before.get(name) or str(weights.fetch(name))
         except UserError as error:
-            raise of_field(f"{section}.{field}", name, error) from error
+            raise prefix_field(f"{section}.{field}", name, error) from error
     found = peers.from_first("after weights were fetched", found)
     sections: dict[str, Any] = {}
     for (section, field), name in names.items():
@@ -56,20 +56,20 @@ def pinned(config: RunConfig, folder: epath.Path, peers: Peers) -> RunConfig:
     return dataclasses.replace(config, **sections)
 
 
-def pins(given: RunConfig, pinned: RunConfig) -> dict[str, Any]:
-    """What a start records of its names; {} if it has none."""
-    after = named(pinned)
-    found = {name: after[where] for where, name in named(given).items()}
+def describe_pins(requested: RunConfig, pinned: RunConfig) -> dict[str, Any]:
+    """The entry of a start in config.json for its names of weights; {} if it has none."""
+    after = named_weights(pinned)
+    found = {name: after[where] for where, name in named_weights(requested).items()}
     return {RECORD: found} if found else {}
 
 
-def of_field(field: str, value: str, error: UserError) -> UserError:
+def prefix_field(field: str, value: str, error: UserError) -> UserError:
     """The error, with the field in front; messages about a name begin with it."""
     return UserError(f"{field}={value}: {str(error).removeprefix(f'{value}: ')}")
 
 
-def _recorded(folder: epath.Path) -> dict[str, str]:
-    """What names meant at earlier starts in the folder, the newest last."""
+def _earlier_pins(folder: epath.Path) -> dict[str, str]:
+    """Pinned names of earlier starts in the folder, by name; the newest count."""
     if not (folder / workdirs.CONFIG_FILE).exists():
         return {}
     found: dict[str, str] = {}

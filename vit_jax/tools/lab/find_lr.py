@@ -124,7 +124,7 @@ def rate_test(
         raise UserError(
             f"--min_lr={min_lr:g} --max_lr={max_lr:g}: give rates that rise from above 0."
         )
-    config = pins.pinned(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
+    config = pins.pin_weights(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
     examples.check_views(config.input)
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
     batches = inputs.batch_layout(config, source, mesh)

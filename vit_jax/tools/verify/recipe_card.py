@@ -272,7 +272,7 @@ def read_run(folder: epath.Path) -> LoggedRun:
     """The run in a work directory. UserError if the folder is not one, or is damaged."""
     document = workdir.read_document(folder)
     logged = runs.rows_by_step(folder)
-    with runs.damage_named(folder):
+    with runs.explain_damage(folder):
         config = configs.resolve(document["config"])
         started = document["runs"][-1]
         origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}

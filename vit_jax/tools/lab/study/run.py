@@ -87,7 +87,7 @@ def study(
     """
     all_points, known, rows = _begin(folder, request, say)
     failed = None
-    with workdir_lock.alone_in(folder):
+    with workdir_lock.lock_for_process(folder):
         if any(row.state != "finished" for row in rows):
             errors = ErrorCollector()
             sweeps.check_values(request.grid, folder / TRAININGS, errors)

@@ -70,7 +70,7 @@ def sweep(
     a signal: trainings of this machine have saved.
     """
     all_points, requested_points = grid.add_points(folder, requested)
-    with workdir_lock.alone_in(folder), StopRequest() as stop:
+    with workdir_lock.lock_for_process(folder), StopRequest() as stop:
         grid.write(folder, all_points, requested)
         live = Live(progress.read_rows(all_points, folder), options.metric)
         count = progress.count_of(len(requested_points))

@@ -158,7 +158,7 @@ class Slots:
         workdir.make(folder)
         slot = min(set(range(self._options.slots)) - {run.slot for run in self._running}, default=0)
         # The user may train there by hand.
-        held = None if _is_alive(folder) else workdir_lock.take(folder, SLOT_FILE)
+        held = None if _is_alive(folder) else workdir_lock.try_lock(folder, SLOT_FILE)
         if held is None:
             self._running.append(Running(point, folder, slot, None))
             self._tell(point, "found", "")

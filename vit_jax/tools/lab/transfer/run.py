@@ -80,7 +80,7 @@ def transfer(
     check(task)
     record = _begin(folder, task, say)  # before anything is written
     splits, weights_from = Splits(**record["splits"]), record["weights"]
-    with workdir_lock.alone_in(folder):
+    with workdir_lock.lock_for_process(folder):
         workdir.save(folder / FILE, json.dumps(record, indent=2) + "\n")
         failures: dict[str, str] = {}  # reasons by training
 
