@@ -16,7 +16,7 @@ from vit_jax.learning.method import Method, Sizes
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.models.adapters import Adapters, add
 from vit_jax.models.layers.kernels.choice import XLA
-from vit_jax.run.parts.pins import of_field
+from vit_jax.run.parts.pins import prefix_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.weights.loading import describe
 
@@ -143,7 +143,7 @@ def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
     try:
         return weights.checkpoint_info(c.weights)
     except errors.UserError as error:
-        raise of_field("init.weights", c.weights, error) from error
+        raise prefix_field("init.weights", c.weights, error) from error
 
 
 def preprocess(config: RunConfig) -> models.Preprocess:

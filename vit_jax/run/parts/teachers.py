@@ -13,7 +13,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.learning.method import Teacher
 from vit_jax.run.parts.networks import pretraining
-from vit_jax.run.parts.pins import of_field
+from vit_jax.run.parts.pins import prefix_field
 from vit_jax.weights import external
 
 _HEADLESS = (
@@ -57,7 +57,7 @@ def teacher(
             mesh=mesh,
         )
     except UserError as error:
-        raise of_field("method.teacher", path, error) from error
+        raise prefix_field("method.teacher", path, error) from error
     pairs = list(zip(images.mean, images.std, strict=True))
     theirs = list(zip(model.preprocess.mean, model.preprocess.std, strict=True))
     both = list(zip(pairs, theirs, strict=True))
