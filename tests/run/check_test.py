@@ -209,7 +209,7 @@ def test_weights_are_read_and_verified(tmp_path, tiny_run, look):
             data[len(data) // 2] ^= 1
             file.write_bytes(data)
     table, error = look(override)
-    told(error, tmp_path / "first")
+    assert "damaged" in error and str(tmp_path / "first") in error  # the rest is orbax's
     assert rows(table)["init"].endswith("problem")
 
 
