@@ -95,7 +95,7 @@ def test_rows_of_a_grid_are_columns_of_the_transposed_one():
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def along(grid, of, x):
-        attention = LineAttention(spec, grid=grid, of=of, rngs=nnx.Rngs(0))
+        attention = LineAttention(spec, grid=grid, kind=of, rngs=nnx.Rngs(0))
         return attention(x.reshape(2, 6, 16)).reshape(2, *grid, 16)
 
     x = random_images(2, 2, 3, 16)
