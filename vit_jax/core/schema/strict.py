@@ -208,8 +208,10 @@ def _spelled(options: tuple[Any, ...]) -> str:
 
 def _hints(cls: type) -> dict[str, Any]:
     """The types of the fields: declared choices as literals, sections by kind as they are."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    types = typing.get_type_hints(cls, include_extras=True)  # with those of class variables
+    hints = {}
     for field in dataclasses.fields(cls):
+        hints[field.name] = types[field.name]
         choices = getattr(field.metadata.get("declared"), "choices", None)
         if choices:
             optional = type(None) in typing.get_args(hints[field.name])
