@@ -288,9 +288,9 @@ def stand_ins(monkeypatch):
         monkeypatch.setattr(kind, "numbers", lambda self: ("accuracy",))
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
-    for name in ("by_class", "by_file"):
+    for name in ("relabel_by_class", "relabel_by_file"):
         monkeypatch.setattr(eval_data.relabelled, name, relabelled)
-    monkeypatch.setattr(examples.pseudo_labels, "of_file", pseudo_labelled)
+    monkeypatch.setattr(examples.pseudo_labels, "open_pseudo_labelled", pseudo_labelled)
     for module in (inputs, eval_data):
         monkeypatch.setattr(module, "Feed", make("Feed"))
     for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases", "MLflow"):
@@ -461,7 +461,7 @@ def test_deterministic_is_set_before_anything_is_built(deterministic, monkeypatc
     seen = []
     monkeypatch.setattr(train, "FLAGS", flags)
     monkeypatch.setattr(environment, "deterministic", lambda: seen.append(True))
-    monkeypatch.setattr(processes, "find", lambda: None)
+    monkeypatch.setattr(processes, "find_cluster", lambda: None)
     with refused("--workdir"):
         train.main([])
     assert seen == [True] * deterministic
