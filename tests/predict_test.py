@@ -1,5 +1,6 @@
 import json
 import os
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.models import Preprocess, images
-from vit_jax.predict import TABLES, predict, write_table
+from vit_jax.predict import TABLES, Predictor, _ahead, predict, write_table
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax", "predict")
@@ -260,3 +261,57 @@ def test_images_that_are_not_resized_must_have_the_models_size(photo):
         images.load(photo, Preprocess(image_size=(4, 6), resize=None))
     with refused("photo.png"):
         images.load(photo, Preprocess(image_size=(9, 9), resize=None, crop=(9, 9)))
+
+
+def test_a_cpu_computes_eight_images_at_once(trained, photo, monkeypatch):
+    sizes = []
+    compute = Predictor._probabilities
+    seen = lambda self, batch: (sizes.append(len(batch)), compute(self, batch))[1]
+    monkeypatch.setattr(Predictor, "_probabilities", seen)
+    assert len(list(predict(str(trained), [str(photo)] * 17, top_k=1))) == 17
+    assert len(list(predict(str(trained), [str(photo)] * 17, top_k=1, batch_size=16))) == 17
+    assert sizes == [8, 8, 8, 16, 16]
+
+
+def test_images_are_prepared_while_the_ones_before_are_computed():
+    begun, prepared = [], threading.Semaphore(0)
+
+    def prepare(number):
+        begun.append(number)
+        prepared.release()
+        return np.full(1, number)
+
+    images_ahead = _ahead(prepare, range(10), 3)
+    assert next(images_ahead) == 0
+    for _ in range(4):
+        assert prepared.acquire(timeout=60)
+    assert begun == [0, 1, 2, 3]  # and no others until the next is taken
+    assert next(images_ahead) == 1
+    images_ahead.close()
+    assert max(begun) <= 4
+    assert [int(x[0]) for x in _ahead(prepare, range(10), 3)] == list(range(10))
+
+
+def test_images_before_a_bad_one_are_predicted(trained, photo):
+    bad = photo.parent / "zzz.png"
+    bad.write_text("no image")
+    predictions = predict(str(trained), [str(photo)] * 8 + [str(bad)], top_k=1)
+    assert len([next(predictions) for _ in range(8)]) == 8
+    with refused("zzz.png"):
+        next(predictions)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_dtypes_of_the_computation(trained, photo, capsys, int8):
+    by_dtype = {
+        dtype: [c["probability"] for c in sorted(classes, key=lambda c: c["class"])]
+        for dtype in (None, "float32", "bfloat16", "auto")
+        for _, classes in predict(str(trained), [str(photo)], top_k=10, int8=int8, dtype=dtype)
+    }
+    assert by_dtype[None] == by_dtype["float32"] != by_dtype["bfloat16"]
+    assert by_dtype["bfloat16"] == pytest.approx(by_dtype["float32"], abs=1e-2)
+    assert by_dtype["auto"] in (by_dtype["float32"], by_dtype["bfloat16"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--dtype=auto: {trained} computes in ")
+    with refused("--dtype"):
+        list(predict(str(trained), [str(photo)], top_k=1, dtype="float64"))

@@ -3,11 +3,16 @@
 Needs only the checkpoint, which states its model and the preparation of images.
 """
 
+import collections
 import contextlib
+import functools
+import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,12 +27,14 @@ from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
+from vit_jax.models import inference
 from vit_jax.models.head import probabilities
 from vit_jax.models.images import AnyImage, find, listed, load
 from vit_jax.models.layers.linear import quantise
 from vit_jax.store import workdir
 from vit_jax.weights import Loaded
 
+BATCH_SIZE = 32  # where a device computes all that it is given
 MAX_BATCH_SIZE = 2**14  # 9 GiB of images of 224 pixels
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 COLUMNS = pa.schema(
@@ -48,24 +55,35 @@ class Predictor:
     Args:
       checkpoint: as --checkpoint.
       ema: the EMA of the weights is used instead of the weights themselves.
-      batch_size: how many images are computed at once.
+      batch_size: how many images are computed at once; None: what suits the device.
       int8: kernels of dense layers in 8 bits (models/layers/linear.py).
+      dtype: of the computation, as --dtype; None: as trained.
     """
 
     def __init__(
-        self, checkpoint: str, *, ema: bool = False, batch_size: int = 32, int8: bool = False
+        self,
+        checkpoint: str,
+        *,
+        ema: bool = False,
+        batch_size: int | None = None,
+        int8: bool = False,
+        dtype: str | None = None,
     ) -> None:
-        if not 1 <= batch_size <= MAX_BATCH_SIZE:
+        inference.check_dtype(dtype)
+        if batch_size is not None and not 1 <= batch_size <= MAX_BATCH_SIZE:
             raise UserError(
                 f"--batch_size={batch_size}: give at least 1 and at most {MAX_BATCH_SIZE:,}."
             )
-        self._checkpoint, self._batch_size = checkpoint, batch_size
+        self._checkpoint = checkpoint
+        self._batch_size = batch_size or inference.examples_at_once() or BATCH_SIZE
         loaded = load_classifier(checkpoint, ema=ema)
         self._names = loaded.class_names
         self._preprocess = loaded.model.preprocess
-        model = quantise(loaded.model) if int8 else loaded.model
-        graph, self._params = nnx.split(model, nnx.Param)
-        self._forward = jax.jit(lambda p, x: probabilities(loaded.model, nnx.merge(graph, p)(x)))
+        # One, or with "auto" one of each dtype until the first batch has shown which is faster.
+        self._forward = {
+            name: _forward(quantise(model) if int8 else model)
+            for name, model in inference.in_dtypes(loaded.model, dtype).items()
+        }
 
     def __call__(
         self, images: AnyImage | Sequence[AnyImage], *, top_k: int
@@ -74,20 +92,62 @@ class Predictor:
 
         A class is {"class", "name", "probability"}: the softmax over classes, also for models
         trained with a sigmoid loss; the sigmoid of weights that say they have several labels.
+
+        While the model computes a batch, a thread prepares the images of the next one.
         """
         if top_k < 1:
             raise UserError(f"--top_k={top_k}: give at least 1.")
         there = listed(images)
         size = min(self._batch_size, len(there))
-        for start in range(0, len(there), size):
-            part = there[start : start + size]
-            batch = np.stack([load(image, self._preprocess, name) for name, image in part])
-            # One compiled size: the last batch is filled up.
-            padding = np.zeros((size - len(part), *batch.shape[1:]), np.float32)
-            found = np.asarray(self._forward(self._params, np.concatenate([batch, padding])))
-            for (name, _), p in zip(part, found, strict=False):
-                check_finite(p, name, self._checkpoint)
-                yield name, most_likely(p, self._names, top_k)
+        prepare = lambda named: load(named[1], self._preprocess, named[0])
+        with contextlib.closing(_ahead(prepare, there, size)) as prepared:
+            for start in range(0, len(there), size):
+                part = there[start : start + size]
+                # One compiled size: the last batch is filled up.
+                batch = np.zeros((size, *self._preprocess.image_size, 3), np.float32)
+                for row, image in zip(batch, itertools.islice(prepared, len(part)), strict=False):
+                    row[...] = image
+                for (name, _), p in zip(part, self._probabilities(batch), strict=False):
+                    check_finite(p, name, self._checkpoint)
+                    yield name, most_likely(p, self._names, top_k)
+
+    def _probabilities(self, batch: np.ndarray) -> np.ndarray:
+        """[B, H, W, 3] -> [B, C]."""
+        if len(self._forward) > 1:
+            timed = {d: functools.partial(f, batch) for d, f in self._forward.items()}
+            dtype = inference.fastest_dtype(timed, self._checkpoint)
+            self._forward = {dtype: self._forward[dtype]}
+        (forward,) = self._forward.values()
+        return np.asarray(forward(batch))
+
+
+def _forward(model: nnx.Module) -> Callable[[np.ndarray], jax.Array]:
+    """A compiled function of images -> probabilities; parameters are no constants of it."""
+    graph, params = nnx.split(model, nnx.Param)
+
+    def compute(params: Any, images: jax.Array) -> jax.Array:
+        merged: Any = nnx.merge(graph, params)
+        return probabilities(merged, merged(images))
+
+    return functools.partial(jax.jit(compute), params)
+
+
+def _ahead(
+    prepare: Callable[[Any], np.ndarray], named: Sequence[Any], ahead: int
+) -> Generator[np.ndarray, None, None]:
+    """prepare(each) in order; a thread has at most `ahead` of them ready before they are taken."""
+    pool = ThreadPoolExecutor(1, "images")
+    try:
+        rest = iter(named)
+        under_way = collections.deque(
+            pool.submit(prepare, n) for n in itertools.islice(rest, ahead)
+        )
+        while under_way:
+            image = under_way.popleft().result()
+            under_way.extend(pool.submit(prepare, n) for n in itertools.islice(rest, 1))
+            yield image
+    finally:
+        pool.shutdown(cancel_futures=True)  # waits for one image at most
 
 
 def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
@@ -136,14 +196,15 @@ def predict(
     *,
     top_k: int,
     ema: bool = False,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     int8: bool = False,
+    dtype: str | None = None,
 ) -> Iterator[tuple[Path | int, list[dict]]]:
     """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
     if top_k < 1:
         raise UserError(f"--top_k={top_k}: give at least 1.")
     files = find(paths, sys.stderr)
-    predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8)
+    predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8, dtype=dtype)
     yield from predictor(files, top_k=top_k)
 
 
@@ -204,6 +265,7 @@ def main(arguments: list[str]) -> None:
         ema=FLAGS.ema,
         batch_size=FLAGS.batch_size,
         int8=FLAGS.int8,
+        dtype=FLAGS.dtype,
     )
     if FLAGS.output is not None:
         if FLAGS.json:
@@ -226,7 +288,13 @@ if __name__ == "__main__":
         "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
     )
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
-    flags.DEFINE_integer("batch_size", 32, "How many images are computed at once.")
+    flags.DEFINE_integer(
+        "batch_size",
+        None,
+        f"How many images are computed at once; default: {inference.CPU_EXAMPLES} on a CPU, else "
+        f"{BATCH_SIZE}.",
+    )
+    flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")

@@ -11,6 +11,7 @@ from etils import epath
 from flax import nnx
 from PIL import Image
 
+from tests.messages import refused, told
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
@@ -158,3 +159,41 @@ def test_all_checkpoints_are_found_before_one_is_evaluated(timm_folder, folder, 
     )
     assert done.returncode == 1 and str(missing) in done.stderr
     assert "accuracy" not in done.stdout
+
+
+def test_dtypes_of_the_computation(timm_folder, folder, capsys):
+    config = configs.load(
+        "configs/finetune.py",
+        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
+         "evals.val.preprocess=weights"),
+    )  # fmt: skip
+    losses = {}
+    for dtype in (None, "float32", "bfloat16", "auto"):
+        numbers = evaluate(config, epath.Path(timm_folder), Screen(), dtype=dtype)
+        losses[dtype] = numbers["val/loss"]
+    assert losses[None] == losses["float32"] != losses["bfloat16"]
+    assert losses["auto"] in (losses["float32"], losses["bfloat16"])
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if "dtype" in x)
+    assert line.startswith("--dtype=auto: ViT-1x16/8 computes in ")
+    assert "4 images took float32" in line
+
+
+def test_auto_needs_probabilities(timm_folder, folder, tmp_path):
+    loaded = weights.load_with_info(timm_folder, head="drop")
+    weights.save(loaded, tmp_path / "headless", "timm")
+    config = configs.load(
+        "configs/finetune.py",
+        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
+         "evals.val.preprocess=weights", "evals.val.kind=frozen", "evals.val.shots=1",
+         "evals.val.neighbours=3"),
+    )  # fmt: skip
+    with refused("--dtype=auto", "--dtype=bfloat16"):
+        evaluate(config, epath.Path(tmp_path / "headless"), Screen(), dtype="auto")
+
+
+def test_an_unknown_dtype_is_told_before(timm_folder, run_python):
+    done = run_python(
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--data=nowhere", "--dtype=fp16"
+    )
+    assert done.returncode == 1
+    told(done.stderr, "--dtype=fp16", "float32")

@@ -110,8 +110,36 @@ def test_any_number_of_images_on_any_mesh(run_python, folder):
     check(*run(run_python, folder, runs), splits)
 
 
+def run_in_two(command, environment):
+    """What two processes with four devices each print, [(stdout, stderr), ...]."""
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, *command, f"--coordinator=localhost:{port}", f"--process_id={i}"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
+            env=python_environment(4, **environment),
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    return outputs
+
+
 @pytest.mark.slow
-def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, folder):
+def test_two_processes_agree_on_a_dtype(folder):
+    command = [
+        "-m", "vit_jax", "evaluate", f"--checkpoint={folder / 'weights'}", "--dtype=auto",
+        f"--data=set={folder / 'data'}", "--batch_size=2", "--num_processes=2",
+    ]  # fmt: skip
+    (_, told), (_, told_by_other) = run_in_two(command, {"XDG_CACHE_HOME": str(folder / "c")})
+    assert "--dtype=auto: ViT-1x16/8 computes in" in told
+    assert "--dtype=auto" not in told_by_other
+
+
+@pytest.mark.slow
+def test_two_processes_agree_with_with_one_and_one_of_them_writes_json(run_python, folder):
     command = [
         "-m", "vit_jax", "evaluate", f"--checkpoint={folder / 'weights'}", "--json",
         f"--data=set={folder / 'data'}", "--batch_size=2", "--kinds=classification,frozen",
@@ -122,18 +150,7 @@ def test_two_processes_agree_with_one_and_one_of_them_writes_json(run_python, fo
     alone = run_python(*command[:-1], devices=8, **cache)
     assert alone.returncode == 0, alone.stderr
     command.append(f"--page={page}")
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command, f"--coordinator=localhost:{port}", f"--process_id={i}"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
-            env=python_environment(4, **cache),
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0, 0], outputs
+    outputs = run_in_two(command, cache)
     assert json.loads(outputs[0][0]) == json.loads(alone.stdout)
     assert outputs[1][0] == ""
     assert "most confused" in page.read_text()

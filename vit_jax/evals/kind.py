@@ -18,13 +18,12 @@ from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch, Objective
+from vit_jax.models.inference import examples_at_once
 from vit_jax.parallel import mesh as meshes
 
 Progress = Callable[[int, int], None]  # batches done, batches in all
 Arrays = dict[str, np.ndarray]
 INDEX = "index"
-
-CPU_EXAMPLES = 8  # that a CPU computes at once
 
 
 # Words of numbers that had better be small; of all others more is better.
@@ -173,13 +172,20 @@ class SplitReader:
         self.num_examples, self.where = num_examples, where
 
         def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-            if axes.target().platform != "cpu":
+            chunk = examples_at_once()
+            if chunk is None:
                 return of_batch(nnx.merge(graph, params), batch), batch["weight"]
             model = nnx.merge(graph, _undivided(params, mesh))
             with axes.use_rules(meshes.UNDIVIDED_RULES):
-                return _in_chunks(lambda part: of_batch(model, part), batch, mesh), batch["weight"]
+                arrays = _in_chunks(lambda part: of_batch(model, part), batch, mesh, chunk)
+            return arrays, batch["weight"]
 
         self._compute = jax.jit(compute, out_shardings=meshes.replicated(mesh))
+
+    def compute_batch(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """The arrays of one batch, with those of padding and bad images, on the mesh."""
+        with jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
+            return self._compute(params, batch)[0]
 
     def read(self, params: Any, progress: Progress, stop: Any) -> Arrays | None:
         """The arrays, on every process, without padding and bad images that are skipped.
@@ -223,27 +229,26 @@ def _undivided(params: Any, mesh: Mesh) -> Any:
 
 
 def _in_chunks(
-    f: Callable[[Batch], dict[str, jax.Array]], batch: Batch, mesh: Mesh
+    f: Callable[[Batch], dict[str, jax.Array]], batch: Batch, mesh: Mesh, chunk: int
 ) -> dict[str, jax.Array]:
-    """f(batch), where each device computes CPU_EXAMPLES at a time; the last of them are padded.
+    """f(batch), where each device computes `chunk` at a time; the last of them are padded.
 
-    Activations stay in the caches: up to twice as fast on a CPU as larger batches. And products of
-    one shape give the same bits for an example, whatever batch it is in.
+    Products of one shape give the same bits for an example, whatever batch it is in.
     """
     devices = math.prod(mesh.shape[axis] for axis in meshes.BATCH_AXES)
     each = len(batch["weight"]) // devices
-    padding = -each % CPU_EXAMPLES
+    padding = -each % chunk
 
     def chunks(x: jax.Array) -> jax.Array:
-        """[B, ...] -> [chunks, devices x CPU_EXAMPLES, ...]; no example leaves its device."""
+        """[B, ...] -> [chunks, devices x chunk, ...]; no example leaves its device."""
         x = x.reshape(devices, each, *x.shape[1:])
         x = jnp.pad(x, ((0, 0), (0, padding), *((0, 0),) * (x.ndim - 2)))
-        x = x.reshape(devices, -1, CPU_EXAMPLES, *x.shape[2:]).swapaxes(0, 1)
+        x = x.reshape(devices, -1, chunk, *x.shape[2:]).swapaxes(0, 1)
         return x.reshape(len(x), -1, *x.shape[3:])
 
     def whole(x: jax.Array) -> jax.Array:
         """The inverse, without the padding."""
-        x = x.reshape(len(x), devices, CPU_EXAMPLES, *x.shape[2:]).swapaxes(0, 1)
+        x = x.reshape(len(x), devices, chunk, *x.shape[2:]).swapaxes(0, 1)
         return x.reshape(devices, -1, *x.shape[3:])[:, :each].reshape(-1, *x.shape[3:])
 
     return jax.tree.map(whole, jax.lax.map(f, jax.tree.map(chunks, batch)))

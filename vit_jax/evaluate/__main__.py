@@ -26,6 +26,7 @@ from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, data_sets, page, prepared, pseudo_labels
 from vit_jax.evaluate.page import Scored
 from vit_jax.learning.state import EMA_ENDING
+from vit_jax.models import inference
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import announce, processes
 from vit_jax.run.memory import explain_out_of_memory
@@ -40,13 +41,15 @@ def evaluate(
     screen: Screen,
     *,
     ema: bool = False,
+    dtype: str | None = None,
     scored: dict[str, Scored] | None = None,
 ) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
     Images are normalised as the weights state, and also resized and cropped so in an evaluation
     whose preprocess is "weights". With `ema` the EMA of the weights is evaluated, and the names are
-    "<evaluation>_ema". `scored` gets the images of evaluations that classify, by their names.
+    "<evaluation>_ema". `dtype` is as --dtype. `scored` gets the images of evaluations that
+    classify, by their names.
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
@@ -54,24 +57,25 @@ def evaluate(
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
     ready = prepared.prepare(config, checkpoint, screen, ema=ema)
-    config, mesh, loaded, classes, graph, params = ready
+    config, mesh, classes, size = ready.config, ready.mesh, ready.classes, ready.image_size
     evaluations.check_evals(config)
-    size = ready.image_size
     data = {name: eval_data.eval_data(name, config, classes, mesh, size) for name in config.evals}
     announce.evaluations(screen, config, data)
+    ready = prepared.in_dtype(ready, dtype, next(iter(data.values())))
     scores: dict[str, Scores] | None = None if scored is None else {}
     evals = evaluations.evals(
         config,
         data,
-        graph,
+        ready.graph,
         mesh,
         updates.objective(config, num_classes=classes.number),
-        total_steps=loaded.step,
+        total_steps=ready.loaded.step,
         keep_features=True,
         scores=scores,
     )
     with explain_out_of_memory(config):
-        numbers = evals.run(loaded.step, {EMA_ENDING if ema else "": params}, screen.bar)
+        weights_by_ending = {EMA_ENDING if ema else "": ready.params}
+        numbers = evals.run(ready.loaded.step, weights_by_ending, screen.bar)
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
     if scored is not None and scores is not None:
         scored |= {name: Scored(data[name].source, found) for name, found in scores.items()}
@@ -110,8 +114,9 @@ def main(arguments: list[str]) -> None:
             # On all processes, which have to compute the same.
             of_images: dict[str, Scored] | None = {} if page_file else None
             results[path] = evaluate(
-                configs_of[path], checkpoint, screen, ema=FLAGS.ema, scored=of_images
-            )
+                configs_of[path], checkpoint, screen, ema=FLAGS.ema, dtype=FLAGS.dtype,
+                scored=of_images,
+            )  # fmt: skip
             for name, each in (of_images or {}).items():
                 scored.setdefault(name, {})[path] = each
             if not FLAGS.json:
@@ -136,7 +141,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_flags() -> None:
-    """UserError for flags that do not go together."""
+    """UserError for flags that do not go together, and for an unknown dtype."""
+    inference.check_dtype(FLAGS.dtype)
     if FLAGS.data and FLAGS.config:
         raise UserError("--data and --config both say what to evaluate on: give one.")
     for name in ("split", "labels", "classes"):
@@ -179,8 +185,9 @@ def _selection() -> pseudo_labels.Selection:
 def _write_pseudo_labels(checkpoint: epath.Path, screen: Screen, out: TextIO) -> None:
     _output_file("pseudo_labels")
     numbers = pseudo_labels.write(
-        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _selection(), screen, ema=FLAGS.ema
-    )
+        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _selection(), screen, ema=FLAGS.ema,
+        dtype=FLAGS.dtype,
+    )  # fmt: skip
     if FLAGS.json and jax.process_index() == 0:
         print(json.dumps(numbers), file=out, flush=True)
 
@@ -276,6 +283,7 @@ if __name__ == "__main__":
         "With --data: the set whose folders of ImageNet's classes these are.",
     )  # fmt: skip
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
     flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
     flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
     flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")

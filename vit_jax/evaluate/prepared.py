@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
+import jax
 from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax import weights
 from vit_jax.config import RunConfig
+from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.run.parts import inputs, preprocessing
-from vit_jax.run.parts.eval_data import ModelClasses
+from vit_jax.evals.kind import SplitReader
+from vit_jax.models import head, inference
+from vit_jax.models.layers.linear import DTYPES
+from vit_jax.run.parts import inputs, preprocessing, updates
+from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 from vit_jax.weights.loading import Loaded
 
 
@@ -63,3 +69,47 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     classes = ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
     graph, variables = nnx.split(loaded.model, nnx.Param)
     return Prepared(config, mesh, loaded, classes, graph, nnx.to_pure_dict(variables))
+
+
+def in_dtype(ready: Prepared, dtype: str | None, data: EvalData) -> Prepared:
+    """The same, computed as --dtype says: with "auto" as suits the first batch of these data.
+
+    UserError: "auto" for a model without a head, which has no probabilities.
+    """
+    model = ready.loaded.model
+    if dtype is None:
+        return ready
+    if dtype != inference.AUTO:
+        return ready._replace(graph=inference.graph_in(model, dtype))
+    if not model.num_classes:
+        raise UserError(
+            "--dtype=auto compares probabilities, and these weights have no head: give "
+            f"--dtype={' or --dtype='.join(DTYPES)}."
+        )
+    objective = updates.objective(ready.config, num_classes=model.num_classes)
+
+    def of_batch(model: Any, batch: Any) -> dict[str, jax.Array]:
+        return {"probabilities": head.probabilities(model, model(objective.images(batch)))}
+
+    feed, _ = data.open_feed()
+    with feed:
+        batch = next(iter(feed))
+
+    def compute(reader: SplitReader) -> jax.Array:
+        return reader.compute_batch(ready.params, batch)["probabilities"]
+
+    graphs = {each: inference.graph_in(model, each) for each in DTYPES}
+    readers = {
+        each: SplitReader(
+            of_batch,
+            graph=graph,
+            mesh=ready.mesh,
+            open_feed=data.open_feed,
+            num_examples=data.source.num_examples,
+            where=data.split.where,
+        )
+        for each, graph in graphs.items()
+    }
+    timed = {each: functools.partial(compute, reader) for each, reader in readers.items()}
+    chosen = inference.fastest_dtype(timed, ready.loaded.name)
+    return ready._replace(graph=graphs[chosen])

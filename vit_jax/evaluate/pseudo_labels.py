@@ -97,6 +97,7 @@ def write(
     screen: Screen,
     *,
     ema: bool = False,
+    dtype: str | None = None,
 ) -> dict[str, float]:
     """Writes the file, in the first process alone; numbers about it by name.
 
@@ -123,6 +124,7 @@ def write(
             "Fine-tune it first, on images with labels."
         )
     data = eval_data.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
+    ready = prepared.in_dtype(ready, dtype, data)
     progress = functools.partial(screen.bar, "labelling")
     with explain_out_of_memory(config):
         predicted = predict(ready, data, min(selection.top_k, classes.number), progress)
