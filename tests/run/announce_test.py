@@ -76,3 +76,14 @@ def test_what_is_wrong_is_said_until_it_is_right_again():
         progress.show(step, ROW, 1.0)
     told = [text for text in out.getvalue().splitlines() if text.startswith("warning")]
     assert told == ["warning  step 0: high", "warning  step 3: high"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "platform", "said"),
+    [("bfloat16", "cpu", True), ("float32", "cpu", False), ("bfloat16", "gpu", False)],
+)
+def test_a_dtype_that_is_slow_on_cpus(dtype, platform, said):
+    out, info = io.StringIO(), types.SimpleNamespace(spec={"dtype": dtype})
+    announce.slow_dtype(Screen(out), info, types.SimpleNamespace(platform=platform))
+    assert ("float32 is faster on CPUs" in out.getvalue()) == said
+    assert out.getvalue().count("\n") == said

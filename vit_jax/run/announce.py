@@ -55,6 +55,7 @@ def run(
         f"model    {info.name}: {format_count(info.parameters)} parameters, "
         f"{format_count(info.forward_flops)}FLOPs per image forward"
     )
+    slow_dtype(screen, info, devices[0])
     if config.method.kind != SUPERVISED:
         screen.say(f"method   {config.method.kind}: {forward(step.products)}")
     screen.say(
@@ -66,6 +67,12 @@ def run(
         screen.say(f"changed  {change}")
     for title, evaluated in _eval_sources(config, eval_data):
         notes(screen, title, evaluated)
+
+
+def slow_dtype(screen: Screen, info: ModelInfo, device: jax.Device) -> None:
+    """Says that a CPU trains faster in float32, where the model computes in bfloat16."""
+    if info.spec.get("dtype") == "bfloat16" and device.platform == "cpu":
+        screen.say("dtype    model.dtype=bfloat16: float32 is faster on CPUs (docs/benchmarks.md)")
 
 
 def data(screen: Screen, title: str, source: Source) -> None:
