@@ -44,18 +44,14 @@ NAMES = (OWN.name, *PEERS, DETERMINISTIC, *choice.CHOICES)  # of all entrants
 
 
 def training(session: Session) -> None:
-    """Every size against its peers, those of the bars first; then larger batches against timm.
-
-    timm comes first for the others too: if time is short, it is for the rest.
-    """
+    """B/16 and L/16 against timm, then against its other peers; other sizes; larger batches."""
     timm, *others = (Entrant(name, name) for name in PEERS)
-    for size in session.sizes("L/16", "B/16"):
-        contest(session, size, session.shape(size), [OWN, timm, *others])
-    if session.dry:
-        return
-    for peers in ([timm], others):
-        for size in ("S/16", "H/14"):
-            contest(session, size, session.shape(size), [OWN, *peers])
+    for sizes in (("B/16", "L/16"), ("S/16", "H/14")):
+        for peers in ([timm], others):
+            for size in session.sizes(*sizes):
+                contest(session, size, session.shape(size), [OWN, *peers])
+        if session.dry:
+            return
     for size, batch in (("L/16", 128), ("B/16", 512)):
         contest(session, size, session.shape(size, batch=batch), [OWN, timm], apart=True)
 

@@ -38,7 +38,7 @@ _JAX = ("jax", "jaxlib", "flax", "optax")
 class Journal:
     """Appends rows to <folder>/on_accelerator.csv.
 
-    earlier: folders whose rows count as measured, if the sources and the device are the same. dry:
+    earlier: folders whose measured rows count, if the sources and the device are the same. dry:
     whether toys are measured, whose rows are marked and count in dry runs alone. UserError if the
     folder cannot be written.
     """
@@ -52,15 +52,17 @@ class Journal:
         self._done: dict[tuple[str, str, str], dict[str, str]] = {}
         self._took_secs: collections.Counter[str] = collections.Counter()
         for row in _read([folder, *earlier]):
-            if (row["sources"], row["device"]) == (self._sources, self.device):
+            # What failed, or was skipped, is tried again, and its time does not count.
+            same = (row["sources"], row["device"]) == (self._sources, self.device)
+            if same and row["status"] == MEASURED:
                 self._count(row)
 
     def done(self, part: str, case: str, entrant: str) -> bool:
-        """Whether it has been measured, or has failed."""
+        """Whether it has been measured, or has failed since this journal was opened."""
         return (part, case, entrant) in self._done
 
     def took_secs(self, part: str) -> float:
-        """The seconds that a part has taken up to now, in all runs."""
+        """The seconds that a part has taken up to now; of earlier runs, those of measured rows."""
         return self._took_secs[part]
 
     def of(self, part: str) -> list[dict[str, str]]:
