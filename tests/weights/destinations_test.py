@@ -19,6 +19,7 @@ ROWS = {
     "`pool=map`": ({"pool": "map"}, "timm google_npz"),
     "`pool=cls_avg`": ({"pool": "cls_avg", **DINOV2}, "huggingface"),
     "`layer_scale`": ({**DINOV2, "num_classes": 0}, "huggingface timm"),
+    "`registers` with `pool=avg`": ({"pool": "avg", "registers": 2}, "timm"),
     "`qkv_bias=none`": ({"qkv_bias": "none"}, "huggingface timm"),
     "`pre_logits`": ({"pre_logits": True, "num_classes": 0}, "huggingface google_npz"),
     "`gelu=exact` (the default is `tanh`)": ({"gelu": "exact"}, "huggingface timm"),

@@ -293,8 +293,24 @@ TIMM_TOY = {
         {"class_token": False, "global_pool": "avg", "fc_norm": False},
         {"class_token": False, "global_pool": "map"},
         {"no_embed_class": True, "img_size": [12, 8]},
+        {"no_embed_class": True, "reg_tokens": 2},
+        {
+            "class_token": False,
+            "global_pool": "avg",
+            "fc_norm": False,
+            "reg_tokens": 2,
+            "no_embed_class": True,
+        },
     ],
-    ids=["cls", "layer_scale_no_bias", "avg", "map", "no_embed_class_rectangle"],
+    ids=[
+        "cls",
+        "layer_scale_no_bias",
+        "avg",
+        "map",
+        "no_embed_class_rectangle",
+        "registers",
+        "registers_avg",
+    ],
 )
 def test_timm(timm, tmp_path, images, model_args):
     arguments = TIMM_TOY | model_args
@@ -341,8 +357,9 @@ def test_images_that_patches_do_not_divide(hf, timm, tmp_path, project):
         {"pool": "avg", "gelu": "exact"},
         {"pool": "map", "num_classes": 0},
         {"layer_scale": 0.1, "qkv_bias": "none"},
+        {"pool": "avg", "registers": 2},
     ],
-    ids=["cls", "avg", "map", "layer_scale_no_bias"],
+    ids=["cls", "avg", "map", "layer_scale_no_bias", "registers"],
 )
 def test_written_models_load_in_timm(timm, tmp_path, toy, images, same, fields):
     ours = toy(**fields)

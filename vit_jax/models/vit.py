@@ -339,6 +339,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         "learned tokens that attention sees and the head does not [0]",
         bounds=(0, COUNT[1]),
         trained=IN_SHAPES,
+        elsewhere={"huggingface": (0,), "timm": ANY, "google_npz": (0,)},
     )
     distillation_token: bool = field(
         False,

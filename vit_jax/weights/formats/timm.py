@@ -33,6 +33,7 @@ from vit_jax.weights.tables import Layout, rules
 _PATCHES = "patches : patch_embed.proj"
 _VIT_TABLE = """
 cls                 : cls_token : 1 1 *
+registers           : reg_token : 1 *
 positions/embedding : pos_embed : 1 *
 norm1               : blocks.{}.norm1
 attention/qkv       : blocks.{}.attn.qkv
@@ -326,7 +327,11 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
             f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
             f"model with {pool!r}; with these arrays no other pooling can be computed here."
         )
+    registers = match.sizes.get("R", 0)
+    if registers and pool == "map":
+        raise UserError("config.json: global_pool='map' over registers cannot be computed here.")
     fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": _epsilon(name)}
+    fields["registers"] = registers
     if match.has("scale1"):
         fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
     return fields
@@ -472,6 +477,12 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
             f"timm's ViT has layer norms with an epsilon of 1e-6, this model {spec.norm_epsilon}: "
             "it would compute something else. Write --to=huggingface."
         )
+    if spec.registers and spec.pool != "avg":
+        raise UserError(
+            f"timm's ViT has other positions beside registers={spec.registers} and a class token, "
+            f"and attention pooling sees them; this model has pool={spec.pool}: write "
+            "--to=checkpoint."
+        )
     height, width = about.image_size
     arguments: dict[str, Any] = {
         "img_size": [height, width],
@@ -482,6 +493,8 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "qkv_bias": spec.qkv_bias == "all",
         "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
         "class_token": spec.pool == "cls",
+        "reg_tokens": spec.registers,
+        "no_embed_class": spec.registers > 0,
         "global_pool": _POOLS[spec.pool],
         "fc_norm": False,
         "init_values": spec.layer_scale or None,
