@@ -1,0 +1,135 @@
+"""A hundred steps of training beside timm and transformers: losses, parameters, moving average.
+
+Both start from the files that `weights.save` writes, and see the same batches.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.outside.checkouts import PROGRAMS
+from tests.outside.recipe_test import mixup_ratios, prepared
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.core.pytrees import Layers, stack_layers
+from vit_jax.learning.losses import batch_layout
+from vit_jax.learning.step import make_update
+from vit_jax.learning.updates import lower_update
+from vit_jax.weights.files import safetensors
+
+STEPS, BATCH, CLASSES = 100, 8, 10
+PROGRAM, FILE = PROGRAMS / "torch_training.py", "model.safetensors"
+LOSS = 1e-4
+PARAMETERS = 1e-3  # of the distance that an array has moved
+LEAST_MOVE = 1e-4  # of an array, root mean square
+RECIPE = {
+    "lr": 2e-4, "weight_decay": 0.1, "warmup_steps": 10, "clip": 1.0, "ema_decay": 0.9,
+    "mixup": 0.8, "label_smoothing": 0.1, "num_classes": CLASSES,
+}  # fmt: skip
+# Images are small but for one case: the numbers of tokens, not of pixels, cost time.
+CASES = {
+    "vit_ti16": ("timm", 224, ()),
+    "registers": (
+        "timm",
+        64,
+        (
+            "model.pool=avg", "model.registers=4", "model.layer_scale=0.1",
+            "model.class_position=false",
+        ),
+    ),
+    "vit_ti16_transformers": ("huggingface", 64, ()),
+}  # fmt: skip
+
+
+def arrays(folder):
+    """The arrays of the model in a folder, by their names."""
+    return {name: np.array(x.read()) for name, x in safetensors.read(folder / FILE).items()}
+
+
+def drawn_start(layout):
+    """The usual initialization, with noise on every array, so that none is zero."""
+    rng = np.random.default_rng(0)
+    noisy = lambda x: x + rng.uniform(-0.02, 0.02, x.shape).astype(np.float32)
+    state = layout.init(0)
+    return layout.with_params(state, jax.tree.map(noisy, state.params))
+
+
+def drawn_batches(pixels):
+    """Random batches whose classes differ in brightness, so that there is something to learn."""
+    rng = np.random.default_rng(1)
+    batches = []
+    for _ in range(STEPS):
+        labels = rng.integers(0, CLASSES, (BATCH, 1), dtype=np.int32)
+        noise = rng.integers(0, 80, (BATCH, pixels, pixels, 3))
+        images = (noise + 17 * labels[:, :, None, None]).astype(np.uint8)
+        batches.append({"image": images, "labels": labels, "weight": np.ones(BATCH, np.float32)})
+    return batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_hundred_steps(case, reference, tmp_path):
+    library, pixels, fields = CASES[case]
+    config = configs.resolve(
+        {
+            "model": {"name": "ViT-Ti/16", "dtype": "float32"},
+            "input": {
+                "batch_size": BATCH, "num_classes": CLASSES,
+                "preprocess": f"decode|resize({pixels})",
+            },
+            "loss": {
+                "kind": "softmax", "mixup": RECIPE["mixup"],
+                "label_smoothing": RECIPE["label_smoothing"],
+            },
+            "optim": {
+                "lr": RECIPE["lr"], "schedule": "cosine", "warmup_steps": RECIPE["warmup_steps"],
+                "weight_decay": RECIPE["weight_decay"], "grad_clip_norm": RECIPE["clip"],
+                "ema_decay": RECIPE["ema_decay"],
+            },
+            "total": {"steps": STEPS},
+        },
+        fields,
+    )  # fmt: skip
+    layout, objective, rates = prepared(config)
+    state, batches = drawn_start(layout), drawn_batches(pixels)
+    with pytest.MonkeyPatch.context() as patch:
+        ratios = mixup_ratios(objective, batches, config.seed, patch)
+
+    def written(name, params):
+        """The files of the model of these parameters."""
+        model = nnx.merge(layout.graph, stack_layers(params, Layers))
+        weights.save(weights.Loaded(model, config.model.name, None, 0), tmp_path / name, library)
+        return tmp_path / name
+
+    start = written("start", state.params)
+    theirs = reference("pytorch-image-models").run(
+        PROGRAM,
+        {
+            "about": json.dumps(RECIPE | {"library": library}),
+            "images": np.stack([batch["image"] for batch in batches]),
+            "labels": np.stack([batch["labels"][:, 0] for batch in batches]),
+            "ratios": np.maximum(ratios, 1 - ratios),  # a slot stays mostly its own example
+            **{file.name: np.frombuffer(file.read_bytes(), np.uint8) for file in start.iterdir()},
+        },
+        tmp_path,
+    )
+    shapes = batch_layout(layout.mesh, batch_size=BATCH, image_size=(pixels,) * 2, max_labels=1)
+    update = lower_update(make_update(layout, objective, rates, config.seed), layout, shapes)
+    update, losses = update.compile(), []
+    for batch in batches:
+        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
+        state, scalars = update(state, placed)
+        losses.append(float(scalars["train/loss"]))
+
+    np.testing.assert_allclose(losses, theirs["losses"], rtol=0, atol=LOSS)
+    start = arrays(start)
+    for kind, params in (("params", state.params), ("ema", state.ema)):
+        for name, ours in arrays(written(kind, params)).items():
+            expected = theirs[f"{kind}/{name}"]
+            moved, apart = (np.linalg.norm(x - expected) for x in (start[name], ours))
+            assert moved > LEAST_MOVE * np.sqrt(ours.size), f"{kind}/{name} stood still"
+            if not name.endswith("key.bias"):  # has no gradient: the softmax over keys cancels it
+                assert apart <= PARAMETERS * moved, f"{kind}/{name}"
