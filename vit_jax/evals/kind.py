@@ -30,6 +30,11 @@ INDEX = "index"
 LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation"))
 
 
+def is_percentage(metric: str) -> bool:
+    """Whether a number, such as "test/top5_accuracy", is shown as a percentage everywhere."""
+    return metric.endswith("accuracy")
+
+
 def is_less_better(metric: str) -> bool:
     """Whether smaller values of a number, such as "test/scaled_ece", are better."""
     return not LESS_IS_BETTER.isdisjoint(metric.rpartition("/")[2].split("_"))

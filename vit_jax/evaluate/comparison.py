@@ -12,7 +12,7 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.evals.classification import NO_LABEL, Scores
-from vit_jax.evals.kind import is_less_better
+from vit_jax.evals.kind import is_less_better, is_percentage
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 
@@ -50,7 +50,7 @@ def _finite(x: Any) -> Any:
 def best(name: str, values: Sequence[float | None]) -> float | None:
     """The best of several models' numbers; None where there is nothing to choose from."""
     there = [value for value in values if value is not None and math.isfinite(value)]
-    better = max if name.endswith("accuracy") else min if is_less_better(name) else None
+    better = max if is_percentage(name) else min if is_less_better(name) else None
     return better(there) if better and len(set(there)) > 1 else None
 
 
@@ -58,7 +58,7 @@ def shown(name: str, value: float | None) -> str:
     """A number for people: 98.06%, 0.09995."""
     if value is None:
         return "-"
-    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
+    return f"{value:.2%}" if is_percentage(name) else f"{value:.4g}"
 
 
 class ClassCounts(NamedTuple):

@@ -1,8 +1,8 @@
 """The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -129,15 +129,16 @@ class Objective:
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        return LOSSES[self.loss](logits, inputs.targets, class_weights), {"logits": logits}
+        losses = LOSSES[self.loss].compute(logits, inputs.targets, class_weights)
+        return losses, {"logits": logits}
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
         """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
 
-        The softmax loss with class weights is divided by the weights of the labels it saw.
+        With class weights, a loss of exclusive classes is divided by the weights of the labels.
         """
         counts = weight
-        if self.class_weights is not None and self.loss == "softmax":
+        if self.class_weights is not None and LOSSES[self.loss].exclusive:
             counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
         return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
@@ -151,7 +152,7 @@ class Objective:
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""
-        return LOSSES[self.loss](logits, targets)
+        return LOSSES[self.loss].compute(logits, targets)
 
 
 # --- targets
@@ -185,9 +186,10 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
     return jnp.where(total > 0, mean, class_weights.mean())
 
 
-# --- losses: (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B]
+# --- losses; a new one is a function here, and a line of LOSSES
 #
-# Targets are rows of labels' weights. With class weights these are the losses of torch:
+# (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B]. Targets are rows of
+# labels' weights. With class weights these are the losses of torch:
 # CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
 
 
@@ -221,7 +223,23 @@ def sigmoid_cross_entropy(
     return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
 
 
-LOSSES = {"softmax": softmax_cross_entropy, "sigmoid": sigmoid_cross_entropy}
+class Loss(NamedTuple):
+    """A loss of logits.
+
+    Attributes:
+      compute: as above.
+      exclusive: whether classes share a probability of 1, so that blends of labels have to stay
+        blends (loss.binarize_targets), and class weights are relative to each other.
+    """
+
+    compute: Callable[..., jax.Array]
+    exclusive: bool
+
+
+LOSSES = {
+    "softmax": Loss(softmax_cross_entropy, exclusive=True),
+    "sigmoid": Loss(sigmoid_cross_entropy, exclusive=False),
+}
 
 
 # --- metrics

@@ -151,6 +151,10 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     """Raises UserError for a value of another type, or a number that is not finite."""
+    if type(None) in typing.get_args(hint):
+        if value is None:
+            return
+        (hint,) = (its for its in typing.get_args(hint) if its is not type(None))
     if typing.get_origin(hint) is tuple:
         fits = isinstance(value, tuple | list) and all(map(is_whole, value))
     elif hint is float:

@@ -13,7 +13,7 @@ from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.learning.losses import Objective
+from vit_jax.learning.losses import LOSSES, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
@@ -211,7 +211,7 @@ def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> O
                 f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
                 "draws from a Beta distribution are not finite in float32."
             )
-    if c.binarize_targets and c.kind != "sigmoid":
+    if c.binarize_targets and LOSSES[c.kind].exclusive:
         raise errors.UserError(
             f"loss.binarize_targets=True goes with loss.kind=sigmoid, got {c.kind}, which divides "
             "a whole between the classes: set loss.binarize_targets=False."

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from vit_jax.draw import charts, html_page, style
 from vit_jax.draw.html_page import Picture
+from vit_jax.evals.kind import is_percentage
 from vit_jax.probes import scaling_law
 from vit_jax.tools.lab.study import points, results
 from vit_jax.tools.lab.study.results import FittedCurve, StudyResult
@@ -177,7 +178,7 @@ def draw_scaling(
     style.plain_log_ticks(axes.xaxis)
     axes.set_xlabel(x_label)
     axes.set_ylabel(metric)
-    if metric.endswith("accuracy"):
+    if is_percentage(metric):
         axes.yaxis.set_major_formatter(style.Labels(percent=True))
     if needed:
         axes.set_ylim(*charts.limits(np.concatenate(needed).tolist()))

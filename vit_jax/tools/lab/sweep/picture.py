@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vit_jax.draw import charts, style, tiles
+from vit_jax.evals.kind import is_percentage
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep.grid import CONFIG, SEED
 from vit_jax.tools.lab.sweep.progress import PointProgress
@@ -74,7 +75,7 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
         note = "hollow: a seed; filled: their mean"
         axes.set_title(note, loc="right", size=style.SMALL, color=style.MUTED)
     ends = charts.limits([v for each in seeds for v in each])
-    charts.scale(axes.yaxis, *ends, percent=metric.endswith("accuracy"))
+    charts.scale(axes.yaxis, *ends, percent=is_percentage(metric))
     _scale_across(axes, axis, where)
     for number, (name, dots) in enumerate(lines.items()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))

@@ -19,7 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.core.tables import csv_text
-from vit_jax.evals.kind import is_less_better
+from vit_jax.evals.kind import is_less_better, is_percentage
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED
@@ -180,7 +180,7 @@ def format_number(key: str, value: float | None) -> str:
         return "-"
     if math.isnan(value):
         return "not finite"
-    if key.endswith("accuracy"):
+    if is_percentage(key):
         return f"{value:.2%}"
     return f"{value:,.0f}" if key == SPEED and value >= 10 else f"{value:.4g}"
 

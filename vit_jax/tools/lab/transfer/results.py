@@ -18,6 +18,7 @@ from markupsafe import Markup
 from vit_jax.core.errors import UserError
 from vit_jax.draw import html_page, style
 from vit_jax.draw.html_page import Picture
+from vit_jax.evals.kind import is_percentage
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import picture, progress
 from vit_jax.tools.lab.sweep.grid import SEED, format_values
@@ -247,7 +248,7 @@ def format_score(key: str, number: OverSeeds) -> str:
     seeds = len(number.values)
     if number.std is None:
         return f"{shown(number.mean)} (1 seed)"
-    std = f"{100 * number.std:.2f}" if key.endswith("accuracy") else f"{number.std:.2g}"
+    std = f"{100 * number.std:.2f}" if is_percentage(key) else f"{number.std:.2g}"
     return f"{shown(number.mean)} ± {std} ({seeds} seeds)"
 
 
