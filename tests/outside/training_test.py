@@ -31,7 +31,7 @@ RECIPE = {
 }  # fmt: skip
 # Images are small but for one case: the numbers of tokens, not of pixels, cost time.
 CASES = {
-    "vit_ti16": ("timm", 224, ()),
+    "vit_ti16": ("timm", 96, ()),
     "registers": (
         "timm",
         64,
@@ -128,8 +128,13 @@ def test_a_hundred_steps(case, reference, tmp_path):
     start = arrays(start)
     for kind, params in (("params", state.params), ("ema", state.ema)):
         for name, ours in arrays(written(kind, params)).items():
+            # A key's bias has no gradient: the softmax over keys cancels it.
+            if name.endswith("key.bias"):
+                continue
+            places = slice(None)
+            if name.endswith("qkv.bias"):
+                places = np.r_[: len(ours) // 3, 2 * len(ours) // 3 : len(ours)]
             expected = theirs[f"{kind}/{name}"]
-            moved, apart = (np.linalg.norm(x - expected) for x in (start[name], ours))
+            moved, apart = (np.linalg.norm((x - expected)[places]) for x in (start[name], ours))
             assert moved > LEAST_MOVE * np.sqrt(ours.size), f"{kind}/{name} stood still"
-            if not name.endswith("key.bias"):  # has no gradient: the softmax over keys cancels it
-                assert apart <= PARAMETERS * moved, f"{kind}/{name}"
+            assert apart <= PARAMETERS * moved, f"{kind}/{name}"

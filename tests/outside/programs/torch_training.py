@@ -14,6 +14,7 @@ import absent  # noqa: F401, before timm
 import numpy as np
 import timm
 import torch
+from safetensors.numpy import load_file
 from timm.data import Mixup
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
@@ -41,6 +42,15 @@ def model_of(folder):
     return model, lambda images: model(images).logits
 
 
+def arrays_of(model):
+    """Its arrays by the names of its file, which transformers changes in memory."""
+    if about["library"] == "timm":
+        return {name: x.numpy() for name, x in model.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
 def scheduler_of(optimizer):
     """Sets the learning rate of step k, from 0, by `scheduler_of(optimizer)(k)`."""
     warmup, total = about["warmup_steps"], len(inputs["images"])
@@ -62,8 +72,9 @@ def scheduler_of(optimizer):
 with tempfile.TemporaryDirectory() as folder:
     model, logits = model_of(Path(folder))
 model.train()
-skipped = {"embeddings.cls_token", "embeddings.position_embeddings"}  # transformers decays these
-skipped = {f"vit.{name}" for name in skipped} if about["library"] == "transformers" else set()
+# transformers' own trainer decays these two, timm and this project do not.
+ends = ("cls_token", "position_embeddings")
+skipped = {name for name, _ in model.named_parameters() if name.endswith(ends)}
 model.no_weight_decay = getattr(model, "no_weight_decay", lambda: skipped)
 optimizer = create_optimizer_v2(
     model, opt="adamw", lr=about["lr"], weight_decay=about["weight_decay"]
@@ -97,6 +108,6 @@ for step, (images, labels, ratio) in enumerate(
     optimizer.zero_grad()
     ema.update(model, step + 2)  # its decay is then 1 - 1 / (1 + (step + 1) / 9)
     losses.append(loss.item())
-outputs = {f"params/{name}": x.numpy() for name, x in model.state_dict().items()}
-outputs |= {f"ema/{name}": x.numpy() for name, x in ema.module.state_dict().items()}
+outputs = {f"params/{name}": x for name, x in arrays_of(model).items()}
+outputs |= {f"ema/{name}": x for name, x in arrays_of(ema.module).items()}
 np.savez(sys.argv[2], losses=np.array(losses), **outputs)
