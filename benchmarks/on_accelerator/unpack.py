@@ -81,8 +81,8 @@ def example_parser() -> Callable[[bytes], Any]:
     _add(file.message_type.add(name="Example"), "features", 1, "Features")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(f"{_PACKAGE}.Example")
-    return message_factory.GetMessageClass(found).FromString
+    message = pool.FindMessageTypeByName(f"{_PACKAGE}.Example")
+    return message_factory.GetMessageClass(message).FromString
 
 
 def _add(message: Any, name: str, number: int, of: str) -> Any:

@@ -125,9 +125,9 @@ def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session,
 def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, tmp_path):
     session(minutes=60, dry=False).run(Part("training", 60, contests.training))
     found = [(row["case"], row["entrant"]) for row in written(tmp_path / "out")]
-    of_bars = ["B/16, 224 px, 256 images", "L/16, 224 px, 64 images"]
-    timm_first = [(case, entrant) for case in of_bars for entrant in ("timm_vit+compile", "own")]
-    others = [(case, entrant) for case in of_bars for entrant in ("torch_vit+compile", "linen")]
+    bar_cases = ["B/16, 224 px, 256 images", "L/16, 224 px, 64 images"]
+    timm_first = [(case, entrant) for case in bar_cases for entrant in ("timm_vit+compile", "own")]
+    others = [(case, entrant) for case in bar_cases for entrant in ("torch_vit+compile", "linen")]
     assert found[:8] == timm_first + others
     for case in ("S/16, 224 px, 512 images", "H/14, 224 px, 32 images"):
         met = [entrant for of, entrant in found if of == case]
@@ -343,8 +343,8 @@ def test_every_program_loads_with_the_packages_of_the_page():
     names = [path.stem for path in Path(decode.__file__).parent.glob("*.py")]
     modules = [f"benchmarks.on_accelerator.{name}" for name in names if name[0] != "_"]
     modules += ["benchmarks.contenders.own", "vit_jax.train", "vit_jax.tools.plan.__main__"]
-    there = "jax jaxlib flax optax orbax-checkpoint pillow"
-    program = [sys.executable, "-c", LEAN_MACHINE, there, carried, " ".join(modules)]
+    packages = "jax jaxlib flax optax orbax-checkpoint pillow"
+    program = [sys.executable, "-c", LEAN_MACHINE, packages, carried, " ".join(modules)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

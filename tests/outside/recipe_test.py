@@ -126,15 +126,15 @@ def drawn_start(layout):
     return layout.with_params(layout.init(0), pytrees.map_named(placed, layout.state.params))
 
 
-def drawn_batches():
+def drawn_batches(steps=STEPS, batch_size=BATCH, pixels=PIXELS):
     """Random batches whose classes differ in brightness, so that there is something to learn."""
     rng = np.random.default_rng(1)
-    batches = []
-    for _ in range(STEPS):
-        labels = rng.integers(0, CLASSES, (BATCH, 1), dtype=np.int32)
-        noise = rng.integers(0, 80, (BATCH, PIXELS, PIXELS, 3))
+    batches, weight = [], np.ones(batch_size, np.float32)
+    for _ in range(steps):
+        labels = rng.integers(0, CLASSES, (batch_size, 1), dtype=np.int32)
+        noise = rng.integers(0, 80, (batch_size, pixels, pixels, 3))
         images = (noise + 17 * labels[:, :, None, None]).astype(np.uint8)
-        batches.append({"image": images, "labels": labels, "weight": np.ones(BATCH, np.float32)})
+        batches.append({"image": images, "labels": labels, "weight": weight})
     return batches
 
 

@@ -31,7 +31,7 @@ LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation")
 
 
 def is_percentage(metric: str) -> bool:
-    """Whether a number, such as "test/top5_accuracy", is shown as a percentage everywhere."""
+    """Returns whether a number, such as "test/top5_accuracy", is shown as a percentage."""
     return metric.endswith("accuracy")
 
 

@@ -188,8 +188,7 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
 
 # --- losses; a new one is a function here, and a line of LOSSES
 #
-# (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B]. Targets are rows of
-# labels' weights. With class weights these are the losses of torch:
+# Targets are rows of labels' weights. With class weights these are the losses of torch:
 # CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
 
 
@@ -227,7 +226,7 @@ class Loss(NamedTuple):
     """A loss of logits.
 
     Attributes:
-      compute: as above.
+      compute: (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B].
       exclusive: whether classes share a probability of 1, so that blends of labels have to stay
         blends (loss.binarize_targets), and class weights are relative to each other.
     """

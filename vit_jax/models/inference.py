@@ -91,12 +91,12 @@ def fastest_dtype(probabilities: Mapping[str, Callable[[], jax.Array]], origin: 
             started = time.perf_counter()
             jax.block_until_ready(compute())
             secs[dtype] = min(secs[dtype], time.perf_counter() - started)
-        if _of_first_process(turns * sum(secs.values()) > _ENOUGH_SECS):
+        if _broadcast_from_first(turns * sum(secs.values()) > _ENOUGH_SECS):
             break
     differences = {d: float(np.abs(x - values["float32"]).max()) for d, x in values.items()}
     close = [dtype for dtype, difference in differences.items() if difference <= TOLERANCE]
     chosen = min([*close, "float32"], key=secs.__getitem__)  # float32 that is not finite: itself
-    chosen = DTYPES[_of_first_process(DTYPES.index(chosen))]
+    chosen = DTYPES[_broadcast_from_first(DTYPES.index(chosen))]
     if jax.process_index() == 0:
         times = ", ".join(f"{dtype} {1000 * s:,.1f} ms" for dtype, s in secs.items())
         others = " and ".join(
@@ -113,6 +113,6 @@ def fastest_dtype(probabilities: Mapping[str, Callable[[], jax.Array]], origin: 
     return chosen
 
 
-def _of_first_process(number: int) -> int:
+def _broadcast_from_first(number: int) -> int:
     """The number that the first process has, in all of them."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))

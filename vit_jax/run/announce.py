@@ -111,7 +111,7 @@ def _eval_sources(
     for name, evaluation in eval_data.items():
         for part in evaluation.parts:
             c = config.evals[name]
-            split = c.split if part is evaluation else getattr(c, "train_split", c.split)
+            split = c.split if part is evaluation else c.train_split
             yield f"{name}: {part.source.name}, {split}", part.source
 
 

@@ -94,7 +94,7 @@ def _data(
             splits.append((f"evals.{name}", NOT_MADE, each.preprocess, ""))
             continue
         for part in data.parts:
-            split = each.split if part is data else getattr(each, "train_split", each.split)
+            split = each.split if part is data else each.train_split
             title = f"{part.source.name}, {split}"
             splits.append((part.split.where, part.source, each.preprocess, title))
     for number, (where, source, preprocess, title) in enumerate(splits):
