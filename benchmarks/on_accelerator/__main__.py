@@ -43,14 +43,14 @@ _DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --outpu
 
 # The most telling first. The minutes add up to 25.
 PARTS = (
-    Part("matrix", 1, programs.matrix),
-    Part("training", 10, contests.training),
+    Part("matrix", 0.5, programs.matrix),
+    Part("training", 9, contests.training),
     Part("resume", 2.5, programs.resume),
     Part("small_data", 4, small_data.small_data),
     Part("inference", 2, contests.inference),
     Part("attention", 2.5, contests.attention),
-    Part("memory", 1, programs.memory),
-    Part("deterministic", 1, contests.deterministic),
+    Part("memory", 2, programs.memory),
+    Part("deterministic", 1.5, contests.deterministic),
     Part("profile", 1, programs.profile),
 )
 

@@ -142,7 +142,7 @@ def profile(session: Session) -> None:
     for size in session.sizes("L/16"):
         shape = session.shape(size)
         name = f"profile_{size.replace('/', '')}"
-        if not session.wanted(size, OWN.name, 90):
+        if not session.wanted(size, OWN.name, 50):  # compiled before, in `training`
             continue
         folder = session.scratch / name
         shutil.rmtree(folder, ignore_errors=True)
