@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.contenders import Contender, Shape, sides
 from vit_jax.learning.updates import supported_compiler_options
-from vit_jax.parallel.chips import compiler_options
+from vit_jax.parallel.chips import Options, compiler_options
 from vit_jax.tools.plan.compiled import peak_bytes
 
 _HIT = "/jax/compilation_cache/cache_hits"
@@ -25,12 +25,9 @@ def images_and_labels(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(0, shape.classes, shape.batch).astype(np.int32)
 
 
-def project_options(device: jax.Device) -> dict[str, str] | None:
-    """XLA's options for this project's step on such a device, for a peer's step; None: it has none.
-
-    Only TPUs have some (parallel/chips.py).
-    """
-    return supported_compiler_options(compiler_options(device.device_kind), device)
+def project_options(device: jax.Device) -> Options | None:
+    """XLA's options for this project's step on such a device, for a peer's; None: it has none."""
+    return supported_compiler_options(compiler_options(device), device)
 
 
 def compiled(lowered: Any) -> tuple[Any, float | None]:

@@ -22,7 +22,7 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.state import StateLayout
-from vit_jax.learning.step import make_update
+from vit_jax.learning.step import Scalars, make_update
 from vit_jax.learning.updates import lower_update
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.parts.durations import make_durations
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
     def lower(self) -> Any:
         """The step, lowered."""
-        return lower_update(self.update, self.layout, self.arrays)
+        return lower_update(self.update, self.layout.in_steps, self.arrays)
 
     def on_devices(self, images: np.ndarray, labels: np.ndarray) -> dict[str, jax.Array]:
         """A batch from uint8 [B, H, W, 3] and int32 [B]."""
@@ -50,6 +50,21 @@ class Parts(NamedTuple):
             "weight": np.ones(len(labels), np.float32),
         }
         return {name: jax.device_put(host[name], x.sharding) for name, x in self.arrays.items()}
+
+
+class Loss:
+    """The loss of a step, which float() waits for. FloatingPointError once a step was not finite.
+
+    Such a step changes nothing, and nor do its successors: their losses are finite.
+    """
+
+    def __init__(self, scalars: Scalars) -> None:
+        self._scalars = scalars
+
+    def __float__(self) -> float:
+        if bad := int(self._scalars["first_bad_step"]):
+            raise FloatingPointError(f"the loss or the gradients of step {bad} are not finite")
+        return float(self._scalars["train/loss"])
 
 
 def settings(shape: Shape) -> dict[str, Any]:
@@ -77,7 +92,7 @@ def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
     mesh = inputs.mesh(config.mesh)
     plan = make_durations(config, num_examples=shape.batch)
     schedule = updates.schedule(config.optim, plan)
-    layout = updates.layout(config, make_model, schedule, mesh).in_steps
+    layout = updates.layout(config, make_model, schedule, mesh)
     objective = updates.objective(config, num_classes=shape.classes)
     arrays = batch_layout(
         mesh,
@@ -85,7 +100,8 @@ def parts(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Parts:
         image_size=(shape.image_px, shape.image_px),
         max_labels=1,
     )
-    update = make_update(layout, objective, updates.rates(config.optim, schedule), seed=0)
+    logged = updates.rates(config.optim, schedule)
+    update = make_update(layout.in_steps, objective, logged, seed=0)
     return Parts(layout, arrays, update)
 
 
@@ -94,12 +110,12 @@ def make(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Contender:
     run = parts(shape, dtype, fields)
     executable, compile_secs = compiled(run.lower())
     batch = run.on_devices(*images_and_labels(shape))
-    state = run.layout.init(0)
+    state = run.layout.in_steps.init(0)
 
-    def step() -> jax.Array:
+    def step() -> Loss:
         nonlocal state
         state, scalars = executable(state, batch)
-        return scalars["train/loss"]
+        return Loss(scalars)
 
     return contender(step, dtype, executable, compile_secs)
 

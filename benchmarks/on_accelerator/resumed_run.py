@@ -34,13 +34,16 @@ def main(_: list[str]) -> None:
         best_metric=None,
         best_mode="max",
     )
-    state = store.restore(run.layout.state) or run.layout.init(0)
+    layout = run.layout
+    state = store.restore(layout.state) or layout.init(0)
     start = int(state.step)
     executable = run.lower().compile()
     for step in range(start + 1, _STEPS.value + 1):
+        state = layout.unstack_layers(state)
         state, scalars = executable(state, run.on_devices(*batch(shape, step)))
         answer(step=step, loss=float(scalars["train/loss"]))
         if step % _EVERY.value == 0 or step == _STEPS.value:
+            state = layout.stack_layers(state)
             store.save(step, state, {}, {})
     store.close()
     folder = checkpoint_dir.absolute(_WORKDIR.value) / "checkpoints" / str(_STEPS.value)

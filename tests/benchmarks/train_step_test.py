@@ -46,9 +46,14 @@ from benchmarks.contenders import SHAPES, Shape, own
 from benchmarks.workers import flops
 contender = own.make(Shape("toy", 1, 16, 32, 2, 4, 8, 10, 4), "float32")
 losses = [float(contender.step()), float(contender.step())]
+try:
+    spoiled = str(float(own.Loss({"first_bad_step": 3, "train/loss": 0.5})))
+except FloatingPointError as error:
+    spoiled = str(error)
 packages = {module.split(".")[0] for module in sys.modules}
 flops = {name: flops(shape) / shape.batch for name, shape in SHAPES.items()}
-print(json.dumps({"losses": losses, "tensorflow": "tensorflow" in packages, "flops": flops}))
+tensorflow = "tensorflow" in packages
+print(json.dumps({"losses": losses, "spoiled": spoiled, "tensorflow": tensorflow, "flops": flops}))
 """
 
 
@@ -83,6 +88,10 @@ def test_linen_begins_at_the_loss_of_chance():
 def test_own_begins_at_the_loss_of_chance_and_needs_no_tensorflow(own):
     assert own["losses"] == pytest.approx([LOSS_OF_CHANCE] * 2, abs=NEAR)
     assert not own["tensorflow"]
+
+
+def test_a_step_that_is_not_finite_is_not_measured(own):
+    assert "step 3 " in own["spoiled"]
 
 
 def test_a_worker_builds_says_ready_and_obeys(run_python):

@@ -1,4 +1,5 @@
 import re
+import types
 
 import pytest
 
@@ -73,6 +74,10 @@ def test_unknown_chips_have_no_rate(kind):
     assert peak_flops(kind) is None
 
 
+def device(kind):
+    return types.SimpleNamespace(device_kind=kind)
+
+
 def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
     flag = "xla_tpu_scoped_vmem_limit_kib"
@@ -80,8 +85,15 @@ def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
         "xla_tpu_enable_advanced_while_initializer_removal": "true",
         "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes": "1073741824",
     }
-    assert compiler_options("TPU v5 lite") == {flag: "32768"} | other
-    assert compiler_options("TPU v4") is None
-    assert compiler_options("cpu") is None
+    assert compiler_options(device("TPU v5 lite")) == {flag: "32768"} | other
+    assert compiler_options(device("TPU v4")) is None
+    assert compiler_options(device("cpu")) is None
     monkeypatch.setenv("LIBTPU_INIT_ARGS", f"--{flag}=16384")
-    assert compiler_options("TPU v5 lite") == other
+    assert compiler_options(device("TPU v5 lite")) == other
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA H200", "A100-SXM4-40GB", "Tesla V100-SXM2-16GB"])
+def test_products_are_by_cublas_unless_the_user_says_otherwise(kind, monkeypatch):
+    assert compiler_options(device(kind)) == {"xla_gpu_enable_triton_gemm": False}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+    assert compiler_options(device(kind)) is None

@@ -16,7 +16,7 @@ from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.learning.step import Scalars, first_bad
 from vit_jax.parallel import mesh as meshes
-from vit_jax.parallel.chips import compiler_options
+from vit_jax.parallel.chips import Options, compiler_options
 
 IN_FLIGHT = 2  # steps that the devices have yet to finish: one is computed, and one is ready
 
@@ -40,16 +40,12 @@ def lower_update(
             update,
             donate_argnums=0,
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
-            compiler_options=supported_compiler_options(
-                compiler_options(device.device_kind), device
-            ),
+            compiler_options=supported_compiler_options(compiler_options(device), device),
         )
         return jitted.lower(layout.state, batch, *layout.fixed)
 
 
-def supported_compiler_options(
-    options: dict[str, str] | None, device: jax.Device
-) -> dict[str, str] | None:
+def supported_compiler_options(options: Options | None, device: jax.Device) -> Options | None:
     """Those of the options that the device's compiler knows: other versions of it lack some.
 
     Asked with a program that does nothing, since a compiler refuses what it does not know.

@@ -4,6 +4,8 @@ import os
 import re
 from typing import NamedTuple
 
+import jax
+
 # A pattern for JAX's whole device_kind -> dense bfloat16 TFLOP/s of one JAX device. It matches the
 # whole, because names share beginnings: an L40S begins like an L4, an H100 NVL like any H100, and a
 # slice of a GPU (MIG) has the GPU's name followed by "MIG 3g.40gb". A device that is not listed has
@@ -83,6 +85,8 @@ TPUS: dict[str, TpuChip] = {
 }
 
 
+Options = dict[str, str | bool]
+
 # MiB of a TPU's vector memory that one fusion may use, where more than the compiler's 16 make a
 # ViT's step faster by its estimates (docs/benchmarks.md); the rest holds arrays between fusions.
 FUSION_MIB: dict[str, int] = {r"TPU v5 lite|TPU v5e|TPU v6 lite|TPU v6e": 32}
@@ -95,19 +99,32 @@ _SUMS_AFTER_LOOPS_FLAG = "xla_while_loop_all_reduce_dus_code_motion_max_size_byt
 _SUMS_AFTER_LOOPS_BYTES = 2**30
 
 
-def compiler_options(device_kind: str) -> dict[str, str] | None:
-    """XLA's options for a step on such devices; what LIBTPU_INIT_ARGS sets is left as it is."""
-    sizes = (mib for kind, mib in FUSION_MIB.items() if re.fullmatch(kind, device_kind))
-    mib = next(sizes, None)
-    if mib is None:
-        return None
-    options = {
-        _FUSION_FLAG: str(1024 * mib),
+# Products by cuBLASLt, which adds biases and computes GELU as it writes them. XLA would also try
+# kernels of Triton, without either, and take twice as long to compile (docs/benchmarks.md).
+_NVIDIA = r"NVIDIA .*|A100.*|Tesla .*"
+_NVIDIA_OPTIONS: Options = {"xla_gpu_enable_triton_gemm": False}
+
+
+def compiler_options(device: jax.Device) -> Options | None:
+    """XLA's options for a step on such a device.
+
+    What LIBTPU_INIT_ARGS or XLA_FLAGS sets is left as it is.
+    """
+    if re.fullmatch(_NVIDIA, device.device_kind):
+        options = _NVIDIA_OPTIONS
+    else:
+        sizes = (mib for kind, mib in FUSION_MIB.items() if re.fullmatch(kind, device.device_kind))
+        options = {} if (mib := next(sizes, None)) is None else _tpu_options(mib)
+    by_user = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
+    return {flag: value for flag, value in options.items() if flag not in by_user} or None
+
+
+def _tpu_options(fusion_mib: int) -> Options:
+    return {
+        _FUSION_FLAG: str(1024 * fusion_mib),
         _NO_ZEROS_FLAG: "true",
         _SUMS_AFTER_LOOPS_FLAG: str(_SUMS_AFTER_LOOPS_BYTES),
     }
-    by_user = os.environ.get("LIBTPU_INIT_ARGS", "")
-    return {flag: value for flag, value in options.items() if flag not in by_user} or None
 
 
 class GpuChip(NamedTuple):

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from vit_jax.core.axes import Target
 from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.layers import block
 from vit_jax.models.layers.block import Block, BlockSpec, Mlp, SelfAttention
 from vit_jax.models.layers.initialization import VIT
 from vit_jax.models.layers.kernels.xla import attend
@@ -97,6 +99,24 @@ def test_gated_mlp_equals_its_formula(kind, bias):
 
 def make_attention(**fields):
     return SelfAttention(BlockSpec(mlp_dim=1, **fields), rngs=nnx.Rngs(0))
+
+
+def test_on_gpus_the_activations_input_alone_is_kept(monkeypatch):
+    """And the gradients are the same. Where GELU is as ever, JAX keeps a second array as large."""
+    mlp = Mlp(BlockSpec(width=8, mlp_dim=32, num_heads=2), rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (2, 3, 8))
+
+    def results():
+        y, back = jax.vjp(lambda x: mlp(x, None), x)
+        hidden = [kept for kept in jax.tree.leaves(back) if kept.shape[-1:] == (32,)]
+        return y, back(jnp.cos(y))[0], len([kept for kept in hidden if kept.ndim == 3])
+
+    *expected, usual = results()
+    monkeypatch.setattr(block, "target", lambda: Target("gpu", "NVIDIA H200"))
+    *given, on_gpu = results()
+    for a, b in zip(given, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    assert on_gpu == 2 < usual  # with what fc2 multiplies
 
 
 def test_attend_is_softmax_of_scaled_products():

@@ -170,6 +170,7 @@ def test_a_blend_may_ask_for_both_classes_in_whole(tiny_run):
     ("platform", "fields", "apart"),
     [
         ("tpu", (), True),
+        ("gpu", (), True),
         ("tpu", ("optim.name=lion",), True),
         ("cpu", (), False),
         ("sharded tpu", (), False),

@@ -24,6 +24,7 @@ from vit_jax.core.axes import (
     TOKENS,
     WIDTH,
     constrain,
+    target,
 )  # fmt: skip
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
@@ -238,10 +239,10 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key and `tokens`: for dropout, no key in evaluation."""
-        if self.gated:
-            x = self.activation(self.gate(x)) * self.fc1(x)
-        else:
-            x = self.activation(self.fc1(x))
+        activation = self.activation
+        if target().platform == "gpu":  # whose memory takes longer than computing once more
+            activation = jax.checkpoint(activation)
+        x = activation(self.gate(x)) * self.fc1(x) if self.gated else activation(self.fc1(x))
         x = self.dropout(constrain(x, BATCH, TOKENS, MLP), key, tokens)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)
 

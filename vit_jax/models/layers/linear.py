@@ -221,7 +221,11 @@ def _forward(
     precision: Precision,
 ) -> tuple[jax.Array, Any]:
     y = jnp.tensordot(x, kernel.astype(precision.compute), axes=contracted)
-    y = y if bias is None else y + bias.astype(y.dtype)
+    if bias is not None:
+        if bias.ndim > 1 and target().platform == "gpu":
+            # cuBLASLt's products add vectors. XLA would have them add this too, made as large as y.
+            y = jax.lax.optimization_barrier(y)
+        y = y + bias.astype(y.dtype)
     return y, (x, kernel, bias)
 
 

@@ -156,13 +156,13 @@ def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
 def _unstacked_steps(config: RunConfig, mesh: Mesh) -> bool:
     """Whether a step updates each layer's kernels on their own.
 
-    Where blocks are unrolled on TPUs that have copies of all parameters, stacking their gradients
-    would cost a twentieth of the step (docs/benchmarks.md). Names of layers in patterns, and rules
-    that look at whole matrices, take the stacked form.
+    Where blocks are unrolled on TPUs or GPUs that have copies of all parameters, stacking their
+    gradients would cost a twentieth of the step (docs/benchmarks.md). Names of layers in patterns,
+    and rules that look at whole matrices, take the stacked form.
     """
     c = config.optim
     plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None or config.lora.kernels)
-    unrolled = not config.model.scan and mesh.devices.flat[0].platform == "tpu"
+    unrolled = not config.model.scan and mesh.devices.flat[0].platform != "cpu"
     copied = mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
     return unrolled and copied and plain and optimizers.OPTIMIZERS[c.name].elementwise
 

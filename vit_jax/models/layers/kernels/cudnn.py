@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.models.layers.kernels.xla import MIXED, STATISTICS
 
-MULTIPLE = 8  # tokens and head sizes are padded to these; gradients are for even lengths only
+MULTIPLE = 8  # head sizes are padded to these
 VERSION = 91000  # of the cuDNN that programs for absent devices are compiled for
 
 
@@ -21,37 +21,29 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """softmax(q k^T / sqrt(K)) v for bfloat16 [B, N, H, K] each; [B, N, H, K].
 
     The softmax is computed in float32; its output and a logarithm for each query are kept for the
-    backward pass. Lengths and head sizes are padded with zeros, and added keys masked. Not for
-    forward-mode differentiation.
+    backward pass. Head sizes are padded with zeros. Not for forward-mode differentiation.
     """
-    _, tokens, _, head_size = query.shape
-    more = [(0, 0), (0, -tokens % MULTIPLE), (0, 0), (0, -head_size % MULTIPLE)]
+    head_size = query.shape[-1]
+    more = [(0, 0), (0, 0), (0, 0), (0, -head_size % MULTIPLE)]
     padded = (jnp.pad(x, more) for x in (query, key, value))
-    return _attend(*padded, tokens, head_size)[:, :tokens, :, :head_size]
+    return _attend(*padded, head_size)[..., :head_size]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _attend(
-    query: jax.Array, key: jax.Array, value: jax.Array, tokens: int, head_size: int
-) -> jax.Array:
-    return _mix(query, key, value, tokens, head_size)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _attend(query: jax.Array, key: jax.Array, value: jax.Array, head_size: int) -> jax.Array:
+    return _mix(query, key, value, head_size)
 
 
-def _mix(
-    query: jax.Array, key: jax.Array, value: jax.Array, tokens: int, head_size: int
-) -> jax.Array:
-    """Attention to the first `tokens` of padded arrays; head_size: without padding."""
-    lengths = None
-    if tokens != query.shape[1]:
-        lengths = jnp.full(query.shape[:1], tokens, jnp.int32)
-    with _version_for_absent_devices():
-        return _attention(query, key, value, scale=head_size**-0.5, key_value_seq_lengths=lengths)
+def _mix(query: jax.Array, key: jax.Array, value: jax.Array, head_size: int) -> jax.Array:
+    """Attention of padded heads; head_size: without padding."""
+    with _checks():
+        return _attention(query, key, value, scale=head_size**-0.5)
 
 
 def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, tokens: int, head_size: int
+    query: jax.Array, key: jax.Array, value: jax.Array, head_size: int
 ) -> tuple[jax.Array, Any]:
-    mix = lambda q, k, v: _mix(q, k, v, tokens, head_size)
+    mix = lambda q, k, v: _mix(q, k, v, head_size)
     mixed, back = jax.vjp(mix, query, key, value)
     # Without names, policies would compute again what cuDNN keeps. Queries, keys and values are
     # the projections' results, which have theirs.
@@ -67,8 +59,8 @@ def _forward(
     return named(mixed), jax.tree.map(named, back)
 
 
-def _backward(tokens: int, head_size: int, back: Any, dy: jax.Array) -> tuple[jax.Array, ...]:
-    del tokens, head_size
+def _backward(head_size: int, back: Any, dy: jax.Array) -> tuple[jax.Array, ...]:
+    del head_size
     return back(dy)
 
 
@@ -77,15 +69,19 @@ _attention = functools.partial(jax.nn.dot_product_attention, implementation="cud
 
 
 @contextlib.contextmanager
-def _version_for_absent_devices() -> Iterator[None]:
-    """Replaces JAX's checks of cuDNN and GPU where there is none, assuming Ampere or later."""
-    if jax.default_backend() == "gpu":
-        yield
-        return
-    checks: dict[str, Any] = {
-        "check_cudnn_version": lambda: VERSION,
-        "check_compute_capability": lambda capability: float(capability) <= 8.0,
-        "is_cuda_compute_capability_equal": lambda capability: False,
-    }
+def _checks() -> Iterator[None]:
+    """Replaces checks of JAX; choice.py has made ours.
+
+    One refuses to train with odd lengths if logits have a bias, and takes JAX's own placeholder for
+    such a bias for one. Where there is no GPU, others ask for its kind and for cuDNN's version:
+    Ampere or later is assumed.
+    """
+    checks: dict[str, Any] = {"check_is_flash_attention": lambda *args, **kwargs: None}
+    if jax.default_backend() != "gpu":
+        checks |= {
+            "check_cudnn_version": lambda: VERSION,
+            "check_compute_capability": lambda capability: float(capability) <= 8.0,
+            "is_cuda_compute_capability_equal": lambda capability: False,
+        }
     with mock.patch.multiple(fused_attention_stablehlo, **checks):
         yield
