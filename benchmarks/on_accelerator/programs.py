@@ -41,7 +41,7 @@ def memory(session: Session) -> None:
         case = row["case"]
         if row["entrant"] == OWN.name and session.wanted(case, OWN.name, 0):
             _ratio(session, case, OWN.name, row["peak_gib"], float(row["compiled_gib"]))
-    for size in session.sizes("L/16", "B/16"):
+    for size in session.sizes("B/16", "L/16"):  # as in `training`
         shape = session.shape(size)
         case = case_of(size, shape)
         measured = [row for row in session.journal.of("training")
