@@ -1,11 +1,13 @@
 """Fixtures for all tests: a tiny run, and Python in its own process."""
 
 import gc
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -277,6 +279,12 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: -slow[item.path])
 
 
+def pytest_runtest_setup(item):
+    late = time.time() > item.config.getoption("--slow_until")
+    if late and item.get_closest_marker("slow") and not item.nodeid.startswith(ALWAYS):
+        pytest.skip("slow, and the time for these is over (--slow_until)")
+
+
 def pytest_configure(config):
     messages.regenerating = config.getoption("regenerate_goldens")
 
@@ -310,6 +318,13 @@ def pytest_addoption(parser):
         type=share,
         metavar="K/N",
         help="Of the slow tests ALWAYS, and of the others one of N shares, from 0/N on.",
+    )
+    parser.addoption(
+        "--slow_until",
+        type=float,
+        default=math.inf,
+        metavar="TIME",
+        help="Seconds since 1970; slow tests that would begin later are skipped, but for ALWAYS.",
     )
     parser.addoption(
         "--references",
