@@ -3,12 +3,13 @@
     python -m benchmarks.on_accelerator --minutes 25
 
 In this order: the rate of matrix products; training steps of four sizes against timm, Hugging Face
-and plain flax.linen; kill and resume to the same bits; small data sets trained from the device's
-memory; inference; each attention; peak memory; the cost of deterministic flags; a profile. A row
-is appended to runs/on_accelerator/on_accelerator.csv as soon as it is measured. The same command
-again goes on where it was cut off: what has been measured of these sources on this device is left
-out. A part that fails, or that time is too short for, gives a row that says so, and the rest goes
-on; the next run tries it again. --take adds the rows to the results.
+and plain flax.linen; whether gradients stay finite; kill and resume to the same bits; small data
+sets trained from the device's memory; inference; each attention; peak memory; the cost of
+deterministic flags; a profile. A row is appended to runs/on_accelerator/on_accelerator.csv as soon
+as it is measured. The same command again goes on where it was cut off: what has been measured of
+these sources on this device is left out. A part that fails, or that time is too short for, gives a
+row that says so, and the rest goes on; the next run tries it again. --take adds the rows to the
+results.
 
 Needs no TensorFlow and no network; docs/benchmarks.md has the list of packages. --dry_run does the
 same with toys, on a CPU too.
@@ -44,11 +45,12 @@ _DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --outpu
 # The most telling first. The minutes add up to 25.
 PARTS = (
     Part("matrix", 0.5, programs.matrix),
-    Part("training", 9, contests.training),
-    Part("resume", 2.5, programs.resume),
-    Part("small_data", 4, small_data.small_data),
-    Part("inference", 2, contests.inference),
-    Part("attention", 2.5, contests.attention),
+    Part("training", 8, contests.training),
+    Part("finite", 3, small_data.finite),
+    Part("resume", 2, programs.resume),
+    Part("small_data", 3.5, small_data.small_data),
+    Part("inference", 1.5, contests.inference),
+    Part("attention", 2, contests.attention),
     Part("memory", 2, programs.memory),
     Part("deterministic", 1.5, contests.deterministic),
     Part("profile", 1, programs.profile),

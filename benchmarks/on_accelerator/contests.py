@@ -24,7 +24,7 @@ TURNS, STEPS = 6, 15
 TIMM = "timm_vit+compile"
 PEERS = (TIMM, "torch_vit+compile", "linen+options", "linen")
 # Seconds until a contender has compiled, about; the longest of all.
-COMPILE_SECS = {"S/16": 60, "B/16": 60, "L/16": 110, "H/14": 140}
+COMPILE_SECS = {"S/16": 50, "B/16": 55, "L/16": 80, "H/14": 120}
 GIB = 2**30
 
 

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 from benchmarks import rows
-from benchmarks.on_accelerator import contests, decode, journal, trace_summary, unpack
+from benchmarks.on_accelerator import (
+    contests,
+    decode,
+    journal,
+    small_data,
+    trace_summary,
+    unpack,
+)
 from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
 from benchmarks.on_accelerator.session import Part, Session, check_names
 from benchmarks.workers import ROOT, LineProcess, WorkerEnded, reason
@@ -118,7 +125,7 @@ def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session,
     session(minutes=0.5, dry=False).run(Part("inference", 5, contests.inference))
     skipped = written(tmp_path / "out")
     assert {row["status"] for row in skipped} == {SKIPPED} and not workers
-    assert "it takes about 80 s, of which 30 are left" in {row["note"] for row in skipped}
+    assert "it takes about 75 s, of which 30 are left" in {row["note"] for row in skipped}
     session(only=("own",)).run(Part("inference", 5, contests.inference))
     assert [worker.work for worker in workers] == ["forward"]
 
@@ -364,10 +371,12 @@ def test_a_dry_run_measures_every_part(run_python, tmp_path):
     unmeasured = [
         row for row in found if row["status"] != MEASURED and row["entrant"] not in absent
     ]
-    assert [row["case"] for row in unmeasured if row["part"] != "attention"] == ["cifar10"]
+    assert [row["case"] for row in unmeasured if row["part"] != "attention"] == [
+        *(f"cifar10, {name}" for name in small_data.FINITE), "cifar10"
+    ]  # fmt: skip
     assert {row["part"] for row in found} == {
         "matrix", "training", "attention", "memory", "resume", "deterministic", "inference",
-        "profile", "small_data",
+        "profile", "small_data", "finite",
     }  # fmt: skip
     same = [row for row in found if row["unit"] == "same bits"]
     assert [row["value"] for row in same] == ["1"] * 3
