@@ -1,14 +1,16 @@
 """Images per second of a training step: this project's, a plain flax.linen ViT's, torch's.
 
     python -m benchmarks.train_step --shape S/16 --batch 16 --dtype float32
+    python -m benchmarks.train_step --work forward --shape B/16 --batch 8
 
-Forward, backward and update on random data. Each contender is one process for the whole run; they
-take turns, a few steps each, and medians over all turns are compared, so that other load on the
-machine affects all alike. A peer runs by default, and with settings behind its name: NAME+options
-has the compiler options of this project's step and keeps its heap, as `own` does because
-`vit_jax.train` does; NAME+compile is torch's by torch.compile; NAME+pages has huge pages. The rate
-of matrix products is measured in the same turns and processes. Appends a row for each contender to
-benchmarks/results/train_step.csv. Needs no TensorFlow; torch, transformers, timm where installed.
+Forward, backward and update on random data; with --work=forward logits alone, of parameters in
+--dtype. Each contender is one process for the whole run; they take turns, a few steps each, and
+medians over all turns are compared, so that other load on the machine affects all alike. A peer
+runs by default, and with settings behind its name: NAME+options has the compiler options of this
+project's step and keeps its heap, as `own` does because `vit_jax.train` does; NAME+compile is
+torch's by torch.compile; NAME+pages has huge pages. The rate of matrix products is measured in the
+same turns and processes. Appends a row for each contender to train_step.csv or forward.csv of
+benchmarks/results. Needs no TensorFlow; torch, transformers, timm where installed.
 """
 
 import dataclasses
@@ -25,6 +27,7 @@ from vit_jax.core import command, errors
 _SHAPE = flags.DEFINE_enum("shape", "S/16", list(SHAPES), "Which network.")
 _BATCH = flags.DEFINE_integer("batch", None, "Images in a batch; default: the shape's.")
 _DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "Of the computation.")
+_WORK = flags.DEFINE_enum("work", "train", ["train", "forward"], "What a step is.")
 _CONTENDERS = flags.DEFINE_list(
     "contenders", "own,linen,linen+options,torch_vit,torch_vit+compile", "Who takes part."
 )
@@ -32,6 +35,7 @@ _TURNS = flags.DEFINE_integer("turns", 5, "How often each has its turn.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps of a turn.")
 _RECORD = flags.DEFINE_bool("record", True, "Append the rows to the results.")
 
+RESULTS = {"train": "train_step", "forward": "forward"}
 PACKAGES = {"torch_vit": "torch transformers", "timm_vit": "torch timm"}
 
 
@@ -43,7 +47,7 @@ def main(_: list[str]) -> None:
         check(name)
     workers = []
     for name in filter(there, _CONTENDERS.value):  # one after the other: each compiles alone
-        workers.append(Worker(name, shape, _DTYPE.value))
+        workers.append(Worker(name, shape, _DTYPE.value, work=_WORK.value))
         workers[-1].wait_until_ready()
     for turn in range(_TURNS.value):
         for worker in workers:
@@ -54,7 +58,7 @@ def main(_: list[str]) -> None:
         packages = PACKAGES.get(split(worker.name)[0], "jax flax optax")
         row = describe(worker, shape, workers[0])
         rows.record(
-            *("train_step", "vit_jax benchmarks", packages, row),
+            *(RESULTS[_WORK.value], "vit_jax benchmarks", packages, row),
             device=rows.gpu() or rows.cpu(),
             keep=_RECORD.value,
         )
@@ -103,7 +107,7 @@ def describe(worker: Worker, shape: Shape, own: Worker) -> dict[str, object]:
         "steps": len(worker.steps["wall_secs"]),
         "images_per_second": round(rate(worker, shape), 2),
         "images_per_cpu_second": round(shape.batch / median["cpu_secs"], 2),
-        "share_of_matrix_rate": round(flops(shape) / median["wall_secs"] / product, 3),
+        "share_of_matrix_rate": round(flops(shape, _WORK.value) / median["wall_secs"] / product, 3),
         "matrix_gflops": round(product / 1e9),
         "peak_mib": round(worker.peak_bytes / 2**20),
         "compile_secs": None if compile_secs is None else round(compile_secs, 1),

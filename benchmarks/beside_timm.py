@@ -1,0 +1,133 @@
+"""Fine-tuning beside timm's own train.py: accuracy, CPU time and memory of the same recipe.
+
+    python -m benchmarks.beside_timm --timm DIR --timm_python PYTHON --weights DIR --data_dir DIR
+
+timm: a checkout of pytorch-image-models; timm_python: of an environment with torch, torchvision and
+timm. weights: a folder that timm reads as local-dir:, and this project as weights. data_dir: an
+image folder with train/ and val/. Both programs are run from the shell as their users would, a seed
+after the other; TIMM and OURS have all flags. A row for each run goes to results/beside_timm.csv:
+accuracy on val at the end, seconds of the processor and of the clock with start and evaluations,
+and the memory of the largest process.
+
+Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new head, cosine
+after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different: timm
+draws the new head at random (here: zeros), and its loader has processes (here: threads).
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import app, flags
+
+from benchmarks import rows
+from benchmarks.workers import ROOT, WorkerEnded, reason
+
+_TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.", required=True)
+_PYTHON = flags.DEFINE_string("timm_python", sys.executable, "Python that has timm.")
+_WEIGHTS = flags.DEFINE_string("weights", None, "Folder of model.safetensors.", required=True)
+_DATA = flags.DEFINE_string("data_dir", None, "Image folder.", required=True)
+_SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "One or more.")
+_EPOCHS = flags.DEFINE_integer("epochs", 4, "How long to train.")
+
+LR, DECAY, BATCH, SIZE_PX = 3e-4, 0.05, 32, 224
+
+TIMM = (
+    "--device=cpu --pretrained --mean .5 .5 .5 --std .5 .5 .5 --crop-pct=1 --interpolation=bicubic "
+    "--train-interpolation=bicubic --scale .5 1 --color-jitter=0 --smoothing=0 --opt=adamw "
+    f"--lr={LR} --weight-decay={DECAY} --clip-grad=1 --sched=cosine --sched-on-updates "
+    f"--warmup-epochs=1 --warmup-lr=0 --min-lr=0 --batch-size={BATCH} --workers=2 "
+    "--checkpoint-hist=1"
+)
+OURS = (
+    f"--config=configs/finetune.py:folder,size={SIZE_PX} --config.model.dtype=float32 "
+    f"--config.input.batch_size={BATCH} "
+    f"--config.input.preprocess=decode|inception_crop({SIZE_PX},0.5,method='bicubic',antialias=True)"
+    f"|flip_lr --config.evals.val.preprocess=decode|resize_small({SIZE_PX},'bicubic')"
+    f"|central_crop({SIZE_PX}) --config.optim.name=adam --config.optim.lr={LR} "
+    f"--config.optim.weight_decay={DECAY} --config.optim.weight_decay_meaning=lr_scaled "
+    "--config.optim.warmup_steps=none --config.optim.warmup_epochs=1 --config.total.steps=none "
+    "--config.log.tensorboard=false"
+)
+
+
+class Run(NamedTuple):
+    """What a process took, its children included; peak_bytes: of the largest of them."""
+
+    cpu_secs: float
+    wall_secs: float
+    peak_bytes: int
+
+
+def main(_: list[str]) -> None:
+    """Trains with each program, seed after seed."""
+    data = Path(_DATA.value)
+    classes, images = (len(list(data.glob(f"train/{what}"))) for what in ("*", "*/*"))
+    for seed in _SEEDS.value:
+        for program, train in (("vit_jax", ours), ("timm", timm)):
+            with tempfile.TemporaryDirectory() as folder:
+                accuracy, run = train(Path(folder), seed, classes, images)
+            row = {
+                "program": program,
+                "data": data.name,
+                "train_images": images,
+                "epochs": _EPOCHS.value,
+                "seed": seed,
+                "accuracy": round(accuracy, 4),
+                "cpu_secs": round(run.cpu_secs, 1),
+                "wall_secs": round(run.wall_secs, 1),
+                "peak_mib": round(run.peak_bytes / 2**20),
+            }
+            rows.record("beside_timm", "vit_jax configs", "jax flax optax", row)
+
+
+def ours(folder: Path, seed: int, classes: int, images: int) -> tuple[float, Run]:
+    """A training by this project; accuracy on val."""
+    del classes
+    steps = images // BATCH
+    arguments = [
+        "-m", "vit_jax.train", *OURS.split(), f"--workdir={folder}/run",
+        f"--config.init.weights={_WEIGHTS.value}", f"--config.input.data_dir={_DATA.value}",
+        f"--config.total.epochs={_EPOCHS.value}", f"--config.evals.val.every_steps={steps}",
+        f"--config.checkpoint.every_steps={steps}", f"--config.seed={seed}",
+    ]  # fmt: skip
+    run = measured([sys.executable, *arguments], folder)
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    accuracies = [row["val/accuracy"] for row in map(json.loads, lines) if "val/accuracy" in row]
+    return accuracies[-1], run
+
+
+def timm(folder: Path, seed: int, classes: int, images: int) -> tuple[float, Run]:
+    """A training by timm; accuracy on val."""
+    del images
+    arguments = [
+        str(Path(_TIMM.value, "train.py")), *TIMM.split(), f"--model=local-dir:{_WEIGHTS.value}",
+        f"--data-dir={_DATA.value}", "--val-split=val", f"--num-classes={classes}",
+        f"--epochs={_EPOCHS.value}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
+    ]  # fmt: skip
+    run = measured([_PYTHON.value, *arguments], folder)
+    with (folder / "run" / "summary.csv").open() as file:
+        return float(list(csv.DictReader(file))[-1]["eval_top1"]) / 100, run
+
+
+def measured(command: list[str], folder: Path) -> Run:
+    """Runs a program to its end. WorkerEnded if it fails."""
+    started = time.perf_counter()
+    with (folder / "log").open("w+", errors="replace") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        _, status, used = os.wait4(process.pid, 0)
+        wall_secs = time.perf_counter() - started
+        if code := os.waitstatus_to_exitcode(status):
+            log.seek(0)
+            raise WorkerEnded(f"{command[1]}: {reason(log.read(), code)}", status=code)
+    return Run(used.ru_utime + used.ru_stime, wall_secs, used.ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    app.run(main)
