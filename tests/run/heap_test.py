@@ -13,7 +13,7 @@ import jax, jax.numpy as jnp
 double = jax.jit(lambda x: x + x)
 x = jnp.zeros(2**24)
 faults = []
-for _ in range(20):
+for _ in range(60):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     jax.block_until_ready(double(x))
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
