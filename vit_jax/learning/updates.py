@@ -18,7 +18,9 @@ from vit_jax.learning.step import Scalars, first_bad
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import Options, compiler_options
 
-IN_FLIGHT = 2  # steps that the devices have yet to finish: one is computed, and one is ready
+# Steps that the devices have yet to finish: one is computed, and one is ready. On CPUs none: a step
+# that is ready already has its memory, gigabytes, and there is no device to keep busy.
+IN_FLIGHT, IN_FLIGHT_ON_CPUS = 2, 0
 
 
 def lower_update(
@@ -86,17 +88,19 @@ class Updates:
         self._layout, self._compiled, self._fixed = layout, compiled, fixed
         self._is_skipped = is_skipped
         self._in_flight: collections.deque[Scalars] = collections.deque()
+        on_cpus = layout.mesh.devices.flat[0].platform == "cpu"
+        self._most_in_flight = IN_FLIGHT_ON_CPUS if on_cpus else IN_FLIGHT
 
     def __call__(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         """Begins update number `step`; returns arrays that the devices still compute.
 
-        It waits until at most IN_FLIGHT steps are unfinished: a loop that ran further ahead would
-        hold a batch for each of them, and a request to stop would wait for them all.
+        It waits until few enough steps are unfinished: a loop that ran further ahead would hold a
+        batch for each of them, and a request to stop would wait for them all.
         """
         update = skip_update if self._is_skipped(step) else self._compiled
         state, scalars = update(self._layout.unstack_layers(state), batch, *self._fixed)
         self._in_flight.append(scalars)
-        if len(self._in_flight) > IN_FLIGHT:
+        if len(self._in_flight) > self._most_in_flight:
             jax.block_until_ready(self._in_flight.popleft())
         return state, scalars
 

@@ -181,8 +181,7 @@ class Session:
     def read(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
         """Waits for the step's scalars, and returns the numbers to log.
 
-        Steps that are not due wait for the devices only if more than `updates.IN_FLIGHT` are
-        unfinished, or for histograms.
+        Steps that are not due wait for the devices only as `Updates` does, or for histograms.
 
         Raises:
           NonFiniteError: a loss or gradient was not finite.
