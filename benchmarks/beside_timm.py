@@ -58,7 +58,7 @@ OURS = (
 
 
 class Run(NamedTuple):
-    """What a process took, its children included; peak_bytes: of the largest of them."""
+    """CPU time, wall time and peak memory of a process; its children's CPU time counts."""
 
     cpu_secs: float
     wall_secs: float

@@ -24,7 +24,7 @@ DIGITS = ("deterministic=true", "total.epochs=100", "checkpoint.every_steps=100"
 # 40 epochs rather than the recipe's 200: what fits into the minutes of this part.
 CIFAR10_FIELDS = ("total.epochs=40", "checkpoint.every_steps=2000")
 # CIFAR-10 for longer than the one run took whose gradient became NaN (docs/benchmarks.md): as it
-# is, and with one suspect at a time taken out. Fields, and variables of the process.
+# is, and with one part at a time replaced. Fields, and variables of the process.
 FINITE_FIELDS = ("total.epochs=13", "checkpoint.every_steps=2000")
 FINITE: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "as it is": ((), {}),
@@ -53,7 +53,7 @@ def small_data(session: Session) -> None:
 
 
 def finite(session: Session) -> None:
-    """Whether CIFAR-10's gradients stay finite, and if not, without which of the suspects."""
+    """Trains on CIFAR-10 by each of FINITE: a gradient that is not finite fails its row."""
     for name, (fields, variables) in FINITE.items():
         cifar10(session, f"cifar10, {name}", (*FINITE_FIELDS, *fields), 50, variables)
 

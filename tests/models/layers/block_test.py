@@ -9,7 +9,7 @@ from flax import nnx
 
 from vit_jax.core.axes import Target
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models.layers import block
+from vit_jax.models.layers import linear
 from vit_jax.models.layers.block import Block, BlockSpec, Mlp, SelfAttention
 from vit_jax.models.layers.initialization import VIT
 from vit_jax.models.layers.kernels.xla import attend
@@ -112,7 +112,7 @@ def test_on_gpus_the_activations_input_alone_is_kept(monkeypatch):
         return y, back(jnp.cos(y))[0], len([kept for kept in hidden if kept.ndim == 3])
 
     *expected, usual = results()
-    monkeypatch.setattr(block, "target", lambda: Target("gpu", "NVIDIA H200"))
+    monkeypatch.setattr(linear, "target", lambda: Target("gpu", "NVIDIA H200"))
     *given, on_gpu = results()
     for a, b in zip(given, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)

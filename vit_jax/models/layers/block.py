@@ -24,14 +24,21 @@ from vit_jax.core.axes import (
     TOKENS,
     WIDTH,
     constrain,
-    target,
 )  # fmt: skip
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.choice import CHOICES, Projected
 from vit_jax.models.layers.kernels.xla import PROJECTED, normalised_weights, scaled
-from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
+from vit_jax.models.layers.linear import (
+    DTYPES,
+    Initializer,
+    Linear,
+    Numerics,
+    Precision,
+    param,
+    recomputed,
+)
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
 from vit_jax.models.layers.posemb import Positions
 from vit_jax.models.layers.regularization import Dropout, drop_branch
@@ -239,9 +246,7 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key and `tokens`: for dropout, no key in evaluation."""
-        activation = self.activation
-        if target().platform == "gpu":  # whose memory takes longer than computing once more
-            activation = jax.checkpoint(activation)
+        activation = recomputed(self.activation)
         x = activation(self.gate(x)) * self.fc1(x) if self.gated else activation(self.fc1(x))
         x = self.dropout(constrain(x, BATCH, TOKENS, MLP), key, tokens)
         return constrain(self.fc2(x), BATCH, TOKENS, STREAM)

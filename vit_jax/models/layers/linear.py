@@ -248,6 +248,11 @@ def _backward(
     return dx, d_kernel.astype(kernel.dtype), d_bias
 
 
+def recomputed(f: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """f, whose backward pass on a GPU keeps the input alone: memory takes longer than computing."""
+    return jax.checkpoint(f) if target().platform == "gpu" else f
+
+
 def sum_of_rows(x: jax.Array, kept: int) -> jax.Array:
     """[..., *kept] -> [*kept] float32: the sum over all but the last `kept` axes."""
     over = tuple(range(x.ndim - kept))

@@ -70,13 +70,17 @@ _attention = functools.partial(jax.nn.dot_product_attention, implementation="cud
 
 @contextlib.contextmanager
 def _checks() -> Iterator[None]:
-    """Replaces checks of JAX; choice.py has made ours.
+    """Corrects a check of JAX, and replaces those of devices where there is no GPU.
 
-    One refuses to train with odd lengths if logits have a bias, and takes JAX's own placeholder for
-    such a bias for one. Where there is no GPU, others ask for its kind and for cuDNN's version:
-    Ampere or later is assumed.
+    JAX refuses to train with odd lengths if logits have a bias, and takes its own placeholder for
+    a bias for one. An absent GPU is assumed to be Ampere or later.
     """
-    checks: dict[str, Any] = {"check_is_flash_attention": lambda *args, **kwargs: None}
+    check = fused_attention_stablehlo.check_is_flash_attention
+
+    def without_bias(*arguments: Any, **more: Any) -> None:
+        check(*arguments[:5], False, *arguments[6:], **more)  # the sixth: whether there is a bias
+
+    checks: dict[str, Any] = {"check_is_flash_attention": without_bias}
     if jax.default_backend() != "gpu":
         checks |= {
             "check_cudnn_version": lambda: VERSION,
