@@ -16,18 +16,14 @@ draws the new head at random (here: zeros), and its loader has processes (here: 
 
 import csv
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import app, flags
 
-from benchmarks import rows
-from benchmarks.workers import ROOT, WorkerEnded, reason
+from benchmarks import costs, rows
+from benchmarks.costs import ProcessCosts
 
 _TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.", required=True)
 _PYTHON = flags.DEFINE_string("timm_python", sys.executable, "Python that has timm.")
@@ -57,22 +53,14 @@ OURS = (
 )
 
 
-class Run(NamedTuple):
-    """CPU time, wall time and peak memory of a process; its children's CPU time counts."""
-
-    cpu_secs: float
-    wall_secs: float
-    peak_bytes: int
-
-
 def main(_: list[str]) -> None:
     """Trains with each program, seed after seed."""
     data = Path(_DATA.value)
-    classes, images = (len(list(data.glob(f"train/{what}"))) for what in ("*", "*/*"))
+    images = len(list(data.glob("train/*/*")))
     for seed in _SEEDS.value:
         for program, train in (("vit_jax", ours), ("timm", timm)):
             with tempfile.TemporaryDirectory() as folder:
-                accuracy, run = train(Path(folder), seed, classes, images)
+                accuracy, run = train(Path(folder), seed)
             row = {
                 "program": program,
                 "data": data.name,
@@ -87,46 +75,32 @@ def main(_: list[str]) -> None:
             rows.record("beside_timm", "vit_jax configs", "jax flax optax", row)
 
 
-def ours(folder: Path, seed: int, classes: int, images: int) -> tuple[float, Run]:
+def ours(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     """A training by this project; accuracy on val."""
-    del classes
-    steps = images // BATCH
+    steps = len(list(Path(_DATA.value).glob("train/*/*"))) // BATCH
     arguments = [
         "-m", "vit_jax.train", *OURS.split(), f"--workdir={folder}/run",
         f"--config.init.weights={_WEIGHTS.value}", f"--config.input.data_dir={_DATA.value}",
         f"--config.total.epochs={_EPOCHS.value}", f"--config.evals.val.every_steps={steps}",
         f"--config.checkpoint.every_steps={steps}", f"--config.seed={seed}",
     ]  # fmt: skip
-    run = measured([sys.executable, *arguments], folder)
+    run = costs.of_python(*arguments, quiet=True)
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     accuracies = [row["val/accuracy"] for row in map(json.loads, lines) if "val/accuracy" in row]
     return accuracies[-1], run
 
 
-def timm(folder: Path, seed: int, classes: int, images: int) -> tuple[float, Run]:
+def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     """A training by timm; accuracy on val."""
-    del images
+    classes = len(list(Path(_DATA.value).glob("train/*")))
     arguments = [
         str(Path(_TIMM.value, "train.py")), *TIMM.split(), f"--model=local-dir:{_WEIGHTS.value}",
         f"--data-dir={_DATA.value}", "--val-split=val", f"--num-classes={classes}",
         f"--epochs={_EPOCHS.value}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
     ]  # fmt: skip
-    run = measured([_PYTHON.value, *arguments], folder)
+    run = costs.of_python(*arguments, quiet=True, python=_PYTHON.value)
     with (folder / "run" / "summary.csv").open() as file:
         return float(list(csv.DictReader(file))[-1]["eval_top1"]) / 100, run
-
-
-def measured(command: list[str], folder: Path) -> Run:
-    """Runs a program to its end. WorkerEnded if it fails."""
-    started = time.perf_counter()
-    with (folder / "log").open("w+", errors="replace") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        _, status, used = os.wait4(process.pid, 0)
-        wall_secs = time.perf_counter() - started
-        if code := os.waitstatus_to_exitcode(status):
-            log.seek(0)
-            raise WorkerEnded(f"{command[1]}: {reason(log.read(), code)}", status=code)
-    return Run(used.ru_utime + used.ru_stime, wall_secs, used.ru_maxrss * 1024)
 
 
 if __name__ == "__main__":

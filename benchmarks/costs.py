@@ -18,11 +18,11 @@ class ProcessCosts(NamedTuple):
     peak_bytes: int
 
 
-def of_python(*arguments: str, quiet: bool = False) -> ProcessCosts:
+def of_python(*arguments: str, quiet: bool = False, python: str = sys.executable) -> ProcessCosts:
     """Runs Python with these arguments; ends this process too if it fails."""
     started = time.monotonic()
     out = subprocess.DEVNULL if quiet else None
-    process = subprocess.Popen([sys.executable, *arguments], stdout=out)
+    process = subprocess.Popen([python, *arguments], stdout=out)
     _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}.")

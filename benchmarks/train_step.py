@@ -1,7 +1,7 @@
 """Images per second of a training step: this project's, a plain flax.linen ViT's, torch's.
 
     python -m benchmarks.train_step --shape S/16 --batch 16 --dtype float32
-    python -m benchmarks.train_step --work forward --shape B/16 --batch 8
+    python -m benchmarks.train_step --work forward --shape B/16 --batch 8 --contenders own,timm_vit
 
 Forward, backward and update on random data; with --work=forward logits alone, of parameters in
 --dtype. Each contender is one process for the whole run; they take turns, a few steps each, and
@@ -35,7 +35,8 @@ _TURNS = flags.DEFINE_integer("turns", 5, "How often each has its turn.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps of a turn.")
 _RECORD = flags.DEFINE_bool("record", True, "Append the rows to the results.")
 
-RESULTS = {"train": "train_step", "forward": "forward"}
+FILES = {"train": "train_step", "forward": "forward"}
+FORWARD = ("own", "timm_vit")  # the contenders that have a forward pass alone
 PACKAGES = {"torch_vit": "torch transformers", "timm_vit": "torch timm"}
 
 
@@ -58,7 +59,7 @@ def main(_: list[str]) -> None:
         packages = PACKAGES.get(split(worker.name)[0], "jax flax optax")
         row = describe(worker, shape, workers[0])
         rows.record(
-            *(RESULTS[_WORK.value], "vit_jax benchmarks", packages, row),
+            *(FILES[_WORK.value], "vit_jax benchmarks", packages, row),
             device=rows.gpu() or rows.cpu(),
             keep=_RECORD.value,
         )
@@ -72,6 +73,11 @@ def check(name: str) -> None:
     if module not in SETTINGS:
         nearest = errors.nearest(module, SETTINGS)
         raise errors.UserError(f"--contenders: there is no {name!r}. {nearest}")
+    if _WORK.value == "forward" and module not in FORWARD:
+        raise errors.UserError(
+            f"--work=forward is for {' and '.join(FORWARD)}, not for {name}: leave that out of "
+            "--contenders."
+        )
     if set(settings) - set(SETTINGS[module]):
         allowed = ", ".join(f"+{setting}" for setting in SETTINGS[module])
         raise errors.UserError(f"--contenders: there is no {name!r}. {module} may have {allowed}.")

@@ -75,7 +75,7 @@ def _checks() -> Iterator[None]:
     JAX refuses to train with odd lengths if logits have a bias, and takes its own placeholder for
     a bias for one. An absent GPU is assumed to be Ampere or later.
     """
-    check = fused_attention_stablehlo.check_is_flash_attention
+    check: Any = fused_attention_stablehlo.check_is_flash_attention
 
     def without_bias(*arguments: Any, **more: Any) -> None:
         check(*arguments[:5], False, *arguments[6:], **more)  # the sixth: whether there is a bias
