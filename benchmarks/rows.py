@@ -17,16 +17,18 @@ def record(
     row: dict[str, object],
     *,
     device: str | None = None,
+    versions: str | None = None,
     keep: bool = True,
 ) -> None:
     """Prints a row with its origin, and adds it to results/<name>.csv if `keep`.
 
     commit_of, versions_of: paths and packages, separated by spaces. device: default: the CPU.
+    versions: those of another environment, instead of `versions_of` here.
     """
     origin = {
         "commit": commit(*commit_of.split()),
         "device": device or cpu(),
-        "versions": versions(*versions_of.split()),
+        "versions": versions or installed(*versions_of.split()),
     }
     print(origin | row)
     if keep:
@@ -56,7 +58,7 @@ def commit(*paths: str) -> str:
     return last + ("+" if _git("status", "--porcelain", "--", *paths) else "")
 
 
-def versions(*packages: str) -> str:
+def installed(*packages: str) -> str:
     """Versions of Python and of each package: "python 3.11.7, jax 0.10.2"."""
     texts = [f"{package} {importlib.metadata.version(package)}" for package in packages]
     return ", ".join([f"python {platform.python_version()}", *texts])

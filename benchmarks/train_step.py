@@ -10,17 +10,19 @@ runs by default, and with settings behind its name: NAME+options has the compile
 project's step and keeps its heap, as `own` does because `vit_jax.train` does; NAME+compile is
 torch's by torch.compile; NAME+pages has huge pages. The rate of matrix products is measured in the
 same turns and processes. Appends a row for each contender to train_step.csv or forward.csv of
-benchmarks/results. Needs no TensorFlow; torch, transformers, timm where installed.
+benchmarks/results. Needs no TensorFlow; torch, transformers and timm where installed, or from the
+environment of --torch_python, so that each side has the newest release that it can.
 """
 
 import dataclasses
 import importlib.util
 import statistics
+import sys
 
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.contenders import SETTINGS, SHAPES, Shape, split
+from benchmarks.contenders import SETTINGS, SHAPES, Shape, packages, split
 from benchmarks.workers import Worker, flops
 from vit_jax.core import command, errors
 
@@ -31,13 +33,15 @@ _WORK = flags.DEFINE_enum("work", "train", ["train", "forward"], "What a step is
 _CONTENDERS = flags.DEFINE_list(
     "contenders", "own,linen,linen+options,torch_vit,torch_vit+compile", "Who takes part."
 )
+_TORCH_PYTHON = flags.DEFINE_string(
+    "torch_python", None, "Python of an environment that has torch and timm; default: this one."
+)
 _TURNS = flags.DEFINE_integer("turns", 5, "How often each has its turn.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps of a turn.")
 _RECORD = flags.DEFINE_bool("record", True, "Append the rows to the results.")
 
 FILES = {"train": "train_step", "forward": "forward"}
 FORWARD = ("own", "timm_vit")  # the contenders that have a forward pass alone
-PACKAGES = {"torch_vit": "torch transformers", "timm_vit": "torch timm"}
 
 
 def main(_: list[str]) -> None:
@@ -48,7 +52,7 @@ def main(_: list[str]) -> None:
         check(name)
     workers = []
     for name in filter(there, _CONTENDERS.value):  # one after the other: each compiles alone
-        workers.append(Worker(name, shape, _DTYPE.value, work=_WORK.value))
+        workers.append(Worker(name, shape, _DTYPE.value, work=_WORK.value, python=python_of(name)))
         workers[-1].wait_until_ready()
     for turn in range(_TURNS.value):
         for worker in workers:
@@ -56,11 +60,11 @@ def main(_: list[str]) -> None:
         now = ", ".join(f"{w.name} {rate(w, shape):.2f}" for w in workers)
         print(f"turn {turn + 1} of {_TURNS.value}: images/s {now}", flush=True)
     for worker in workers:
-        packages = PACKAGES.get(split(worker.name)[0], "jax flax optax")
         row = describe(worker, shape, workers[0])
         rows.record(
-            *(FILES[_WORK.value], "vit_jax benchmarks", packages, row),
+            *(FILES[_WORK.value], "vit_jax benchmarks", "", row),
             device=rows.gpu() or rows.cpu(),
+            versions=worker.ready["versions"],
             keep=_RECORD.value,
         )
     for worker in workers:
@@ -83,8 +87,16 @@ def check(name: str) -> None:
         raise errors.UserError(f"--contenders: there is no {name!r}. {module} may have {allowed}.")
 
 
+def python_of(name: str) -> str:
+    """The interpreter of a contender."""
+    from_torch = _TORCH_PYTHON.value and "jax" not in packages(name)
+    return _TORCH_PYTHON.value if from_torch else sys.executable
+
+
 def there(name: str) -> bool:
     """Whether a contender's packages are installed."""
+    if _TORCH_PYTHON.value:
+        return True
     if name.startswith("torch") and importlib.util.find_spec("transformers") is None:
         print(f"{name} is left out: torch and transformers are not installed.")
         return False

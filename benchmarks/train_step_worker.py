@@ -20,7 +20,8 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks.contenders import COMPILE, OPTIONS, Contender, Shape
+from benchmarks import rows
+from benchmarks.contenders import COMPILE, OPTIONS, Contender, Shape, packages
 from vit_jax.run import heap
 
 _CONTENDER = flags.DEFINE_string("contender", None, "A module of benchmarks/contenders.")
@@ -45,6 +46,7 @@ def main(_: list[str]) -> None:
         compile_secs=contender.compile_secs,
         planned_bytes=contender.planned_bytes,
         first_loss=loss,
+        versions=rows.installed(*packages(_CONTENDER.value)),
         **_memory(contender),
     )
     contender.matrix_product()

@@ -35,14 +35,20 @@ class WorkerEnded(RuntimeError):
 class LineProcess:
     """A program of this project that answers in lines of JSON, whatever else it prints."""
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: dict[str, str]):
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        python: str = sys.executable,
+    ):
         """`arguments` of Python; `environment`: variables in addition to this process's."""
         self.name = name
         # A file: a pipe that nobody empties would stop the process.
         # Read when the process has ended, so not in a `with`.
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -111,7 +117,7 @@ class Worker(LineProcess):
 
     name: a module of benchmarks/contenders, and SETTINGS behind it. fields: of a config, such as
     "model.scan=true"; for `own` alone.
-    work: "train" or "forward". environment: further variables.
+    work: "train" or "forward". python: its interpreter. environment: further variables.
 
     Attributes:
       ready: its first answer, see train_step_worker.py; empty until `wait_until_ready`.
@@ -128,6 +134,7 @@ class Worker(LineProcess):
         *,
         fields: Sequence[str] = (),
         work: str = "train",
+        python: str = sys.executable,
         environment: dict[str, str] | None = None,
     ):
         module, settings = split(name)
@@ -144,7 +151,7 @@ class Worker(LineProcess):
             f"--work={work}", *(f"--field={field}" for field in fields),
             *(f"--setting={setting}" for setting in settings if setting != PAGES),
         ]  # fmt: skip
-        super().__init__(name, arguments, variables)
+        super().__init__(name, arguments, variables, python)
 
     def wait_until_ready(self, timeout_secs: float | None = None) -> None:
         """Waits until it is built and compiled and has done its first step."""

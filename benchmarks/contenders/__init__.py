@@ -47,6 +47,7 @@ SHAPES = {
     shape.name: shape
     for shape in (
         Shape("cifar", 6, 128, 256, 2, 4, 32, 10, 128),
+        Shape("Ti/16", 12, 192, 768, 3, 16, 224, 1000, 32),
         Shape("S/16", 12, 384, 1536, 6, 16, 224, 1000, 16),
         Shape("B/16", 12, 768, 3072, 12, 16, 224, 1000, 16),
         Shape("L/16", 24, 1024, 4096, 16, 16, 224, 1000, 16),
@@ -65,6 +66,8 @@ SETTINGS = {
     "torch_vit": (COMPILE, OPTIONS, PAGES),
     "timm_vit": (COMPILE, OPTIONS, PAGES),
 }
+
+PACKAGES = {"torch_vit": ("torch", "transformers"), "timm_vit": ("torch", "timm")}
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 1e-3, 0.1, 1.0
 WARMUP_STEPS, TOTAL_STEPS = 100, 10_000
@@ -96,6 +99,11 @@ def split(name: str) -> tuple[str, list[str]]:
     """The module and the settings of a contender: "linen+options" -> ("linen", ["options"])."""
     module, *settings = name.split("+")
     return module, settings
+
+
+def packages(name: str) -> tuple[str, ...]:
+    """What a contender is made of."""
+    return PACKAGES.get(split(name)[0], ("jax", "flax", "optax"))
 
 
 def sides(on_accelerator: bool) -> tuple[int, int]:

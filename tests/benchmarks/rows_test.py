@@ -29,6 +29,6 @@ def test_other_columns_are_refused(results):
 
 
 def test_versions_and_commit():
-    assert rows.versions("jax").startswith("python 3.")
-    assert " jax " in rows.versions("jax")
+    assert rows.installed("jax").startswith("python 3.")
+    assert " jax " in rows.installed("jax")
     assert rows.commit("LICENSE").isalnum()

@@ -132,8 +132,9 @@ def test_settings_reach_the_process_of_a_contender(monkeypatch):
         workers.LineProcess, "__init__", lambda self, *arguments: started.append(arguments)
     )
     for name in ("linen+options+pages", "linen"):
-        workers.Worker(name, TOY, "float32")
-    (tuned, arguments, environment), (_, by_default, plain) = started
+        workers.Worker(name, TOY, "float32", python="other")
+    (tuned, arguments, environment, python), (_, by_default, plain, _) = started
+    assert python == "other"
     assert tuned == "linen+options+pages" and "hugetlb" in environment["GLIBC_TUNABLES"]
     assert {*arguments} - {*by_default} == {"--setting=options"}
     assert plain["GLIBC_TUNABLES"] == ""
