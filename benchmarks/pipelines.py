@@ -8,6 +8,7 @@ take turns in one process; medians are compared, since single runs vary by a fif
 
 import contextlib
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -85,7 +86,11 @@ def take_turns(contenders: Mapping[str, Contender]) -> dict[str, float]:
 
 def record(name: str, row: dict[str, object]) -> None:
     """Prints a row, and appends it to benchmarks/results/<name>.csv."""
-    images = {"images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value}
+    kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # as in a process that trains on its CPU
+    images = {
+        "heap": "kept" if kept else "default",
+        "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
+    }
     device = f"{rows.cpu()}, {_THREADS.value} threads"
     rows.record(name, "vit_jax/data", "tensorflow-cpu", images | row, device=device)
 

@@ -1,0 +1,233 @@
+"""This project beside the peers: the latest rows of all benchmarks that have one, in one table.
+
+    python -m benchmarks.peers                      # the table of docs/benchmarks.md
+    python -m benchmarks.peers --before COMMIT      # with what this project's rows were there
+    python -m benchmarks.peers --measure cpu --timm DIR --torch_python PYTHON --weights DIR \
+        --photos DIR
+
+Values of a line are of one file of benchmarks/results, on one machine, the last ones; where rows of
+several seeds or turns have one commit, their median. `--measure` runs the commands behind the lines
+of a machine first, one after the other: `cpu` (an hour; needs torch, timm and weights), `tpu` (by
+compilation; needs libtpu, and a checkout by --big_vision). Those of a GPU are measured by
+`benchmarks.on_accelerator`.
+"""
+
+import csv
+import dataclasses
+import io
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+from absl import app, flags
+
+from benchmarks import rows
+
+_BEFORE = flags.DEFINE_string("before", None, "A commit whose rows are shown as well.")
+_MEASURE = flags.DEFINE_multi_enum("measure", [], ["cpu", "tpu"], "Which lines to measure first.")
+_TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.")
+_PYTHON = flags.DEFINE_string("torch_python", sys.executable, "Python that has torch and timm.")
+_WEIGHTS = flags.DEFINE_string("weights", None, "Folder of a ViT-Ti/16's model.safetensors.")
+_PHOTOS = flags.DEFINE_string("photos", None, "Image folder with train/ and val/.")
+_BIG_VISION = flags.DEFINE_string("big_vision", None, "Checkout of big_vision.")
+
+PEERS = ("timm", "timm, compiled", "Linen or tf.data", "big_vision")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Where a value lies: in `column` of the rows of a file that have `where`."""
+
+    file: str
+    column: str
+    where: Mapping[str, str]
+
+    def read(self, commit: str | None, device: str | None = None) -> tuple[float, str] | None:
+        """The median of the rows of the last commit, and their device; None if there are none.
+
+        commit: None: as the files are. device: only its rows.
+        """
+        found = [
+            row
+            for row in _rows(self.file, commit)
+            if row[self.column]
+            and (device is None or row["device"] == device)
+            and all(row.get(name) == value for name, value in self.where.items())
+        ]
+        if not found:
+            return None
+        last = found[-1]
+        same = [row for row in found if _origin(row) == _origin(last)]
+        return statistics.median(float(row[self.column]) for row in same), last["device"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of the table. `peers`: by the column's name. `less`: whether less is better."""
+
+    what: str
+    unit: str
+    own: Cell
+    peers: Mapping[str, Cell]
+    less: bool = False
+
+    def cells(self, before: str | None) -> Iterator[str]:
+        """What, unit, ours (before and now), the peers', and the machine, as Markdown."""
+        now = self.own.read(None)
+        if now is None:
+            yield from (self.what, self.unit, "not measured", *("" for _ in PEERS), "")
+            return
+        value, device = now
+        peers = {name: cell.read(None, device) for name, cell in self.peers.items()}
+        all_values = [value, *(peer[0] for peer in peers.values() if peer)]
+        best = min(all_values) if self.less else max(all_values)
+        show = lambda x: f"**{_digits(x)}**" if x == best and len(all_values) > 1 else _digits(x)
+        yield self.what
+        yield self.unit
+        earlier = self.own.read(before, device) if before else None
+        yield (f"{_digits(earlier[0])} → " if earlier else "") + show(value)
+        for name in PEERS:
+            peer = peers.get(name)
+            yield show(peer[0]) if peer else ""
+        yield device
+
+
+def steps(shape: str, batch: int, *, forward: bool = False) -> Line:
+    """Of benchmarks.train_step on CPUs."""
+    file = "forward" if forward else "train_step"
+    common = {"shape": shape, "batch": str(batch), "dtype": "float32"}
+    cell = lambda name: Cell(file, "images_per_cpu_second", common | {"contender": name})
+    peers = {"timm": cell("timm_vit"), "timm, compiled": cell("timm_vit+compile")}
+    peers |= {} if forward else {"Linen or tf.data": cell("linen+options")}
+    work = "inference" if forward else "training step"
+    return Line(f"{shape} {work}, float32, batch {batch}", "images/CPU-s", cell("own"), peers)
+
+
+def on_gpu(shape: str, batch: int) -> Line:
+    """Of benchmarks.on_accelerator."""
+    case = {"part": "training", "case": f"{shape}, 224 px, {batch} images", "status": "measured"}
+    cell = lambda name: Cell("on_accelerator", "images_per_second", case | {"entrant": name})
+    peers = {"timm, compiled": cell("timm_vit+compile")}
+    return Line(f"{shape} training step, bfloat16, batch {batch}", "images/s", cell("own"), peers)
+
+
+def fine_tuning(data: str, what: str, unit: str, column: str, *, less: bool) -> Line:
+    """Of benchmarks.beside_timm."""
+    cell = lambda name: Cell("beside_timm", column, {"data": data, "program": name})
+    return Line(f"{what}, {data}", unit, cell("vit_jax"), {"timm": cell("timm")}, less=less)
+
+
+def on_tpu(topology: str) -> Line:
+    """Of benchmarks.compiled_for_tpu: ViT-L/16, batch 4096, data parallel."""
+    common = {"device": f"compiled for {topology}", "model": "ViT-L/16", "settings": ""}
+    cell = lambda name: Cell("compiled_for_tpu", "mega_cycles", common | {"program": name})
+    peers = {"big_vision": cell("big_vision")}
+    what = f"L/16 training step, bfloat16, batch 4096, {topology}"
+    return Line(what, "estimated megacycles", cell("own"), peers, less=True)
+
+
+def compiled_for_gpu(what: str, unit: str, column: str) -> Line:
+    """Of benchmarks.compiled_for_gpu: ViT-L/16, 64 images."""
+    common = {"device": "compiled for h100:1", "variant": "", "settings": ""}
+    cell = lambda name: Cell("compiled_for_gpu", column, common | {"program": name})
+    peers = {"Linen or tf.data": cell("linen")}
+    return Line(f"L/16 training step, one H100: {what}", unit, cell("own"), peers, less=True)
+
+
+def pipeline(heap: str) -> Line:
+    """Of benchmarks.input_pipeline."""
+    cell = lambda name: Cell("input_pipeline", f"{name}_images_per_cpu_second", {"heap": heap})
+    return Line(
+        f"decode, crop to 224 px, flip: photographs, memory of the heap {heap}",
+        "images/CPU-s",
+        cell("vit_jax"),
+        {"Linen or tf.data": cell("plain")},
+    )
+
+
+LINES = (
+    steps("Ti/16", 32),
+    steps("S/16", 16),
+    steps("Ti/16", 8, forward=True),
+    steps("B/16", 8, forward=True),
+    pipeline("default"),
+    pipeline("kept"),
+    *(
+        fine_tuning(data, *what, less=less)
+        for data in ("photos", "rsscn7", "cifar10")
+        for *what, less in (
+            ("fine-tuning Ti/16, accuracy", "of 1", "accuracy", False),
+            ("fine-tuning Ti/16, time", "CPU-s", "cpu_secs", True),
+        )
+    ),
+    fine_tuning("photos", "fine-tuning Ti/16, memory", "MiB", "peak_mib", less=True),
+    on_gpu("S/16", 512),
+    on_gpu("B/16", 256),
+    on_gpu("L/16", 64),
+    compiled_for_gpu("bytes accessed", "GB", "accessed_gb"),
+    compiled_for_gpu("memory", "GiB", "peak_gib"),
+    on_tpu("v5e:16x16"),
+    on_tpu("v6e:16x16"),
+)
+
+
+def table(before: str | None = None) -> str:
+    """The table as Markdown."""
+    header = ["", "", "vit_jax", *PEERS, "device"]
+    lines = [header, ["---"] * len(header), *(list(line.cells(before)) for line in LINES)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def commands(machine: str) -> Iterator[list[str]]:
+    """The arguments of Python that measure the lines of a machine."""
+    if machine == "tpu":
+        for topology in ("v5e:16x16", "v6e:16x16"):
+            peer = [f"--big_vision={_BIG_VISION.value}"] if _BIG_VISION.value else []
+            yield ["-m", "benchmarks.compiled_for_tpu", f"--topology={topology}", *peer]
+        return
+    torch = f"--torch_python={_PYTHON.value}"
+    step = ["-m", "benchmarks.train_step", torch]
+    contenders = "own,timm_vit,timm_vit+compile"
+    yield [*step, "--shape=Ti/16", f"--contenders={contenders}", "--steps=2"]
+    yield [*step, "--shape=S/16", f"--contenders={contenders},linen+options", "--steps=2"]
+    for shape in ("Ti/16", "B/16"):
+        forward = ["--work=forward", f"--shape={shape}", "--batch=8"]
+        yield [*step, *forward, f"--contenders={contenders}"]
+    yield ["-m", "benchmarks.input_pipeline", f"--data_dir={_PHOTOS.value}/train"]
+    yield [
+        "-m", "benchmarks.beside_timm", f"--timm={_TIMM.value}", f"--timm_python={_PYTHON.value}",
+        f"--weights={_WEIGHTS.value}", f"--data_dir={_PHOTOS.value}",
+    ]  # fmt: skip
+
+
+def main(_: list[str]) -> None:
+    """Measures if asked to, and prints the table."""
+    if "cpu" in _MEASURE.value and not (_TIMM.value and _WEIGHTS.value and _PHOTOS.value):
+        raise app.UsageError("--measure=cpu needs --timm, --weights and --photos.")
+    for machine in _MEASURE.value:
+        for arguments in commands(machine):
+            print("python", *arguments, flush=True)
+            subprocess.run([sys.executable, *arguments], check=True)
+    print(table(_BEFORE.value))
+
+
+def _rows(name: str, commit: str | None) -> list[dict[str, str]]:
+    path = rows.RESULTS / f"{name}.csv"
+    if commit is None:
+        return list(csv.DictReader(path.open())) if path.exists() else []
+    spec = f"{commit}:{path.relative_to(rows.RESULTS.parents[1])}"
+    done = subprocess.run(["git", "show", spec], capture_output=True, text=True, check=False)
+    return list(csv.DictReader(io.StringIO(done.stdout)))  # a file that was not there has no rows
+
+
+def _origin(row: Mapping[str, str]) -> tuple[str, str]:
+    return row["commit"], row["versions"]
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    app.run(main)
