@@ -195,12 +195,17 @@ def test_a_checkpoint_without_an_ema_cannot_give_one(tiny_run, tmp_path):
         weights.load(tmp_path, ema=True)
 
 
-def test_the_best_ema_can_be_kept(tiny_run, tmp_path):
+def test_the_best_ema_can_be_kept_and_taken(tiny_run, tmp_path, photo, capsys):
     evaluated = ("evals.test.split=test", "evals.test.preprocess=decode|resize(8)")
     best = "checkpoint.best_metric=test_ema/accuracy"
     with refused():
         train(tiny_run("total.steps=2", best, *evaluated), tmp_path)
     train(tiny_run("total.steps=2", best, *evaluated, "optim.ema_decay=0.9"), tmp_path)
+    told = next(line for line in capsys.readouterr().out.splitlines() if "@best" in line)
+    assert told.startswith("best     step 2 by test_ema: accuracy ")
+    assert list(predict(f"{tmp_path}@best", [str(photo)], top_k=3)) == list(
+        predict(str(tmp_path), [str(photo)], top_k=3)
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import ml_collections
@@ -120,13 +120,17 @@ class Run:
         return {name: x for row in last for name, x in row.items() if name != "step"}
 
     def evaluate(
-        self, config: AnyConfig | None = None, *, step: int | None = None, ema: bool = False
+        self,
+        config: AnyConfig | None = None,
+        *,
+        step: int | Literal["best"] | None = None,
+        ema: bool = False,
     ) -> dict[str, float]:
         """Evaluates a checkpoint; returns numbers as "test/accuracy".
 
         Args:
           config: whose evaluations to run; default: the run's own.
-          step: of the checkpoint; default: the newest one.
+          step: of the checkpoint, or "best" (checkpoint.best_metric); default: the newest one.
           ema: evaluates the EMA of the weights, where the run keeps one.
 
         Raises:
@@ -142,7 +146,7 @@ class Run:
         images: AnyImage | Sequence[AnyImage],
         *,
         top_k: int = 5,
-        step: int | None = None,
+        step: int | Literal["best"] | None = None,
         ema: bool = False,
     ) -> list[tuple[Path | int, list[dict[str, Any]]]]:
         """Classifies images; no TensorFlow is needed.
@@ -151,7 +155,7 @@ class Run:
           images: paths of files and folders, Pillow's images, or uint8 arrays [H, W, 3]; one of
             them, or several, also as an array [N, H, W, 3].
           top_k: how many classes to name.
-          step: of the checkpoint; default: the newest one.
+          step: of the checkpoint, or "best" (checkpoint.best_metric); default: the newest one.
           ema: uses the EMA of the weights, where the run keeps one.
 
         Returns:
@@ -168,7 +172,7 @@ class Run:
                 self._predictor = (checkpoint, ema), Predictor(checkpoint, ema=ema)
             return list(self._predictor[1](images, top_k=top_k))
 
-    def model(self, *, step: int | None = None, ema: bool = False) -> Any:
+    def model(self, *, step: int | Literal["best"] | None = None, ema: bool = False) -> Any:
         """The trained model, an nnx.Module in evaluation mode; see docs/weights.md."""
         with _one_message():
             return weights.load(self._checkpoint(step), ema=ema)
@@ -181,9 +185,8 @@ class Run:
         rows = runs.rows_by_step(self.workdir)
         return [rows[step] for step in sorted(rows)]
 
-    def _checkpoint(self, step: int | None) -> epath.Path:
-        folder = self.workdir if step is None else self.workdir / "checkpoints" / str(step)
-        return checkpoint_dir.find(folder)
+    def _checkpoint(self, step: int | Literal["best"] | None) -> epath.Path:
+        return checkpoint_dir.find(self.workdir if step is None else f"{self.workdir}@{step}")
 
     def _prepare(self) -> None:
         """Settings of JAX, as the commands make them."""

@@ -1,3 +1,5 @@
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,53 @@ def test_relative_paths_mean_the_current_folder(make_state, layout_of, tmp_path,
     assert_same(checkpoint_dir.read(checkpoint_dir.find("run"), layout_of(state)), state)
     assert (tmp_path / "run" / "checkpoints" / "1").is_dir()
     assert str(checkpoint_dir.absolute("gs://bucket/run")) == "gs://bucket/run"
+
+
+@pytest.fixture
+def scored(open_checkpoints, make_state, tmp_path):
+    """A work directory with three checkpoints; the metric of the second is the best, twice."""
+    checkpoints = open_checkpoints(keep_last=4)
+    for step, accuracy in ((10, 0.5), (20, 0.7), (30, 0.7), (40, 0.6)):
+        checkpoints.save(step, make_state(step), DESCRIPTION, {"val/accuracy": accuracy})
+    checkpoints.wait()
+    return tmp_path / "run"
+
+
+def record_config(folder, **checkpoint):
+    config = {"checkpoint": {"best_metric": None, "best_mode": "max"} | checkpoint}
+    document = {"config": config, "fingerprint": {}, "runs": []}
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def test_a_step_or_the_best_behind_the_name_of_a_work_directory(scored, monkeypatch):
+    record_config(scored, best_metric="val/accuracy")
+    named = lambda which: checkpoint_dir.find(f"{scored}@{which}").name
+    assert [named(which) for which in ("20", "best")] == ["20", "30"]  # the newest of equals
+    record_config(scored, best_metric="val/accuracy", best_mode="min")
+    assert named("best") == "10"
+    monkeypatch.chdir(scored)
+    assert checkpoint_dir.find(".@40").name == checkpoint_dir.find("checkpoints/../@40").name
+
+
+@pytest.mark.parametrize("which", ["15", "best", "newest", "-10", ""])
+def test_a_step_that_is_not_there(scored, which):
+    record_config(scored)  # without a metric
+    with refused("@10, @20, @30, @40"):
+        checkpoint_dir.find(f"{scored}@{which}")
+
+
+def test_the_best_of_a_metric_that_nothing_has(scored):
+    record_config(scored, best_metric="test/accuracy")
+    with refused("test/accuracy"):
+        checkpoint_dir.find(f"{scored}@best")
+
+
+def test_a_folder_with_such_a_name_is_that_folder(scored, tmp_path):
+    scored.rename(tmp_path / "run@best")
+    assert checkpoint_dir.find(tmp_path / "run@best").name == "40"
+    assert checkpoint_dir.find(f"{tmp_path}/run@best@20").name == "20"
+    with refused():
+        checkpoint_dir.find(tmp_path / "run@20")
 
 
 # Retention.

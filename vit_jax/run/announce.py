@@ -9,7 +9,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax.config import RunConfig
+from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
@@ -276,6 +276,16 @@ def stopped_early(screen: Screen, early: EarlyStopping, durations: Durations) ->
         f"stopped  after {stopped.step:,} {of} was not better than {stopped.best:.4g}, of step "
         f"{stopped.best_step:,},{by} in {early.patience} evaluations (early_stopping)"
     )
+
+
+def best(
+    screen: Screen, config: CheckpointConfig, found: tuple[int, float] | None, workdir: epath.Path
+) -> None:
+    """Says which step was best, by what, and how to take it; nothing if nothing was to tell."""
+    if found is not None:
+        metric = str(config.best_metric)
+        for name, line in _by_evaluation({metric: found[1]}).items():
+            screen.say(f"best     step {found[0]:,} by {name}: {line}; it is {workdir}@best")
 
 
 def finished(

@@ -9,6 +9,7 @@ Arrays are identified by names ("params/head/bias"), not positions, so that neit
 keys nor the type of a container matters. A folder without a description is not a checkpoint.
 """
 
+import contextlib
 import json
 import sys
 import zlib
@@ -24,7 +25,7 @@ from jax.experimental import multihost_utils
 from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
-from vit_jax.store.workdir import steps
+from vit_jax.store.workdir import read_document, steps
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
 
@@ -146,9 +147,12 @@ def find(path: epath.PathLike) -> epath.Path:
     """A work directory, its checkpoints folder or a step's folder -> the step's folder.
 
     Of several steps it is the newest whose description is intact, with a notice if that is not the
-    last; arrays are verified when they are read. Raises UserError if there is none.
+    last; arrays are verified when they are read. A work directory may have @STEP or @best behind
+    its name. Raises UserError if there is none.
     """
     folder = epath.Path(path)
+    if "@" in folder.name and not cloud.is_folder(folder):
+        return _named(folder)
     if cloud.is_folder(folder / DESCRIPTION):
         return folder
     directory = folder / "checkpoints"
@@ -168,8 +172,54 @@ def find(path: epath.PathLike) -> epath.Path:
         )
     raise UserError(
         f"No checkpoint in {folder}. Give a work directory, its checkpoints folder or a step's "
-        "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000."
+        "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000, which is also DIR@1000."
     )
+
+
+def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
+    """The values of a metric, by step, of the checkpoints in a folder that have one."""
+    values = {}
+    for step in steps(directory):
+        with contextlib.suppress(DamagedError):
+            metrics = read_description(epath.Path(directory) / str(step))["metrics"]
+            if metric in metrics:
+                values[step] = metrics[metric]
+    return values
+
+
+def best_of(values: Mapping[int, float], mode: str) -> int | None:
+    """The step with the best value by checkpoint.best_mode, the newest of equals; None of none."""
+    sign = 1 if mode == "max" else -1
+    return max(values, key=lambda step: (sign * values[step], step), default=None)
+
+
+def _named(path: epath.Path) -> epath.Path:
+    """The step's folder of DIR@STEP or DIR@best."""
+    name, _, which = path.name.rpartition("@")
+    folder = path.parent / name
+    directory = folder / "checkpoints"
+    there = steps(directory)
+    if not there:
+        raise UserError(f"{path}: there are no checkpoints in {folder}.")
+    if which == "best":
+        config = read_document(folder)["config"]["checkpoint"]
+        metric = config["best_metric"]
+        if metric is None:
+            raise UserError(
+                f"{path}: that run was not told what is best (checkpoint.best_metric). Give one "
+                f"of its steps: @{', @'.join(map(str, there))}."
+            )
+        step = best_of(metric_values(directory, metric), config["best_mode"])
+        if step is None:
+            raise UserError(f"{path}: no checkpoint there has a value of {metric}: {there}.")
+    elif which.isdecimal() and int(which) in there:
+        step = int(which)
+    else:
+        raise UserError(
+            f"{path}: there is no such checkpoint. Those of {folder} are "
+            f"@{', @'.join(map(str, there))}, and @best where checkpoint.best_metric was given."
+        )
+    return directory / str(step)
 
 
 def describe(

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -64,8 +64,7 @@ class Checkpoints:
         array_files.mute_orbax()
         self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
-        self._best = _Best(metric=best_metric, sign=1 if best_mode == "max" else -1)
-        self._best.read(self._directory)
+        self._best = _Best.of(self._directory, best_metric, best_mode)
         kept: list[policies.PreservationPolicy] = [policies.LatestN(keep_last), self._best]
         if keep_every_steps:
             kept.append(policies.EveryNSteps(keep_every_steps))
@@ -138,6 +137,11 @@ class Checkpoints:
                 + "\nDelete that folder to start from the beginning, or give another --workdir."
             )
         return None
+
+    def best(self) -> tuple[int, float] | None:
+        """The step with the best metric, and its value; None if there is none."""
+        step = self._best.step(self._best.values)
+        return None if step is None else (step, self._best.values[step])
 
     def wait(self) -> None:
         """Returns when nothing is being saved any more. Raises UserError if saving failed."""
@@ -234,29 +238,31 @@ class _Best:
     """
 
     metric: str | None
-    sign: int  # 1: larger is better; -1: smaller
-    scores: dict[int, float] = dataclasses.field(default_factory=dict)
+    mode: str
+    values: dict[int, float]  # by step
+
+    @classmethod
+    def of(cls, directory: epath.Path, metric: str | None, mode: str) -> "_Best":
+        """With the values of an earlier process, from the checkpoints' descriptions."""
+        values = {} if metric is None else checkpoint_dir.metric_values(directory, metric)
+        return cls(metric, mode, values)
 
     def add(self, step: int, metrics: dict[str, float]) -> None:
-        self.scores.pop(step, None)
+        self.values.pop(step, None)
         if self.metric in metrics:
-            self.scores[step] = self.sign * metrics[self.metric]
+            self.values[step] = metrics[self.metric]
 
-    def read(self, directory: epath.Path) -> None:
-        """Reads the values of an earlier process from the checkpoints' descriptions."""
-        for step in workdir.steps(directory):
-            try:
-                self.add(step, checkpoint_dir.read_description(directory / str(step))["metrics"])
-            except DamagedError:
-                continue
+    def step(self, steps: Collection[int]) -> int | None:
+        """The best of these steps."""
+        there = {step: value for step, value in self.values.items() if step in steps}
+        return checkpoint_dir.best_of(there, self.mode)
 
     def should_preserve(
         self, checkpoints: Sequence[Any], *, context: policies.PreservationContext
     ) -> Sequence[bool]:
         del context
         steps = [c.step for c in checkpoints]
-        scored = [s for s in steps if s in self.scores]
-        best = max(scored, key=lambda s: (self.scores[s], s), default=None)
+        best = self.step(steps)
         return [s == best for s in steps]
 
 

@@ -9,6 +9,7 @@ data and scored on that; the best is trained on all of it, once for each seed, a
 test. --checkpoint=none does the same from scratch. The same command again goes on.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -180,9 +181,11 @@ def pin_checkpoint(checkpoint: str) -> str | None:
     if weights.is_name(checkpoint):
         return str(weights.fetch(checkpoint))
     path = epath.Path(checkpoint).expanduser()
-    if not path.exists() or weights.is_external(path):
-        return checkpoint  # one that is not there is reported with all other errors
-    return str(checkpoint_dir.find(path))
+    if weights.is_external(path):
+        return checkpoint
+    with contextlib.suppress(UserError):  # one that is not there is reported with all other errors
+        return str(checkpoint_dir.find(path))
+    return checkpoint
 
 
 def _choose(
