@@ -1,10 +1,12 @@
-"""CPU and wall time from the start of a command to its first words, in medians.
+"""CPU and wall time, and memory, from the start of a command to its first words, in medians.
 
-    python -m benchmarks.start_up --starts help,mistake,import,first,second
+    python -m benchmarks.start_up --starts help,mistake,import,first,second,folder
 
 help: --help of each command; mistake: a config with a misspelt field; import: models and weights;
 first: a training of configs/vit_digits.py whose programs are not in the compilation cache, second:
-one whose are; each to its first line and to its first step. The file system's cache is warm.
+one whose are; each to its first line and to its first step; folder: 200,000 empty images in 1,000
+classes, in a program that opens them: listed, also where the index is written, and from the index.
+The file system's cache is warm.
 """
 
 import os
@@ -14,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from absl import app, flags
@@ -25,16 +28,29 @@ COMMANDS = (
     "train", "evaluate", "predict", "export", "convert", "preview", "prepare", "plan", "sweep",
     "report", "verify",
 )  # fmt: skip
-STARTS = ("help", "mistake", "import", "first", "second")
+STARTS = ("help", "mistake", "import", "first", "second", "folder")
 TRAIN = ("-m", "vit_jax.train", "--config", "configs/vit_digits.py")
-CODE = "vit_jax/core vit_jax/models vit_jax/config.py vit_jax/weights vit_jax/run vit_jax/train.py"
+CODE = (
+    "vit_jax/core vit_jax/models vit_jax/data vit_jax/config.py vit_jax/weights vit_jax/run "
+    "vit_jax/train.py"
+)
+
+
+IMPORT = "from vit_jax.data.sources import folder_index, image_folder"
+OPEN = f"""
+import sys
+{IMPORT}
+folder_index.SETTLED_SECS, folder_index.MIN_FILES = 0, int(sys.argv[2])
+image_folder.ImageFolder(sys.argv[1], "train", where="input")
+"""
 
 
 class Costs(NamedTuple):
-    """Times from the start of a process."""
+    """Times from the start of a process, and its memory."""
 
     wall_secs: float
     cpu_secs: float
+    peak_mb: float
 
 
 def to_end(*arguments: str) -> Costs:
@@ -44,7 +60,8 @@ def to_end(*arguments: str) -> Costs:
     process = subprocess.Popen([sys.executable, *arguments], stdout=null, stderr=null)
     _, _, used = os.wait4(process.pid, 0)
     process.returncode = 0  # reaped
-    return Costs(time.monotonic() - started, used.ru_utime + used.ru_stime)
+    cpu_secs, peak_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    return Costs(time.monotonic() - started, cpu_secs, peak_mb)
 
 
 def to_lines(starts: list[str], *arguments: str, **env: str) -> dict[str, Costs]:
@@ -58,7 +75,8 @@ def to_lines(starts: list[str], *arguments: str, **env: str) -> dict[str, Costs]
     for line in process.stdout:
         for start in starts:
             if line.startswith(start) and start not in found:
-                found[start] = Costs(time.monotonic() - started, _cpu_secs(process.pid))
+                used = _cpu_secs(process.pid), _peak_mb(process.pid)
+                found[start] = Costs(time.monotonic() - started, *used)
         if len(found) == len(starts):
             break
     process.kill()
@@ -70,6 +88,18 @@ def _cpu_secs(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def _create_images(folder: Path) -> None:
+    for c in range(1000):
+        (folder / "train" / f"n{c:08}").mkdir(parents=True)
+        for i in range(200):
+            (folder / "train" / f"n{c:08}" / f"n{c:08}_{i}.JPEG").touch()
 
 
 def measure(what: str, scratch: str) -> Iterator[tuple[str, Costs]]:
@@ -85,6 +115,15 @@ def measure(what: str, scratch: str) -> Iterator[tuple[str, Costs]]:
         yield "import jax", to_end("-c", "import jax")
         yield "import flax.nnx", to_end("-c", "import flax.nnx")
         yield "import models, weights", to_end("-c", "from vit_jax import models, weights")
+    elif what == "folder":
+        folder = Path(scratch, "images")
+        if not folder.exists():
+            _create_images(folder)
+        for index in folder.glob(".vit_jax-*"):
+            index.unlink()
+        yield "import image_folder", to_end("-c", IMPORT)
+        for how, min_files in (("listed", 10**9), ("listed and indexed", 1), ("by the index", 1)):
+            yield f"200,000 images {how}", to_end("-c", OPEN, str(folder), str(min_files))
     else:
         cache = scratch if what == "second" else workdir
         given = (f"--workdir={workdir}", "--config.log.every_steps=1")
@@ -110,6 +149,7 @@ def main(_: list[str]) -> None:
                     "runs": len(each),
                     "cpu_seconds": round(statistics.median(c.cpu_secs for c in each), 2),
                     "seconds": round(statistics.median(c.wall_secs for c in each), 2),
+                    "peak_mb": round(statistics.median(c.peak_mb for c in each)),
                     "load_average": round(os.getloadavg()[0], 1),
                 }
                 rows.record("start_up", CODE, "jax flax", row, keep=FLAGS.record)

@@ -372,9 +372,9 @@ listed = ImageFolder.__init__
 def list_then_hang(self, data_dir, split, **options):
     listed(self, data_dir, split, **options)
     if split == os.environ["HANGS"]:
-        os.unlink(self._paths[2])
-        os.mkfifo(self._paths[2])
-        print("pipe", self._paths[2])
+        os.unlink(self.describe(2))
+        os.mkfifo(self.describe(2))
+        print("pipe", self.describe(2))
 
 ImageFolder.__init__ = list_then_hang
 runpy.run_module("vit_jax.train", run_name="__main__", alter_sys=True)

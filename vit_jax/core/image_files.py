@@ -15,6 +15,7 @@ and evaluation decode with TensorFlow, which does the same for the formats that 
 """
 
 import collections
+import os
 import struct
 from collections.abc import Callable
 from pathlib import PurePath
@@ -54,7 +55,7 @@ _OF_SYSTEMS = ("__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.
 
 def extension(name: str) -> str:
     """The extension of a file's name in lower case, with its dot; "" if there is none."""
-    return PurePath(name).suffix.lower()
+    return os.path.splitext(name)[1].lower()
 
 
 def is_image_name(name: str) -> bool:

@@ -93,6 +93,7 @@ class Entry(NamedTuple):
     is_folder: bool
     size_bytes: int
     is_file: bool
+    is_link: bool = False
 
 
 def list_folder(folder: str | Path) -> list[Entry]:
@@ -116,9 +117,9 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
     try:
         stat = os.stat(entry.path)  # the methods of `entry` raise where links form a cycle
     except OSError:
-        return Entry(entry.name, is_folder=False, size_bytes=0, is_file=False)
+        return Entry(entry.name, False, 0, is_file=False, is_link=entry.is_symlink())
     kinds = S_ISDIR(stat.st_mode), S_ISREG(stat.st_mode)
-    return Entry(entry.name, is_folder=kinds[0], size_bytes=stat.st_size, is_file=kinds[1])
+    return Entry(entry.name, kinds[0], stat.st_size, kinds[1], entry.is_symlink())
 
 
 def subfolders(folder: str | Path) -> list[str]:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +32,8 @@ from vit_jax.data import files
 from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
-from vit_jax.data.sources.splits import ALL, Slice, base_name, resolve
+from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
+from vit_jax.data.sources.splits import ALL, base_name, resolve
 
 _READ = frozenset(TRAINING_EXTENSIONS)
 _NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
@@ -53,14 +53,6 @@ _TABLES = frozenset({".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"})
 MAX_FILE_BYTES = 512 * 2**20
 
 
-class _Image(NamedTuple):
-    order: str  # the SHA-256 of its class and file name
-    path: str
-    class_name: str
-    name: str
-    size_bytes: int
-
-
 class ImageFolder(Source):
     """A split of a folder of image files. EXIF orientation is honoured."""
 
@@ -70,27 +62,30 @@ class ImageFolder(Source):
         self, data_dir: str | None, split: str, *, where: str, labelled: bool = True
     ) -> None:
         """Without `labelled` images need not lie in folders of classes."""
-        listed = _images_of_split if labelled else _images_in_any_folders
         self.location = find_root(data_dir, where=where)
-        passed_over = PassedOver()
-        try:
-            images, classes, self.part = listed(self.location, split, where, passed_over)
-        except OSError as error:
-            raise UserError(
-                f"{error.filename or self.location} cannot be read: {error.strerror or error}. "
-                f"Make it readable, or take it out of {where}.data_dir."
-            ) from error
-        self.notes = passed_over.notes()
-        self.class_names = tuple(classes)
-        self.num_classes = len(classes)
-        self.num_examples = len(images)
-        labels = {name: label for label, name in enumerate(classes)}
-        self._paths = [image.path for image in images]
-        self._labels = [labels[image.class_name] for image in images]
-        sizes = enumerate(image.size_bytes for image in images)
-        self._too_large = {i: size for i, size in sizes if size > MAX_FILE_BYTES}
-        content = [f"{image.class_name}/{image.name} {image.size_bytes}" for image in images]
-        self.fingerprint = digest(normal("\n".join([*classes, *content])))
+        # Without labels the folders that are read depend on the slice.
+        wanted = base_name(split, where=where) if labelled else f"{split} without labels"
+        index = FolderIndex(self.location, wanted, code=__file__)
+        if (listing := index.read()) is None:
+            lister = _Lister()
+            images_of = _images_of_split if labelled else _images_in_any_folders
+            try:
+                listing = images_of(self.location, split, where, lister)
+            except OSError as error:
+                raise UserError(
+                    f"{error.filename or self.location} cannot be read: "
+                    f"{error.strerror or error}. Make it readable, or take it out of "
+                    f"{where}.data_dir."
+                ) from error
+            if not lister.has_links:
+                index.write(listing, lister.folders)
+        self.part = resolve(split, listing.split_sizes, where=where)
+        self._listing = listing.slice(self.part.start, self.part.stop)
+        self.notes = tuple(listing.notes)
+        self.class_names = tuple(listing.class_names)
+        self.num_classes = len(self.class_names)
+        self.num_examples = self.part.num_examples
+        self.fingerprint = self._listing.fingerprint()
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads whole files."""
@@ -98,36 +93,34 @@ class ImageFolder(Source):
 
     def stored_labels(self) -> Labels:
         """Labels of all images, by their folders."""
-        return single(self._labels)
+        return single(self._listing.image_labels())
 
     def file_names(self) -> list[str]:
         """The names in their folders."""
-        return [PurePath(path).name for path in self._paths]
+        return [PurePath(path).name for path in self._listing.paths()]
 
     def stamp(self) -> str:
         """Sizes and times of the files."""
-        return files.stamp(self._paths)
+        return files.stamp(list(self._listing.paths()))
 
     def describe(self, index: int) -> str:
         """The file's path."""
-        return self._paths[index]
+        return self._listing.image(index)[0]
 
     def _read(self, index: int) -> Example:
-        if index in self._too_large:
-            fault = (
-                f"a file of {format_bytes(self._too_large[index])}, "
-                f"above {format_bytes(MAX_FILE_BYTES)}"
-            )
-            return Example(b"", (self._labels[index],), fault=fault)
+        path, label, size_bytes = self._listing.image(index)
+        if size_bytes > MAX_FILE_BYTES:
+            fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
+            return Example(b"", (label,), fault=fault)
         try:
-            with waiting_for(lambda: f"{self.describe(index)} (example {index})"):
-                data = files.read(self._paths[index])
+            with waiting_for(lambda: f"{path} (example {index})"):
+                data = files.read(path)
         except OSError as error:
             raise UserError(
-                f"{self._paths[index]} cannot be read ({error.strerror}); it was there when the "
-                "folder was listed."
+                f"{path} cannot be read ({error.strerror}); it was there when the folder was "
+                "listed."
             ) from error
-        return Example(data, (self._labels[index],), orientation(data))
+        return Example(data, (label,), orientation(data))
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:
@@ -156,25 +149,94 @@ def is_tfds_folder(folder: str) -> bool:
     return any(Path(root, name, _TFDS_INFO).is_file() for name in ("", *versions))
 
 
-def _images_of_split(
-    root: str, split: str, where: str, passed_over: PassedOver
-) -> tuple[list[_Image], list[str], Slice]:
-    """(images of the split in order, names of all classes, the slice of the split)."""
+class _Lister(PassedOver):
+    """Lists folders; remembers which, and which of their files are not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folders: set[str] = set()
+        self.has_links = False  # to files, or to nothing: they change without their folder
+
+    def entries(self, folder: str) -> list[files.Entry]:
+        """All entries by name."""
+        self.folders.add(folder.rstrip("/"))
+        entries = files.list_folder(folder)
+        self.has_links |= any(entry.is_link and not entry.is_folder for entry in entries)
+        return entries
+
+    def subfolders(self, folder: str) -> list[str]:
+        """Sorted names of the subfolders that are the user's own."""
+        self.folders.add(folder)
+        return [name for name in files.subfolders(folder) if not is_hidden(name)]
+
+    def images(self, folder: str, class_name: str, *, notes: bool = False) -> list[Image]:
+        """The images directly in a folder, by name; with `notes` adds what else is in it."""
+        images, others = [], self if notes else PassedOver()
+        in_class = normal(class_name)
+        for name, is_folder, size_bytes, is_file, _ in self.entries(folder):
+            kind = extension(name)
+            if is_folder:
+                if notes:
+                    inside = self.images_below(files.join(folder, name))
+                    others.add("in folders inside a class", *inside)
+            elif is_hidden(name):
+                others.add_named(files.join(folder, name))
+            elif not is_file:
+                others.add(NO_FILE, files.join(folder, name))
+            elif kind in _NOT_READ:
+                raise UserError(
+                    f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
+                    f"of {_FORMATS} with any image program, or remove them."
+                )
+            elif kind in _READ:
+                order = digest(normal(f"{in_class}/{name}"))
+                images.append(Image(order, folder.rstrip("/"), in_class, name, size_bytes))
+            else:
+                others.add_named(files.join(folder, name))
+        return images
+
+    def pass_over_beside(self, folder: str, where: str) -> None:
+        """Notes the images beside the folders in `folder`, and in those that are hidden."""
+        beside = [e.name for e in self.entries(folder) if e.is_file and _is_image(e.name)]
+        self.add(where, *(files.join(folder, name) for name in beside))
+        self.pass_over_hidden(folder)
+
+    def pass_over_hidden(self, folder: str) -> None:
+        """Notes the images in the hidden folders in `folder`."""
+        for name, is_folder, *_ in self.entries(folder):
+            if is_folder and is_hidden(name):
+                self.add(IN_HIDDEN, *self.images_below(files.join(folder, name)))
+
+    def images_below(self, folder: str) -> Iterator[str]:
+        """Paths of files that are named like images, at any depth; links are not followed.
+
+        Of a remote folder only what is directly in it.
+        """
+        walk: Iterable[tuple[str, list[str], list[str]]] = os.walk(folder)
+        if files.is_remote(folder):
+            walk = [(folder, [], [entry.name for entry in self.entries(folder) if entry.is_file])]
+        for inside, _, names in walk:
+            self.folders.add(inside)
+            yield from (files.join(inside, name) for name in sorted(names) if _is_image(name))
+
+
+def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> Listing:
+    """The images of the whole split, and the names of all classes."""
     wanted = base_name(split, where=where)
-    folders = {name: files.join(root, name) for name in _subfolders(root)}
+    folders = {name: files.join(root, name) for name in lister.subfolders(root)}
     _check_names(root, folders)
     # Folders in a folder of images are ignored: they do not turn a class into a split.
-    has_images = {name: bool(_list_class(folder, "")) for name, folder in folders.items()}
+    has_images = {name: bool(lister.images(folder, "")) for name, folder in folders.items()}
     splits = {
         name
         for name, folder in folders.items()
-        if _subfolders(folder) and (name.lower() in _SPLITS or not has_images[name])
+        if lister.subfolders(folder) and (name.lower() in _SPLITS or not has_images[name])
     }
-    _pass_over_beside(root, "beside the folders", passed_over)
+    lister.pass_over_beside(root, "beside the folders")
     if not splits:
-        _check_classes(root, sorted(folders))
+        _check_classes(root, sorted(folders), lister)
         classes = sorted(map(normal, folders))
-        images = _images(root, passed_over)
+        images = _images(root, lister)
         held_out = _held_out(images)
         by_split = {
             "train": [image for image in images if image.order not in held_out],
@@ -184,17 +246,17 @@ def _images_of_split(
     elif wanted in folders:
         for name, folder in folders.items():
             if has_images[name] and name.lower() not in _SPLITS and name != wanted:
-                inside = [image.path for image in _list_class(folder, "")]
-                passed_over.add("in folders beside those of splits", *inside)
-        _pass_over_beside(folders[wanted], "beside the folders of classes", passed_over)
+                inside = [image.path for image in lister.images(folder, "")]
+                lister.add("in folders beside those of splits", *inside)
+        lister.pass_over_beside(folders[wanted], "beside the folders of classes")
         # The training split numbers the labels: `val` may lack a class, but not shift the others.
         train_folder = folders.get("train", folders[wanted])
-        train_classes = _subfolders(train_folder)
+        train_classes = lister.subfolders(train_folder)
         _check_names(train_folder, train_classes)
         if train_classes:
-            _check_classes(train_folder, train_classes)
+            _check_classes(train_folder, train_classes, lister)
         classes = sorted(map(normal, train_classes))
-        by_split = {wanted: _images(folders[wanted], passed_over)}
+        by_split = {wanted: _images(folders[wanted], lister)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
             raise UserError(
@@ -204,36 +266,36 @@ def _images_of_split(
     else:
         _check_layout(root, folders, has_images, wanted, where)
         by_split = {folder_name: [] for folder_name in folders}
-    part = resolve(split, {key: len(images) for key, images in by_split.items()}, where=where)
-    return by_split[part.name][part.start : part.stop], classes, part
+    sizes = {key: len(images) for key, images in by_split.items()}
+    resolve(split, sizes, where=where)
+    return Listing.pack(by_split[wanted], classes, sizes, lister.notes())
 
 
-def _images_in_any_folders(
-    root: str, split: str, where: str, passed_over: PassedOver
-) -> tuple[list[_Image], list[str], Slice]:
+def _images_in_any_folders(root: str, split: str, where: str, lister: _Lister) -> Listing:
     """Like `_images_of_split`, but `<split>/*`, and any folders in `<split>`, will do too."""
     try:
-        return _images_of_split(root, split, where, passed_over)
+        return _images_of_split(root, split, where, lister)
     except UserError:
-        passed_over.clear()
+        lister.clear()
         wanted = base_name(split, where=where)
         folder = files.join(root, wanted)
         if not files.is_folder(folder):
             if wanted != ALL:
                 raise
             folder = root
-        groups = ["", *_subfolders(folder)]
-        images = [i for g in groups for i in _list_class(files.join(folder, g), g)]
+        groups = ["", *lister.subfolders(folder)]
+        images = [i for g in groups for i in lister.images(files.join(folder, g), g)]
         if not images:
             raise
-    _pass_over_hidden(folder, passed_over)
+    lister.pass_over_hidden(folder)
     for group in groups[1:]:
-        _list_class(files.join(folder, group), group, passed_over)
-    part = resolve(split, {wanted: len(images)}, where=where)
-    return sorted(images)[part.start : part.stop], sorted(set(map(normal, groups))), part
+        lister.images(files.join(folder, group), group, notes=True)
+    sizes = {wanted: len(images)}
+    resolve(split, sizes, where=where)
+    return Listing.pack(sorted(images), sorted(set(map(normal, groups))), sizes, lister.notes())
 
 
-def _held_out(images: Sequence[_Image]) -> frozenset[str]:
+def _held_out(images: Sequence[Image]) -> frozenset[str]:
     """Hashes of the images that are `val`: one in ten, in each class in proportion.
 
     Of a class with n of all N images in classes of more than one, n / N of a tenth of N, rounded
@@ -262,29 +324,31 @@ def _held_out(images: Sequence[_Image]) -> frozenset[str]:
     )
 
 
-def _images(folder: str, passed_over: PassedOver) -> list[_Image]:
+def _images(folder: str, lister: _Lister) -> list[Image]:
     """The images of `<class>/*` in the order of their hash."""
-    images: list[_Image] = []
-    class_names = _subfolders(folder)
+    images: list[Image] = []
+    class_names = lister.subfolders(folder)
     _check_names(folder, class_names)
-    for class_name in class_names:
-        class_images = _list_class(files.join(folder, class_name), class_name, passed_over)
+    # What stays is made first: among the images it would keep their memory from being freed.
+    class_folders = [files.join(folder, class_name) for class_name in class_names]
+    for class_name, class_folder in zip(class_names, class_folders, strict=True):
+        class_images = lister.images(class_folder, class_name, notes=True)
         if not class_images:
-            deeper = list(_images_below(files.join(folder, class_name)))
+            deeper = list(lister.images_below(class_folder))
             raise UserError(
-                f"{files.join(folder, class_name)} has no images ({_FORMATS})"
+                f"{class_folder} has no images ({_FORMATS})"
                 + (f" directly in it, only deeper: {deeper[0]}. Move" if deeper else ". Add")
                 + " some there, or delete the folder: every folder there is a class."
             )
         images.extend(class_images)
     if not images:
-        if _list_class(folder, ""):
+        if lister.images(folder, ""):
             raise _no_classes(folder)
         raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_FORMATS}).")
     return sorted(images)
 
 
-def _check_classes(folder: str, names: Sequence[str]) -> None:
+def _check_classes(folder: str, names: Sequence[str], lister: _Lister) -> None:
     """UserError where the names are of folders that hold the images of all classes."""
     words = [re.findall(r"[a-z]+", name.lower()) for name in names]
     are_no_classes = all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
@@ -293,10 +357,10 @@ def _check_classes(folder: str, names: Sequence[str]) -> None:
     tables = [
         files.join(above, entry.name)
         for above in (folder, folder.rpartition("/")[0])
-        for entry in (files.list_folder(above) if above else ())
+        for entry in (lister.entries(above) if above else ())
         if entry.is_file and extension(entry.name) in _TABLES
     ]
-    with_images = [path for name in names if _list_class(path := files.join(folder, name), "")]
+    with_images = [path for name in names if lister.images(path := files.join(folder, name), "")]
     if not with_images:
         return
     if tables:
@@ -351,64 +415,5 @@ def _check_names(root: str, names: Collection[str]) -> None:
             ) from error
 
 
-def _subfolders(folder: str) -> list[str]:
-    return [name for name in files.subfolders(folder) if not is_hidden(name)]
-
-
-def _list_class(
-    folder: str, class_name: str, passed_over: PassedOver | None = None
-) -> list[_Image]:
-    images, others = [], PassedOver() if passed_over is None else passed_over
-    for name, is_folder, size_bytes, is_file in files.list_folder(folder):
-        path = files.join(folder, name)
-        if is_folder:
-            if passed_over is not None:
-                others.add("in folders inside a class", *_images_below(path))
-        elif is_hidden(name):
-            others.add_named(path)
-        elif not is_file:
-            others.add(NO_FILE, path)
-        elif extension(name) in _NOT_READ:
-            raise UserError(
-                f"{path}: {extension(name)} images are not read. Convert them to one of "
-                f"{_FORMATS} with any image program, or remove them."
-            )
-        elif extension(name) in _READ:
-            in_class = normal(class_name)
-            order = digest(normal(f"{in_class}/{name}"))
-            images.append(_Image(order, path, in_class, name, size_bytes))
-        else:
-            others.add_named(path)
-    return images
-
-
-def _pass_over_beside(folder: str, where: str, passed_over: PassedOver) -> None:
-    """Notes the images beside the folders in `folder`, and in those that are hidden."""
-    beside = [
-        entry.name for entry in files.list_folder(folder) if entry.is_file and _is_image(entry.name)
-    ]
-    passed_over.add(where, *(files.join(folder, name) for name in beside))
-    _pass_over_hidden(folder, passed_over)
-
-
-def _pass_over_hidden(folder: str, passed_over: PassedOver) -> None:
-    for name, is_folder, *_ in files.list_folder(folder):
-        if is_folder and is_hidden(name):
-            inside = _images_below(files.join(folder, name))
-            passed_over.add(IN_HIDDEN, *inside)
-
-
 def _is_image(name: str) -> bool:
     return extension(name) in _READ | _NOT_READ
-
-
-def _images_below(folder: str) -> Iterator[str]:
-    """Paths of files that are named like images, at any depth; links are not followed.
-
-    Of a remote folder only what is directly in it.
-    """
-    walk: Iterable[tuple[str, list[str], list[str]]] = os.walk(folder)
-    if files.is_remote(folder):
-        walk = [(folder, [], [entry.name for entry in files.list_folder(folder) if entry.is_file])]
-    for inside, _, names in walk:
-        yield from (files.join(inside, name) for name in sorted(names) if _is_image(name))
