@@ -141,20 +141,20 @@ def resized(
     becomes whole, to the "nearest", halves up, or cut off: "down".
     """
     if antialias and method in _TWO_PASSES:
-        exact = _filtered_twice(pixels, tf.convert_to_tensor(size, tf.int32), _TWO_PASSES[method])
+        sides = tf.convert_to_tensor(size, tf.int32)
+        return _filtered_twice(pixels, sides, _TWO_PASSES[method], levels)
+    filtered = antialias and method == "bilinear"  # TensorFlow warns where it has no effect
+    resize = lambda pixels: tf.image.resize(pixels, size, METHODS[method], antialias=filtered)
+    if method == "nearest" or filtered:
+        exact = resize(pixels)
     else:
-        filtered = antialias and method == "bilinear"  # TensorFlow warns where it has no effect
-        resize = lambda pixels: tf.image.resize(pixels, size, METHODS[method], antialias=filtered)
-        if method == "nearest" or filtered:
-            exact = resize(pixels)
-        else:
-            # The same numbers, but kernels that sample take half the time for floats.
-            is_small = tf.size(pixels) <= _MOST_FLOATS * tf.reduce_prod(size) * 3
-            exact = tf.cond(
-                is_small,
-                lambda: resize(tf.cast(pixels, tf.float32)),
-                lambda: resize(pixels),
-            )
+        # The same numbers, but kernels that sample take half the time for floats.
+        is_small = tf.size(pixels) <= _MOST_FLOATS * tf.reduce_prod(size) * 3
+        exact = tf.cond(
+            is_small,
+            lambda: resize(tf.cast(pixels, tf.float32)),
+            lambda: resize(pixels),
+        )
     return _whole(exact, levels, overshoots=method in _TWO_PASSES)
 
 
@@ -185,8 +185,8 @@ def resizer(
     )
 
 
-def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
-    """float32 [h, w, 3]; one side is resized after the other: values may overshoot in between.
+def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> tf.Tensor:
+    """uint8 [h, w, 3]; one side is resized after the other: values may overshoot in between.
 
     The order is that of Pillow 13, determined by experiment: the height first only where it
     shrinks, and by more than twice as many pixels as the width. Pillow 12 always took the width
@@ -199,14 +199,14 @@ def _filtered_twice(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tenso
         tf.stack([size[0], before[1]]),
         tf.stack([before[0], size[1]]),
     )
-    half = _whole(_filtered(pixels, between, kernel), "nearest", overshoots=True)
-    return _filtered(half, size, kernel)
+    filtered = _filtered_side if kernel == "keyscubic" else _filtered
+    return filtered(filtered(pixels, between, kernel, "nearest"), size, kernel, levels)
 
 
-def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
-    """float32 [h, w, 3]; both sides of `size`, int32 [2], at once."""
+def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> tf.Tensor:
+    """uint8 [h, w, C]; both sides of `size`, int32 [2], at once."""
     scale = tf.cast(size, tf.float32) / tf.cast(tf.shape(pixels)[:2], tf.float32)
-    return tf.raw_ops.ScaleAndTranslate(
+    exact = tf.raw_ops.ScaleAndTranslate(
         images=pixels[None],
         size=size,
         scale=scale,
@@ -214,6 +214,28 @@ def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str) -> tf.Tensor:
         kernel_type=kernel,
         antialias=True,
     )[0]
+    return _whole(exact, levels, overshoots=True)
+
+
+def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> tf.Tensor:
+    """`_filtered` where at most one side changes, in half the time.
+
+    A row is one pixel of many channels to TensorFlow. The side that stays is left out, which gives
+    the same bits if the kernel is 0 at whole numbers; that of lanczos is 1e-8 there.
+    """
+
+    def rows(pixels: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
+        before = tf.shape(pixels)
+        folded = tf.reshape(pixels, [before[0], 1, -1])
+        after = _filtered(folded, tf.stack([height, 1]), kernel, levels)
+        return tf.reshape(after, [height, before[1], 3])
+
+    turned = lambda pixels: tf.transpose(pixels, [1, 0, 2])
+    return tf.cond(
+        size[1] == tf.shape(pixels)[1],
+        lambda: rows(pixels, size[0]),
+        lambda: turned(rows(turned(pixels), size[1])),
+    )
 
 
 def _whole(exact: tf.Tensor, levels: str, *, overshoots: bool) -> tf.Tensor:
