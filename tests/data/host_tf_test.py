@@ -13,3 +13,12 @@ def test_a_bad_image_is_an_exception_and_nothing_else(capfd: pytest.CaptureFixtu
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.io.decode_jpeg(jpeg(0)[:-100])
     assert capfd.readouterr().err == ""
+
+
+def test_keras_is_imported_when_it_is_used(run_python) -> None:
+    code = (
+        "from vit_jax.data.host_tf import load; import sys; tf = load()\n"
+        "print({'keras', 'matplotlib'} & {*sys.modules})\n"
+        "print(tf.keras.layers.Dense.__name__, 'keras' in sys.modules)"
+    )
+    assert run_python("-c", code, fresh=True).stdout.splitlines() == ["set()", "Dense True"]

@@ -55,8 +55,8 @@ def test_the_most_frequent_errors_come_first_and_the_surest_of_them():
 
 @pytest.fixture(scope="module")
 def text():
-    one = page.Scored(Pictures(), SCORES)
-    right = page.Scored(
+    one = comparison.Scored(Pictures(), SCORES)
+    right = comparison.Scored(
         Pictures(), SCORES._replace(prediction=LABELS[:, 0], correct=CORRECT | True)
     )
     results = {

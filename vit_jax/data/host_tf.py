@@ -5,7 +5,10 @@
 So a process that reads what preprocessing means, but makes no pixels, does without TensorFlow.
 """
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 # TensorFlow's C++ would write into the line of progress; errors also arrive as exceptions. It
@@ -21,12 +24,26 @@ def load() -> Any:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     before = os.environ.get(LOG_LEVEL, JAXS_LEVEL)
     os.environ[LOG_LEVEL] = SILENT if before == JAXS_LEVEL else before
-    import tensorflow
+    with _without_keras():
+        import tensorflow
 
     os.environ[LOG_LEVEL] = before
     # TensorFlow and JAX would both reserve the GPU's memory; TensorFlow only feeds JAX here.
     tensorflow.config.set_visible_devices([], "GPU")
     return tensorflow
+
+
+@contextlib.contextmanager
+def _without_keras() -> Iterator[None]:
+    """Keeps TensorFlow from importing Keras, which takes a second, before `tf.keras` is used."""
+    if "keras" in sys.modules:
+        yield
+        return
+    sys.modules["keras"] = None  # type: ignore[assignment]  # "import keras" fails
+    try:
+        yield
+    finally:
+        del sys.modules["keras"]
 
 
 class _OnFirstUse:

@@ -23,8 +23,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.evals.classification import Scores
-from vit_jax.evaluate import comparison, data_sets, page, prepared, pseudo_labels
-from vit_jax.evaluate.page import Scored
+from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels
+from vit_jax.evaluate.comparison import Scored
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.models import inference
 from vit_jax.parallel.mesh import use_cores_as_devices
@@ -128,6 +128,8 @@ def main(arguments: list[str]) -> None:
             csv_file.parent.mkdir(parents=True, exist_ok=True)
             comparison.write_csv(csv_file, results)
         if page_file:
+            from vit_jax.evaluate import page  # imports matplotlib
+
             made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
             page_file.parent.mkdir(parents=True, exist_ok=True)
             write_text(page_file, made)

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from etils import epath
 
+from vit_jax.core import synsets
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
+from vit_jax.data.source import Source
 from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.evals.kind import is_less_better, is_percentage
 
@@ -59,6 +61,19 @@ def shown(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2%}" if is_percentage(name) else f"{value:.4g}"
+
+
+class Scored(NamedTuple):
+    """The images of an evaluation, and what a model makes of them."""
+
+    source: Source
+    scores: Scores
+
+    def name(self, label: int) -> str:
+        """The name of a class; ImageNet's where it is a WordNet id alone."""
+        names = self.source.class_names
+        name = names[label] if names else str(label)
+        return synsets.names_1k().get(name) or synsets.names().get(name) or name
 
 
 class ClassCounts(NamedTuple):

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.patches import Rectangle
 
-from vit_jax.core import synsets
-from vit_jax.data.source import Source
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import bold, code
 from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison
-from vit_jax.evaluate.comparison import Pair, Results
+from vit_jax.evaluate.comparison import Pair, Results, Scored
 from vit_jax.probes.calibration import BINS, reliability
 
 PAIRS, PICTURES = 12, 4  # the most of a model; the most of a pair
@@ -29,19 +27,6 @@ SIDE = 112  # of a picture, in pixels
 OPEN_CLASSES = 20  # that are shown at once, the worst first
 
 SIZE, BOX = (300, 220), (46, 292, 10, 196)  # of a chart
-
-
-class Scored(NamedTuple):
-    """The images of an evaluation, and what a model makes of them."""
-
-    source: Source
-    scores: Scores
-
-    def name(self, label: int) -> str:
-        """The name of a class; ImageNet's where it is a WordNet id alone."""
-        names = self.source.class_names
-        name = names[label] if names else str(label)
-        return synsets.names_1k().get(name) or synsets.names().get(name) or name
 
 
 # By evaluation, by model.

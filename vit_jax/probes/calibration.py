@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-from scipy.special import log_softmax
+import scipy  # which imports its parts when they are used
 
 BINS = 15  # of confidence, of equal width
 TEMPERATURES = (0.05, 20.0)  # those that are looked through
@@ -70,7 +69,7 @@ def _each(
     logits: np.ndarray, labels: np.ndarray, temperatures: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Confidence, whether it is right, negative log-likelihood and Brier score of each example."""
-    logs = log_softmax(logits.astype(np.float64) / temperatures, axis=1)
+    logs = scipy.special.log_softmax(logits.astype(np.float64) / temperatures, axis=1)
     probabilities = np.exp(logs)
     of_label = np.take_along_axis(logs, labels[:, None], axis=1)[:, 0]
     brier = (probabilities**2).sum(axis=1) - 2 * np.exp(of_label) + 1
@@ -91,7 +90,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray, prior: float = PRIO
         sums = [prior * (1 - 1 / inverse)]
         for rows in _parts(len(labels)):
             z = logits[rows].astype(np.float64)
-            p = np.exp(log_softmax(inverse * z, axis=1))
+            p = np.exp(scipy.special.log_softmax(inverse * z, axis=1))
             of_label = np.take_along_axis(z, labels[rows, None], axis=1)
             sums.append((p * (z - of_label)).sum())
         return float(np.sum(sums))

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
+import scipy  # which imports its parts when they are used
 
 from vit_jax.core.errors import UserError
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.optimize
+import scipy  # which imports its parts when they are used
 
 TOLERANCE = 1e-6  # of the largest entry of the gradient
 MOST_ITERATIONS = 1000

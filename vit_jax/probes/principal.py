@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+import scipy  # which imports its parts when they are used
 
 from vit_jax.core.errors import UserError, nearest
 
