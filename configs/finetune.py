@@ -29,6 +29,8 @@ Cost     not yet measured.
 Reaches  not yet measured; published, ImageNet-21k -> ImageNet: B/16 83.97, L/16 85.15 %.
 """
 
+import math
+
 import ml_collections
 
 # Steps, and number of classes (a folder's are counted).
@@ -42,8 +44,9 @@ DATASETS = {
 }
 
 
-def get_config(arg=None):
-    dataset, size, extras = "folder", 384, set()
+def parse(arg):
+    """The data set, the size or None, and the extras of an argument."""
+    dataset, size, extras = "folder", None, set()
     for part in (arg or "folder").split(","):
         name, _, value = part.partition("=")
         if name == "size" and value.isdecimal():
@@ -57,9 +60,15 @@ def get_config(arg=None):
                 f"it has the variants {', '.join(DATASETS)}, size=64 and so on, probe, lora and "
                 f"polyak, with commas between them; got {arg!r}."
             )
-    probe, lora = "probe" in extras, "lora" in extras
-    if probe and lora:
+    if {"probe", "lora"} <= extras:
         raise ValueError(f"it has the variants probe and lora, but not both at once; got {arg!r}.")
+    return dataset, size, extras
+
+
+def get_config(arg=None):
+    dataset, size, extras = parse(arg)
+    size = size or 384
+    probe, lora = "probe" in extras, "lora" in extras
     is_small = size <= 96
     steps, num_classes = DATASETS[dataset]
     held_out = {"folder": "val", "imagenet": "validation"}.get(dataset, "test")
@@ -112,3 +121,42 @@ def get_config(arg=None):
             "log": {"every_steps": 10},
         }
     )
+
+
+def adapt(arg, facts):
+    """For your own images: what follows from the weights, the number of images and the machine."""
+    dataset, size, extras = parse(arg)
+    if dataset != "folder":
+        return {}
+    # As the weights were trained, unless another size is given.
+    about, n = facts.preprocess, facts.num_examples
+    shape = size or about.image_size
+    crop = f"inception_crop({shape}, method={about.interpolation!r}, antialias={about.antialias})"
+    # About twenty steps an epoch, so that few images are learnt from too; as many as the paper has
+    # where there are many.
+    batch = min(512, max(16, 2 ** round(math.log2(n / 20))))
+    epochs = 20 if n < 2_000 else 10 if n < 20_000 else 8  # 8 as the paper's on ImageNet
+    if facts.on_cpu:  # minutes, not hours: 6,000 images take ten of a ViT-Ti/16
+        batch, epochs = min(batch, 32), min(epochs, max(1, 6_000 // n))
+    # The paper's rate at its batch, less by the root of a smaller one; Adam's, of adapters, stays.
+    rate = {} if "lora" in extras else {"lr": round(0.01 * math.sqrt(batch / 512), 5)}
+    every = math.ceil(n / batch) * max(1, epochs // 10)
+    best = {"best_metric": "val/accuracy"} if "val" in facts.config.evals else {}
+    return {
+        "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"},
+        "input": {
+            "preprocess": f"decode|{crop}|flip_lr",
+            "batch_size": batch,
+            "mean": about.mean,
+            "std": about.std,
+        },
+        "optim": {"warmup_steps": None, "warmup_epochs": 1.0} | rate,
+        "total": {"steps": None, "epochs": epochs},
+        "evals": {
+            "val": {
+                "preprocess": f"decode|resize({size})" if size else facts.eval_ops,
+                "every_steps": every,
+            }
+        },
+        "checkpoint": {"every_steps": every} | best,
+    }

@@ -26,14 +26,13 @@ from vit_jax.cluster.start import stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError, UserFacingError
-from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.learning.loggers import Logger
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
-from vit_jax.run import environment
+from vit_jax.run import environment, recipe
 from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
@@ -56,9 +55,8 @@ def load_config(config: AnyConfig, *overrides: str, **sections: Any) -> RunConfi
       UserError: no such file; or a field that is unknown, misspelt, mistyped or out of bounds.
     """
     if isinstance(config, str | Path):
-        values = config_file.read(str(config))
-    else:
-        values = configs.to_dict(config) if isinstance(config, RunConfig) else config
+        return recipe.load(str(config), overrides, sections=sections)
+    values = configs.to_dict(config) if isinstance(config, RunConfig) else config
     return configs.resolve(configs.overlaid(values, sections), overrides)
 
 

@@ -25,7 +25,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.learning.loggers import Logger
 from vit_jax.learning.state import TrainState
-from vit_jax.run import environment, processes
+from vit_jax.run import announce, environment, processes, recipe
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.session import Session
 
@@ -99,19 +99,22 @@ def main(_: list[str]) -> None:
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
-    if FLAGS.all_images and not FLAGS.check:
-        raise UserError("--all_images belongs to --check: give both, or neither.")
+    for name in ("all_images", "time_steps"):
+        if getattr(FLAGS, name) and not FLAGS.check:
+            raise UserError(f"--{name} belongs to --check: give both, or neither.")
     with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
+            given, config = config, recipe.load(FLAGS.config, FLAGS.config_override)
+            announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
         if FLAGS.check:
             from vit_jax.run.check import check  # no part of a training
 
             with exit_immediately_on_signal("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
-                every = FLAGS.all_images
-                check(config, workdir, screen, peers, allow_config_change=allow, all_images=every)
+                more = {"all_images": FLAGS.all_images, "time_steps": FLAGS.time_steps}
+                check(config, workdir, screen, peers, allow_config_change=allow, **more)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
@@ -131,6 +134,9 @@ if __name__ == "__main__":
     )
     flags.DEFINE_bool(
         "all_images", False, "With --check: read and decode every image, which takes its time."
+    )
+    flags.DEFINE_bool(
+        "time_steps", False, "With --check: run a few steps, to tell how long all will take."
     )
     flags.mark_flag_as_required("workdir")
     command.run(main)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import signal
 from contextlib import nullcontext
@@ -65,6 +66,17 @@ def images(tmp_path):
 
 def rows(table):
     return {line.split()[0]: line for line in table.splitlines()}
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_few_steps_tell_how_long_a_run_takes(look, tmp_path):
+    table, error = look("total.steps=10_000", time_steps=True)
+    assert error is None and not list(tmp_path.rglob("checkpoints"))
+    assert rows(table)["plan"].split()[1:4] == ["10,000", "steps", "of"]
+    assert re.fullmatch(
+        r"time     [\d.]+ s a step: 10,000 steps take [\d:]+, besides evaluations.*",
+        rows(table)["time"],
+    )
 
 
 def test_a_good_run_is_shown_and_leaves_no_trace(tmp_path, look, monkeypatch):
@@ -258,7 +270,7 @@ def test_device_bytes_count_what_one_device_holds():
 def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
     given = {
         "config": "configs/vit_digits.py", "config_override": [], "workdir": str(tmp_path),
-        "check": True, "allow_config_change": False, "all_images": False,
+        "check": True, "allow_config_change": False, "all_images": False, "time_steps": False,
     }  # fmt: skip
     monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
     monkeypatch.setattr(train_file.processes, "find_cluster", lambda: None)

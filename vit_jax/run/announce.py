@@ -9,6 +9,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
+from vit_jax import config as configs
 from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
@@ -30,6 +31,7 @@ from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.runs import RESERVED
+from vit_jax.store.workdir import flatten
 from vit_jax.weights import CheckpointInfo
 
 _NAMED = 10  # classes without an image that are named
@@ -276,6 +278,20 @@ def stopped_early(screen: Screen, early: EarlyStopping, durations: Durations) ->
         f"stopped  after {stopped.step:,} {of} was not better than {stopped.best:.4g}, of step "
         f"{stopped.best_step:,},{by} in {early.patience} evaluations (early_stopping)"
     )
+
+
+def adapted(screen: Screen, given: RunConfig, config: RunConfig) -> None:
+    """Says what a recipe has set by the weights, the data and the machine; nothing if nothing."""
+    before, after = (flatten(configs.to_dict(each)) for each in (given, config))
+    changed = [
+        f"{name}={text}"
+        for name, text in after.items()
+        if before.get(name) != text and text != "null"  # such as the unit that another took over
+    ]
+    if changed:
+        screen.say("adapted  to weights, data and machine, but for what is given:")
+        for text in changed:
+            screen.say(f"           {text}")
 
 
 def best(

@@ -2,11 +2,14 @@
 
 Beyond the checks of every start (build.py), some examples of each data set are read and
 decoded, the checksums of init.weights verified, the work directory's config compared, and the
-state's size compared with the devices' memory. Nothing is compiled, and nothing is written.
+state's size compared with the devices' memory. Nothing is compiled, unless steps are to be timed,
+and nothing is written.
 """
 
 import contextlib
 import dataclasses
+import statistics
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,20 +20,23 @@ from etils import epath
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
-from vit_jax.core.screen import Screen, format_bytes, format_count
+from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, device_bytes, total_bytes
+from vit_jax.learning.updates import lower_update
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
 from vit_jax.run.build import Run
-from vit_jax.run.memory import device_memory
-from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins
+from vit_jax.run.memory import device_memory, explain_out_of_memory
+from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins, updates
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
 
 SAMPLES = 16  # of each data set, the first and the last among them
+WARM_UP_STEPS, TIMED_STEPS = 2, 3
+LONG_SECS = 3600
 
 
 def check(
@@ -41,10 +47,12 @@ def check(
     *,
     allow_config_change: bool,
     all_images: bool = False,
+    time_steps: bool = False,
 ) -> None:
     """Checks everything that the run of `config` in `folder` needs, and prints the findings.
 
-    With `all_images` every image of the training data and the evaluations is read and decoded.
+    With `all_images` every image of the training data and the evaluations is read and decoded; with
+    `time_steps` a few steps are run, from random parameters, to tell how long all will take.
 
     Raises:
       UserError: something is wrong; lists all errors.
@@ -61,6 +69,8 @@ def check(
     if parts.step.layout is not NOT_MADE and parts.step.objective is not NOT_MADE:
         announce.parameters(screen, parts.step.objective, parts.step.layout)
     errors.raise_all()
+    if time_steps:
+        screen.say(_time(parts, screen))
 
 
 def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None:
@@ -177,7 +187,7 @@ def _model(
     config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen
 ) -> Iterator[tuple[str, str]]:
     durations, model, _, layout, *_ = parts.step
-    yield "plan", "" if durations is NOT_MADE else f"{durations.total_steps:,} steps"
+    yield "plan", "" if durations is NOT_MADE else _plan(config, durations)
     if model is NOT_MADE:
         yield "model", ""
     else:
@@ -187,6 +197,34 @@ def _model(
         needed = [parts.trained, parts.shapes]
         verified = errors.attempt("init", _verify, config, parts, screen, after=needed)
         yield "init", "" if verified is NOT_MADE else verified
+
+
+def _plan(config: RunConfig, durations: Durations) -> str:
+    epochs = durations.total_steps / durations.steps_per_epoch
+    examples = f"{config.input.batch_size:,} examples"
+    return f"{durations.total_steps:,} steps of {examples}, {epochs:.3g} epochs"
+
+
+def _time(run: Run, screen: Screen) -> str:
+    """How long the steps of a run take, by a few of them; evaluations and saving not counted."""
+    layout, secs = run.step.layout, []
+    with announce.compiling(screen):
+        update = lower_update(
+            updates.update(run.config, run.step), layout.in_steps, run.batch_layout
+        ).compile()
+    state, fixed = layout.in_steps.init(run.config.seed), layout.read_fixed()
+    with explain_out_of_memory(run.config), run.feed(start_step=0) as feed:
+        for _ in range(WARM_UP_STEPS + TIMED_STEPS):
+            start = time.perf_counter()
+            state, scalars = update(state, next(feed), *fixed)
+            jax.block_until_ready(scalars)
+            secs.append(time.perf_counter() - start)
+    each, steps = statistics.median(secs[WARM_UP_STEPS:]), run.step.durations.total_steps
+    in_all = format_duration(each * steps)
+    said = f"time     {each:.3g} s a step: {steps:,} steps take {in_all}, besides evaluations"
+    if each * steps < LONG_SECS or run.mesh.devices.flat[0].platform != "cpu":
+        return said
+    return f"{said}. Shorter: fewer total.epochs, smaller images, a smaller model; or a GPU"
 
 
 def _memory(layout: StateLayout, cached_bytes: int) -> str:

@@ -4,10 +4,12 @@ The repository's configs/ and cards/ are found in a clone, and in an installatio
 setup.py copies the two folders from the top of the repository into the wheel, as _shipped/.
 """
 
+import functools
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_collections
@@ -27,6 +29,29 @@ def read(path: str) -> Mapping[str, Any]:
 
     Raises UserError for a file that is missing, is not Python, refuses `arg`, or fails.
     """
+    file_name, module, arg = _module(path)
+    try:
+        values = module.get_config(arg)
+    except ValueError as error:  # how a config file refuses an argument
+        raise errors.UserError(f"{file_name}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _unusable(file_name, error) from error
+    if not isinstance(values, Mapping | ml_collections.ConfigDict):
+        raise errors.UserError(
+            f"get_config of {file_name} returns {errors.safe_repr(values)}; it has to return a "
+            "ConfigDict."
+        )
+    return values
+
+
+def adapt(path: str) -> Callable[[Any], Mapping[str, Any]] | None:
+    """The file's adapt(arg, ...), for its argument; None if it has none. Raises as `read`."""
+    _, module, arg = _module(path)
+    return functools.partial(module.adapt, arg) if hasattr(module, "adapt") else None
+
+
+def _module(path: str) -> tuple[str, ModuleType, str | None]:
+    """(name of the file, the module, the argument) of "configs/x.py:arg"."""
     file_name, _, arg = path.partition(":")
     file = _find(file_name)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
@@ -36,20 +61,18 @@ def read(path: str) -> Mapping[str, Any]:
     sys.modules[spec.name] = module  # where dataclasses look for it
     try:
         spec.loader.exec_module(module)
-        values = module.get_config(arg or None)
-    except ValueError as error:  # how a config file refuses an argument
+    except ValueError as error:
         raise errors.UserError(f"{file_name}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise errors.UserError(
-            f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
-            f"ConfigDict. {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(values, Mapping | ml_collections.ConfigDict):
-        raise errors.UserError(
-            f"get_config of {file_name} returns {errors.safe_repr(values)}; it has to return a "
-            "ConfigDict."
-        )
-    return values
+        raise _unusable(file_name, error) from error
+    return file_name, module, arg or None
+
+
+def _unusable(file_name: str, error: BaseException) -> errors.UserError:
+    return errors.UserError(
+        f"{file_name} cannot be used; it needs a function get_config(arg=None) that returns a "
+        f"ConfigDict. {type(error).__name__}: {error}"
+    )
 
 
 def _find(name: str) -> Path:

@@ -26,6 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import charts, style, tiles
 from vit_jax.learning.updates import lower_update
+from vit_jax.run import recipe
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
@@ -220,8 +221,8 @@ def main(_: list[str]) -> None:
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     if output is not None:
         workdir.check_output(output)  # before a search of minutes
-    config = configs.load(FLAGS.config, FLAGS.config_override)
-    check_folders(config)
+    check_folders(configs.load(FLAGS.config, FLAGS.config_override))
+    config = recipe.load(FLAGS.config, FLAGS.config_override)
     compilation_cache.use()
     limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
     found = rate_test(config, **limits, screen=Screen(sys.stderr))

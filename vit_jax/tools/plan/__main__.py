@@ -27,7 +27,9 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.parallel.mesh import BATCH_AXES
+from vit_jax.run import recipe
 from vit_jax.run.announce import forward
+from vit_jax.run.parts import examples
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import DoesNotFit
 from vit_jax.tools.plan.forecast import SECS_A_DAY, Forecast, Memory, forecast
@@ -335,7 +337,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
     for number, more in enumerate(tries):
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
-            config = configs.load(FLAGS.config, [*overrides, "model.scan=true", *more])
+            config = load([*overrides, "model.scan=true", *more])
             planned = forecast(config, name, compiled=True, anew=not FLAGS.cache)
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
@@ -348,10 +350,30 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
 FLAGS = flags.FLAGS
 
 
+def load(overrides: list[str]) -> RunConfig:
+    """The config for the devices that are planned for; where the data are here, with their counts.
+
+    Data that are not here, or of which only a part is taken, are left to the config's own counts.
+    """
+    config = recipe.load(FLAGS.config, overrides, on_cpu=False if FLAGS.topology else None)
+    c = config.input
+    in_part = c.mixture or c.subset_examples or c.subset_fraction or c.subset_per_class
+    if in_part or None not in (c.num_examples, c.num_classes):
+        return config
+    try:
+        source = examples.source(c)
+    except UserError:
+        return config
+    counted = dataclasses.replace(
+        c, num_examples=source.num_examples, num_classes=source.num_classes
+    )
+    return dataclasses.replace(config, input=counted)
+
+
 def main(_: list[str]) -> None:
     """The command."""
     overrides = list(FLAGS.config_override)
-    config = configs.load(FLAGS.config, overrides)
+    config = load(overrides)
     price = FLAGS.chip_hour_price
     if price is not None and not math.isfinite(price):
         raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")

@@ -1,0 +1,115 @@
+"""configs/finetune.py:folder by what it is used with, and how a config file adapts."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from PIL import Image
+
+from vit_jax import models, weights
+from vit_jax.core.schema import config_file
+from vit_jax.core.screen import Screen
+from vit_jax.run import announce, recipe
+from vit_jax.run.build import Run
+from vit_jax.tools.plan import __main__ as plan
+
+OWN_SIZE = models.Preprocess(
+    image_size=(32, 32), resize=36, interpolation="bicubic", crop=(32, 32), mean=(0.1, 0.2, 0.3)
+)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Overrides that name weights of images of 32 pixels, and a folder of 6 + 2 images."""
+    folder = tmp_path_factory.mktemp("recipe")
+    fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 32}
+    model = models.create("ViT-Ti/4", num_classes=3, rngs=nnx.Rngs(0), **fields)
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), folder / "weights", "checkpoint")
+    for split, number in (("train", 3), ("val", 1)):
+        for name in ("cat", "dog"):
+            images = folder / "images" / split / name
+            images.mkdir(parents=True)
+            for i in range(number):
+                Image.fromarray(np.full((40, 40, 3), 50 * i, np.uint8)).save(images / f"{i}.png")
+    return [f"init.weights={folder / 'weights'}", f"input.data_dir={folder / 'images'}"]
+
+
+def adapted(num_examples, *, on_cpu=False, arg=""):
+    """What finetune.py makes of so many images."""
+    facts = SimpleNamespace(
+        config=SimpleNamespace(evals={"val": None}),
+        preprocess=OWN_SIZE,
+        num_examples=num_examples,
+        on_cpu=on_cpu,
+        eval_ops="decode|x",
+    )
+    return config_file.adapt(f"finetune:{arg}")(facts)
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "batch", "epochs", "on_cpu_batch", "on_cpu_epochs"),
+    [(30, 16, 20, 16, 20), (1000, 64, 20, 32, 6), (50_000, 512, 8, 32, 1)],
+)
+def test_batch_and_epochs_by_the_number_of_images(
+    num_examples, batch, epochs, on_cpu_batch, on_cpu_epochs
+):
+    on_gpu, on_cpu = (adapted(num_examples, on_cpu=cpu) for cpu in (False, True))
+    lengths = [(c["input"]["batch_size"], c["total"]["epochs"]) for c in (on_gpu, on_cpu)]
+    assert lengths == [(batch, epochs), (on_cpu_batch, on_cpu_epochs)]
+    assert [c["model"]["dtype"] for c in (on_gpu, on_cpu)] == ["bfloat16", "float32"]
+
+
+def test_images_are_prepared_as_the_weights_say_unless_a_size_is_given():
+    c = adapted(100)
+    assert "inception_crop((32, 32), method='bicubic'" in c["input"]["preprocess"]
+    assert c["evals"]["val"]["preprocess"] == "decode|x"
+    assert c["input"]["mean"] == (0.1, 0.2, 0.3)
+    c = adapted(100, arg="size=64")
+    assert "inception_crop(64, method='bicubic'" in c["input"]["preprocess"]
+    assert c["evals"]["val"]["preprocess"] == "decode|resize(64)"
+
+
+def test_published_data_sets_keep_the_recipe_of_the_paper():
+    assert adapted(50_000, arg="cifar10") == {}
+
+
+def test_a_run_of_it_with_weights_and_images(given, tmp_path, capsys):
+    config = recipe.load("finetune", given)
+    on_cpu = jax.default_backend() == "cpu"
+    assert (config.input.batch_size, config.total.epochs) == (16, 20)
+    assert config.model.dtype == ("float32" if on_cpu else "bfloat16")
+    run = Run.build(config, tmp_path)
+    assert run.step.durations.total_steps == round(20 * 6 / 16)
+    announce.adapted(Screen(), recipe.configs.load("finetune", given), config)
+    assert "input.batch_size=16" in capsys.readouterr().out
+
+
+def test_what_the_command_gives_stays(given):
+    fields = ["input.batch_size=2", "total.steps=7", "optim.warmup_steps=3", "model.dtype=bfloat16"]
+    config = recipe.load("finetune", [*given, *fields])
+    assert (config.input.batch_size, config.model.dtype) == (2, "bfloat16")
+    assert (config.total.steps, config.total.epochs) == (7, None)
+    assert (config.optim.warmup_steps, config.optim.warmup_epochs) == (3, None)
+    config = recipe.load("finetune", given, sections={"total": {"epochs": 2}})
+    assert (config.total.steps, config.total.epochs) == (None, 2)
+
+
+@pytest.mark.parametrize("missing", ["init.weights=none", "input.data_dir=missing"])
+def test_without_weights_or_data_it_is_as_it_was(given, missing):
+    overrides = [*given, missing]
+    assert recipe.load("finetune", overrides) == recipe.configs.load("finetune", overrides)
+
+
+def test_without_its_evaluation(given):
+    config = recipe.load("finetune", [*given, "evals.val=none"])
+    assert not config.evals and config.checkpoint.best_metric is None
+
+
+def test_a_plan_counts_the_data_and_is_for_its_own_devices(given, monkeypatch):
+    flags = SimpleNamespace(config="finetune", topology="v5e:2x2")
+    monkeypatch.setattr(plan, "FLAGS", flags)
+    config = plan.load(given)
+    assert (config.input.num_examples, config.input.num_classes) == (6, 2)
+    assert config.model.dtype == "bfloat16"

@@ -1,0 +1,83 @@
+"""Configs that depend on what they are used with: the function `adapt` of a config file.
+
+Beside get_config(arg), a config file may have adapt(arg, facts) -> nested fields, for what depends
+on the weights, the data or the machine that the command names. Fields that the command gives stay
+as they are given.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from vit_jax import config as configs
+from vit_jax import models
+from vit_jax.config import RunConfig
+from vit_jax.core import errors
+from vit_jax.core.schema import config_file
+from vit_jax.run.parts import examples, preprocessing
+from vit_jax.weights import checkpoint_info
+
+
+class Facts:
+    """What a recipe may depend on; each is looked up when it is first asked for.
+
+    UserError where the weights or the data of `config` are not there.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config  # before it is adapted
+
+    @functools.cached_property
+    def preprocess(self) -> models.Preprocess:
+        """How init.weights want their images prepared."""
+        path = self.config.init.weights
+        if path is None:
+            raise errors.UserError("init.weights is not given.")
+        return checkpoint_info(path).preprocess
+
+    @property
+    def eval_ops(self) -> str:
+        """The same as ops, such as "decode|resize_small(256)|central_crop(224)"."""
+        return preprocessing.as_ops(self.preprocess)
+
+    @functools.cached_property
+    def num_examples(self) -> int:
+        """Of the training data."""
+        return examples.source(self.config.input).num_examples
+
+    @functools.cached_property
+    def on_cpu(self) -> bool:
+        """Whether JAX has nothing but the processor to compute on."""
+        return jax.default_backend() == "cpu"
+
+
+def load(
+    path: str,
+    overrides: Sequence[str] = (),
+    *,
+    sections: Mapping[str, Any] | None = None,
+    on_cpu: bool | None = None,
+) -> RunConfig:
+    """As config.load, adapted; without weights or data that can be read, as it is.
+
+    What is wrong with them is reported by all that read them, with the other errors. Not before the
+    processes of a run are connected: it may ask for the devices.
+
+    sections: nested fields between those of the file and `overrides`. on_cpu: for a machine that is
+    not this one.
+    """
+    values, more = config_file.read(path), sections or {}
+    plain = configs.resolve(configs.overlaid(values, more), overrides)
+    adapt = config_file.adapt(path)
+    if adapt is None:
+        return plain
+    facts = Facts(plain)
+    if on_cpu is not None:
+        facts.on_cpu = on_cpu
+    try:
+        adapted = configs.overlaid(configs.overlaid(values, adapt(facts)), more)
+        return configs.resolve(adapted, overrides)
+    except errors.UserError:
+        return plain
