@@ -138,9 +138,12 @@ def adapt(arg, facts):
     epochs = 20 if n < 2_000 else 10 if n < 20_000 else 8  # 8 as the paper's on ImageNet
     if facts.on_cpu:  # minutes, not hours: 6,000 images take ten of a ViT-Ti/16
         batch, epochs = min(batch, 32), min(epochs, max(1, 6_000 // n))
+    # Warmup and cadence follow what is given.
+    batch, epochs = facts.given("input.batch_size", batch), facts.given("total.epochs", epochs)
+    steps = facts.given("total.steps", None) or epochs * n / batch
+    tenth = max(1, round(steps / 10))
     # The paper's rate at its batch, less by the root of a smaller one; Adam's, of adapters, stays.
     rate = {} if "lora" in extras else {"lr": round(0.01 * math.sqrt(batch / 512), 5)}
-    every = math.ceil(n / batch) * max(1, epochs // 10)
     best = {"best_metric": "val/accuracy"} if "val" in facts.config.evals else {}
     return {
         "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"},
@@ -150,13 +153,13 @@ def adapt(arg, facts):
             "mean": about.mean,
             "std": about.std,
         },
-        "optim": {"warmup_steps": None, "warmup_epochs": 1.0} | rate,
+        "optim": {"warmup_steps": min(tenth, math.ceil(n / batch))} | rate,
         "total": {"steps": None, "epochs": epochs},
         "evals": {
             "val": {
                 "preprocess": f"decode|resize({size})" if size else facts.eval_ops,
-                "every_steps": every,
+                "every_steps": tenth,
             }
         },
-        "checkpoint": {"every_steps": every} | best,
+        "checkpoint": {"every_steps": tenth} | best,
     }

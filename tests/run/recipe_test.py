@@ -36,10 +36,11 @@ def given(tmp_path_factory):
     return [f"init.weights={folder / 'weights'}", f"input.data_dir={folder / 'images'}"]
 
 
-def adapted(num_examples, *, on_cpu=False, arg=""):
+def adapted(num_examples, *, on_cpu=False, arg="", **given):
     """What finetune.py makes of so many images."""
     facts = SimpleNamespace(
         config=SimpleNamespace(evals={"val": None}),
+        given=given.get,
         preprocess=OWN_SIZE,
         num_examples=num_examples,
         on_cpu=on_cpu,
@@ -71,6 +72,15 @@ def test_images_are_prepared_as_the_weights_say_unless_a_size_is_given():
     assert c["evals"]["val"]["preprocess"] == "decode|resize(64)"
 
 
+def test_warmup_and_cadence_follow_the_length_that_is_given():
+    c = adapted(1000, on_cpu=True)  # 6 epochs of 31.25 steps
+    assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (19, 19)
+    c = adapted(1000, **{"total.steps": 50})
+    assert (c["optim"]["warmup_steps"], c["evals"]["val"]["every_steps"]) == (5, 5)
+    c = adapted(1000, **{"total.epochs": 100.0, "input.batch_size": 100})
+    assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (10, 100)
+
+
 def test_published_data_sets_keep_the_recipe_of_the_paper():
     assert adapted(50_000, arg="cifar10") == {}
 
@@ -91,7 +101,7 @@ def test_what_the_command_gives_stays(given):
     config = recipe.load("finetune", [*given, *fields])
     assert (config.input.batch_size, config.model.dtype) == (2, "bfloat16")
     assert (config.total.steps, config.total.epochs) == (7, None)
-    assert (config.optim.warmup_steps, config.optim.warmup_epochs) == (3, None)
+    assert (config.optim.warmup_steps, config.checkpoint.every_steps) == (3, 1)
     config = recipe.load("finetune", given, sections={"total": {"epochs": 2}})
     assert (config.total.steps, config.total.epochs) == (None, 2)
 

@@ -6,7 +6,7 @@ as they are given.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file
 from vit_jax.run.parts import examples, preprocessing
+from vit_jax.store.workdir import flatten
 from vit_jax.weights import checkpoint_info
 
 
@@ -26,8 +27,15 @@ class Facts:
     UserError where the weights or the data of `config` are not there.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, given: Collection[str]) -> None:
         self.config = config  # before it is adapted
+        self._given = given
+
+    def given(self, field: str, otherwise: Any) -> Any:
+        """The value of a field, "optim.lr", if the command gives it."""
+        if field not in self._given:
+            return otherwise
+        return functools.reduce(getattr, field.split("."), self.config)
 
     @functools.cached_property
     def preprocess(self) -> models.Preprocess:
@@ -73,7 +81,8 @@ def load(
     adapt = config_file.adapt(path)
     if adapt is None:
         return plain
-    facts = Facts(plain)
+    given = {override.partition("=")[0] for override in overrides} | flatten(more).keys()
+    facts = Facts(plain, given)
     if on_cpu is not None:
         facts.on_cpu = on_cpu
     try:
