@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "Evaluates checkpoints on any data."),
     "export": ("tools.export", "Writes a model for use without this package."),
     "find_lr": ("tools.lab.find_lr", "Looks for a learning rate."),
+    "info": ("run.info", "Prints what a report of a problem needs."),
     "models": ("models", "Prints the table of all models."),
     "plan": ("tools.plan", "Says memory, time and cost of a run before it is started."),
     "predict": ("predict", "Classifies images."),

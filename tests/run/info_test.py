@@ -1,0 +1,30 @@
+import json
+
+from tests.messages import refused
+from vit_jax.run import info
+from vit_jax.train import train
+
+
+def test_versions_devices_and_settings(monkeypatch, capsys):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    info.main([])
+    out = capsys.readouterr().out
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        *("- versions", "- system", "- devices", "- settings"),
+    ]
+    assert "vit_jax 0." in out and "jax 0." in out and "XLA_FLAGS=--xla_dump_to=x" in out
+
+
+def test_the_config_of_a_run(tiny_run, tmp_path, capsys):
+    train(tiny_run("total.steps=2"), tmp_path)
+    capsys.readouterr()
+    info.main([str(tmp_path)])
+    document = json.loads(capsys.readouterr().out.split("```json\n")[1].removesuffix("```\n"))
+    assert document["config"]["total"]["steps"] == 2 and document["runs"][0]["versions"]
+
+
+def test_a_folder_that_is_no_work_directory(tmp_path):
+    with refused("config.json"):
+        info.main([str(tmp_path)])
+    with refused():
+        info.main([str(tmp_path), str(tmp_path)])
