@@ -114,3 +114,14 @@ def test_images_without_a_number_are_refused(tmp_path):
         relabelled.relabel_by_file(
             create(tmp_path / "val", "all"), str(tmp_path / "real.json"), where="evals.real"
         )
+
+
+def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path):
+    for name in ("cat", "dog"):
+        fill(tmp_path / name, ["a.jpeg"])
+    plain = create(tmp_path, "all")
+    source = relabelled.ByName(plain, ("zebra", "dog", "ant", "cat"))
+    assert labels_by_file(source) == {"cat/a.jpeg": (3,), "dog/a.jpeg": (1,)}
+    assert (source.num_classes, source.class_names[3]) == (4, "cat")
+    assert "2 of the model's 4" in source.notes[-1]
+    assert source.fingerprint != plain.fingerprint

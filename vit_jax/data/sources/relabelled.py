@@ -1,4 +1,6 @@
-"""A data set with other labels than its folders or records give: those of ImageNet-1k's classes.
+"""A data set with other labels than its folders or records give.
+
+Those of a model whose classes have the same names, or those of ImageNet-1k's classes:
 
 ReaL          a list of classes for each image of ImageNet's validation set, by its number;
               images without any are left out (arXiv 2006.07159)
@@ -25,6 +27,34 @@ from vit_jax.data.source import DerivedSource, Example, Source, digest, select_e
 CLASSES = 1000
 VALIDATION_IMAGES = 50_000
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.")
+
+
+class ByName(DerivedSource):
+    """The examples of `source`, with labels of the classes `names`, among which its own are.
+
+    Classes of which it has no images, and any order of them, are right.
+    """
+
+    def __init__(self, source: Source, names: Sequence[str]):
+        super().__init__(source)
+        places = {name: place for place, name in enumerate(names)}
+        self._places = np.asarray([places[name] for name in source.class_names or ()], np.int32)
+        self.num_classes, self.class_names = len(names), tuple(names)
+        self.fingerprint = digest(f"{source.fingerprint}: {self._places.tolist()} of {len(names)}")
+        of = f"{len(self._places)} of the model's {len(names)}"
+        self.notes = (*source.notes, f"its classes are {of}, matched by name")
+
+    def read(self, indices: np.ndarray) -> list[Example]:
+        """The examples of `source`, with the other labels."""
+        return [
+            example._replace(labels=tuple(self._places[list(example.labels)].tolist()))
+            for example in self.source.read(indices)
+        ]
+
+    def stored_labels(self) -> Labels | None:
+        """The labels of `source` as the other classes."""
+        stored = self.source.stored_labels()
+        return None if stored is None else stored._replace(labels=self._places[stored.labels])
 
 
 class Relabelled(DerivedSource):

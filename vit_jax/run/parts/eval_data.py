@@ -80,6 +80,7 @@ def eval_data(
     c, where = config.evals[name], f"evals.{name}"
     _check_images(where, config, mesh, wanted)
     source = eval_source(where, config, classes.number)
+    source = source if c.train_split else _by_name(source, classes)
     if c.classifies and not classes.number:
         raise errors.UserError(
             f"{where}.kind={c.kind} needs a model with a head, and this one learns none: take "
@@ -124,7 +125,7 @@ def known_labels(name: str, config: RunConfig, classes: ModelClasses) -> Labels 
     """
     where = f"evals.{name}"
     try:
-        source = eval_source(where, config, classes.number)
+        source = _by_name(eval_source(where, config, classes.number), classes)
         columns = _columns(source, classes, where)
         labels = label_index.find(source)
     except errors.UserError:
@@ -135,6 +136,21 @@ def known_labels(name: str, config: RunConfig, classes: ModelClasses) -> Labels 
     if columns is not None:
         return labels._replace(labels=np.asarray(columns, np.int32)[labels.labels])
     return labels
+
+
+def _by_name(source: Source, classes: ModelClasses) -> Source:
+    """The source with the model's classes, if all of its own are among them by name.
+
+    Those of ImageNet are known by their ids, and are left to `_columns`: of the 200 classes of
+    ImageNet-A only their own logits are compared, as in its paper.
+    """
+    theirs, ours = source.class_names, classes.names
+    if not theirs or not ours or classes.assumed or external.same_classes(theirs, ours):
+        return source
+    known = synsets.wordnet_ids(theirs) and synsets.wordnet_ids(ours)
+    if known or len(set(ours)) < len(ours) or not set(theirs) <= set(ours):
+        return source
+    return relabelled.ByName(source, ours)
 
 
 def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ...] | None:
@@ -161,8 +177,8 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
         )
     if theirs and ours and not classes.assumed:
         raise errors.UserError(
-            f"{where} has other classes than the model, or has them in another order: "
-            f"{difference}. Its accuracy would mean nothing."
+            f"{where} has other classes than the model: {difference}. Its accuracy would mean "
+            "nothing."
         )
     return None
 
