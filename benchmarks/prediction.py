@@ -17,7 +17,7 @@ from absl import app, flags
 
 from benchmarks import rows
 from vit_jax import predict
-from vit_jax.models import images
+from vit_jax.models import images, inference
 
 FLAGS = flags.FLAGS
 
@@ -31,12 +31,12 @@ def main(_: list[str]) -> None:
     }
     for size, predictor in predictors.items():
         list(predictor(files[:size], top_k=1))  # compiles
-    ways = {"thread": predict._ahead, "none": _one_after_the_other}
+    ways = {"thread": inference._ahead, "none": _one_after_the_other}
     secs = collections.defaultdict(list)
     for _ in range(FLAGS.turns):
         for size, overlap in itertools.product(predictors, ways):
             started, cpu_started = time.perf_counter(), time.process_time()
-            with mock.patch.object(predict, "_ahead", ways[overlap]):
+            with mock.patch.object(inference, "_ahead", ways[overlap]):
                 list(predictors[size](files, top_k=1))
             used = time.process_time() - cpu_started, time.perf_counter() - started
             secs[size, overlap].append(used)
@@ -55,7 +55,7 @@ def main(_: list[str]) -> None:
         rows.record("prediction", code, "jax flax numpy pillow", row, keep=FLAGS.record)
 
 
-def _one_after_the_other(prepare, named, ahead):
+def _one_after_the_other(prepare, named, ahead, threads):
     for each in named:
         yield prepare(each)
 

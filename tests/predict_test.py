@@ -10,12 +10,12 @@ from flax import nnx
 from PIL import Image
 from pyarrow import csv, parquet
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
-from vit_jax.models import Preprocess, images
-from vit_jax.predict import TABLES, Predictor, _ahead, predict, write_table
+from vit_jax.models import Preprocess, images, inference
+from vit_jax.predict import TABLES, predict, write_table
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax", "predict")
@@ -270,9 +270,9 @@ def test_images_that_are_not_resized_must_have_the_models_size(photo):
 
 def test_a_cpu_computes_eight_images_at_once(trained, photo, monkeypatch):
     sizes = []
-    compute = Predictor._probabilities
+    compute = inference.ImageFunction._compute
     seen = lambda self, batch: (sizes.append(len(batch)), compute(self, batch))[1]
-    monkeypatch.setattr(Predictor, "_probabilities", seen)
+    monkeypatch.setattr(inference.ImageFunction, "_compute", seen)
     assert len(list(predict(str(trained), [str(photo)] * 17, top_k=1))) == 17
     assert len(list(predict(str(trained), [str(photo)] * 17, top_k=1, batch_size=16))) == 17
     assert sizes == [8, 8, 8, 16, 16]
@@ -286,15 +286,17 @@ def test_images_are_prepared_while_the_ones_before_are_computed():
         prepared.release()
         return np.full(1, number)
 
-    images_ahead = _ahead(prepare, range(10), 3)
+    images_ahead = inference._ahead(prepare, range(10), 3, threads=2)
     assert next(images_ahead) == 0
     for _ in range(4):
         assert prepared.acquire(timeout=60)
-    assert begun == [0, 1, 2, 3]  # and no others until the next is taken
+    assert sorted(begun) == [0, 1, 2, 3]  # and no others until the next is taken
     assert next(images_ahead) == 1
     images_ahead.close()
     assert max(begun) <= 4
-    assert [int(x[0]) for x in _ahead(prepare, range(10), 3)] == list(range(10))
+    assert [int(x[0]) for x in inference._ahead(prepare, range(10), 3, threads=2)] == list(
+        range(10)
+    )
 
 
 def test_images_before_a_bad_one_are_predicted(trained, photo):
@@ -304,6 +306,31 @@ def test_images_before_a_bad_one_are_predicted(trained, photo):
     assert len([next(predictions) for _ in range(8)]) == 8
     with refused("zzz.png"):
         next(predictions)
+
+
+def test_images_that_cannot_be_read_are_passed_over(trained, photo, run_python, tmp_path):
+    bad = photo.parent / "bad.png"
+    bad.write_text("no image")
+    flags = ("--checkpoint", str(trained), "--on_bad_image=skip")
+    done = run_python(*PREDICT, *flags, "--json", str(bad), str(photo), str(bad), str(photo))
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["file"] for row in rows] == [str(photo)] * 2
+    ((_, expected),) = predict(str(trained), [str(photo)], top_k=5)
+    for row in rows:
+        assert [c["class"] for c in row["classes"]] == [c["class"] for c in expected]
+    told_lines = done.stderr.splitlines()
+    assert [str(bad) in line for line in told_lines] == [True, True, False]
+    assert told_lines[-1] == "passed over 2 of 4 images"
+    table = tmp_path / "out" / "a.csv"
+    done = run_python(*PREDICT, *flags, "--top_k=1", "--output", str(table), str(photo), str(bad))
+    assert done.returncode == 0, done.stderr
+    assert [row["file"] for row in csv.read_csv(table).to_pylist()] == [str(photo)]
+    done = run_python(*PREDICT, *flags, str(bad))
+    assert (done.returncode, done.stdout) == (1, "")
+    told(done.stderr, "None of the 1 images")
+    with refused("--on_bad_image"):
+        list(predict(str(trained), [str(photo)], top_k=1, on_bad_image="ignore"))
 
 
 @pytest.mark.parametrize("int8", [False, True])

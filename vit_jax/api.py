@@ -146,6 +146,7 @@ class Run:
         top_k: int = 5,
         step: int | Literal["best"] | None = None,
         ema: bool = False,
+        on_bad_image: Literal["fail", "skip"] = "fail",
     ) -> list[tuple[Path | int, list[dict[str, Any]]]]:
         """Classifies images; no TensorFlow is needed.
 
@@ -155,6 +156,8 @@ class Run:
           top_k: how many classes to name.
           step: of the checkpoint, or "best" (checkpoint.best_metric); default: the newest one.
           ema: uses the EMA of the weights, where the run keeps one.
+          on_bad_image: "skip" names images that cannot be read on standard error and leaves them
+            out; "fail" raises.
 
         Returns:
           For each image its file, or its place in `images`, and its classes, most likely first:
@@ -168,7 +171,7 @@ class Run:
             checkpoint = str(self._checkpoint(step))
             if self._predictor is None or self._predictor[0] != (checkpoint, ema):
                 self._predictor = (checkpoint, ema), Predictor(checkpoint, ema=ema)
-            return list(self._predictor[1](images, top_k=top_k))
+            return list(self._predictor[1](images, top_k=top_k, on_bad_image=on_bad_image))
 
     def model(self, *, step: int | Literal["best"] | None = None, ema: bool = False) -> Any:
         """The trained model, an nnx.Module in evaluation mode; see docs/weights.md."""

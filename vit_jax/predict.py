@@ -3,22 +3,15 @@
 Needs only the checkpoint, which states its model and the preparation of images.
 """
 
-import collections
 import contextlib
-import functools
-import itertools
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 import pyarrow as pa
 from absl import flags
-from flax import nnx
 from pyarrow import csv, parquet
 
 from vit_jax import weights
@@ -29,13 +22,11 @@ from vit_jax.core.screen import Screen
 from vit_jax.core.tables import as_text
 from vit_jax.models import inference
 from vit_jax.models.head import probabilities
-from vit_jax.models.images import AnyImage, find, listed, load
+from vit_jax.models.images import AnyImage, find, listed
 from vit_jax.models.layers.linear import quantise
 from vit_jax.store import workdir
 from vit_jax.weights import Loaded
 
-BATCH_SIZE = 32  # where a device computes all that it is given
-MAX_BATCH_SIZE = 2**14  # 9 GiB of images of 224 pixels
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
 COLUMNS = pa.schema(
     [
@@ -70,84 +61,41 @@ class Predictor:
         dtype: str | None = None,
     ) -> None:
         inference.check_dtype(dtype)
-        if batch_size is not None and not 1 <= batch_size <= MAX_BATCH_SIZE:
-            raise UserError(
-                f"--batch_size={batch_size}: give at least 1 and at most {MAX_BATCH_SIZE:,}."
-            )
+        inference.check_batch_size(batch_size)
         self._checkpoint = checkpoint
-        self._batch_size = batch_size or inference.examples_at_once() or BATCH_SIZE
         loaded = load_classifier(checkpoint, ema=ema)
         self._names = loaded.class_names
-        self._preprocess = loaded.model.preprocess
-        # One, or with "auto" one of each dtype until the first batch has shown which is faster.
-        self._forward = {
-            name: _forward(quantise(model) if int8 else model)
-            for name, model in inference.in_dtypes(loaded.model, dtype).items()
-        }
+        by_dtype = inference.in_dtypes(loaded.model, dtype)
+        self._function = inference.ImageFunction(
+            lambda model, images: probabilities(model, model(images)),
+            {name: quantise(model) if int8 else model for name, model in by_dtype.items()},
+            checkpoint,
+            batch_size=batch_size,
+        )
 
     def __call__(
-        self, images: AnyImage | Sequence[AnyImage], *, top_k: int
+        self,
+        images: AnyImage | Sequence[AnyImage],
+        *,
+        top_k: int,
+        on_bad_image: str = "fail",
+        screen: Screen | None = None,
     ) -> Iterator[tuple[Path | int, list[dict]]]:
         """Yields (file, or place in `images`; its `top_k` classes, most likely first).
 
         A class is {"class", "name", "probability"}: the softmax over classes, also for models
         trained with a sigmoid loss; the sigmoid of weights that say they have several labels.
-
-        While the model computes a batch, a thread prepares the images of the next one.
+        With on_bad_image="skip" images that cannot be read are left out and named on `screen`.
         """
         if top_k < 1:
             raise UserError(f"--top_k={top_k}: give at least 1.")
+        bad = inference.BadImages(on_bad_image, screen)
         there = listed(images)
-        size = min(self._batch_size, len(there))
-        prepare = lambda named: load(named[1], self._preprocess, named[0])
-        with contextlib.closing(_ahead(prepare, there, size)) as prepared:
-            for start in range(0, len(there), size):
-                part = there[start : start + size]
-                # One compiled size: the last batch is filled up.
-                batch = np.zeros((size, *self._preprocess.image_size, 3), np.float32)
-                for row, image in zip(batch, itertools.islice(prepared, len(part)), strict=False):
-                    row[...] = image
-                for (name, _), p in zip(part, self._probabilities(batch), strict=False):
-                    check_finite(p, name, self._checkpoint)
-                    yield name, most_likely(p, self._names, top_k)
-
-    def _probabilities(self, batch: np.ndarray) -> np.ndarray:
-        """[B, H, W, 3] -> [B, C]."""
-        if len(self._forward) > 1:
-            timed = {d: functools.partial(f, batch) for d, f in self._forward.items()}
-            dtype = inference.fastest_dtype(timed, self._checkpoint)
-            self._forward = {dtype: self._forward[dtype]}
-        (forward,) = self._forward.values()
-        return np.asarray(forward(batch))
-
-
-def _forward(model: nnx.Module) -> Callable[[np.ndarray], jax.Array]:
-    """A compiled function of images -> probabilities; parameters are no constants of it."""
-    graph, params = nnx.split(model, nnx.Param)
-
-    def compute(params: Any, images: jax.Array) -> jax.Array:
-        merged: Any = nnx.merge(graph, params)
-        return probabilities(merged, merged(images))
-
-    return functools.partial(jax.jit(compute), params)
-
-
-def _ahead(
-    prepare: Callable[[Any], np.ndarray], named: Sequence[Any], ahead: int
-) -> Generator[np.ndarray, None, None]:
-    """prepare(each) in order; a thread has at most `ahead` of them ready before they are taken."""
-    pool = ThreadPoolExecutor(1, "images")
-    try:
-        rest = iter(named)
-        under_way = collections.deque(
-            pool.submit(prepare, n) for n in itertools.islice(rest, ahead)
-        )
-        while under_way:
-            image = under_way.popleft().result()
-            under_way.extend(pool.submit(prepare, n) for n in itertools.islice(rest, 1))
-            yield image
-    finally:
-        pool.shutdown(cancel_futures=True)  # waits for one image at most
+        size = self._function.batch_size(len(there))
+        for name, p in self._function(there, size, bad):
+            check_finite(p, name, self._checkpoint)
+            yield name, most_likely(p, self._names, top_k)
+        bad.conclude(len(there))
 
 
 def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
@@ -199,19 +147,21 @@ def predict(
     batch_size: int | None = None,
     int8: bool = False,
     dtype: str | None = None,
+    on_bad_image: str = "fail",
+    screen: Screen | None = None,
 ) -> Iterator[tuple[Path | int, list[dict]]]:
     """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
     if top_k < 1:
         raise UserError(f"--top_k={top_k}: give at least 1.")
     files = find(paths, sys.stderr)
     predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8, dtype=dtype)
-    yield from predictor(files, top_k=top_k)
+    yield from predictor(files, top_k=top_k, on_bad_image=on_bad_image, screen=screen)
 
 
 def write_table(
     predictions: Iterable[tuple[Path | int, list[dict]]], output: Path, total: int, screen: Screen
 ) -> None:
-    """Writes predictions of `total` images, a row for each class; all of the file or none of it.
+    """Writes predictions of up to `total` images, a row for each class; all of the file or nothing.
 
     Its folder is made. UserError for a file of another kind, or one that cannot be written.
     """
@@ -226,10 +176,12 @@ def write_table(
                 about = [{name: cell(c[name]) for name in names} for c in classes]
                 file_name = cell(name_of(image))
                 rows += [{"file": file_name, "rank": 1 + i, **c} for i, c in enumerate(about)]
-                if done % _IMAGES_A_BLOCK == 0 or done == total:
+                if done % _IMAGES_A_BLOCK == 0:
                     file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
                     rows = []
                 screen.bar("images", done, total)
+            if rows:
+                file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
     except OSError as error:
         raise workdir.unwritable_output(output, error) from error
 
@@ -258,6 +210,11 @@ def main(arguments: list[str]) -> None:
     """The command."""
     if not arguments:
         raise UserError("Which images? Give files or folders behind the flags.")
+    with contextlib.closing(Screen(sys.stderr)) as screen:
+        _predict(arguments, screen)
+
+
+def _predict(arguments: list[str], screen: Screen) -> None:
     predictions = predict(
         FLAGS.checkpoint,
         arguments,
@@ -266,14 +223,15 @@ def main(arguments: list[str]) -> None:
         batch_size=FLAGS.batch_size,
         int8=FLAGS.int8,
         dtype=FLAGS.dtype,
+        on_bad_image=FLAGS.on_bad_image,
+        screen=screen,
     )
     if FLAGS.output is not None:
         if FLAGS.json:
             raise UserError("--json belongs to the screen, --output to a table: give one of them.")
         output = Path(FLAGS.output).expanduser()
         table_writer(output)  # what is wrong with it is said before anything is computed
-        with contextlib.closing(Screen(sys.stderr)) as screen:
-            write_table(predictions, output, len(find(arguments)), screen)
+        write_table(predictions, output, len(find(arguments)), screen)
         return
     for file, classes in predictions:
         if FLAGS.json:
@@ -288,13 +246,9 @@ if __name__ == "__main__":
         "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
     )
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
-    flags.DEFINE_integer(
-        "batch_size",
-        None,
-        f"How many images are computed at once; default: {inference.CPU_EXAMPLES} on a CPU, else "
-        f"{BATCH_SIZE}.",
-    )
+    flags.DEFINE_integer("batch_size", None, inference.BATCH_SIZE_HELP)
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
+    flags.DEFINE_enum("on_bad_image", "fail", inference.ON_BAD_IMAGE, inference.BadImages.HELP)
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")

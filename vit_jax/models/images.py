@@ -44,11 +44,8 @@ def find(paths: list[str], notes: TextIO | None = None) -> list[Path]:
     """
     images: list[Path] = []
     passed_over = PassedOver()
-    for address in filter(is_remote, paths):
-        raise UserError(
-            f"{address}: images are read from this machine, and not fetched from addresses. "
-            "Download it first, and give the file or folder."
-        )
+    for given in paths:
+        check_local(given)
     for path in (Path(each).expanduser() for each in paths):
         if os.path.isdir(path):
             images += _inside(path, passed_over)
@@ -61,6 +58,15 @@ def find(paths: list[str], notes: TextIO | None = None) -> list[Path]:
     if not images:
         raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
     return images
+
+
+def check_local(path: str) -> None:
+    """UserError for an address."""
+    if is_remote(path):
+        raise UserError(
+            f"{path}: images are read from this machine, and not fetched from addresses. "
+            "Download it first, and give the file or folder."
+        )
 
 
 def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:

@@ -184,10 +184,11 @@ def use_cores_as_devices(weights_bytes: int) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     fit = memory // MEMORY_SHARE // max(weights_bytes, 1)
     with contextlib.suppress(RuntimeError):  # in a process that has used its devices already
-        jax.config.update("jax_num_cpu_devices", max(1, min(_cores(), fit)))
+        jax.config.update("jax_num_cpu_devices", max(1, min(available_cores(), fit)))
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
