@@ -83,6 +83,7 @@ def evaluate(
 
 
 FLAGS = flags.FLAGS
+BATCH_SIZE = 64  # where a device computes all that it is given
 
 
 def main(arguments: list[str]) -> None:
@@ -229,7 +230,10 @@ def _find(path: str) -> epath.Path:
 def _config(checkpoint: epath.Path) -> RunConfig:
     """What to evaluate a checkpoint on."""
     if FLAGS.data:
-        batch_size = FLAGS.batch_size * jax.device_count()
+        batch_size = FLAGS.batch_size
+        if batch_size is None:
+            batch_size = inference.examples_at_once() or BATCH_SIZE
+        batch_size *= jax.device_count()
         if FLAGS.pseudo_labels:
             values = data_sets.unlabelled(
                 FLAGS.data[0], FLAGS.split, name=pseudo_labels.UNLABELLED, batch_size=batch_size
@@ -278,7 +282,10 @@ if __name__ == "__main__":
     )  # fmt: skip
     flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
     flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
-    flags.DEFINE_integer("batch_size", 64, "With --data: images computed at once on a device.")
+    flags.DEFINE_integer(
+        "batch_size", None, "With --data: images computed at once on a device; default: "
+        f"{inference.CPU_EXAMPLES} on a CPU, else {BATCH_SIZE}.",
+    )  # fmt: skip
     flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
     flags.DEFINE_enum(
         "classes", None, ["imagenet_v2", "objectnet"],
