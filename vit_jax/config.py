@@ -68,7 +68,9 @@ class InputConfig:
     """The training data and how an example becomes an array."""
 
     source: str = field(
-        "digits", "`digits`, `tfds`, `image_folder` or `synthetic`; see [own images](own_images.md)"
+        "digits",
+        "`digits`, `tfds`, `image_folder`, `image_table` or `synthetic`; see [own images]"
+        "(own_images.md)",
     )
     data_dir: str | None = field(None, "where the data lies")
     split: str = field(
@@ -130,7 +132,21 @@ class InputConfig:
     label: str | None = field(
         None,
         "of `tfds`: the feature that is the label, such as `coarse_label`, or [how it is "
-        "derived](data_formats.md#other-labels); `None`: `label` or `labels`",
+        "derived](data_formats.md#other-labels); `None`: `label` or `labels`. Of `image_table`: "
+        "the column of labels; `None`: that with a [usual name](own_images.md#a-table-of-labels)",
+    )
+    image_column: str | None = field(
+        None, "of `image_table`: the column of files; `None`: that with a usual name"
+    )
+    split_column: str | None = field(
+        None,
+        "of `image_table`: the column of splits; `None`: that with a usual name, or where there "
+        "is none, one in ten images is `val`",
+    )
+    label_separator: str | None = field(
+        None,
+        "of `image_table`: what stands between several labels in a cell, such as `|` or a space; "
+        "`None`: a cell is one label",
     )
     label_weights: bool = field(
         True,

@@ -34,7 +34,8 @@ from vit_jax.run.parts.eval_data import ModelClasses
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
 FROZEN = (*EVAL, "evals.test.kind=frozen", "evals.test.source=tfds")
-FOLDER = ("input.source=tfds",)  # the stand-in below
+FOLDER = ("input.source=tfds",)  # the stand-ins below
+TABLE = ("input.source=image_table",)
 MIXTURE = (
     "input.num_examples=none",
     "input.mixture.a.num_examples=64",
@@ -121,6 +122,9 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.mean": ("0.1,0.2,0.3", ()),
     "input.std": ("0.1,0.2,0.3", ()),
     "input.label": ("coarse_label", FOLDER),
+    "input.image_column": ("file", TABLE),
+    "input.split_column": ("fold", TABLE),
+    "input.label_separator": ("|", TABLE),
     "input.label_weights": (False, FOLDER),
     "input.pseudo_labels": ("a.npz", ()),
     "input.mixture.<name>.pseudo_labels": ("a.npz", MIXTURE),
@@ -281,8 +285,10 @@ def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
     make = lambda name: functools.partial(StandIn, name)
     monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
+    monkeypatch.setitem(sources.SOURCES, "image_table", FakeTfds)
     monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
     monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
+    monkeypatch.setitem(sources.FOLDERS, "image_table", lambda data_dir, where: "")
     for kind in evaluations.KINDS.values():
         monkeypatch.setattr(kind, "make", evaluator)
         monkeypatch.setattr(kind, "numbers", lambda self: ("accuracy",))

@@ -106,7 +106,10 @@ def unlabelled(data: str, split: str, *, name: str, batch_size: int) -> dict[str
 
 def _location(folder: str) -> dict[str, str]:
     """The fields that name a folder's data."""
+    from vit_jax.data.sources.table_file import is_table  # Arrow takes a while to import
+
     kind = "tfds" if image_folder.is_tfds_folder(folder) else "image_folder"
+    kind = "image_table" if is_table(folder) else kind
     return {"source": kind, "data_dir": folder}
 
 

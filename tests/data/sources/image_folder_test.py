@@ -103,7 +103,7 @@ def test_images_whose_classes_stand_in_a_table_are_refused(tmp_path: Path, layou
     """They were one class, by the name of their folder."""
     fill(tmp_path / layout, [f"{i}.png" for i in range(9)])
     table_of(tmp_path / "labels.csv", [f"{i}.png" for i in range(9)])
-    with refused("labels.csv", "--so"):
+    with refused("labels.csv", "image_table"):
         create(tmp_path)
     fill(tmp_path / "test_images", ["x.png"])
     if layout != "my_shots":

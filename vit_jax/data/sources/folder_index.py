@@ -32,6 +32,7 @@ from vit_jax.core import class_names, image_files
 from vit_jax.core.files import cache_dir
 from vit_jax.data import files
 from vit_jax.data.source import digest, row_offsets
+from vit_jax.data.sources import splits
 
 MIN_FILES = 20_000  # a second of listing
 SETTLED_SECS = 60  # above the unit of files' times, and the difference of two hosts' clocks
@@ -210,7 +211,7 @@ class FolderIndex:
 
 def _code(listing: str) -> bytes:
     """What makes a listing of the files there are: this version of the code, and Unicode's."""
-    modules = (class_names.__file__, image_files.__file__, files.__file__)
+    modules = (class_names.__file__, image_files.__file__, files.__file__, splits.__file__)
     sources = [Path(source).read_bytes() for source in (listing, __file__, *modules)]
     return b"".join([unicodedata.unidata_version.encode(), *sources])
 

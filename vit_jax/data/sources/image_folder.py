@@ -6,7 +6,6 @@ hash, so that a slice of a split holds all classes. Classes are sorted by name. 
 (NFC), so that a copy on macOS has the same classes, splits and order.
 """
 
-import collections
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -33,11 +32,11 @@ from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
-from vit_jax.data.sources.splits import ALL, base_name, resolve
+from vit_jax.data.sources.splits import ALL, base_name, held_out, resolve
 
 _READ = frozenset(TRAINING_EXTENSIONS)
-_NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
-_FORMATS = ", ".join(sorted(_READ))
+NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
+FORMATS = ", ".join(sorted(_READ))
 _TFDS_INFO = "dataset_info.json"
 _MAX_FOLDERS = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
@@ -183,10 +182,10 @@ class _Lister(PassedOver):
                 others.add_named(files.join(folder, name))
             elif not is_file:
                 others.add(NO_FILE, files.join(folder, name))
-            elif kind in _NOT_READ:
+            elif kind in NOT_READ:
                 raise UserError(
                     f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
-                    f"of {_FORMATS} with any image program, or remove them."
+                    f"of {FORMATS} with any image program, or remove them."
                 )
             elif kind in _READ:
                 order = digest(normal(f"{in_class}/{name}"))
@@ -296,31 +295,15 @@ def _images_in_any_folders(root: str, split: str, where: str, lister: _Lister) -
 
 
 def _held_out(images: Sequence[Image]) -> frozenset[str]:
-    """Hashes of the images that are `val`: one in ten, in each class in proportion.
-
-    Of a class with n of all N images in classes of more than one, n / N of a tenth of N, rounded
-    down or up: up where most is cut off. A class of one image keeps it for training.
-    """
-    by_class: dict[str, list[str]] = collections.defaultdict(list)
-    for image in images:
-        by_class[image.class_name].append(image.order)
-    # Those first that were `val` by this hash alone.
-    candidates = [
-        sorted(orders, key=lambda order: (int(order[:8], 16) % 10, order))
-        for orders in by_class.values()
-        if len(orders) > 1
-    ]
-    sizes = [len(orders) for orders in candidates]
-    total = sum(sizes)
-    number = -(-total // 10)
-    quotas = [size * number // total for size in sizes]
-    cut_off = sorted(
-        range(len(sizes)), key=lambda c: (-(sizes[c] * number % total), candidates[c][0])
-    )
-    for c in cut_off[: number - sum(quotas)]:
-        quotas[c] += 1
+    """Hashes of the images that are `val`."""
+    if not images:
+        return frozenset()
+    orders = np.array([int(image.order[:16], 16) for image in images], np.uint64)
+    _, classes = np.unique([image.class_name for image in images], return_inverse=True)
     return frozenset(
-        order for orders, quota in zip(candidates, quotas, strict=True) for order in orders[:quota]
+        image.order
+        for image, is_val in zip(images, held_out(orders, classes), strict=True)
+        if is_val
     )
 
 
@@ -336,7 +319,7 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
         if not class_images:
             deeper = list(lister.images_below(class_folder))
             raise UserError(
-                f"{class_folder} has no images ({_FORMATS})"
+                f"{class_folder} has no images ({FORMATS})"
                 + (f" directly in it, only deeper: {deeper[0]}. Move" if deeper else ". Add")
                 + " some there, or delete the folder: every folder there is a class."
             )
@@ -344,7 +327,7 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
     if not images:
         if lister.images(folder, ""):
             raise _no_classes(folder)
-        raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({_FORMATS}).")
+        raise UserError(f"{folder} has no images. It should hold {_LAYOUTS} ({FORMATS}).")
     return sorted(images)
 
 
@@ -366,10 +349,9 @@ def _check_classes(folder: str, names: Sequence[str], lister: _Lister) -> None:
     if tables:
         raise UserError(
             f"{with_images[0]} holds images of all classes, it seems, which the table {tables[0]} "
-            'tells. input.source="image_folder" reads classes from folders alone: put the images '
-            f"of each class into a folder of its own, {_LAYOUTS}; or make a data set of a table of "
-            f"files and labels: vit-jax prepare records --source={tables[0]}, for "
-            'input.source="tfds".'
+            f'tells. input.source="image_folder" reads classes from folders alone. Set '
+            f'input.source="image_table" and input.data_dir={tables[0]}, if that is a CSV, TSV or '
+            f"Parquet; or put the images of each class into a folder of its own, {_LAYOUTS}."
         )
     if are_no_classes:
         raise _no_classes(with_images[0])
@@ -416,4 +398,4 @@ def _check_names(root: str, names: Collection[str]) -> None:
 
 
 def _is_image(name: str) -> bool:
-    return extension(name) in _READ | _NOT_READ
+    return extension(name) in _READ | NOT_READ

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from vit_jax.core.errors import UserError, nearest
 
 ALL = "all"  # all images of a folder that has no folders of splits
@@ -152,3 +154,32 @@ def _match(split: str, where: str) -> re.Match[str]:
             "train[1shard:]. Put + between several."
         )
     return match
+
+
+def held_out(orders: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Tells which images are `val` where nothing else says so, bool [n]: one in ten of each class.
+
+    Of a class with n of all N images in classes of more than one, n / N of a tenth of N, rounded
+    down or up: up where most is cut off. A class of one image keeps it for training.
+
+    Args:
+      orders: uint64 [n], the first 8 bytes of a SHA-256 of each image's name.
+      classes: int [n], numbers from 0.
+    """
+    counts = np.bincount(classes)
+    sizes = np.where(counts > 1, counts, 0)
+    total = max(1, int(sizes.sum()))
+    number = -(-int(sizes.sum()) // 10)
+    # In each class those first that were `val` by the hash alone.
+    rank = np.lexsort((orders, (orders >> np.uint64(32)) % np.uint64(10), classes))
+    starts = np.cumsum(counts) - counts
+    firsts = np.zeros(len(counts), np.uint64)
+    firsts[counts > 0] = orders[rank[starts[counts > 0]]]
+    quotas = sizes * number // total
+    cut_off = np.lexsort((firsts, -(sizes * number % total)))
+    cut_off = cut_off[sizes[cut_off] > 0]
+    quotas[cut_off[: number - int(quotas.sum())]] += 1
+    within = np.arange(len(rank)) - starts[classes[rank]]
+    result = np.zeros(len(orders), bool)
+    result[rank] = within < quotas[classes[rank]]
+    return result

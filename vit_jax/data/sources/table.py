@@ -113,6 +113,18 @@ def _encoded(image: Image.Image, file_format: str) -> bytes:
 __all__ = ["SOURCES", "Example", "Request", "Source", "create"]
 
 
+class TableOptions(NamedTuple):
+    """How `image_table` reads a table; see its fields of `input`."""
+
+    image_column: str | None = None
+    split_column: str | None = None
+    label_separator: str | None = None
+    on_bad_image: str = "fail"
+
+
+_BY_NAME = TableOptions()
+
+
 class Request(NamedTuple):
     """The arguments for a source; each source reads those that concern it."""
 
@@ -125,7 +137,27 @@ class Request(NamedTuple):
     label_weights: bool
     label: str | None
     labelled: bool
+    table: TableOptions
     where: str  # the config's section, for messages
+
+
+def _image_table(r: Request) -> Source:
+    from vit_jax.data.sources.image_table import ImageTable  # Arrow takes a while to import
+
+    return ImageTable(
+        r.data_dir,
+        r.split,
+        where=r.where,
+        labelled=r.labelled,
+        label_column=r.label,
+        **r.table._asdict(),
+    )
+
+
+def _find_tables(data_dir: str | None, *, where: str) -> object:
+    from vit_jax.data.sources.image_table import find_tables
+
+    return find_tables(data_dir, where=where)
 
 
 SOURCES: dict[str, Callable[[Request], Source]] = {
@@ -141,13 +173,18 @@ SOURCES: dict[str, Callable[[Request], Source]] = {
         labelled=r.labelled,
     ),
     "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where, labelled=r.labelled),
+    "image_table": _image_table,
     "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
 }
 
 
 WITHOUT_SPLITS = ("synthetic",)
-# Sources that read from a `data_dir`: finds their folder.
-FOLDERS: dict[str, Callable[..., str]] = {"tfds": find_folder, "image_folder": find_root}
+# Sources that read from a `data_dir`: finds what they read there.
+FOLDERS: dict[str, Callable[..., object]] = {
+    "tfds": find_folder,
+    "image_folder": find_root,
+    "image_table": _find_tables,
+}
 
 
 def has_folder(name: str) -> bool:
@@ -199,6 +236,7 @@ def create(
     label_weights: bool = True,
     label: str | None = None,
     labelled: bool = True,
+    table: TableOptions = _BY_NAME,
     where: str = "input",
 ) -> Source:
     """The split of a data set, its counts checked against the declared ones.
@@ -206,13 +244,22 @@ def create(
     `image_size` (height, width) applies to synthetic images, `cache` to record files, which are
     copied there; `label_weights` says whether labels have the weights that the data give them;
     `label` which feature of records the label is, or how it is derived (see tfds_labels.py);
+    `table` how `image_table` reads a table;
     without `labelled` images need no labels, and those that are there are not read;
     `where` is the config's section that asks: "input", "input.mixture.birds", or "evals.test",
     whose declared number of classes is the training data's. UserError for an unknown source or
     split, missing data (and how to get it), and counts that are not the declared ones.
     """
     check_folder(name, data_dir, where=where)
-    if label is not None and name != "tfds":
+    given = [
+        f"input.{field}" for field, value in zip(table._fields[:3], table, strict=False) if value
+    ]
+    if given and name in SOURCES and name != "image_table":
+        raise UserError(
+            f"{given[0]} is for tables, and {where}.source={name!r} reads none. Set "
+            f'{given[0]}=none, or {where}.source="image_table".'
+        )
+    if label is not None and name not in ("tfds", "image_table"):
         raise UserError(
             f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
             f'other feature. Set {where}.label=none, or {where}.source="tfds".'
@@ -227,6 +274,7 @@ def create(
         label_weights=label_weights,
         label=label,
         labelled=labelled,
+        table=table,
         where=where,
     )
     source = _open(name, request)

@@ -70,6 +70,7 @@ def open_split(
         label_weights=c.label_weights,
         label=inherited_label(c, kind, label) if labelled else None,
         labelled=labelled,
+        table=table_options(c, kind),
         where=where,
     )
     if labels_of is None:
@@ -87,6 +88,14 @@ def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | No
 def inherited_label(c: InputConfig, source: str, own: str | None) -> str | None:
     """The label of a component or an evaluation; one of another kind of source inherits none."""
     return own or (c.label if source == c.source else None)
+
+
+def table_options(c: InputConfig, source: str) -> sources.TableOptions:
+    """How a table is read; a component or an evaluation of another kind of source reads none."""
+    columns = (c.image_column, c.split_column, c.label_separator)
+    if source != c.source:
+        columns = (None, None, None)
+    return sources.TableOptions(*columns, on_bad_image=c.on_bad_image)
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:

@@ -379,6 +379,7 @@ def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
             num_classes=None,
             image_size=(1, 1),
             label=c.label,
+            table=examples.table_options(c, c.source),
             where=where,
         ).part
         for part in splits.parts(split)
