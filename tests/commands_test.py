@@ -23,6 +23,7 @@ MISSING = {
     "prepare": ["image_folder", "--source", NOWHERE, "--output={out}/a"],
     "preview": [f"--config={NOWHERE}.py", "--output={out}/a.png"],
     "report": [NOWHERE],
+    "soup": [NOWHERE, f"{NOWHERE}2", "--data=docs", "--output={out}/a"],
     "study": [f"--config={NOWHERE}.py", "--workdir={out}/a"],
     "sweep": ["--workdir={out}/a", "--", f"--config={NOWHERE}.py"],
     "train": [f"--config={NOWHERE}.py", "--workdir={out}/a"],

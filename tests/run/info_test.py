@@ -15,11 +15,10 @@ def test_versions_devices_and_settings(monkeypatch, capsys):
     assert "vit_jax 0." in out and "jax 0." in out and "XLA_FLAGS=--xla_dump_to=x" in out
 
 
-def test_the_config_of_a_run(tiny_run, tmp_path, capsys):
+def test_the_config_of_a_run(tiny_run, tmp_path, run_python):
     train(tiny_run("total.steps=2"), tmp_path)
-    capsys.readouterr()
-    info.main([str(tmp_path)])
-    document = json.loads(capsys.readouterr().out.split("```json\n")[1].removesuffix("```\n"))
+    done = run_python("-m", "vit_jax", "info", str(tmp_path))
+    document = json.loads(done.stdout.split("```json\n")[1].removesuffix("```\n"))
     assert document["config"]["total"]["steps"] == 2 and document["runs"][0]["versions"]
 
 

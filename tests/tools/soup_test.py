@@ -1,0 +1,75 @@
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.messages import refused
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.core.screen import Screen
+from vit_jax.tools import soup
+from vit_jax.train import train
+
+FIELDS = (
+    "total.epochs=none", "total.steps=6", "optim.warmup_epochs=none", "model.depth=1",
+    "model.width=16", "model.mlp_dim=32", "model.num_heads=2", "log.tensorboard=false",
+    "optim.ema_decay=0.5", "checkpoint.every_steps=2", "checkpoint.keep_last=3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def config():
+    return configs.load("configs/vit_digits.py", FIELDS)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, config):
+    workdir = tmp_path_factory.mktemp("soup") / "run"
+    train(config, workdir)
+    return workdir
+
+
+@pytest.fixture
+def steps(run):
+    return [f"{run}@{step}" for step in (2, 4, 6)]
+
+
+def params(path, **options):
+    _, found = nnx.split(weights.load(path, **options), nnx.Param)
+    return [np.asarray(x) for x in jax.tree.leaves(found)]
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_the_mean_of_three_steps_is_written_and_evaluated(steps, config, tmp_path, capsys, ema):
+    output = str(tmp_path / "mean")
+    results = soup.soup(steps, output, config, Screen(), ema=ema, even_if_worse=True)
+    expected = [
+        np.mean(each, axis=0) for each in zip(*(params(s, ema=ema) for s in steps), strict=True)
+    ]
+    for mean, right in zip(params(output), expected, strict=True):
+        np.testing.assert_allclose(mean, right, rtol=1e-6, atol=1e-7)
+    assert list(results) == [*steps, output] and len({*map(tuple, results.values())}) == 1
+    assert weights.checkpoint_info(output).step == 6
+    assert output in capsys.readouterr().out
+
+
+def test_a_mean_that_is_worse_is_not_written(steps, config, tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.9, 0.8])
+    told = lambda *_, **__: {"test/accuracy": next(accuracies)}
+    monkeypatch.setattr(soup, "evaluate", told)
+    with refused("80.00%", "90.00%", "--even_if_worse"):
+        soup.soup(steps[:2], str(tmp_path / "mean"), config, Screen(quiet=True))
+    assert not (tmp_path / "mean").exists()
+
+
+def test_one_alone_is_none(steps, config, tmp_path):
+    for paths in ([], steps[:1], steps[:1] * 2):
+        with refused():
+            soup.soup(paths, str(tmp_path / "mean"), config, Screen(quiet=True))
+
+
+def test_models_have_to_be_alike(steps, tmp_path):
+    wider = configs.load("configs/vit_digits.py", [*FIELDS, "model.width=24", "total.steps=2"])
+    train(wider, tmp_path)
+    with refused("one model"):
+        soup.average([steps[0], str(tmp_path)])

@@ -1,0 +1,123 @@
+"""Averages the weights of a run's steps, or of runs that began with the same weights: a soup.
+
+    vit-jax soup runs/mine@300 runs/mine@350 runs/other --data my_images --output runs/soup
+
+Each is evaluated, and so is their mean, before it is written: as a checkpoint of its own, and only
+if it is at least as accurate as the best of them (a uniform soup; arXiv 2203.05482).
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from flax import nnx
+
+from vit_jax import config as configs
+from vit_jax import weights
+from vit_jax.config import RunConfig
+from vit_jax.core import command, compilation_cache
+from vit_jax.core.errors import UserError
+from vit_jax.core.screen import Screen
+from vit_jax.evaluate import comparison, data_sets
+from vit_jax.evaluate.__main__ import evaluate
+from vit_jax.weights import Loaded
+
+ACCURACY = "accuracy"
+
+
+def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
+    """The mean of the parameters of several weights, summed in float64, one after the other.
+
+    UserError for weights of different models or classes, and for models with batch norms, whose
+    statistics would have to be measured anew.
+    """
+    first = weights.checkpoint_info(paths[0])
+    if hasattr(first.spec, "frozen_statistics"):
+        raise UserError(f"{paths[0]} has batch norms, whose statistics no average has.")
+    for path in paths[1:]:
+        other = weights.checkpoint_info(path)
+        if (other.spec, other.num_classes) != (first.spec, first.num_classes) or (
+            other.class_names and first.class_names and other.class_names != first.class_names
+        ):
+            raise UserError(f"{path} and {paths[0]} are not of one model and the same classes.")
+    loaded = weights.load_with_info(paths[0], ema=ema)
+    graph, params = nnx.split(loaded.model, nnx.Param)
+    total = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    step = loaded.step
+    for path in paths[1:]:
+        one_more = weights.load_with_info(path, ema=ema)
+        step = max(step, one_more.step)
+        _, more = nnx.split(one_more.model, nnx.Param)
+        total = jax.tree.map(lambda a, b: a + np.asarray(b, np.float64), total, more)
+    mean = jax.tree.map(lambda a, x: jnp.asarray(a / len(paths), x.dtype), total, params)
+    return loaded._replace(model=nnx.merge(graph, mean), step=step)
+
+
+def soup(
+    paths: Sequence[str],
+    output: str,
+    config: RunConfig,
+    screen: Screen,
+    *,
+    ema: bool = False,
+    even_if_worse: bool = False,
+) -> dict[str, dict[str, float]]:
+    """Evaluates weights and their mean by `config`, writes that; returns the numbers of each.
+
+    Raises:
+      UserError: as in `average`, `evaluate` and `weights.save`; or the mean is less accurate than
+        the best of them, and `even_if_worse` is false. Nothing is written then.
+    """
+    if len(set(paths)) < 2:
+        raise UserError("A soup is of several weights: give at least two, such as DIR@900 DIR.")
+    mean = average(paths, ema=ema)
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, "soup")
+        weights.save(mean, trial, "checkpoint")
+        folder_of = lambda path: weights.checkpoint_info(path).folder
+        results = {path: evaluate(config, folder_of(path), screen, ema=ema) for path in paths}
+        mean_of_them = evaluate(config, folder_of(trial), screen)
+        # The EMA's numbers have another name.
+        results[output] = dict(zip(results[paths[0]], mean_of_them.values(), strict=True))
+    for line in comparison.table(results):
+        screen.say(line)
+    accuracy = {
+        path: next(x for name, x in numbers.items() if name.endswith(f"/{ACCURACY}"))
+        for path, numbers in results.items()
+    }
+    best = max(paths, key=accuracy.__getitem__)
+    if accuracy[output] < accuracy[best] and not even_if_worse:
+        raise UserError(
+            f"The mean is right on {accuracy[output]:.2%}, {best} on {accuracy[best]:.2%}: nothing "
+            "was written. Leave out the worst, or give --even_if_worse."
+        )
+    weights.save(mean, output, "checkpoint")
+    screen.say(f"saved    {output}")
+    return results
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    compilation_cache.use()
+    on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
+    values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
+    more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
+    soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string("data", None, "A folder of images, or of a data set of TFDS.")
+    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
+    flags.DEFINE_string("output", None, "The work directory to write; not there yet.")
+    flags.DEFINE_integer("batch_size", 64, "Images computed at once on a device.")
+    flags.DEFINE_bool("ema", False, "The EMAs of the weights, where the runs kept them.")
+    flags.DEFINE_bool("even_if_worse", False, "Write the mean even if one of them is better.")
+    flags.mark_flags_as_required(["data", "output"])
+    command.run(main, positional=True)
