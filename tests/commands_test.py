@@ -15,6 +15,7 @@ NOWHERE = "/nowhere/x"
 MISSING = {
     "convert": ["--input", NOWHERE, "--output={out}/a.npz"],
     "demo": ["--checkpoint", NOWHERE, "--port=0"],
+    "embed": ["--checkpoint", NOWHERE, "--output={out}/a.parquet", "docs"],
     "evaluate": ["--checkpoint", NOWHERE],
     "export": ["--checkpoint", NOWHERE, "--output={out}/a"],
     "find_lr": [f"--config={NOWHERE}.py"],

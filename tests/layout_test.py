@@ -26,6 +26,7 @@ FLOORS = {
     "learning/": 4,
     "predict.py": 4,
     "convert.py": 4,
+    "embed.py": 5,
     "evals/": 5,
     "config.py": 6,
     "run/": 7,

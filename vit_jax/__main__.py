@@ -18,6 +18,7 @@ except ImportError:  # their __init__.py lies over ours
 COMMANDS = {
     "convert": ("convert", "Converts weights from one format to another."),
     "demo": ("tools.demo", "Says on a page what a model sees in an image."),
+    "embed": ("embed", "Writes features of images to a table."),
     "evaluate": ("evaluate", "Evaluates checkpoints on any data."),
     "export": ("tools.export", "Writes a model for use without this package."),
     "find_lr": ("tools.lab.find_lr", "Looks for a learning rate."),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from etils import epath
 from PIL import Image
+from pyarrow import parquet
 
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax import config as configs
@@ -18,6 +19,7 @@ from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.embed import embed
 from vit_jax.evaluate import data_sets
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import Preprocess, images
@@ -25,7 +27,7 @@ from vit_jax.run.parts import preprocessing
 
 DATA = Path(__file__).parents[3] / "shared/data"
 WEIGHTS = DATA / "vit_ti16_augreg"
-LOGITS = 1e-4
+LOGITS = FEATURES = 1e-4
 # Levels of 255, where a sum lies between two: at most one, in hardly any value.
 PIXELS, SHARE = 1, 1e-3
 
@@ -49,6 +51,11 @@ def theirs(photos, timm):  # noqa: F811
 
 
 def logits_of_timm(timm, pixels, cfg, **architecture):  # noqa: F811
+    return of_timm(timm, pixels, cfg, lambda model, x: model(x), **architecture)
+
+
+def of_timm(timm, pixels, cfg, function, **architecture):  # noqa: F811
+    """function(model, inputs) of timm's model."""
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
 
@@ -57,7 +64,7 @@ def logits_of_timm(timm, pixels, cfg, **architecture):  # noqa: F811
     mean, std = (np.array(cfg[name], np.float32) for name in ("mean", "std"))
     inputs = torch.from_numpy((pixels / np.float32(255) - mean) / std).permute(0, 3, 1, 2)
     with torch.no_grad():
-        return model(inputs).numpy()
+        return function(model, inputs).numpy()
 
 
 def transformed(image, cfg):
@@ -97,6 +104,25 @@ def test_every_layout_is_right_about_all_photos(tmp_path, timm, theirs, photos, 
     np.testing.assert_allclose(found, logits, atol=LOGITS)
     classes = [list(synsets.names_1k()).index(file.name.partition("_")[0]) for file in photos]
     assert found.argmax(-1).tolist() == classes
+
+
+@pytest.mark.parametrize(
+    ("features", "function"),
+    [
+        ("class_token", lambda model, x: model.forward_features(x)[:, 0]),
+        ("mean", lambda model, x: model.forward_features(x)[:, 1:].mean(1)),
+        ("pre_logits", lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)),
+    ],
+)
+def test_embedded_features_equal_timms(tmp_path, timm, theirs, photos, features, function):  # noqa: F811
+    cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
+    expected = of_timm(timm, theirs[0], cfg, function)
+    output = tmp_path / "a.parquet"
+    embed(str(WEIGHTS / "images"), str(WEIGHTS), output, features=features, screen=Screen())
+    rows = {row["file"]: row["features"] for row in parquet.read_table(output).to_pylist()}
+    assert rows.keys() == {file.name for file in photos}
+    found = np.array([rows[file.name] for file in photos])
+    np.testing.assert_allclose(found, expected, atol=FEATURES)
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ class ImageFolder(Source):
     """A split of a folder of image files. EXIF orientation is honoured."""
 
     name = "image_folder"
+    class_names: tuple[str, ...]
 
     def __init__(
         self, data_dir: str | None, split: str, *, where: str, labelled: bool = True

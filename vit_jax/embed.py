@@ -1,0 +1,345 @@
+"""Writes features of images: vit-jax embed FOLDER --checkpoint WEIGHTS --output features.parquet
+
+A row is an image. Memory does not depend on their number: the table is written in parts, each with
+the images of one stretch of the folder's list, which become its row groups. A killed command leaves
+the finished ones in a folder beside the table, and the same command goes on behind them. What the
+features depend on is in the metadata of the table and of every part; others are not mixed into it.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from absl import flags
+from pyarrow import parquet
+
+from vit_jax import __version__, weights
+from vit_jax.core import command, compilation_cache
+from vit_jax.core.errors import NonFiniteError, UserError, nearest
+from vit_jax.core.files import atomic_file
+from vit_jax.core.screen import Screen
+from vit_jax.core.signals import exit_immediately_on_signal
+from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.splits import ALL
+from vit_jax.models import inference
+from vit_jax.models.images import check_local
+from vit_jax.parallel.mesh import use_cores_as_devices
+from vit_jax.predict import name_of
+from vit_jax.store.workdir import unwritable_output
+
+ABOUT = b"vit_jax"  # the key of the metadata: JSON
+MOST_IMAGES_A_PART, PART_BYTES = 1024, 64 * 2**20  # whichever is less
+
+
+def _pre_logits(model: Any, images: jax.Array) -> jax.Array:
+    return model.features(images)
+
+
+def _class_token(model: Any, images: jax.Array) -> jax.Array:
+    if not _layout(model).class_token:
+        raise UserError(
+            "--features=class_token: this model has no class token. Give --features=mean."
+        )
+    return model.tokens(images)[:, 0]
+
+
+def _patches(model: Any, images: jax.Array) -> jax.Array:
+    return model.tokens(images)[:, -_layout(model).num_patches :]
+
+
+def _mean(model: Any, images: jax.Array) -> jax.Array:
+    return jnp.mean(_patches(model, images), axis=1, dtype=jnp.float32)
+
+
+def _layout(model: Any) -> Any:
+    return model.spec.token_layout(model.preprocess.image_size)
+
+
+# (model, [B, H, W, 3]) -> [B, D]; or [B, N, D] of the N patches, row by row.
+FEATURES: Mapping[str, Callable[[Any, jax.Array], jax.Array]] = {
+    "pre_logits": _pre_logits,
+    "class_token": _class_token,
+    "mean": _mean,
+    "patches": _patches,
+}
+DTYPES = {"float32": pa.float32(), "float16": pa.float16()}
+
+
+def embed(
+    folder: str,
+    checkpoint: str,
+    output: Path,
+    *,
+    features: str = "pre_logits",
+    dtype: str = "float32",
+    split: str = ALL,
+    ema: bool = False,
+    batch_size: int | None = None,
+    on_bad_image: str = "fail",
+    screen: Screen,
+) -> None:
+    """Writes a table of the features of a folder's images, or what is lacking of it.
+
+    Args:
+      folder: as a data set of images: <class>/*, <split>/<class>/*, or without classes.
+      checkpoint: as --checkpoint.
+      output: a .parquet; its folder is made.
+      features: one of FEATURES.
+      dtype: of the stored numbers, one of DTYPES.
+      split: of the folder.
+      ema: the EMA of the weights is used instead of the weights themselves.
+      batch_size: how many images a device computes at once; None: what suits it.
+      on_bad_image: as --on_bad_image.
+      screen: for progress and notes.
+
+    Raises:
+      UserError: no images, no such weights; or a table, or parts, of others are there already.
+      NonFiniteError: features are not finite.
+    """
+    for flag, word, words in (("features", features, FEATURES), ("dtype", dtype, DTYPES)):
+        if word not in words:
+            raise UserError(f"--{flag}={word}. {nearest(word, words)}")
+    if output.suffix != ".parquet" or name_of(output) != str(output):
+        raise UserError(f"--output={name_of(output)}: give a name in UTF-8 that ends in .parquet.")
+    inference.check_batch_size(batch_size)
+    bad = inference.BadImages(on_bad_image, screen)
+    info = weights.checkpoint_info(checkpoint)
+    check_local(folder)
+    source = ImageFolder(folder, split, where="images", labelled=False)
+    for note in source.notes:
+        screen.say(note)
+    use_cores_as_devices(4 * info.parameters(ema=ema))
+    model = weights.load(checkpoint, ema=ema, scan=True)
+    shape = _feature_shape(FEATURES[features], model)
+    stretch = min(MOST_IMAGES_A_PART, _power_of_2_below(PART_BYTES // (4 * math.prod(shape))))
+    about = {
+        "weights": info.fingerprint(),
+        "ema": ema,
+        "model": str(model.spec),
+        "preprocess": str(model.preprocess),
+        "features": features,
+        "dtype": dtype,
+        "images": source.fingerprint,
+        "split": split,
+        "images a part": stretch,
+        "version": __version__,
+    }
+    columns = _Columns(source, shape, dtype, checkpoint)
+    table = _Table(output, columns.schema.with_metadata({ABOUT: json.dumps(about)}))
+    if table.is_complete():
+        screen.say(f"{output} is complete already")
+        return
+    done, total = min(stretch * table.open_parts(), source.num_examples), source.num_examples
+    if done:
+        bad.number = done - table.num_rows
+        screen.say(f"goes on behind {done:,} of {total:,} images, whose rows are in {table.folder}")
+    function = inference.ImageFunction(
+        FEATURES[features],
+        {"as trained": model},
+        checkpoint,
+        batch_size=batch_size,
+        devices=jax.local_devices(),
+    )
+
+    def rows() -> Iterator[tuple[int, np.ndarray]]:
+        """(place, its features) of the images that are left."""
+        images = ((place, Path(source.describe(place))) for place in range(done, total))
+        for place, values in function(images, function.batch_size(total), bad):
+            screen.bar("images", place + 1 - done, total - done)
+            yield place, values
+
+    with exit_immediately_on_signal(f"; what is finished is in {table.folder}: start it again."):
+        for number, part in itertools.groupby(rows(), key=lambda row: row[0] // stretch):
+            table.write_part(number, columns.of(list(part)))
+        bad.conclude(total)
+        table.join()
+    screen.say(f"saved {table.num_rows:,} rows to {output}")
+
+
+def _power_of_2_below(number: int) -> int:
+    """The largest one that is not above it, at least 1; parts then end where batches do."""
+    return 1 << max(0, number.bit_length() - 1)
+
+
+def _feature_shape(function: Callable[[Any, jax.Array], jax.Array], model: Any) -> tuple[int, ...]:
+    images = jax.ShapeDtypeStruct((1, *model.preprocess.image_size, 3), jnp.float32)
+    return jax.eval_shape(functools.partial(function, model), images).shape[1:]
+
+
+class _Columns:
+    """The columns of a table: files, classes where all images are in folders of them, features.
+
+    Args:
+      source: the images.
+      shape: of one image's features.
+      dtype: of their numbers, one of DTYPES.
+      checkpoint: the weights, for messages.
+    """
+
+    def __init__(
+        self, source: ImageFolder, shape: tuple[int, ...], dtype: str, checkpoint: str
+    ) -> None:
+        self._source, self._dtype, self._checkpoint = source, dtype, checkpoint
+        features = DTYPES[dtype]
+        for side in reversed(shape):
+            features = pa.list_(features, side)
+        # Without classes the folder itself is one, without a name.
+        self._has_classes = "" not in source.class_names
+        self._labels = source.stored_labels().labels
+        classes = [("class", pa.int32()), ("name", pa.string())] if self._has_classes else []
+        self.schema = pa.schema([("file", pa.string()), *classes, ("features", features)])
+
+    def of(self, part: Sequence[tuple[int, np.ndarray]]) -> list[pa.Array]:
+        """(place in the source, features) of each row -> the columns. NonFiniteError."""
+        places = np.array([place for place, _ in part])
+        files = [Path(self._source.describe(place)) for place in places]
+        with np.errstate(over="ignore"):  # what is above float16 becomes infinite
+            values = np.stack([x for _, x in part]).astype(self._dtype)
+        for file, finite in zip(files, np.isfinite(values), strict=True):
+            if not finite.all():
+                raise NonFiniteError(
+                    f"{file}: its features by {self._checkpoint} are not finite in {self._dtype}. "
+                    "The weights are damaged, or --dtype=float32 is needed."
+                )
+        names = [name_of(file.relative_to(self._source.location)) for file in files]
+        features = pa.array(values.reshape(-1))
+        for side in reversed(values.shape[1:]):
+            features = pa.FixedSizeListArray.from_arrays(features, side)
+        if not self._has_classes:
+            return [pa.array(names), features]
+        labels = self._labels[places]
+        class_names = [self._source.class_names[label] for label in labels]
+        return [pa.array(names), pa.array(labels), pa.array(class_names), features]
+
+
+class _Table:
+    """A table that is written in parts, which are in a folder beside it until all are there.
+
+    Args:
+      file: the table.
+      schema: its columns; the metadata says what its rows depend on.
+    """
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self._file, self._schema = file, schema
+        self.folder = file.with_name(f".{file.name}.parts")
+        self.num_rows = 0  # of the finished parts
+
+    def is_complete(self) -> bool:
+        """Whether the file is there. UserError if it is another table."""
+        if not self._file.exists():
+            return False
+        try:
+            self._check(self._file, parquet.read_schema(self._file))
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(
+                f"--output={self._file} is there, and is not a table. Give another name."
+            ) from error
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return True
+
+    def open_parts(self) -> int:
+        """The number of the first part that is to be written. UserError for another table's."""
+        behind = 0
+        for part in self._parts():
+            try:
+                with parquet.ParquetFile(part) as opened:
+                    self._check(self.folder, opened.schema_arrow)
+                    self.num_rows += opened.metadata.num_rows
+            except pa.ArrowException:  # of a machine that lost its power: it is written again
+                break
+            behind = int(part.stem) + 1
+        return behind
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.parquet"))
+
+    def _check(self, path: Path, found: pa.Schema) -> None:
+        there, here = (
+            json.loads((schema.metadata or {}).get(ABOUT, b"{}"))
+            for schema in (found, self._schema)
+        )
+        if differing := [name for name in here if there.get(name) != here[name]]:
+            raise UserError(
+                f"{path} has features by other {', '.join(differing)}. Give another --output, or "
+                "delete it to begin anew."
+            )
+
+    def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
+        """Writes a part; all of it or nothing."""
+        part = pa.Table.from_arrays(list(columns), schema=self._schema)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with atomic_file(self.folder / f"{number:08}.parquet") as temporary:
+                parquet.write_table(part, temporary, use_dictionary=False)
+        except OSError as error:
+            raise unwritable_output(self._file, error) from error
+        self.num_rows += len(part)
+
+    def join(self) -> None:
+        """Makes the parts row groups of the file, and deletes them."""
+        try:
+            with (
+                atomic_file(self._file) as temporary,
+                parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
+            ):
+                for part in self._parts():
+                    rows = parquet.ParquetFile(part).read()
+                    writer.write_table(rows, row_group_size=len(rows))
+        except OSError as error:
+            raise unwritable_output(self._file, error) from error
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments: list[str]) -> None:
+    """The command."""
+    if len(arguments) != 1:
+        raise UserError("Which images? Give one folder behind the flags.")
+    compilation_cache.use()
+    with contextlib.closing(Screen(sys.stderr)) as screen:
+        embed(
+            arguments[0],
+            FLAGS.checkpoint,
+            Path(FLAGS.output).expanduser(),
+            features=FLAGS.features,
+            dtype=FLAGS.dtype,
+            split=FLAGS.split,
+            ema=FLAGS.ema,
+            batch_size=FLAGS.batch_size,
+            on_bad_image=FLAGS.on_bad_image,
+            screen=screen,
+        )
+
+
+if __name__ == "__main__":
+    flags.DEFINE_string(
+        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
+    )
+    flags.DEFINE_string("output", None, "The .parquet to write.")
+    flags.DEFINE_enum(
+        "features",
+        "pre_logits",
+        list(FEATURES),
+        "What the head sees, the class token, the mean of the patches, or all of these.",
+    )
+    flags.DEFINE_enum("dtype", "float32", list(DTYPES), "Of the numbers in the file.")
+    flags.DEFINE_string("split", ALL, "Of a folder with folders of splits: train, val[:10%].")
+    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_integer("batch_size", None, inference.BATCH_SIZE_HELP)
+    flags.DEFINE_enum("on_bad_image", "fail", inference.ON_BAD_IMAGE, inference.BadImages.HELP)
+    flags.mark_flags_as_required(["checkpoint", "output"])
+    command.run(main, positional=True)
