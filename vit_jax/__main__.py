@@ -29,7 +29,7 @@ COMMANDS = {
     "prepare": ("tools.prepare", "Turns raw collections of images into data sets."),
     "preview": ("tools.look.preview", "Shows the images of a training step."),
     "report": ("tools.look.report", "Draws runs on one page."),
-    "soup": ("tools.soup", "Averages the weights of steps or runs."),
+    "soup": ("evaluate.soup", "Averages the weights of steps or runs."),
     "study": ("tools.lab.study.run", "Trains models of several sizes and fits scaling laws."),
     "sweep": ("tools.lab.sweep.run", "Trains a grid of configs."),
     "train": ("train", "Trains a model."),

@@ -29,21 +29,28 @@ from vit_jax.weights import Loaded
 ACCURACY = "accuracy"
 
 
-def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
-    """The mean of the parameters of several weights, summed in float64, one after the other.
+def check(paths: Sequence[str]) -> None:
+    """UserError unless these are several weights of one model and the same classes.
 
-    UserError for weights of different models or classes, and for models with batch norms, whose
-    statistics would have to be measured anew.
+    Also for models with batch norms, whose statistics would have to be measured anew.
     """
-    first = weights.checkpoint_info(paths[0])
+    if len(set(paths)) < 2:
+        raise UserError("A soup is of several weights: give at least two, such as DIR@900 DIR.")
+    first, *others = map(weights.checkpoint_info, paths)
     if hasattr(first.spec, "frozen_statistics"):
         raise UserError(f"{paths[0]} has batch norms, whose statistics no average has.")
-    for path in paths[1:]:
-        other = weights.checkpoint_info(path)
+    for path, other in zip(paths[1:], others, strict=True):
         if (other.spec, other.num_classes) != (first.spec, first.num_classes) or (
             other.class_names and first.class_names and other.class_names != first.class_names
         ):
             raise UserError(f"{path} and {paths[0]} are not of one model and the same classes.")
+
+
+def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
+    """The mean of the parameters of weights that `check` lets pass.
+
+    They are summed in float64, one after the other.
+    """
     loaded = weights.load_with_info(paths[0], ema=ema)
     graph, params = nnx.split(loaded.model, nnx.Param)
     total = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
@@ -69,11 +76,10 @@ def soup(
     """Evaluates weights and their mean by `config`, writes that; returns the numbers of each.
 
     Raises:
-      UserError: as in `average`, `evaluate` and `weights.save`; or the mean is less accurate than
+      UserError: as in `check`, `evaluate` and `weights.save`; or the mean is less accurate than
         the best of them, and `even_if_worse` is false. Nothing is written then.
     """
-    if len(set(paths)) < 2:
-        raise UserError("A soup is of several weights: give at least two, such as DIR@900 DIR.")
+    check(paths)
     mean = average(paths, ema=ema)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder, "soup")
@@ -105,6 +111,7 @@ FLAGS = flags.FLAGS
 
 def main(arguments: list[str]) -> None:
     """The command."""
+    check(arguments)
     compilation_cache.use()
     on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
     values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)

@@ -7,7 +7,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core.screen import Screen
-from vit_jax.tools import soup
+from vit_jax.evaluate import soup
 from vit_jax.train import train
 
 FIELDS = (
@@ -72,4 +72,4 @@ def test_models_have_to_be_alike(steps, tmp_path):
     wider = configs.load("configs/vit_digits.py", [*FIELDS, "model.width=24", "total.steps=2"])
     train(wider, tmp_path)
     with refused("one model"):
-        soup.average([steps[0], str(tmp_path)])
+        soup.check([steps[0], str(tmp_path)])
