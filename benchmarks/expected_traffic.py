@@ -2,8 +2,8 @@
 
     all-gather  of parameters over `fsdp`: each device computes with whole ones
     reduce      of gradients over the axes that divide the batch: all-reduced, or reduce-scattered
-                over those that divide the parameter (or, ZeRO stage 1, its optimizer's state)
-    all-gather  of updated parameters over `data`, where only the optimizer's state is sharded
+                over those that divide the parameter in the state
+    all-gather  of parameters over `data`, where the state is sharded over it (ZeRO stage 1)
     reduce      of activations over `tensor`: two sums forward and two backward in a block
 
 `vit_jax/tools/plan/hlo.py` reads the same from a compiled program; a test compares them.
@@ -26,7 +26,7 @@ class Transfer(NamedTuple):
     """One kind of traffic.
 
     Attributes:
-      what: "parameters", "gradients", "updates" or "activations".
+      what: "parameters", "gradients" or "activations".
       kind: "all-gather", or "reduce" for all-reduce and reduce-scatter.
       axes: mesh axes that it is sent along.
       total_bytes: bytes per step, of whole arrays: what a device gathers or reduces.
@@ -50,7 +50,7 @@ def parameter_traffic(
     """Transfers of parameters and gradients.
 
     Args:
-      params: pytree of jax.ShapeDtypeStruct with shardings (StateLayout.state.params).
+      params: pytree of jax.ShapeDtypeStruct with shardings (StateLayout.computed).
       update_shardings: a matching pytree (StateLayout.update_shardings).
       compute_bytes: bytes per element, by parameter name, in the product that uses it.
       gradient_bytes: bytes per element of its gradient when it leaves the product.
@@ -118,10 +118,10 @@ def _of_parameter(
     add(
         "parameters", "all-gather", own & {"fsdp"}, whole, compute_bytes, gathers * grad_accum_steps
     )
+    held = whole // axes.num_devices(own & {"fsdp"}, mesh_shape)
+    add("parameters", "all-gather", updated - own, held, compute_bytes, 1)
     add("gradients", "reduce", scattered, whole, gradient_bytes, grad_accum_steps)
     add("gradients", "reduce", batch - scattered, part, gradient_bytes, grad_accum_steps)
-    held = whole // axes.num_devices(own & {"fsdp"}, mesh_shape)
-    add("updates", "all-gather", updated - own, held, param.dtype.itemsize, 1)
     return transfers
 
 

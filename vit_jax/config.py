@@ -339,7 +339,9 @@ class MeshConfig:
         bounds=(-1, 2**31),
     )
     shard_optimizer: bool = field(
-        False, "the optimizer's state is divided over `data` as well (ZeRO-1)"
+        False,
+        "between steps, parameters, their average and the optimizer's state are divided over "
+        "`data` as well (ZeRO-1)",
     )
 
 

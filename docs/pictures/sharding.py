@@ -14,10 +14,10 @@ from vit_jax.parallel import mesh as meshes
 
 FILE = Path(__file__).parents[2] / "docs" / "sharding.png"
 
-# A setting: its name, the mesh of 8 devices, and the rules for the optimizer's arrays.
+# A setting: its name, the mesh of 8 devices, and the rules for the state.
 SETTINGS = (
     ("data 8", (1, 8, 1, 1), meshes.RULES),
-    ("data 8, shard_optimizer", (1, 8, 1, 1), meshes.SHARDED_OPTIMIZER_RULES),
+    ("data 8, shard_optimizer", (1, 8, 1, 1), meshes.SHARDED_STATE_RULES),
     ("fsdp 8", (1, 1, 8, 1), meshes.RULES),
     ("data 2 x fsdp 4", (1, 2, 4, 1), meshes.RULES),
     ("data 2 x fsdp 2 x tensor 2", (1, 2, 2, 2), meshes.RULES),
@@ -48,7 +48,7 @@ def blocks(names: Sequence[str], rules: axes.Rules, sizes: Sequence[int]) -> Blo
     for device, place in enumerate(itertools.product(*map(range, sizes))):
         coordinate = dict(zip(meshes.AXES, place, strict=True))
         corner = []
-        for over in (rules[name] for name in names):
+        for over in axes.sharded_over(names, (SIZE,) * len(names), rules, shape):
             index = 0
             for axis in over:
                 index = index * shape[axis] + coordinate[axis]

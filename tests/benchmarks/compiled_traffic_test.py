@@ -49,7 +49,7 @@ def expected(config, step):
         config.model.gradient_dtype
     ]
     transfers = parameter_traffic(
-        layout.state.params,
+        layout.computed,
         layout.update_shardings,
         compute_bytes=lambda name: 2,  # the head's as well: TPUs multiply float32 in bfloat16
         gradient_bytes=lambda name: in_head if name.startswith("head/") else in_blocks,

@@ -55,10 +55,10 @@ def test_hybrid_sums_the_parts_between_the_copies():
     ]
 
 
-def test_zero_1_scatters_gradients_and_gathers_what_was_updated():
-    assert sent(data=8, rules=meshes.SHARDED_OPTIMIZER_RULES) == [
-        Transfer("gradients", "reduce", ("data",), 3 * 16 * MIB),
-        Transfer("updates", "all-gather", ("data",), 3 * 16 * MIB),
+def test_zero_1_gathers_parameters_once_and_scatters_gradients():
+    assert sent(data=8, rules=meshes.SHARDED_STATE_RULES, gathers=2, grad_accum_steps=5) == [
+        Transfer("parameters", "all-gather", ("data",), 3 * 8 * MIB),
+        Transfer("gradients", "reduce", ("data",), 5 * 3 * 16 * MIB),
     ]
 
 

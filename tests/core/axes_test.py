@@ -31,10 +31,10 @@ def test_every_axis_needs_a_name():
 
 
 def test_names_become_a_spec():
-    names = (axes.BATCH, None, axes.WIDTH)
-    mesh_shape = {"replica": 1, "data": 2, "fsdp": 4, "tensor": 1}
+    names = (axes.BATCH, None, axes.HEADS)
+    mesh_shape = {"replica": 1, "data": 2, "fsdp": 4, "tensor": 2}
     spec = axes.to_spec(names, (16, 3, 12), meshes.RULES, mesh_shape)
-    assert spec == PartitionSpec(("replica", "data", "fsdp"), None, "fsdp")
+    assert spec == PartitionSpec(("replica", "data", "fsdp"), None, "tensor")
 
 
 def test_an_indivisible_axis_stays_unsharded_and_is_reported():
@@ -54,11 +54,28 @@ def test_an_indivisible_axis_stays_unsharded_and_is_reported():
     ],
 )
 def test_several_axes_divide_as_far_as_they_can(size, divided, whole):
-    rules, mesh_shape = meshes.SHARDED_OPTIMIZER_RULES, {"data": 2, "fsdp": 4}
+    rules, mesh_shape = meshes.SHARDED_STATE_RULES, {"data": 2, "fsdp": 4}
     spec = axes.to_spec((axes.WIDTH,), (size,), rules, mesh_shape)
     assert spec == PartitionSpec(divided or None)
     unsharded = axes.unsharded((axes.WIDTH,), (size,), rules, mesh_shape)
     assert [x.replicated for x in unsharded] == [whole] * bool(whole)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec", "left"),
+    [
+        ((16, 64), ("fsdp", "data"), []),
+        ((64, 16), (("fsdp", "data"), None), []),
+        ((16, 33), (("fsdp", "data"), None), []),
+        ((12, 33), ("fsdp", None), ["width", "mlp"]),
+    ],
+)
+def test_a_mesh_axis_divides_the_axis_with_the_longest_parts(shape, spec, left):
+    names, mesh_shape = (axes.WIDTH, axes.MLP), {"data": 2, "fsdp": 4, "tensor": 1}
+    rules = {axes.WIDTH: ("fsdp", "data"), axes.MLP: ("data",)}
+    made = axes.to_spec(names, shape, rules, mesh_shape)
+    assert made == PartitionSpec(*spec)
+    assert [x.name for x in axes.unsharded(names, shape, rules, mesh_shape)] == left
 
 
 def test_a_name_without_a_rule_is_refused():

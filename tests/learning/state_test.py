@@ -63,12 +63,23 @@ def held(tree):
     return sum(np.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree))
 
 
+def test_matrices_of_a_sharded_state_are_divided_over_data_and_computed_with_whole():
+    mesh = AbstractMesh((1, 4, 1, 1), meshes.AXES)
+    plain, sharded = (layout(mesh=mesh, shard_optimizer=x, width=64) for x in (False, True))
+    vectors = sum(x.size for x in jax.tree.leaves(plain.state.params) if x.ndim == 1)
+    vectors += sum(x.size for x in jax.tree.leaves(plain.state.params["blocks"]) if x.ndim == 2)
+    whole = held(plain.state.params)
+    assert (whole - vectors) // 4 <= held(sharded.state.params) - vectors < 0.3 * (whole - vectors)
+    assert held(sharded.state.opt_state) == 2 * held(sharded.state.params) + 1  # and a counter
+    assert held(sharded.computed) == whole
+
+
 def test_a_sharded_optimizer_is_never_larger():
     mesh = AbstractMesh((1, 2, 4, 1), meshes.AXES)
     plain, sharded = (
         layout(mesh=mesh, shard_optimizer=x, width=36).state.opt_state for x in (False, True)
     )
-    assert held(sharded) == held(plain)  # 36 is not divisible by 8 devices, but by 4
+    assert held(sharded) < held(plain)  # 36 is not divisible by 8 devices, but by 4
 
 
 def test_unsharded_arrays_are_one_line_for_each_cause():
@@ -80,7 +91,7 @@ def test_unsharded_arrays_are_one_line_for_each_cause():
 
     assert announced(1, 2, 4, 1, shard_optimizer=True, width=16) == ""
     line = announced(1, 2, 4, 1, shard_optimizer=True, width=36)
-    assert line.startswith("unsharded along data=2: the optimizer's arrays of ")
+    assert line.startswith("unsharded along data=2: the state's arrays of ")
     assert line.endswith(
         ": width 36 does not divide over fsdp=4 x data=2; change model.width or mesh.data\n"
     )
@@ -114,6 +125,7 @@ def test_axes_of_a_state_apart_are_sharded_as_those_of_a_stack():
     abstract = AbstractMesh((1, 2, 4, 1), meshes.AXES)
     made = layout(unstacked_steps=True, mesh=abstract, shard_optimizer=True).in_steps
     kernel = made.state.params["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
-    assert (kernel.shape, tuple(kernel.sharding.spec)) == ((32, 16), ("tensor", "fsdp"))
-    updates = made.update_shardings["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
-    assert tuple(updates.spec) == ("tensor", ("fsdp", "data"))
+    assert (kernel.shape, tuple(kernel.sharding.spec)) == ((32, 16), (("tensor", "data"), "fsdp"))
+    assert made.update_shardings["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"] == kernel.sharding
+    computed = made.computed["blocks"]["block[1]"]["mlp"]["fc2"]["kernel"]
+    assert tuple(computed.sharding.spec) == ("tensor", "fsdp")

@@ -84,6 +84,7 @@ def test_the_users_flags_come_before_the_compilers_options(monkeypatch):
     other = {
         "xla_tpu_enable_advanced_while_initializer_removal": "true",
         "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes": "1073741824",
+        "xla_tpu_prefer_async_allgather_to_allreduce": "true",
     }
     assert compiler_options(device("TPU v5 lite")) == {flag: "32768"} | other
     assert compiler_options(device("TPU v4")) is None

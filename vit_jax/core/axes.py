@@ -65,7 +65,8 @@ def to_spec(
     """PartitionSpec for the logical names of an array's axes. Raises UserError without a rule.
 
     An axis that does not divide over all mesh axes of its rule is sharded over as many of the first
-    as possible and replicated over the others; `unsharded` lists such axes.
+    as possible and replicated over the others; `unsharded` lists such axes. A mesh axis that
+    several axes could take goes to the one whose parts are longest.
     """
     unknown = [name for name in names if name is not None and name not in rules]
     if unknown:
@@ -75,11 +76,27 @@ def to_spec(
         )
     if len(names) != len(shape):
         raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
+    over = sharded_over(names, shape, rules, mesh_shape)
+    return PartitionSpec(*(mesh_axes or None for mesh_axes in over))
+
+
+def sharded_over(
+    names: Sequence[str | None],
+    shape: Sequence[int],
+    rules: Rules,
+    mesh_shape: Mapping[str, int],
+) -> list[tuple[str, ...]]:
+    """The mesh axes that each axis of an array is sharded over."""
     over = [
         () if name is None else _dividing(size, rules[name], mesh_shape)
         for name, size in zip(names, shape, strict=True)
     ]
-    return PartitionSpec(*(mesh_axes or None for mesh_axes in over))
+    for mesh_axis in mesh_shape:
+        rivals = [i for i, mesh_axes in enumerate(over) if mesh_axis in mesh_axes]
+        longest = max(rivals, key=lambda i: shape[i] // num_devices(over[i], mesh_shape), default=0)
+        for i in set(rivals) - {longest}:
+            over[i] = over[i][: over[i].index(mesh_axis)]
+    return over
 
 
 class UnshardedAxis(NamedTuple):
@@ -103,11 +120,13 @@ def unsharded(
     rules: Rules,
     mesh_shape: Mapping[str, int],
 ) -> list[UnshardedAxis]:
-    """Axes that `to_spec` shards less than the rules say."""
+    """Axes that `to_spec` shards less than the rules say, unless others are sharded instead."""
     less = []
+    taken = {a for mesh_axes in sharded_over(names, shape, rules, mesh_shape) for a in mesh_axes}
     for name, size in zip(names, shape, strict=True):
         over = tuple(a for a in rules[name] if mesh_shape[a] > 1) if name is not None else ()
-        replicated = over[len(_dividing(size, over, mesh_shape)) :]
+        left = over[len(_dividing(size, over, mesh_shape)) :]
+        replicated = tuple(a for a in left if a not in taken)
         if name is not None and replicated:
             less.append(UnshardedAxis(name, size, over, replicated))
     return less

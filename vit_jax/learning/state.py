@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from vit_jax.core import axes, pytrees
 from vit_jax.learning.method import Teacher
 from vit_jax.parallel import mesh as meshes
+from vit_jax.parallel import zero1
 
 EMA_ENDING = "_ema"  # for evaluations of the EMA: "test_ema/accuracy"
 
@@ -41,13 +42,6 @@ class TrainState(NamedTuple):
     first_bad_step: Any
     first_bad_values: Any
 
-    def weights(self) -> dict[str, Any]:
-        """The parameters to evaluate: the model's, and their EMA, if there is one.
-
-        Returns them by the ending of their evaluations' names, "" and EMA_ENDING.
-        """
-        return {"": self.params} | ({EMA_ENDING: self.ema} if self.ema else {})
-
 
 def random_stream(seed: int, name: str) -> jax.Array:
     """The key of one named stream ("params", "dropout", "mixing") of a run.
@@ -69,10 +63,13 @@ class StateLayout:
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
       ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
-      gradients: jax.ShapeDtypeStruct, nested as the parameters, of gradients and updates; its dtype
-        holds all values of a microbatch's gradients, which are float32.
-      unsharded: axes of parameters that are sharded less than the rules say, with their names.
-      unsharded_updates: further such axes of gradients, updates and the optimizer's state.
+      computed: jax.ShapeDtypeStruct, nested as the parameters, of what a step computes with; its
+        dtype is that of the products.
+      gradients: the same of gradients and updates; its dtype holds all values of a microbatch's
+        gradients, which are float32.
+      unsharded: axes of parameters in steps that are sharded less than the rules say, with their
+        names.
+      unsharded_state: further such axes of the state, gradients and updates.
       unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
         (core/pytrees.py), as on some TPUs: gradients then need not be stacked. Nothing else sees
         that form.
@@ -85,9 +82,10 @@ class StateLayout:
     state: TrainState
     mesh: Mesh
     ema_decay: float | None
+    computed: Any
     gradients: Any
     unsharded: dict[axes.UnshardedAxis, list[str]]
-    unsharded_updates: dict[axes.UnshardedAxis, list[str]]
+    unsharded_state: dict[axes.UnshardedAxis, list[str]]
     unstacked_steps: bool = False
     teacher: Teacher | None = None
 
@@ -110,10 +108,10 @@ class StateLayout:
         """The layout that steps are compiled for: with unstacked layers, or this one."""
         if not self.unstacked_steps:
             return self
-        state, gradients = (
-            pytrees.unstack_layers(x, _layers) for x in (self.state, self.gradients)
+        state, computed, gradients = (
+            pytrees.unstack_layers(x, _layers) for x in (self.state, self.computed, self.gradients)
         )
-        return dataclasses.replace(self, state=state, gradients=gradients)
+        return dataclasses.replace(self, state=state, computed=computed, gradients=gradients)
 
     def unstack_layers(self, state: TrainState) -> TrainState:
         """Brings the state into the form of `in_steps`; its arrays are freed as they are cut."""
@@ -139,6 +137,19 @@ class StateLayout:
             state = jax.jit(fresh, out_shardings=shardings)(random_stream(seed, "params"))
         return self.unstack_layers(state) if stacked != self.state else state
 
+    def weights(self, state: TrainState) -> dict[str, Any]:
+        """The parameters to evaluate: the model's, and their EMA, if there is one.
+
+        Returns them by the ending of their evaluations' names, "" and EMA_ENDING. They lie on the
+        devices as in a step.
+        """
+        weights = {"": state.params} | ({EMA_ENDING: state.ema} if state.ema else {})
+        if not any(jax.tree.leaves(zero1.divided(self.state.params, self.computed))):
+            return weights
+        shardings = jax.tree.map(lambda x: x.sharding, self.computed)
+        gather = jax.jit(lambda params: params, out_shardings=shardings)
+        return {ending: gather(params) for ending, params in weights.items()}
+
     def with_params(self, state: TrainState, params: Any) -> TrainState:
         """`state` with other parameters, at which its EMA starts too."""
         ema = {} if self.ema_decay is None else jax.tree.map(jnp.copy, params)
@@ -158,19 +169,19 @@ def state_layout(
     """The layout of a run's state; nothing is allocated.
 
     The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
-    a parameter's shape; with `shard_optimizer` these are sharded over `data` too. The others, such
-    as the rows' and columns' means of a factored moment, are small and replicated.
+    a parameter's shape; with `shard_optimizer` all of them over `data` too (parallel/zero1.py). The
+    others, such as the rows' and columns' means of a factored moment, are small and replicated.
     `unstacked_steps` is for optimizers that treat every number of an array alike.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
-    update_rules = meshes.SHARDED_OPTIMIZER_RULES if shard_optimizer else meshes.RULES
-    update_shardings = meshes.param_shardings(variables, mesh, update_rules)
+    rules = meshes.SHARDED_STATE_RULES if shard_optimizer else meshes.RULES
+    shardings = meshes.param_shardings(variables, mesh, rules)
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
     shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
     replicated = meshes.replicated(mesh)
-    placed = meshes.param_layout(variables, mesh)
+    placed = meshes.param_layout(variables, mesh, rules)
 
     def like(x: Any, param: jax.ShapeDtypeStruct, sharding: Any) -> Any:
         if isinstance(x, optax.MaskedNode):  # nothing is kept for this parameter
@@ -185,7 +196,7 @@ def state_layout(
             like,
             shapes.opt_state,
             pytrees.trained(placed),
-            pytrees.trained(update_shardings),
+            pytrees.trained(shardings),
             transform_non_params=lambda x: _placed(x, replicated),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
@@ -194,7 +205,7 @@ def state_layout(
         first_bad_values=_placed(shapes.first_bad_values, replicated),
     )
     unsharded = meshes.unsharded_params(variables, mesh, meshes.RULES)
-    further = meshes.unsharded_params(variables, mesh, update_rules)
+    further = meshes.unsharded_params(variables, mesh, rules)
     return StateLayout(
         make_model,
         graph,
@@ -202,7 +213,8 @@ def state_layout(
         state,
         mesh,
         ema_decay,
-        _gradients(variables, update_shardings),
+        _in_dtype("compute", variables, meshes.param_shardings(variables, mesh)),
+        _in_dtype("gradient", variables, shardings),
         unsharded,
         {cause: names for cause, names in further.items() if cause not in unsharded},
         unstacked_steps,
@@ -238,9 +250,9 @@ def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
 
-def _gradients(variables: nnx.State, shardings: Any) -> Any:
-    """`StateLayout.gradients`."""
-    dtype = lambda v: jnp.dtype(v.get_metadata().get("gradient", jnp.float32))
+def _in_dtype(metadata: str, variables: nnx.State, shardings: Any) -> Any:
+    """Layouts like the parameters', in the dtype that their metadata of this name say."""
+    dtype = lambda v: jnp.dtype(v.get_metadata().get(metadata, jnp.float32))
     dtypes = jax.tree.map(dtype, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
     place = lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
     return jax.tree.map(place, nnx.to_pure_dict(variables), nnx.to_pure_dict(dtypes), shardings)

@@ -1,5 +1,6 @@
 """One step of training: loss and gradients, clipping, update, EMA, and the guard of all of them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from vit_jax.learning.method import StepContext
 from vit_jax.learning.mixing import mix
 from vit_jax.learning.optim.patterns import stop_gradients
 from vit_jax.learning.state import StateLayout, TrainState, random_stream
+from vit_jax.parallel import zero1
 from vit_jax.parallel.global_norm import global_norm
 
 Scalars = dict[str, Any]
@@ -54,12 +56,13 @@ def make_loss_and_grads(
 ) -> Callable[..., LossAndGrads]:
     """Returns loss_and_grads(state, batch, *layout.fixed) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
+    gather = functools.partial(zero1.gather, held=layout.state.params, computed=layout.computed)
 
     def loss_and_grads(state: TrainState, batch: Batch, *fixed: Any) -> LossAndGrads:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         inputs = objective.step_inputs(batch, images, targets)
         context = StepContext(
-            nnx.merge(layout.graph, stack_layers(state.ema, Layers)) if state.ema else None,
+            nnx.merge(layout.graph, stack_layers(gather(state.ema), Layers)) if state.ema else None,
             teacher=None if teacher is None else teacher.bind(*fixed),
             progress=objective.progress(state.step),
         )
@@ -75,7 +78,7 @@ def make_loss_and_grads(
         # microbatches are added. A skipped image weighs 0, in losses and metrics.
         loss, arrays, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
-            state.params,
+            gather(state.params),
             (inputs, objective.loss_weights(targets, weight)),
             jax.random.fold_in(dropout, state.step),
             objective.grad_accum_steps,
@@ -108,7 +111,7 @@ def make_update(
 
     def update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
         loss, grads, metrics = loss_and_grads(state, batch, *fixed)
-        # From here on every device works only on its shard of the optimizer's state.
+        # From here on every device works only on its shard of the state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(trained(grads), trained(layout.gradients), exact=single_microbatch)
         # The optimizer clips by this norm. The running statistics of batch norms pass it by: their

@@ -97,6 +97,9 @@ _NO_ZEROS_FLAG = "xla_tpu_enable_advanced_while_initializer_removal"
 # then the loop's products write stacks themselves.
 _SUMS_AFTER_LOOPS_FLAG = "xla_while_loop_all_reduce_dus_code_motion_max_size_bytes"
 _SUMS_AFTER_LOOPS_BYTES = 2**30
+# Small all-gathers, such as those of a layer's kernel over 256 chips, are not written as sums of
+# arrays that are zero but for a device's part: these send, and write, twice as much.
+_GATHERS_FLAG = "xla_tpu_prefer_async_allgather_to_allreduce"
 
 
 # Products by cuBLASLt, which adds biases and computes GELU as it writes them. XLA would also try
@@ -124,6 +127,7 @@ def _tpu_options(fusion_mib: int) -> Options:
         _FUSION_FLAG: str(1024 * fusion_mib),
         _NO_ZEROS_FLAG: "true",
         _SUMS_AFTER_LOOPS_FLAG: str(_SUMS_AFTER_LOOPS_BYTES),
+        _GATHERS_FLAG: "true",
     }
 
 

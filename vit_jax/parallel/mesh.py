@@ -1,7 +1,7 @@
 """The device mesh, and the one table from logical axes to mesh axes.
 
     replica   slices of a pod, joined by the data-centre network: full copies of the axes below
-    data      the parameters are replicated, on different examples
+    data      the parameters of a step are replicated, on different examples
     fsdp      the width of the parameters is sharded, and so are the examples
     tensor    heads, the MLP's hidden layer and the channels inside a ResNet's units are sharded;
               the examples are not
@@ -33,9 +33,13 @@ RULES: axes.Rules = dict.fromkeys(axes.LOGICAL_AXES, ()) | {
     axes.MLP: ("tensor",),
     axes.CHANNELS: ("tensor",),
 }
-# For an optimizer state that is sharded further than the parameters (ZeRO stage 1,
-# arXiv 1910.02054): each device along `data` keeps, and updates, its own shard.
-SHARDED_OPTIMIZER_RULES: axes.Rules = {**RULES, axes.WIDTH: ("fsdp", "data")}
+# For matrices of a state that is sharded further than a step's parameters (parallel/zero1.py): each
+# device along `data` keeps, and updates, its own shard.
+SHARDED_STATE_RULES: axes.Rules = {
+    **RULES,
+    axes.WIDTH: ("fsdp", "data"),
+    axes.MLP: ("tensor", "data"),
+}
 # For programs in which every device along `tensor` computes the same, in whole.
 UNDIVIDED_RULES: axes.Rules = {
     name: tuple(axis for axis in over if axis != "tensor") for name, over in RULES.items()
@@ -129,16 +133,24 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def param_shardings(variables: nnx.State, mesh: Mesh, rules: axes.Rules = RULES) -> Any:
-    """Shardings of a model's parameters, as a plain nested dictionary."""
-    place = lambda v: sharding(mesh, v.get_metadata()["axes"], v.shape, rules)
+    """Shardings of a model's parameters, as a plain nested dictionary; vectors follow RULES."""
+
+    def place(v: nnx.Param) -> NamedSharding:
+        names = v.get_metadata()["axes"]
+        return sharding(mesh, names, v.shape, rules if _is_matrix(names) else RULES)
+
     is_param = lambda x: isinstance(x, nnx.Param)
     return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
 
 
-def param_layout(variables: nnx.State, mesh: Mesh) -> Any:
+def _is_matrix(names: Sequence[str]) -> bool:
+    return len(names) - (axes.LAYERS in names) > 1
+
+
+def param_layout(variables: nnx.State, mesh: Mesh, rules: axes.Rules = RULES) -> Any:
     """Shapes, dtypes and shardings of the parameters, as a plain nested dictionary."""
     place = lambda v, s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
-    return jax.tree.map(place, nnx.to_pure_dict(variables), param_shardings(variables, mesh))
+    return jax.tree.map(place, nnx.to_pure_dict(variables), param_shardings(variables, mesh, rules))
 
 
 def unsharded_params(
@@ -148,7 +160,8 @@ def unsharded_params(
     causes: dict[axes.UnshardedAxis, list[str]] = {}
     for path, param in nnx.to_flat_state(variables):
         names = param.get_metadata()["axes"]
-        for cause in axes.unsharded(names, param.shape, rules, mesh.shape):
+        own = rules if _is_matrix(names) else RULES
+        for cause in axes.unsharded(names, param.shape, own, mesh.shape):
             causes.setdefault(cause, []).append("/".join(map(str, path)))
     return causes
 

@@ -185,7 +185,7 @@ def unsharded(screen: Screen, layout: StateLayout) -> None:
     several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
     for whose, causes in (
         ("", layout.unsharded),
-        ("the optimizer's arrays of ", layout.unsharded_updates),
+        ("the state's arrays of ", layout.unsharded_state),
     ):
         for cause, names in causes.items():
             fields = [FIELDS[cause.name], *(f"mesh.{a}" for a in cause.replicated)]

@@ -125,7 +125,7 @@ class Session:
             outputs.log(config, run.workdir, start_step=start, more=self._loggers)
         )
         self.feed = self._open.enter_context(run.feed(start_step=start))
-        self._catch_up(start, state.weights())
+        self._catch_up(start, layout.weights(state))
         self.last_step = start if self.ended else durations.total_steps
         if start < self.last_step:
             with announce.compiling(self._screen):
@@ -211,7 +211,7 @@ class Session:
         results: dict[str, float] = {}
         try:
             if Due.EVAL in due and Due.STOP not in due:
-                results = self._evaluate(step, state.weights())
+                results = self._evaluate(step, self._run.step.layout.weights(state))
         except UserError:
             if not self._peers.several:
                 self._checkpoints.save(step, state, self._run.description, {})

@@ -112,7 +112,7 @@ class Linear(nnx.Module):
     ):
         shape, axes = (*in_shape, *out_shape), (*in_axes, *out_axes)
         self.kernel = param(kernel_init, shape, axes, rngs.params())
-        self.kernel.set_metadata(gradient=precision.kernel_gradient)
+        self.kernel.set_metadata(compute=precision.compute, gradient=precision.kernel_gradient)
         self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
