@@ -151,7 +151,8 @@ def test_impossible_numbers(message, name, value):
 
 @pytest.mark.parametrize(
     "name",
-    ["source", "output", "scratch", "name", "classes", "label_field", "image_field", "images_root",
+    ["source", "output", "scratch", "name", "classes", "label_field", "image_field", "split_field",
+     "label_separator", "images_root",
      "version", "splits", "policy", "drop_duplicates_of"],
 )  # fmt: skip
 def test_empty_values_are_not_the_default(message, name):

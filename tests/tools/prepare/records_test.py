@@ -461,7 +461,7 @@ def table(
     tables: Path, content: str | bytes, name: str = "labels.csv", **options: object
 ) -> Collection:
     data = content.encode() if isinstance(content, str) else content
-    (tables / name).write_bytes(data)
+    (tables / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     return records.collection(CollectionRequest(str(tables / name), **options))  # type: ignore[arg-type]
 
 
@@ -556,6 +556,19 @@ def test_tables_that_cannot_be_read(
 ) -> None:
     with refused(name):
         table(tables, content, **options)
+
+
+def test_splits_and_several_labels_of_a_table(tmp_path: Path, tables: Path) -> None:
+    content = "file,label,split\n0.jpg,b|a,train\n1.jpg,a,test\n2.jpg,a|c,train\na1,,train\nb2,c,\n"
+    collection = table(tables, content, "a.csv.gz", label_separator="|")
+    assert collection.class_names == ["a", "b", "c"]
+    data_set = prepared(collection, tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (0, 1), jpeg(2): (0, 2), jpeg(4): (2,)}
+    sizes = {name: sum(size.shard_lengths) for name, size in data_set.splits.items()}
+    assert sizes == {"test": 1, "train": 3}
+    assert list(data_set.assignment.left_out.values()) == ["no_label"]
+    with refused("'0'", "--split_field"):
+        table(tables, "file,label,fold\n0.jpg,a,0\n1.jpg,b,1\n")
 
 
 def test_an_image_that_may_be_two(tables: Path) -> None:

@@ -80,10 +80,11 @@ class ImageTable(Source):
             Column("input.image_column", image_column),
             Column("input.label", label_column, needed=labelled),
             Column("input.split_column", split_column, needed=split_column is not None),
+            Column("input.label_separator", label_separator if labelled else None),
         )
         # The table of the training split numbers the labels.
         chosen = {name: tables[name] for name in (WHOLE, "train", wanted) if name in tables}
-        rows = _Rows.read(chosen, columns, label_separator if labelled else None)
+        rows = _Rows.read(chosen, columns)
         self.location = ", ".join(rows.paths)
         splits = rows.split_names()
         if wanted not in splits:
@@ -241,9 +242,9 @@ class _Rows(NamedTuple):
     lines: np.ndarray  # int64 [n]: its line
 
     @classmethod
-    def read(cls, chosen: dict[str, str], columns: Columns, separator: str | None) -> "_Rows":
+    def read(cls, chosen: dict[str, str], columns: Columns) -> "_Rows":
         """Reads tables by split. UserError for rows that make no sense, whatever their split."""
-        read = [read_table(path, columns, separator) for path in chosen.values()]
+        read = [read_table(path, columns) for path in chosen.values()]
         homes = {os.path.dirname(table.path) for table in read}
         folders: list[str] = []
         prefixes: list[str] = []
@@ -252,6 +253,13 @@ class _Rows(NamedTuple):
             check_cells(table)
             home = os.path.dirname(table.path)
             part = find_files(home or ".", table, beside=split)
+            if part.outside.any():
+                row = int(np.flatnonzero(part.outside)[0])
+                raise UserError(
+                    f"{table.path}, line {table.lines[row]:,}: {table.images[row]} is outside of "
+                    f"the table's folder (such rows: {part.outside.sum():,}). Put the table above "
+                    "its images, or write whole paths, which begin with /."
+                )
             parts.append(part._replace(places=part.places + np.int32(len(folders))))
             folders += part.folders
             below = os.path.basename(home) + "/" if len(homes) > 1 else ""

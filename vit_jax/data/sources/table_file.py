@@ -63,11 +63,12 @@ class Column(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of a table that are read."""
+    """The columns of a table that are read; and what stands between several labels of a cell."""
 
     image: Column
     label: Column
     split: Column
+    separator: Column
 
 
 class Table(NamedTuple):
@@ -85,11 +86,12 @@ class Table(NamedTuple):
     note: str  # which columns are read, and what else a person should know
 
 
-def read_table(path: str, columns: Columns, separator: str | None = None) -> Table:
+def read_table(path: str, columns: Columns) -> Table:
     """Reads a table. UserError: not a table, a column is missing, or two would do."""
     is_parquet = path.lower().endswith(".parquet")
     names, cells, lines, bad_lines, remark = (_parquet if is_parquet else _text)(path, columns)
     images, labels, splits = cells
+    separator = columns.separator.name
     n = len(lines)
     if separator is not None and labels is not None and not pa.types.is_large_list(labels.type):
         split_cells = (
@@ -121,11 +123,11 @@ def read_table(path: str, columns: Columns, separator: str | None = None) -> Tab
         counts=np.bincount(row_of, minlength=n).astype(np.int64),
         labels=labels,
         several=several,
-        splits=None if splits is None else _split_names(path, split_name or "", splits),
+        splits=None if splits is None else _split_names(path, split_name or "", splits, columns),
         split_column=split_name or "",
         lines=lines,
         bad_lines=bad_lines,
-        note=note + remark + ("" if several else _unsplit(labels)),
+        note=note + remark + ("" if several else _unsplit(labels, columns.separator.option)),
     )
 
 
@@ -141,7 +143,7 @@ def _without_fractions(cells: pa.Array) -> pa.Array:
     return pc.replace_substring(cells, ".0", "")
 
 
-def _unsplit(labels: pa.Array) -> str:
+def _unsplit(labels: pa.Array, option: str) -> str:
     """A note on labels that look like several in one cell; "" if none do."""
     names = set(labels.unique().to_pylist())
     for separator in _SEPARATORS:
@@ -150,12 +152,12 @@ def _unsplit(labels: pa.Array) -> str:
             if len(parts) > 1 and names.issuperset(parts):
                 return (
                     f". {name!r} is one class; if these are several labels of an image, set "
-                    f"input.label_separator={separator!r}"
+                    f"{option}={separator!r}"
                 )
     return ""
 
 
-def _split_names(path: str, column: str, cells: pa.Array) -> pa.Array:
+def _split_names(path: str, column: str, cells: pa.Array, columns: Columns) -> pa.Array:
     """The split of each row; for a column of yes and no `val` and `train`. UserError."""
     cells = _without_fractions(_trimmed(cells))
     if column.lower() not in _FLAG_COLUMNS:
@@ -165,38 +167,34 @@ def _split_names(path: str, column: str, cells: pa.Array) -> pa.Array:
     if unknown := [value for value in values if value not in _FLAGS]:
         raise UserError(
             f"{path} has {unknown[0]!r} in its column {column!r}, which says whether an image "
-            "is in the split `val`. Write true or false, or set input.split_column to another one."
+            f"is in the split `val`. Write true or false, or set {columns.split.option} to another."
         )
     splits = pa.array([_FLAGS[value] for value in values], _TEXT)
     return splits.take(encoded.indices)
 
 
 def check_cells(table: Table) -> None:
-    """UserError for a row that names no image that could be read."""
-    row, cells = table.path, table.images
+    """UserError for a row that names no image."""
     if table.bad_lines:
         raise UserError(
-            f"{row}, line {table.bad_lines[0]:,}: another number of fields than the first line has "
-            f"(such lines: {len(table.bad_lines):,}). A field with the delimiter in it is written "
-            '"in quotation marks".'
+            f"{table.path}, line {table.bad_lines[0]:,}: another number of fields than the first "
+            f"line has (such lines: {len(table.bad_lines):,}). A field with the delimiter in it is "
+            'written "in quotation marks".'
         )
-    if not len(cells):
-        raise UserError(f"{row} has no rows below the line that names the columns.")
-    for found, what in (
-        (pc.equal(cells, ""), "names no image: write its file into the row, or delete the row"),
-        (
-            pc.match_substring_regex(cells, _URL),
-            "has an address, and images are read from a disk: download them, and put their paths "
-            "in the table",
-        ),
-    ):
-        if pc.any(found).as_py():
-            places = np.flatnonzero(found.to_numpy(zero_copy_only=False))
-            first = int(places[0])
-            raise UserError(
-                f"{row}, line {table.lines[first]:,}: {cells[first].as_py()!r} {what} "
-                f"(such rows: {len(places):,})."
-            )
+    if not len(table.images):
+        raise UserError(f"{table.path} has no rows below the line that names the columns.")
+    _refuse(table, pc.equal(table.images, ""), "names no image. Write its file, or delete the row")
+
+
+def _refuse(table: Table, rows: pa.Array, what: str) -> None:
+    """UserError that names the first of some rows; none is fine."""
+    places = np.flatnonzero(rows.to_numpy(zero_copy_only=False))
+    if len(places):
+        cell = f"{table.images[int(places[0])]} " * bool(table.images[int(places[0])].as_py())
+        raise UserError(
+            f"{table.path}, line {table.lines[places[0]]:,}: {cell}{what} (such rows: "
+            f"{len(places):,})."
+        )
 
 
 def _find_columns(path: str, names: Sequence[str], columns: Columns) -> list[int | None]:
@@ -384,6 +382,7 @@ class Found(NamedTuple):
     places: np.ndarray  # int32 [n]: the folder of each
     names: pa.Array  # [n] text
     found: np.ndarray  # bool [n]
+    outside: np.ndarray  # bool [n]: a path that leaves the table's folder by ".."
 
 
 class _Listing(NamedTuple):
@@ -445,9 +444,13 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 def find_files(home: str, table: Table, *, beside: str = "") -> Found:
     """The images of a table in the folder `home`: at their paths, else in a folder beside it.
 
-    `beside` is the folder that is looked into before the others. UserError for a path that leaves
-    the folder by "..", and for an image that may be two.
+    `beside` is the folder that is looked into before the others. A path that leaves the folder by
+    ".." is not followed. UserError for an address, and for an image that may be two.
     """
+    what = (
+        "is an address, and images are read from a disk. Download them, and put their paths there"
+    )
+    _refuse(table, pc.match_substring_regex(table.images, _URL), what)
     cells = pc.replace_substring(table.images, "\\", "/")
     inside = pc.replace_substring_regex(cells, r"[^/]*$", "").dictionary_encode()
     codes = inside.indices.to_numpy()
@@ -458,13 +461,10 @@ def find_files(home: str, table: Table, *, beside: str = "") -> Found:
     for written, rows in zip(inside.dictionary.to_pylist(), by_folder, strict=True):
         path = posixpath.normpath(written) if written else ""
         path = "" if path == "." else path
-        if path.split("/")[0] == "..":
-            raise UserError(
-                f"{table.path}, line {table.lines[rows[0]]:,}: {table.images[int(rows[0])]} is "
-                "outside of the table's folder. Put the table above its images, or write the whole "
-                "path, which begins with /."
-            )
         search.places[rows] = search.number(path)
+        if path.split("/")[0] == "..":
+            search.outside[rows] = True
+            continue
         rest = search.look_in([path], rows)
         if len(rest) and path[:1] != "/":
             rest = search.look_in([_joined(beside, path)] if beside else [], rest)
@@ -483,6 +483,7 @@ class _Search:
         self._numbers: dict[str, int] = {}  # of folders
         self.places = np.zeros(len(names), np.int32)
         self._found = np.zeros(len(names), bool)
+        self.outside = np.zeros(len(names), bool)
         self._hits: list[tuple[np.ndarray, pa.Array]] = []  # rows, and their files
 
     def number(self, folder: str) -> int:
@@ -525,6 +526,7 @@ class _Search:
             self.places,
             pa.concat_arrays(names).take(order),
             self._found,
+            self.outside,
         )
 
 

@@ -135,6 +135,8 @@ class CollectionRequest:
     multi_label: bool | None = _entry_flag("Labels are lists; default: for records only.")
     images_root: str | None = _list_flag("Folder that paths are relative to; default: the list's.")
     image_field: str | None = _list_flag("Column with the files of images, for a CSV.")
+    split_field: str | None = _list_flag("Column with the splits of images, for a CSV.")
+    label_separator: str | None = _list_flag("Between labels of an image, for a CSV: such as |.")
 
 
 # The repr of a part is hashed into the fingerprint of a data set: names of classes and fields stay.

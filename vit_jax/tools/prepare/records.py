@@ -7,30 +7,34 @@ An entry of JSON lines or Parquet has the fields
 - `weights`: of the labels, optional;
 - `id`: unique in the set; without it, the path or the position in the list.
 
-A table, CSV or TSV, has a column of files and one of classes, and the columns' names in its first
-line. As in Kaggle's competitions files may lack their extension, and lie in a folder beside it.
+A table, CSV or TSV, has a column of files and one of classes: data/sources/table_file.py reads it,
+for training too.
 """
 
 import base64
 import binascii
-import contextlib
-import csv
 import errno
-import io
 import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.class_names import normal
-from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.image_files import is_image_name
+from vit_jax.core.errors import UserError
+from vit_jax.data.sources.table_file import (
+    Column,
+    Columns,
+    Table,
+    class_order,
+    find_files,
+    read_table,
+)
 from vit_jax.tools.prepare.collection import (
     Collection,
     CollectionRequest,
@@ -55,7 +59,7 @@ from vit_jax.tools.prepare.faults import FAULTS
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
 
-TABLES = (".csv", ".tsv")
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", *TABLES)
 MAX_LINE_BYTES = 64 * 2**20
 MAX_ID_LENGTH = 4096
@@ -64,31 +68,22 @@ LINES_PER_PART = 1000  # about
 ROWS_AT_ONCE = 16  # of Parquet
 _PARQUET_ERRORS = (OSError, pa.ArrowException, MemoryError)
 _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
-# Names of columns, in lower case; `id` only where there is none of the others.
-_IMAGE_COLUMNS = (
-    "image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path",
-    "image_name", "image_file", "img", "img_path",
-)  # fmt: skip
-_ID_COLUMNS = ("id", "image_id", "img_id", "uuid")
-_LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target")
-_WHOLE = re.compile(r"-?[0-9]+")
-_DELIMITERS = ",;\t|"
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_MAX_TABLE_BYTES = 2**30
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 
 
 def collection(request: CollectionRequest) -> Collection:
     """Images of all lists. UserError: no lists, no classes, columns that lack; or both kinds."""
     files = source_files(request.source, SUFFIXES)
-    tables = [file for file in files if file.path.suffix.lower() in TABLES]
+    tables = [file for file in files if file.path.name.lower().endswith(TABLES)]
     notes: list[str] = []
     if tables:
-        several = False
+        several = request.label_separator is not None
         names, parts, notes = _collect_tables(request, files, tables)
     else:
-        if request.image_field is not None:
-            raise UserError("--image_field is for CSV and TSV: other lists have `image`.")
+        for flag in ("image_field", "split_field", "label_separator"):
+            if getattr(request, flag) is not None:
+                raise UserError(
+                    f"--{flag} is for CSV and TSV: other lists have `image`, and lists of labels."
+                )
         several = request.multi_label is not False
         field = request.label_field or ("labels" if several else "label")
         parquet = [file.path for file in files if file.path.suffix.lower() == ".parquet"]
@@ -301,21 +296,6 @@ def _regular_file(root: str, path: str) -> tuple[str, str]:
     return real, "" if stat.S_ISREG(os.stat(real).st_mode) else "no_file"  # a pipe would not end
 
 
-class _Row(NamedTuple):
-    line: int  # of the file, from 1
-    image: str
-    label: str
-
-
-class Table(NamedTuple):
-    """The rows of one CSV or TSV."""
-
-    file: SourceFile
-    rows: list[_Row]
-    bad_lines: list[int]  # with another number of fields than the first line
-    note: str  # which columns are read, and which encoding was taken
-
-
 def _collect_tables(
     request: CollectionRequest, files: Sequence[SourceFile], tables: Sequence[SourceFile]
 ) -> tuple[Sequence[str], list[Part], list[str]]:
@@ -326,12 +306,19 @@ def _collect_tables(
             f"--source={request.source} has tables ({tables[0].path}) and other lists ({other}):"
             " name those of one kind, as --source=labels.csv."
         )
-    if request.multi_label:
+    if request.multi_label and request.label_separator is None:
         raise UserError(
-            "--multi_label: a row of a CSV has one label. List several as JSON lines or Parquet."
+            "--multi_label: several labels in a row of a CSV need --label_separator, such as "
+            '--label_separator="|"; or list them as JSON lines or Parquet.'
         )
-    read = [read_table(file, request.image_field, request.label_field) for file in tables]
-    notes = [table.note for table in read]
+    columns = Columns(
+        Column("--image_field", request.image_field),
+        Column("--label_field", request.label_field),
+        Column("--split_field", request.split_field, needed=request.split_field is not None),
+        Column("--label_separator", request.label_separator),
+    )
+    read = [read_table(str(file.path), columns) for file in tables]
+    notes = [f"{table.note}." for table in read]
     if request.classes is not None or request.num_classes is not None:
         known = classes(request)
         names: Sequence[str] = known.names
@@ -344,213 +331,95 @@ def _collect_tables(
     images_root = _images_root(request)
     parts = [
         part
-        for table in read
-        for part in _parts_of_table(table, label, images_root or table.file.path.parent)
+        for file, table in zip(tables, read, strict=True)
+        for part in _parts_of_table(file, table, label, images_root or file.path.parent)
     ]
     # What is left out comes last.
     return names, sorted(parts, key=lambda part: part.reader in FAULTS), notes
 
 
-def read_table(file: SourceFile, image_field: str | None, label_field: str | None) -> Table:
-    """The rows of a table. UserError: not a table, a column is missing, or two would do."""
-    text, encoding = _decoded(file.path)
-    first = next(iter(text.splitlines()), "")
-    fields = lambda one: next(csv.reader([first], delimiter=one), [])
-    delimiter = "\t" if file.path.suffix.lower() == ".tsv" else ""
-    delimiter = delimiter or max(_DELIMITERS, key=lambda one: len(fields(one)))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[_Row] = []
-    bad_lines: list[int] = []
-    line = 1
-    try:
-        columns = [name.strip() for name in next(reader, [])]
-        image = _column(file.path, columns, "image_field", image_field, _IMAGE_COLUMNS, _ID_COLUMNS)
-        label = _column(file.path, columns, "label_field", label_field, _LABEL_COLUMNS)
-        line = reader.line_num
-        while (fields_of_row := next(reader, None)) is not None:
-            line, start = reader.line_num, line + 1
-            if not any(map(str.strip, fields_of_row)):
-                continue
-            if len(fields_of_row) != len(columns):
-                bad_lines.append(start)
-                continue
-            values = fields_of_row[image].strip(), normal(fields_of_row[label].strip())
-            rows.append(_Row(start, *values))
-    except csv.Error as error:
-        raise UserError(
-            f"{file.path}, line {reader.line_num}: {error}. A field with a quotation mark or the "
-            'delimiter in it is written "in quotation marks", and marks inside it twice.'
-        ) from error
-    others = [name for number, name in enumerate(columns) if number not in (image, label)]
-    note = f"{file.name}: images of the column {columns[image]!r}, labels of {columns[label]!r}"
-    note += f"; not read: {', '.join(map(repr, others[:10]))}" if others else ""
-    note += f". It is not UTF-8, and read as {encoding}" if encoding != "utf-8-sig" else ""
-    return Table(file, rows, bad_lines, note + ".")
-
-
-def _decoded(path: Path) -> tuple[str, str]:
-    """(the text, its encoding): UTF-8, UTF-16 with a mark, else what Windows has for Latin-1."""
-    with file_errors(path):
-        if path.stat().st_size > _MAX_TABLE_BYTES:
-            raise UserError(f"{path} has more than 1 GiB: make it a Parquet file.")
-        data = path.read_bytes()
-    for encoding in (_MARKS.get(data[:2], "utf-8-sig"), "cp1252"):
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if "\0" not in text:
-            return text, encoding
-    raise UserError(f"{path} is not text, neither UTF-8 nor Latin-1: save it as CSV in UTF-8.")
-
-
-def _column(
-    path: Path, columns: list[str], flag: str, wanted: str | None, *known: Sequence[str]
-) -> int:
-    """The place of the column that is wanted, or of the only one with a known name."""
-    listed = ", ".join(map(repr, columns[:20])) or "none"
-    if wanted is not None:
-        found = [number for number, name in enumerate(columns) if name == wanted]
-    else:
-        by_name = [name.lower().replace(" ", "_") for name in columns]
-        places = ([n for n, name in enumerate(by_name) if name in names] for names in known)
-        found = next((some for some in places if some), [])
-    what = "the files of the images" if flag == "image_field" else "their classes"
-    if len(found) > 1:
-        both = " and ".join(repr(columns[number]) for number in found)
-        raise UserError(f"{path} has the columns {both} for {what}: name one with --{flag}.")
-    if not found and wanted is not None:
-        raise UserError(
-            f"{path} has no column {wanted!r}; it has {listed}. {nearest(wanted, columns)}"
-        )
-    if not found:
-        raise UserError(
-            f"{path}: no column is known to have {what}. Its first line names the columns {listed}:"
-            f" name one with --{flag}."
-        )
-    return found[0]
-
-
 def _inferred_classes(tables: Sequence[Table]) -> list[str]:
     """The labels of all rows: whole numbers in their order, else sorted as text. UserError."""
-    names = sorted({row.label for table in tables for row in table.rows if row.label})
+    names = {name for table in tables for name in table.labels.unique().to_pylist()}
     for name in names:
         if not is_line(name):
-            raise UserError(f"{tables[0].file.path}: {name!r} is not a class's name, of one line.")
+            raise UserError(f"{tables[0].path}: {name!r} is not a class's name, of one line.")
     if not names:
-        raise UserError(f"{tables[0].file.path}: no row has a label.")
-    whole = all(_WHOLE.fullmatch(name) for name in names)
-    return sorted(names, key=int) if whole else names
+        raise UserError(f"{tables[0].path}: no row has a label.")
+    return class_order(list(names))
 
 
-def _parts_of_table(table: Table, label: Callable[[str], int], root: Path) -> list[Part]:
+def _parts_of_table(
+    file: SourceFile, table: Table, label: Callable[[str], int], root: Path
+) -> list[Part]:
     """Parts of the files that are there, and of rows that are left out.
 
     Raises:
       UserError: an address instead of a path; a file with two labels, or that may be two files.
     """
+    found, real_root = find_files(str(root), table), os.path.realpath(root)
     labels: dict[str, Labels] = {}
-    first: dict[str, _Row] = {}
-    conflicts: list[tuple[_Row, _Row]] = []
-    files, left_out = _Files(root), PassedOver(root)
+    first: dict[str, int] = {}
+    splits: dict[str, list[str]] = {}
+    conflicts: list[tuple[int, int]] = []
+    left_out = PassedOver(root)
     for line in table.bad_lines:
-        left_out.add("bad_entry", f"{table.file.name}, line {line}")
-    for row in table.rows:
-        if _URL.match(row.image):
-            raise UserError(
-                f"{table.file.path}, line {row.line}: {row.image} is an address, and images are "
-                "read from a disk: download them, and put their paths in the table."
-            )
-        name, fault = files.find(row, table.file.path) if row.image else ("", "bad_entry")
-        named = name or f"{table.file.name}, line {row.line}"
+        left_out.add("bad_entry", f"{file.name}, line {line}")
+    texts, ends = table.labels.to_pylist(), np.cumsum(table.counts).tolist()
+    texts_of = lambda row: texts[ends[row] - table.counts[row] : ends[row]]
+    split_of = _splits(file, table)
+    for row, (cell, name) in enumerate(
+        zip(table.images.to_pylist(), found.names.to_pylist(), strict=True)
+    ):
+        path = os.path.relpath(os.path.join(found.folders[found.places[row]], name), root)
+        fault = "" if cell else "bad_entry"
+        if not fault and not found.found[row]:
+            fault = "outside" if found.outside[row] else "missing"
+        if not fault:
+            _, fault = _regular_file(real_root, path)
         if fault:
-            left_out.add(fault, row.image or named)
-        elif name in first:
-            if first[name].label != row.label:
-                conflicts.append((first[name], row))
-            left_out.add("same_name", name)
-        elif not row.label:
-            left_out.add("no_label", name)
+            left_out.add(fault, cell or f"{file.name}, line {table.lines[row]}")
+        elif path in first:
+            if sorted(texts_of(first[path])) != sorted(texts_of(row)):
+                conflicts.append((first[path], row))
+            left_out.add("same_name", path)
+        elif not texts_of(row):
+            left_out.add("no_label", path)
         else:
-            first[name] = row
+            first[path] = row
             try:
-                labels[name] = (label(row.label),)
+                labels[path] = tuple(sorted({label(text) for text in texts_of(row)}))
+                splits.setdefault(split_of[row], []).append(path)
             except BadLabelError:
-                left_out.add("bad_label", name)
+                left_out.add("bad_label", path)
     if conflicts:
         one, other = conflicts[0]
         raise UserError(
-            f"{table.file.path}: {len(conflicts):,} rows give an image another label than a row "
-            f"before them, first {one.image}: {one.label!r} in line {one.line}, {other.label!r} in "
-            f"line {other.line}. Keep one of each, or list several labels as JSON lines."
+            f"{table.path}: {len(conflicts):,} rows give an image another label than a row before "
+            f"them, first {table.images[one]}: {'|'.join(texts_of(one))!r} in line "
+            f"{table.lines[one]}, {'|'.join(texts_of(other))!r} in line {table.lines[other]}. Keep "
+            "one of each; several labels of an image stand in one cell, with --label_separator."
         )
-    split, title = table.file.split, table.file.name
-    return [
-        *parts_of_folder(title, root, list(labels), split, labels),
-        *left_out.parts(),
-    ]
+    parts = []
+    for split, names in splits.items():
+        title = f"{file.name}, {split}" if split else file.name
+        parts += parts_of_folder(title, root, names, split or file.split, labels)
+    return [*parts, *left_out.parts()]
 
 
-class _Files:
-    """The files below a folder, by the names that rows give them."""
-
-    def __init__(self, root: Path) -> None:
-        self._root, self._real = root, os.path.realpath(root)
-        # Folder -> name, or stem, as `normal` has it -> paths.
-        self._listed: dict[str, dict[str, list[str]]] = {}
-        self._folders: list[str] | None = None
-
-    def find(self, row: _Row, table: Path) -> tuple[str, str]:
-        """(the path below the root, "") or ("", fault). UserError if several files are meant."""
-        paths = dict.fromkeys((row.image, row.image.replace("\\", "/")))
-        for path in paths:
-            with contextlib.suppress(OSError):
-                real, fault = _regular_file(self._real, path)
-                if not fault:
-                    return os.path.relpath(os.path.join(self._root, path), self._root), ""
-                if fault == "outside" or not os.path.isdir(real):
-                    return "", fault
-        found: dict[str, None] = {}
-        for path in paths:
-            inside, name = os.path.split(path)
-            for folder in ("", *self._beside()):
-                below = os.path.normpath(os.path.join(folder, inside))
-                found |= dict.fromkeys(self._named(below).get(normal(name), []))
-        if len(found) > 1:
+def _splits(file: SourceFile, table: Table) -> list[str]:
+    """The split of each row, "" where the table does not say. UserError for an impossible name."""
+    splits = [""] * len(table.lines) if table.splits is None else table.splits.to_pylist()
+    for split in sorted(set(splits)):
+        if file.split is not None and split:
             raise UserError(
-                f"{table}, line {row.line}: {row.image} may be {' or '.join(list(found)[:3])}: give"
-                " the folder with --images_root, or paths with extensions in the table."
+                f"{table.path} has splits in its column {table.split_column!r}, and --source puts "
+                f"it into {file.split}: leave that out, or the column."
             )
-        return (next(iter(found)), "") if found else ("", "missing")
-
-    def _beside(self) -> list[str]:
-        if self._folders is None:
-            with os.scandir(self._root) as entries:
-                names = sorted(entry.name for entry in entries if os.path.isdir(entry.path))
-            self._folders = [name for name in names if not name.startswith(".")]
-        return self._folders
-
-    def _named(self, folder: str) -> dict[str, list[str]]:
-        if folder not in self._listed:
-            named: dict[str, list[str]] = {}
-            spelt = self._spelt(folder)
-            for name in filter(is_image_name, self._entries(spelt)):
-                for known in {normal(known): 0 for known in (name, os.path.splitext(name)[0])}:
-                    named.setdefault(known, []).append(os.path.normpath(os.path.join(spelt, name)))
-            self._listed[folder] = named
-        return self._listed[folder]
-
-    def _spelt(self, folder: str) -> str:
-        """The folder as the file system has it, whose names may be in Unicode's other form."""
-        if os.path.isdir(self._root / folder):
-            return folder
-        above, name = os.path.split(folder)
-        above = self._spelt(above)
-        same = [entry for entry in self._entries(above) if normal(entry) == normal(name)]
-        return os.path.join(above, *same[:1] or [name])
-
-    def _entries(self, folder: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._root / folder))
-        except OSError:
-            return []
+        if split and not re.fullmatch(r"[a-z][a-z0-9_]*", split):
+            raise UserError(
+                f"{table.path}: {split!r} in the column {table.split_column!r} cannot be the name "
+                "of a split, which begins with a letter and has small ones, digits and _. Rename "
+                "it, or name another column with --split_field=NAME."
+            )
+    return splits
