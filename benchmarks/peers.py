@@ -24,14 +24,7 @@ from absl import app, flags
 
 from benchmarks import rows
 
-_BEFORE = flags.DEFINE_string("before", None, "A commit whose rows are shown as well.")
-_MEASURE = flags.DEFINE_multi_enum("measure", [], ["cpu", "tpu"], "Which lines to measure first.")
-_TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.")
-_PYTHON = flags.DEFINE_string("torch_python", sys.executable, "Python that has torch and timm.")
-_WEIGHTS = flags.DEFINE_string("weights", None, "Folder of a ViT-Ti/16's model.safetensors.")
-_PHOTOS = flags.DEFINE_string("photos", None, "Image folder with train/ and val/.")
-_BIG_VISION = flags.DEFINE_string("big_vision", None, "Checkout of big_vision.")
-
+FLAGS = flags.FLAGS
 PEERS = ("timm", "timm, compiled", "Linen or tf.data", "big_vision")
 
 
@@ -183,10 +176,10 @@ def commands(machine: str) -> Iterator[list[str]]:
     """The arguments of Python that measure the lines of a machine."""
     if machine == "tpu":
         for topology in ("v5e:16x16", "v6e:16x16"):
-            peer = [f"--big_vision={_BIG_VISION.value}"] if _BIG_VISION.value else []
+            peer = [f"--big_vision={FLAGS.big_vision}"] if FLAGS.big_vision else []
             yield ["-m", "benchmarks.compiled_for_tpu", f"--topology={topology}", *peer]
         return
-    torch = f"--torch_python={_PYTHON.value}"
+    torch = f"--torch_python={FLAGS.torch_python}"
     step = ["-m", "benchmarks.train_step", torch]
     contenders = "own,timm_vit,timm_vit+compile"
     yield [*step, "--shape=Ti/16", f"--contenders={contenders}", "--steps=2"]
@@ -194,22 +187,23 @@ def commands(machine: str) -> Iterator[list[str]]:
     for shape in ("Ti/16", "B/16"):
         forward = ["--work=forward", f"--shape={shape}", "--batch=8"]
         yield [*step, *forward, f"--contenders={contenders}"]
-    yield ["-m", "benchmarks.input_pipeline", f"--data_dir={_PHOTOS.value}/train"]
+    yield ["-m", "benchmarks.input_pipeline", f"--data_dir={FLAGS.photos}/train"]
     yield [
-        "-m", "benchmarks.beside_timm", f"--timm={_TIMM.value}", f"--timm_python={_PYTHON.value}",
-        f"--weights={_WEIGHTS.value}", f"--data_dir={_PHOTOS.value}",
+        "-m", "benchmarks.beside_timm", f"--timm={FLAGS.timm}",
+        f"--timm_python={FLAGS.torch_python}", f"--weights={FLAGS.weights}",
+        f"--data_dir={FLAGS.photos}",
     ]  # fmt: skip
 
 
 def main(_: list[str]) -> None:
     """Measures if asked to, and prints the table."""
-    if "cpu" in _MEASURE.value and not (_TIMM.value and _WEIGHTS.value and _PHOTOS.value):
+    if "cpu" in FLAGS.measure and not (FLAGS.timm and FLAGS.weights and FLAGS.photos):
         raise app.UsageError("--measure=cpu needs --timm, --weights and --photos.")
-    for machine in _MEASURE.value:
+    for machine in FLAGS.measure:
         for arguments in commands(machine):
             print("python", *arguments, flush=True)
             subprocess.run([sys.executable, *arguments], check=True)
-    print(table(_BEFORE.value))
+    print(table(FLAGS.before))
 
 
 def _rows(name: str, commit: str | None) -> list[dict[str, str]]:
@@ -230,4 +224,11 @@ def _digits(value: float) -> str:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("before", None, "A commit whose rows are shown as well.")
+    flags.DEFINE_multi_enum("measure", [], ["cpu", "tpu"], "Which lines to measure first.")
+    flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.")
+    flags.DEFINE_string("torch_python", sys.executable, "Python that has torch and timm.")
+    flags.DEFINE_string("weights", None, "Folder of a ViT-Ti/16's model.safetensors.")
+    flags.DEFINE_string("photos", None, "Image folder with train/ and val/.")
+    flags.DEFINE_string("big_vision", None, "Checkout of big_vision.")
     app.run(main)

@@ -102,7 +102,7 @@ def asked(monkeypatch):
     told = {}
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(jax.config, "update", told.__setitem__)
-    monkeypatch.setattr(mesh, "_cores", lambda: 6)
+    monkeypatch.setattr(mesh, "available_cores", lambda: 6)
     sizes = {"SC_PHYS_PAGES": 16 * 10**6, "SC_PAGE_SIZE": 4000}
     monkeypatch.setattr(mesh.os, "sysconf", sizes.__getitem__)
     return told
