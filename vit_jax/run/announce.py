@@ -160,6 +160,7 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
         said += f", {format_count(adapter_size)} of them in adapters"
         said += f" of rank {objective.adapters.rank}"
     screen.say(f"trained  {said}; the others are frozen")
+    screen.say(f"         in {', '.join(patterns.trained_parts(frozen))}")
 
 
 def teacher(screen: Screen, teacher: Teacher) -> None:

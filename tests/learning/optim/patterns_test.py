@@ -77,6 +77,17 @@ def test_frozen_parameters_have_no_update_decay_or_state():
         assert (x[0] == 0).all() and (x[1:] < 0).all()
 
 
+def test_what_is_trained_is_named_by_part_and_layers():
+    params = {
+        "blocks": {"block": {"a": np.zeros((9, 2)), "b": np.zeros((9, 3))}},
+        "head": {"kernel": np.zeros(2), "bias": np.zeros(1)},
+        "cls": np.zeros(1),
+    }
+    freeze = ("blocks/[0-3]/.*", "blocks/[57]/a", "blocks/5/b", "head/bias", "cls")
+    parts = patterns.trained_parts(patterns.frozen(params, freeze))
+    assert parts == ["blocks/4", "blocks/6-8", "head"]
+
+
 def test_nothing_frozen_changes_nothing():
     tx = optax.adam(0.1)
     assert patterns.without_frozen(tx, ()) is tx

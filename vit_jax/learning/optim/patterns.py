@@ -97,6 +97,26 @@ def frozen(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = Non
     return is_frozen
 
 
+def trained_parts(is_frozen: Any) -> list[str]:
+    """Where the masks of `frozen` leave something to be trained: ["blocks/6-11", "head"]."""
+    layers: dict[str, set[int]] = {}
+    for name, mask in pytrees.flatten(is_frozen).items():
+        if mask.all():
+            continue
+        if is_stacked(name):
+            is_trained = ~mask.reshape(len(mask), -1).all(axis=1)
+            layers.setdefault(stack_name(name), set()).update(np.flatnonzero(is_trained).tolist())
+        else:
+            layers.setdefault(name.partition("/")[0], set())
+    parts = []
+    for part, numbers in sorted(layers.items()):
+        rising = np.array(sorted(numbers))
+        runs = np.split(rising, np.flatnonzero(np.diff(rising) > 1) + 1) if numbers else []
+        parts += [f"{part}/{r[0]}-{r[-1]}" if len(r) > 1 else f"{part}/{r[0]}" for r in runs]
+        parts += [] if numbers else [part]
+    return parts
+
+
 def _any_of(*masks: np.ndarray) -> np.ndarray:
     """Masks of one parameter, [], [L] or [L, n] -> the union, with as many axes as any has."""
     axes = max(mask.ndim for mask in masks)
