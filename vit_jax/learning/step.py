@@ -69,6 +69,9 @@ def make_loss_and_grads(
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
+            params = zero1.keep_order(
+                params, layout.state.params, layout.computed, layout.gradients
+            )
             params = stop_gradients(params, objective.freeze, objective.adapters)
             model = nnx.merge(layout.graph, stack_layers(params, Layers))
             losses, arrays = objective.compute_loss(model, inputs, key, context)
