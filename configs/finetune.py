@@ -6,8 +6,8 @@
     configs/finetune.py:cifar10 and so on, for a data set of TFDS in FOLDER:
     imagenet, cifar10, cifar100, pets, flowers; VTAB's tasks are those of configs/vtab.py
 
-    configs/finetune.py:size=64 and so on, for images of another size than 384 pixels; up to 96 in
-    batches of 64 and in float32, for a laptop. configs/finetune.py:probe trains the head alone, and
+    configs/finetune.py:size=64 and so on, for images of another size; without it, your own images
+    have that of WEIGHTS, and published data sets 384 pixels. configs/finetune.py:probe trains the head alone, and
     configs/finetune.py:cifar10,size=32,probe is all of that. configs/finetune.py:polyak evaluates
     the EMA of the weights as well: section 4.1's ImageNet runs are :imagenet,size=512,polyak for
     L/16 and :imagenet,size=518,polyak for H/14. configs/finetune.py:lora trains low-rank adapters
@@ -18,7 +18,7 @@ Hugging Face or timm published. Its head and pre-logits are left out, and its po
 docs/finetune.md explains it.
 
 Recipe   arXiv 2010.11929, table 4 and appendix B.1.1. For your own images, which it does not know:
-         the steps of Pets and Flowers, which are of a few thousand images too.
+         `adapt`, below.
 Rates    tried in the paper: ImageNet 0.003, 0.01, 0.03, ResNets and hybrids also 0.06; the others
          0.001, 0.003, 0.01, 0.03. The best on a held-out part of train (ImageNet 1 %, CIFAR 2 %,
          Pets and Flowers 10 %) is then used on all of train, and test is scored once:
