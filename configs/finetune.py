@@ -7,9 +7,10 @@
     imagenet, cifar10, cifar100, pets, flowers; VTAB's tasks are those of configs/vtab.py
 
     configs/finetune.py:size=64 and so on, for images of another size; without it, your own images
-    have that of WEIGHTS, and published data sets 384 pixels. configs/finetune.py:probe trains the head alone, and
-    configs/finetune.py:cifar10,size=32,probe is all of that. configs/finetune.py:polyak evaluates
-    the EMA of the weights as well: section 4.1's ImageNet runs are :imagenet,size=512,polyak for
+    have that of WEIGHTS, and published data sets 384 pixels. configs/finetune.py:probe trains the
+    head alone, and configs/finetune.py:cifar10,size=32,probe is all of that.
+    configs/finetune.py:polyak evaluates the EMA of the weights as well: section 4.1's ImageNet runs
+    are :imagenet,size=512,polyak for
     L/16 and :imagenet,size=518,polyak for H/14. configs/finetune.py:lora trains low-rank adapters
     and the head, by Adam.
 
