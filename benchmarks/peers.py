@@ -87,7 +87,7 @@ class Line:
 
 
 def steps(shape: str, batch: int, *, forward: bool = False) -> Line:
-    """Of benchmarks.train_step on CPUs."""
+    """A line from the rows of benchmarks.train_step on CPUs."""
     file = "forward" if forward else "train_step"
     common = {"shape": shape, "batch": str(batch), "dtype": "float32"}
     cell = lambda name: Cell(file, "images_per_cpu_second", common | {"contender": name})
@@ -98,7 +98,7 @@ def steps(shape: str, batch: int, *, forward: bool = False) -> Line:
 
 
 def on_gpu(shape: str, batch: int) -> Line:
-    """Of benchmarks.on_accelerator."""
+    """A line from the rows of benchmarks.on_accelerator."""
     case = {"part": "training", "case": f"{shape}, 224 px, {batch} images", "status": "measured"}
     cell = lambda name: Cell("on_accelerator", "images_per_second", case | {"entrant": name})
     peers = {"timm, compiled": cell("timm_vit+compile")}
@@ -106,13 +106,13 @@ def on_gpu(shape: str, batch: int) -> Line:
 
 
 def fine_tuning(data: str, what: str, unit: str, column: str, *, less: bool) -> Line:
-    """Of benchmarks.beside_timm."""
+    """A line from the rows of benchmarks.beside_timm."""
     cell = lambda name: Cell("beside_timm", column, {"data": data, "program": name})
     return Line(f"{what}, {data}", unit, cell("vit_jax"), {"timm": cell("timm")}, less=less)
 
 
 def on_tpu(topology: str) -> Line:
-    """Of benchmarks.compiled_for_tpu: ViT-L/16, batch 4096, data parallel."""
+    """A line from the rows of benchmarks.compiled_for_tpu: ViT-L/16, batch 4096, data parallel."""
     common = {"device": f"compiled for {topology}", "model": "ViT-L/16", "settings": ""}
     cell = lambda name: Cell("compiled_for_tpu", "mega_cycles", common | {"program": name})
     peers = {"big_vision": cell("big_vision")}
@@ -121,7 +121,7 @@ def on_tpu(topology: str) -> Line:
 
 
 def compiled_for_gpu(what: str, unit: str, column: str) -> Line:
-    """Of benchmarks.compiled_for_gpu: ViT-L/16, 64 images."""
+    """A line from the rows of benchmarks.compiled_for_gpu: ViT-L/16, 64 images."""
     common = {"device": "compiled for h100:1", "variant": "", "settings": ""}
     cell = lambda name: Cell("compiled_for_gpu", column, common | {"program": name})
     peers = {"Linen or tf.data": cell("linen")}
@@ -129,7 +129,7 @@ def compiled_for_gpu(what: str, unit: str, column: str) -> Line:
 
 
 def pipeline(heap: str) -> Line:
-    """Of benchmarks.input_pipeline."""
+    """A line from the rows of benchmarks.input_pipeline."""
     cell = lambda name: Cell("input_pipeline", f"{name}_images_per_cpu_second", {"heap": heap})
     return Line(
         f"decode, crop to 224 px, flip: photographs, memory of the heap {heap}",

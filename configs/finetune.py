@@ -10,9 +10,8 @@
     have that of WEIGHTS, and published data sets 384 pixels. configs/finetune.py:probe trains the
     head alone, and configs/finetune.py:cifar10,size=32,probe is all of that.
     configs/finetune.py:polyak evaluates the EMA of the weights as well: section 4.1's ImageNet runs
-    are :imagenet,size=512,polyak for
-    L/16 and :imagenet,size=518,polyak for H/14. configs/finetune.py:lora trains low-rank adapters
-    and the head, by Adam.
+    are :imagenet,size=512,polyak for L/16 and :imagenet,size=518,polyak for H/14.
+    configs/finetune.py:lora trains low-rank adapters and the head, by Adam.
 
 The architecture is that of WEIGHTS: a work directory or checkpoint of this project, or what Google,
 Hugging Face or timm published. Its head and pre-logits are left out, and its positions resized.
@@ -140,12 +139,14 @@ def adapt(arg, facts):
     if facts.on_cpu:  # minutes, not hours: 6,000 images take ten of a ViT-Ti/16
         batch, epochs = min(batch, 32), min(epochs, max(1, 6_000 // n))
     # Warmup and cadence follow what is given.
-    batch, epochs = facts.given("input.batch_size", batch), facts.given("total.epochs", epochs)
-    steps = facts.given("total.steps", None) or epochs * n / batch
+    batch, given = facts.given("input.batch_size", batch), facts.given
+    views = given("total.examples", None) or (given("total.epochs", None) or epochs) * n
+    steps = given("total.steps", None) or views / batch
     tenth = max(1, round(steps / 10))
     # The paper's rate at its batch, less by the root of a smaller one; Adam's, of adapters, stays.
     rate = {} if "lora" in extras else {"lr": round(0.01 * math.sqrt(batch / 512), 5)}
-    best = {"best_metric": "val/accuracy"} if "val" in facts.config.evals else {}
+    val = facts.config.evals.get("val")
+    best = {"best_metric": "val/accuracy"} if val and "accuracy" in val.numbers() else {}
     return {
         "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"},
         "input": {

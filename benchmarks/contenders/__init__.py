@@ -102,7 +102,7 @@ def split(name: str) -> tuple[str, list[str]]:
 
 
 def packages(name: str) -> tuple[str, ...]:
-    """What a contender is made of."""
+    """Packages whose versions a contender depends on."""
     return PACKAGES.get(split(name)[0], ("jax", "flax", "optax"))
 
 

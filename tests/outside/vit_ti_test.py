@@ -55,7 +55,7 @@ def logits_of_timm(timm, pixels, cfg, **architecture):  # noqa: F811
     return of_timm(timm, pixels, cfg, lambda model, x: model(x), **architecture)
 
 
-def of_timm(timm, pixels, cfg, function, **architecture):  # noqa: F811
+def of_timm(timm, pixels, cfg, function, **architecture):  # noqa: F811, the fixture
     """function(model, inputs) of timm's model."""
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file
@@ -116,7 +116,7 @@ def test_every_layout_is_right_about_all_photos(tmp_path, timm, theirs, photos, 
         ("pre_logits", lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)),
     ],
 )
-def test_embedded_features_equal_timms(tmp_path, timm, theirs, photos, features, function):  # noqa: F811
+def test_embedded_features_equal_timms(tmp_path, timm, theirs, photos, features, function):  # noqa: F811, the fixture
     cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
     expected = of_timm(timm, theirs[0], cfg, function)
     output = tmp_path / "a.parquet"

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
+from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
@@ -39,7 +40,7 @@ def given(tmp_path_factory):
 def adapted(num_examples, *, on_cpu=False, arg="", **given):
     """What finetune.py makes of so many images."""
     facts = SimpleNamespace(
-        config=SimpleNamespace(evals={"val": None}),
+        config=SimpleNamespace(evals={"val": SimpleNamespace(numbers=lambda: ["accuracy"])}),
         given=given.get,
         preprocess=OWN_SIZE,
         num_examples=num_examples,
@@ -79,6 +80,8 @@ def test_warmup_and_cadence_follow_the_length_that_is_given():
     assert (c["optim"]["warmup_steps"], c["evals"]["val"]["every_steps"]) == (5, 5)
     c = adapted(1000, **{"total.epochs": 100.0, "input.batch_size": 100})
     assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (10, 100)
+    c = adapted(1000, **{"total.epochs": None, "total.examples": 6400})  # 100 steps of 64
+    assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (10, 10)
 
 
 def test_published_data_sets_keep_the_recipe_of_the_paper():
@@ -115,6 +118,28 @@ def test_without_weights_or_data_it_is_as_it_was(given, missing):
 def test_without_its_evaluation(given):
     config = recipe.load("finetune", [*given, "evals.val=none"])
     assert not config.evals and config.checkpoint.best_metric is None
+
+
+def test_an_evaluation_without_an_accuracy_has_no_best(given):
+    config = recipe.load(
+        "finetune", [*given, "evals.val.kind=frozen", "evals.val.train_split=train"]
+    )
+    assert config.checkpoint.best_metric is None
+
+
+def test_a_mistake_in_what_is_adapted_is_told(given, monkeypatch):
+    adapt = lambda path: lambda facts: {"optim": {"lr": -1.0}}
+    monkeypatch.setattr(recipe.config_file, "adapt", adapt)
+    with refused("optim.lr"):
+        recipe.load("finetune", given)
+
+
+def test_flags_of_xla_come_before_the_devices_are_asked(given, monkeypatch):
+    order = []
+    monkeypatch.setattr(recipe.environment, "deterministic", lambda: order.append("flags"))
+    monkeypatch.setattr(jax, "default_backend", lambda: order.append("devices") or "cpu")
+    recipe.load("finetune", [*given, "deterministic=true"])
+    assert order[0] == "flags"
 
 
 def test_a_plan_counts_the_data_and_is_for_its_own_devices(given, monkeypatch):

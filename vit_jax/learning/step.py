@@ -56,7 +56,11 @@ def make_loss_and_grads(
 ) -> Callable[..., LossAndGrads]:
     """Returns loss_and_grads(state, batch, *layout.fixed) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
-    gather = functools.partial(zero1.gather, held=layout.state.params, computed=layout.computed)
+    held, computed = layout.state.params, layout.computed
+    gather = functools.partial(zero1.gather, held=held, computed=computed)
+    keep_order = functools.partial(
+        zero1.keep_order, held=held, computed=computed, gradients=layout.gradients
+    )
 
     def loss_and_grads(state: TrainState, batch: Batch, *fixed: Any) -> LossAndGrads:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
@@ -69,10 +73,7 @@ def make_loss_and_grads(
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
-            params = zero1.keep_order(
-                params, layout.state.params, layout.computed, layout.gradients
-            )
-            params = stop_gradients(params, objective.freeze, objective.adapters)
+            params = stop_gradients(keep_order(params), objective.freeze, objective.adapters)
             model = nnx.merge(layout.graph, stack_layers(params, Layers))
             losses, arrays = objective.compute_loss(model, inputs, key, context)
             return jnp.sum(losses * loss_weights), arrays

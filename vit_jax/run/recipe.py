@@ -6,7 +6,7 @@ as they are given.
 """
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file
+from vit_jax.run import environment
 from vit_jax.run.parts import examples, preprocessing
-from vit_jax.store.workdir import flatten
 from vit_jax.weights import checkpoint_info
 
 
@@ -58,6 +58,8 @@ class Facts:
     @functools.cached_property
     def on_cpu(self) -> bool:
         """Whether JAX has nothing but the processor to compute on."""
+        if self.config.deterministic:
+            environment.deterministic()  # flags that JAX reads before it looks for devices
         return jax.default_backend() == "cpu"
 
 
@@ -81,12 +83,20 @@ def load(
     adapt = config_file.adapt(path)
     if adapt is None:
         return plain
-    given = {override.partition("=")[0] for override in overrides} | flatten(more).keys()
+    given = {override.partition("=")[0] for override in overrides} | set(_names(more))
     facts = Facts(plain, given)
     if on_cpu is not None:
         facts.on_cpu = on_cpu
     try:
-        adapted = configs.overlaid(configs.overlaid(values, adapt(facts)), more)
-        return configs.resolve(adapted, overrides)
+        adapted = adapt(facts)
     except errors.UserError:
         return plain
+    return configs.resolve(configs.overlaid(configs.overlaid(values, adapted), more), overrides)
+
+
+def _names(tree: Any, prefix: str = "") -> Iterator[str]:
+    """Names of nested fields, "optim" and "optim.lr"."""
+    for name, value in tree.items():
+        yield f"{prefix}{name}"
+        if hasattr(value, "items"):  # a dictionary, or a ConfigDict
+            yield from _names(value, f"{prefix}{name}.")

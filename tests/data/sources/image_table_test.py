@@ -311,7 +311,7 @@ def test_tables_that_are_refused(
 ) -> None:
     fill(images, ["0.tiff"])
     with refused(*names):
-        create(write(images, content), **options)  # type: ignore[arg-type]
+        create(write(images, content), **options)  # type: ignore[arg-type]  # texts and flags
 
 
 def test_an_image_that_may_be_two(images: Path) -> None:

@@ -266,8 +266,10 @@ def _text(path: str, columns: Columns) -> _Cells:
 
 
 def _opened(path: str) -> IO[bytes]:
-    file: IO[bytes]
-    file = io.BytesIO(files.read(path)) if files.is_remote(path) else io.FileIO(path)  # type: ignore[assignment]
+    if files.is_remote(path):
+        file: IO[bytes] = io.BytesIO(files.read(path))
+    else:
+        file = open(path, "rb")  # noqa: SIM115, the caller closes it
     return cast("IO[bytes]", gzip.open(file)) if path.lower().endswith(".gz") else file
 
 
