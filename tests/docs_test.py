@@ -304,6 +304,15 @@ def test_every_fault_and_collection_is_documented():
         assert f"| `{name}` | " in page
 
 
+def test_one_version_everywhere():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {vit_jax.__version__}\n" in cited
+    released = re.search(r"^date-released: (.+)$", cited, re.MULTILINE)[1]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## {vit_jax.__version__} ({released})\n" in changes
+    assert f"-{vit_jax.__version__}-py3" in (ROOT / "docs" / "install.md").read_text()
+
+
 def test_every_config_is_in_the_table():
     page = (ROOT / "README.md").read_text()
     for file in sorted((ROOT / "configs").glob("*.py")):

@@ -1,3 +1,3 @@
 """Errors, commands, signals, files, names, logical axes. Imports nothing else of the project."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
