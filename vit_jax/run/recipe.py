@@ -6,7 +6,7 @@ as they are given.
 """
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,9 +27,12 @@ class Facts:
     UserError where the weights or the data of `config` are not there.
     """
 
-    def __init__(self, config: RunConfig, given: Collection[str]) -> None:
+    def __init__(
+        self, config: RunConfig, given: Collection[str], on_cpu: Callable[[], bool] | None
+    ) -> None:
         self.config = config  # before it is adapted
         self._given = given
+        self._on_cpu = on_cpu
 
     def given(self, field: str, otherwise: Any) -> Any:
         """The value of a field, "optim.lr", if the command gives it."""
@@ -58,6 +61,8 @@ class Facts:
     @functools.cached_property
     def on_cpu(self) -> bool:
         """Whether JAX has nothing but the processor to compute on."""
+        if self._on_cpu is not None:
+            return self._on_cpu()
         if self.config.deterministic:
             environment.deterministic()  # flags that JAX reads before it looks for devices
         return jax.default_backend() == "cpu"
@@ -68,15 +73,15 @@ def load(
     overrides: Sequence[str] = (),
     *,
     sections: Mapping[str, Any] | None = None,
-    on_cpu: bool | None = None,
+    on_cpu: Callable[[], bool] | None = None,
 ) -> RunConfig:
     """As config.load, adapted; without weights or data that can be read, as it is.
 
     What is wrong with them is reported by all that read them, with the other errors. Not before the
     processes of a run are connected: it may ask for the devices.
 
-    sections: nested fields between those of the file and `overrides`. on_cpu: for a machine that is
-    not this one.
+    sections: nested fields between those of the file and `overrides`. on_cpu: Facts.on_cpu, where
+    it is not this process that will train.
     """
     values, more = config_file.read(path), sections or {}
     plain = configs.resolve(configs.overlaid(values, more), overrides)
@@ -84,9 +89,7 @@ def load(
     if adapt is None:
         return plain
     given = {override.partition("=")[0] for override in overrides} | set(_names(more))
-    facts = Facts(plain, given)
-    if on_cpu is not None:
-        facts.on_cpu = on_cpu
+    facts = Facts(plain, given, on_cpu)
     try:
         adapted = adapt(facts)
     except errors.UserError:

@@ -355,7 +355,8 @@ def load(overrides: list[str]) -> RunConfig:
 
     Data that are not here, or of which only a part is taken, are left to the config's own counts.
     """
-    config = recipe.load(FLAGS.config, overrides, on_cpu=False if FLAGS.topology else None)
+    on_cpu = (lambda: False) if FLAGS.topology else None
+    config = recipe.load(FLAGS.config, overrides, on_cpu=on_cpu)
     c = config.input
     in_part = c.mixture or c.subset_examples or c.subset_fraction or c.subset_per_class
     if in_part or None not in (c.num_examples, c.num_classes):

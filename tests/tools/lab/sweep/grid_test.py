@@ -184,6 +184,19 @@ def test_a_work_directory_of_another_config_is_refused_at_once(points, tmp_path)
         points("--config.seed=0,1")
 
 
+def test_of_a_config_that_adapts_only_what_is_given_is_compared(tmp_path):
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+    asked = grid.Point(1, {"optim.lr": "0.1"}, {"config": "finetune"})
+    config = configs.to_dict(asked.load())
+    config["total"]["steps"] = 7  # the machine of the training had it so
+    kept = {"config": config, "fingerprint": {}, "runs": []}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    grid._check_workdir(epath.Path(tmp_path), configs.to_dict(asked.load()), asked)
+    other = asked._replace(values={"optim.lr": "0.2"})
+    with refused("optim.lr"):
+        grid._check_workdir(epath.Path(tmp_path), configs.to_dict(other.load()), other)
+
+
 def test_the_folder_of_a_training_is_not_a_sweep(points, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with refused():

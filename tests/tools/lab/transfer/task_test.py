@@ -11,8 +11,10 @@ from tests.messages import refused
 from tests.tools.lab.conftest import DIGITS, REPOSITORY
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax import config as configs
+from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.run import recipe
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.run import FIXED
 from vit_jax.tools.lab.transfer.task import Splits
@@ -299,3 +301,14 @@ def test_all_fields_of_a_task_but_the_seeds_are_kept():
     assert {*FIXED, "grid", "seeds"} == {
         each.name for each in dataclasses.fields(tasks.TransferTask)
     }
+
+
+def test_the_held_out_part_is_prepared_as_a_config_that_adapts_has_it(task, monkeypatch):
+    about = models.Preprocess((32, 32), resize=36, interpolation="bicubic", crop=(32, 32))
+    monkeypatch.setattr(recipe.Facts, "preprocess", about)
+    monkeypatch.setattr(recipe.Facts, "num_examples", 30)
+    asked = task("--config.input.data_dir=d", RATES, config=FINETUNE, checkpoint="w")
+    for point in configs_of(tasks.choose_grid(asked, SPLITS, "w")):
+        assert "(32" in point.input.preprocess
+        assert point.evals["held_out"].preprocess.startswith("decode|resize_small(36")
+        assert point.checkpoint.best_metric is None

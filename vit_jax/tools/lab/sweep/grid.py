@@ -9,10 +9,13 @@ keeps the grid in the sweep's folder, where other grids are then refused:
  "points": [{field: value}, ...]}
 """
 
+import functools
 import hashlib
 import itertools
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +28,7 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, renamed, strict
 from vit_jax.evals import KINDS
+from vit_jax.run import recipe
 from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
 
@@ -102,19 +106,34 @@ class Point(NamedTuple):
         return self.values.get(CONFIG) or self.common[CONFIG]
 
     @property
+    def fields(self) -> dict[str, str]:
+        """The config fields that it sets, "optim.lr" -> "1e-3"."""
+        values = self.common | self.values
+        return {field: value for field, value in values.items() if field != CONFIG}
+
+    @property
     def overrides(self) -> list[str]:
         """Overrides of config fields, "optim.lr=1e-3"."""
-        fields = self.common | self.values
-        return [f"{field}={value}" for field, value in fields.items() if field != CONFIG]
+        return [f"{field}={value}" for field, value in self.fields.items()]
 
     def load(self) -> RunConfig:
-        """The config. Raises UserError if it is wrong."""
-        return configs.load(self.config, self.overrides)
+        """The config, as the training will have it. Raises UserError if it is wrong."""
+        return recipe.load(self.config, self.overrides, on_cpu=_trains_on_cpu)
 
     def arguments(self, workdir: str) -> list[str]:
         """The arguments of vit_jax.train."""
         overrides = [f"{command.PREFIX}{override}" for override in self.overrides]
         return ["--config", self.config, "--workdir", workdir, *overrides, *self.flags]
+
+
+@functools.cache
+def _trains_on_cpu() -> bool:
+    """Whether a training of this machine finds only its processor.
+
+    Asked in a process of its own: an accelerator that this one takes is lost to the trainings.
+    """
+    asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    return subprocess.run(asked, capture_output=True, check=False).stdout.strip() == b"cpu"
 
 
 def parse(arguments: Sequence[str]) -> SweepGrid:
@@ -376,7 +395,7 @@ def _check(folder: epath.Path, points: Sequence[Point]) -> None:
             folders.add(point.name)
             config = configs.to_dict(point.load())
             if ALLOW not in point.flags:
-                _check_workdir(folder / point.name, config)
+                _check_workdir(folder / point.name, config, point)
             first = seen.setdefault(json.dumps(config), point.name)
             if first != point.name:
                 raise UserError(f"the same training as {first}; leave one of them out.")
@@ -396,14 +415,19 @@ def _raise(lines: Sequence[str]) -> None:
         raise UserError(f"Nothing was started: the grid is not right.{listed}{hint}")
 
 
-def _check_workdir(folder: epath.Path, config: Mapping[str, Any]) -> None:
-    """Raises UserError if the training there began with another config."""
+def _check_workdir(folder: epath.Path, config: Mapping[str, Any], point: Point) -> None:
+    """Raises UserError if the training there began with another config.
+
+    Of one that adapts, to a machine that may not be this one, only what the point sets is compared.
+    """
     saved_step = max(workdir.steps(folder / "checkpoints"), default=0)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
         return  # it has not begun, or will begin again
     before = workdir.read_document(folder)["config"]
     there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
     _, changes = MAY_DIFFER.differences(there, here, saved_step=saved_step)
+    if config_file.adapt(point.config) is not None:
+        changes = {field: change for field, change in changes.items() if field in point.fields}
     if changes:
         said = "; ".join(changes.values())
         raise UserError(f"begun with another config: {said}. Give another --workdir.")

@@ -81,8 +81,17 @@ class TransferTask:
 
     @functools.cached_property
     def config(self) -> RunConfig:
-        """The config of the first values of all lists. Raises UserError if it is wrong."""
-        return self.grid.load()
+        """The config of the first values of all lists, with these weights.
+
+        Raises UserError if it is wrong.
+        """
+        weights = {} if self.from_scratch else {"init.weights": self.checkpoint}
+        return self.grid._replace(common=self.grid.common | weights).load()
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether there is no checkpoint."""
+        return self.checkpoint.lower() == NO_CHECKPOINT
 
 
 class Splits(NamedTuple):
@@ -128,7 +137,7 @@ def check(task: TransferTask) -> None:
     for point in task.grid.points():
         task.grid.load(point)
     config = task.config
-    if task.checkpoint.lower() == NO_CHECKPOINT and config.model.name is None:
+    if task.from_scratch and config.model.name is None:
         raise UserError(
             f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
             "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
