@@ -105,9 +105,11 @@ def on_gpu(shape: str, batch: int) -> Line:
     return Line(f"{shape} training step, bfloat16, batch {batch}", "images/s", cell("own"), peers)
 
 
-def fine_tuning(data: str, what: str, unit: str, column: str, *, less: bool) -> Line:
-    """A line from the rows of benchmarks.beside_timm."""
-    cell = lambda name: Cell("beside_timm", column, {"data": data, "program": name})
+def beside_timm(
+    data: str, what: str, unit: str, column: str, *, less: bool, file: str = "beside_timm"
+) -> Line:
+    """A line from the rows of a benchmark that runs both programs from the shell."""
+    cell = lambda name: Cell(file, column, {"data": data, "program": name})
     return Line(f"{what}, {data}", unit, cell("vit_jax"), {"timm": cell("timm")}, less=less)
 
 
@@ -147,14 +149,22 @@ LINES = (
     pipeline("default"),
     pipeline("kept"),
     *(
-        fine_tuning(data, *what, less=less)
+        beside_timm(data, *what, less=less)
         for data in ("photos", "rsscn7", "cifar10")
         for *what, less in (
             ("fine-tuning Ti/16, accuracy", "of 1", "accuracy", False),
             ("fine-tuning Ti/16, time", "CPU-s", "cpu_secs", True),
         )
     ),
-    fine_tuning("photos", "fine-tuning Ti/16, memory", "MiB", "peak_mib", less=True),
+    beside_timm("photos", "fine-tuning Ti/16, memory", "MiB", "peak_mib", less=True),
+    beside_timm(
+        "photos1000",
+        "evaluating Ti/16",
+        "CPU-s",
+        "cpu_secs",
+        less=True,
+        file="evaluate_beside_timm",
+    ),
     on_gpu("S/16", 512),
     on_gpu("B/16", 256),
     on_gpu("L/16", 64),
