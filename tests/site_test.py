@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # mike calls mkdocs
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 MKDOCS = [sys.executable, "-m", "mkdocs"]
 NAV = "\nnav:\n  - index.md\n  - a.md\n  - notebook.md\n  - api/plugins.md\n"
 
@@ -27,11 +28,14 @@ def project(tmp_path):
         "README.md": "# Top\n\n[a](docs/a.md#part), [code](configs/one.py), [folder](configs)\n",
         "docs/a.md": "# A\n\n## Part\n\n[t](../README.md), [c](../configs/one.py), [n](colab.ipynb)"
         "\n\n| a | b |\n|---|---|\n| `x\\|y` | z |\n"
+        "\n\n| a | |\n|---|---|\n| few | [a sentence of more letters than a phone has](a.md) |\n"
+        "\n\n[rows](../benchmarks/one.csv)\n"
         "\n\n<!-- test: slow -->\n```bash\necho '[no link](there.md)'\n```\n",
         "docs/colab.ipynb": '{"cells": [{"cell_type": "markdown", "source": ["# Cells"]}]}',
         "docs/api/plugins.md": "# API\n\n::: vit_jax.plugins.add\n",
         "vit_jax/__init__.py": "",
         "vit_jax/plugins.py": 'def add(name: str) -> None:\n    """Adds a part."""\n',
+        "benchmarks/one.csv": 'name,measured\nstep,"1.5, of `a|b`"\n',
         "configs/one.py": '"""```"""\nANSWER = 42\n',
     }
     for name, text in files.items():
@@ -66,6 +70,35 @@ def test_pages_lead_to_each_other_and_to_the_code(project):
     assert "Cells" in made["notebook.html"]
     assert "[no link](there.md)" in made["a.html"] and "test: slow" not in made["a.html"]
     assert "Adds a part." in made["api/plugins.html"]
+    assert "<td>1.5, of <code>a|b</code></td>" in made["source/benchmarks/one.csv.html"]
+
+
+@pytest.mark.slow
+def test_tables_of_sentences_are_marked_for_phones(project):
+    assert build(project).returncode == 0
+    numbers, sentences = re.findall(r"(?s)<table.*?</table>", pages(project)["a.html"])[:2]
+    assert "data-" not in numbers
+    assert sentences.startswith("<table data-rows>")
+    assert re.findall(r"<td[^>]*>", sentences) == ['<td data-column="a">', "<td>"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("page", ["index", "api/plugins"])
+def test_search_without_a_server(project, page):
+    assert build(project).returncode == 0
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", f"--user-data-dir={project / 'profile'}",
+            "--virtual-time-budget=60000", "--dump-dom",
+            f"{(project / 'build' / 'site' / page).as_uri()}.html?q=sentence",
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = re.findall(r'href="([^"]*)" class="md-search-result__link"', done.stdout)
+    assert any(address.endswith("/a.html?h=sentence#part") for address in found), found
 
 
 @pytest.mark.slow

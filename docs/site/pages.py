@@ -4,6 +4,8 @@ A hook of MkDocs (mkdocs.yml). A link to a file of the repository leads to a pag
 a version of the site shows the code that it describes.
 """
 
+import csv
+import html
 import json
 import os
 import re
@@ -24,12 +26,18 @@ PAGES = {
     "docs/colab.ipynb": "notebook.md",
 }
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".yml": "yaml"}
+QUIET = ("changelog.md", "gallery.md", "measurements.md")  # come last among what search finds
+WIDE = ("features.md",)  # the contents leave their place to a table
 UNLISTED = "---\nsearch:\n  exclude: true\n---\n\n"
 
 _FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?!https?://|mailto:|#)([^)#\s]+)")
 _ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 _TEST = re.compile(r"^<!-- test: .+ -->\n", re.MULTILINE)
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_CELL = re.compile(r"<(t[hd])((?: [^>]*)?)>(.*?)</\1>", re.DOTALL)
+
+PHONE_COLUMN = 36  # letters; a table with a longer cell is a list of its rows on a phone
 
 
 def page_of(file: Path) -> str:
@@ -56,6 +64,13 @@ def targets(file: Path) -> Iterator[Path]:
     linked(file.read_text(), lambda target: found.append(target) or target)
     for target in found:
         yield Path(os.path.normpath(file.parent / target))
+
+
+def on_config(config: Any) -> Any:
+    """Asks for the list of versions where there is one: among those that mike publishes."""
+    if "MIKE_DOCS_VERSION" not in os.environ:
+        config.extra.pop("version", None)
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -87,6 +102,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
+    if uri in QUIET:
+        page.meta["search"] = {"boost": 0.2}
+    if uri in WIDE:
+        page.meta["hide"] = ["toc"]
     folder = (ROOT / homes.get(uri, f"docs/{uri}")).parent
     start = Path(uri).parent
 
@@ -95,6 +114,33 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return os.path.relpath(page_of(file), start) if file.is_relative_to(ROOT) else target
 
     return linked(_unescaped(_TEST.sub("", markdown)), change)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Marks tables that a phone shows row by row (site.css), and names each cell's column."""
+    del page, config, files
+    return _TABLE.sub(lambda table: _for_phones(table[0]), content)
+
+
+def _for_phones(table: str) -> str:
+    head, _, body = table.partition("</thead>")
+    names = [_text(cell[3]) for cell in _CELL.finditer(head)]
+    cells = list(_CELL.finditer(body))
+    if all(len(_text(cell[3])) <= PHONE_COLUMN for cell in cells):
+        return table
+    numbers = iter(range(len(cells)))
+
+    def with_name(cell: re.Match[str]) -> str:
+        name = names[next(numbers) % len(names)]
+        label = f' data-column="{html.escape(name)}"' if name else ""
+        return f"<{cell[1]}{cell[2]}{label}>{cell[3]}</{cell[1]}>"
+
+    body = _CELL.sub(with_name, body)
+    return f"{head}</thead>{body}".replace("<table>", "<table data-rows>", 1)
+
+
+def _text(cell: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
 
 
 def _unescaped(markdown: str) -> str:
@@ -113,8 +159,16 @@ def source(file: Path) -> str:
         names = [f"- `{entry.name}`" for entry in sorted(file.iterdir()) if _shown(entry)]
         return title + "\n".join(names) + "\n"
     text = file.read_text()
+    if file.suffix == ".csv":
+        rows = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in _rows(text)]
+        rows.insert(1, ["---"] * len(rows[0]))
+        return title + _unescaped("\n".join(f"| {' | '.join(row)} |" for row in rows)) + "\n"
     fence = "`" * 8
     return f"{title}{fence}{LANGUAGES.get(file.suffix, 'text')}\n{text}\n{fence}\n"
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    return csv.reader(text.splitlines(keepends=True))
 
 
 def _shown(entry: Path) -> bool:
