@@ -1,7 +1,8 @@
 """Ablation: axial attention, in a ViT and in a ResNet, beside the models without it.
 
-    python -m vit_jax.train --config configs/ablation_axial.py --workdir DIR
-    python -m vit_jax.train --config configs/ablation_axial.py:model=AxialResNet-50 --workdir DIR
+    vit-jax train --config configs/ablation_axial.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/ablation_axial.py:model=AxialResNet-50 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, appendix D.6. It does not tell the recipe of these runs: that of ViT-B
          and of R50x1 on JFT-300M (table 3), but for the ViTs' head and learning rate: the axial

@@ -1,7 +1,8 @@
 """Ablation: what the head of a ViT-B/16 sees, the class token or the mean over the patches.
 
-    python -m vit_jax.train --config configs/ablation_head.py --workdir DIR
-    python -m vit_jax.train --config configs/ablation_head.py:head=avg --workdir DIR
+    vit-jax train --config configs/ablation_head.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/ablation_head.py:head=avg --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, appendix D.3: the class token is followed by a hidden layer with tanh,
          the mean by a linear classifier alone. Both do as well, at learning rates of their own:

@@ -1,7 +1,9 @@
 """Ablation: Adam or SGD for ResNets.
 
-    python -m vit_jax.train --config configs/ablation_optimizer.py:adam=R50x1 --workdir DIR
-    python -m vit_jax.train --config configs/ablation_optimizer.py:sgd=R152x2 --workdir DIR
+    vit-jax train --config configs/ablation_optimizer.py:adam=R50x1 --workdir DIR
+        --config.input.data_dir=DATA
+    vit-jax train --config configs/ablation_optimizer.py:sgd=R152x2 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, appendix D.1: Adam as in its table 3, which is configs/bit.py; SGD as in
          the BiT paper, arXiv 1912.11370, section 3.3. Two things differ from that: rates fall along

@@ -1,7 +1,8 @@
 """Position embeddings of ViT-B/16 on JFT-300M: which, and where. One variant is one training.
 
-    python -m vit_jax.train --config configs/ablation_position.py --workdir DIR
-    python -m vit_jax.train --config configs/ablation_position.py:learned_2d_shared --workdir DIR
+    vit-jax train --config configs/ablation_position.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/ablation_position.py:learned_2d_shared --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, appendix D.4: B/16 as in table 3 (configs/vit_b16_jft.py). The variants
          sincos_* and rotary_2d are not in the paper. As one sweep (docs/sweeps.md):

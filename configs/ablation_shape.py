@@ -1,7 +1,8 @@
 """Ablation: depth, width, MLP and patch of a ViT, one at a time around one model.
 
-    python -m vit_jax.train --config configs/ablation_shape.py --workdir DIR
-    python -m vit_jax.train --config configs/ablation_shape.py:depth=16 --workdir DIR
+    vit-jax train --config configs/ablation_shape.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/ablation_shape.py:depth=16 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, appendix D.2, around 8 layers, D 1024, MLP 2048, patches of 32 pixels.
          It does not tell the recipe of these runs: that of ViT-B on JFT-300M (table 3). Heads of 64

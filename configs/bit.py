@@ -1,7 +1,8 @@
 """A BiT ResNet by the paper's own recipe: pre-training on JFT-300M, or on ImageNet-21k.
 
-    python -m vit_jax.train --config configs/bit.py --workdir DIR
-    python -m vit_jax.train --config configs/bit.py:variant=R152x2,data=i21k --workdir DIR
+    vit-jax train --config configs/bit.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/bit.py:variant=R152x2,data=i21k --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1: Adam and not the SGD of the BiT paper, which
          was a little worse on JFT-300M (appendix D.1). With data=i21k, which the paper has not: the

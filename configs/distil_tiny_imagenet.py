@@ -1,7 +1,7 @@
 """A small ViT taught by a trained ViT-Ti/16, and the same one on labels, for two CPU cores.
 
-    python -m vit_jax.train --config configs/distil_tiny_imagenet.py --workdir DIR \
-        --config.method.teacher=FILE
+    vit-jax train --config configs/distil_tiny_imagenet.py --workdir DIR \
+        --config.method.teacher=FILE --config.input.data_dir=DATA
 
 Variant  `distilled`, the default; `labels` is the same model by the same steps on labels.
 Recipe   none published for images of this size: one for both, tuned for neither.

@@ -1,7 +1,8 @@
 """EfficientNets on ImageNet-1k from scratch by their authors' recipe, B0 or another size.
 
-    python -m vit_jax.train --config configs/efficientnet_i1k.py --workdir DIR
-    python -m vit_jax.train --config configs/efficientnet_i1k.py:variant=B4 --workdir DIR
+    vit-jax train --config configs/efficientnet_i1k.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/efficientnet_i1k.py:variant=B4 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 1905.11946, section 5.2, and the released code (tensorflow/tpu,
          models/official/efficientnet: main.py, utils.py, preprocessing.py, autoaugment.py), which

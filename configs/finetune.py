@@ -1,6 +1,6 @@
 """Fine-tuning with the settings of the paper's table 4: your own images, or a published data set.
 
-    python -m vit_jax.train --config configs/finetune.py --workdir DIR
+    vit-jax train --config configs/finetune.py --workdir DIR
         --config.init.weights=WEIGHTS --config.input.data_dir=FOLDER
 
     configs/finetune.py:cifar10 and so on, for a data set of TFDS in FOLDER:

@@ -1,7 +1,8 @@
 """A hybrid of a ResNet and a ViT: pre-training on JFT-300M, or on ImageNet-21k.
 
-    python -m vit_jax.train --config configs/hybrid.py --workdir DIR
-    python -m vit_jax.train --config configs/hybrid.py:variant=R50+ViT-L/16,data=i21k --workdir DIR
+    vit-jax train --config configs/hybrid.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/hybrid.py:variant=R50+ViT-L/16,data=i21k --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1, which train hybrids on JFT-300M alone. With
          data=i21k: the row of the ViT in it.

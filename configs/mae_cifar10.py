@@ -1,9 +1,10 @@
 """MAE on CIFAR-10 by a public small-scale recipe: pre-training, fine-tuning, and from scratch.
 
-    python -m vit_jax.train --config configs/mae_cifar10.py --workdir runs/mae_cifar10
-    python -m vit_jax.train --config configs/mae_cifar10.py:finetune --workdir DIR \
-        --config.init.weights=runs/mae_cifar10 --config.init.head=reset
-    python -m vit_jax.train --config configs/mae_cifar10.py:scratch --workdir DIR
+    vit-jax train --config configs/mae_cifar10.py --workdir runs/mae_cifar10
+        --config.input.data_dir=DATA
+    vit-jax train --config configs/mae_cifar10.py:finetune --workdir DIR \
+        --config.init.weights=runs/mae_cifar10 --config.init.head=reset --config.input.data_dir=DATA
+    vit-jax train --config configs/mae_cifar10.py:scratch --workdir DIR --config.input.data_dir=DATA
 
 Variant  `pretrain`, the default; `finetune`; `scratch` is the same training from random weights.
 Recipe   github.com/IcarusWizard/MAE: patches of 2 pixels, 2,000 epochs without any augmentation.

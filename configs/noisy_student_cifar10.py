@@ -1,10 +1,11 @@
 """Noisy Student on CIFAR-10 with a tenth of its labels, for two CPU cores: docs/noisy_student.md.
 
-    python -m vit_jax.train --config configs/noisy_student_cifar10.py:teacher --workdir TEACHER
+    vit-jax train --config configs/noisy_student_cifar10.py:teacher --workdir TEACHER
+        --config.input.data_dir=DATA
     vit-jax evaluate --checkpoint TEACHER --data FOLDER --split='train[10%:]' \\
       --pseudo_labels=FILE.npz --per_class=4500
-    python -m vit_jax.train --config configs/noisy_student_cifar10.py:student --workdir STUDENT \\
-      --config.input.mixture.unlabelled.pseudo_labels=FILE.npz
+    vit-jax train --config configs/noisy_student_cifar10.py:student --workdir STUDENT \\
+      --config.input.mixture.unlabelled.pseudo_labels=FILE.npz --config.input.data_dir=DATA
 
 Variant  `teacher`, `student` of its size, and `wide_student` of twice its width for a second round,
          as the paper's students grow.

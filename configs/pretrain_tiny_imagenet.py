@@ -1,7 +1,8 @@
 """A small ViT pre-trained on 100 classes of Tiny-ImageNet, with labels or without.
 
-    python -m vit_jax.train --config configs/pretrain_tiny_imagenet.py:mae --workdir DIR
-    python -m vit_jax.train --config configs/pretrain_tiny_imagenet.py:fine_tune --workdir DIR2 \
+    vit-jax train --config configs/pretrain_tiny_imagenet.py:mae --workdir DIR
+        --config.input.data_dir=DATA
+    vit-jax train --config configs/pretrain_tiny_imagenet.py:fine_tune --workdir DIR2 \
         --config.init.weights=DIR --config.init.head=reset --config.input.data_dir=data/cifar10
 
 Variant  a key of METHODS; `supervised` is the same model on labels. `fine_tune` trains it on 500

@@ -1,6 +1,6 @@
 """A ViT-S/16 without labels on Imagenette, to compare with a public table of 200 epochs.
 
-    python -m vit_jax.train --config configs/ssl_imagenette.py --workdir DIR
+    vit-jax train --config configs/ssl_imagenette.py --workdir DIR --config.input.data_dir=DATA
 
 Variant  `dino`, the default, or `mae`.
 Recipe   github.com/rbalestr-lab/stable-pretraining, benchmarks/imagenet10: the methods' own for

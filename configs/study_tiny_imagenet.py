@@ -1,6 +1,7 @@
 """Small ViTs, a hybrid and a ResNet for a study of how they scale, on two CPU cores.
 
-    python -m vit_jax.train --config configs/study_tiny_imagenet.py:ViT-96 --workdir DIR
+    vit-jax train --config configs/study_tiny_imagenet.py:ViT-96 --workdir DIR
+        --config.input.data_dir=DATA
 
 trains one of them; docs/study.md has the command of the study.
 

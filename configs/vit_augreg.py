@@ -1,8 +1,9 @@
 """AugReg: any ViT on ImageNet-21k or 1k, 300 epochs, with a named strength of augmentation.
 
-    python -m vit_jax.train --config configs/vit_augreg.py --workdir DIR
-    python -m vit_jax.train --config configs/vit_augreg.py:variant=S/16,aug=strong1,data=i1k
+    vit-jax train --config configs/vit_augreg.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/vit_augreg.py:variant=S/16,aug=strong1,data=i1k
         --workdir DIR
+        --config.input.data_dir=DATA
 
     variant=B/16   any size of ViT
     aug=           none, light1, light2, medium1, medium2, strong1, strong2; without it what the

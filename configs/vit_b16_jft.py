@@ -1,6 +1,6 @@
 """ViT-B/16 on JFT-300M, 7 epochs of batch 4096.
 
-    python -m vit_jax.train --config configs/vit_b16_jft.py --workdir DIR
+    vit-jax train --config configs/vit_b16_jft.py --workdir DIR --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1.
 Data     JFT-300M, which Google has not released. The recipe runs on any data set of TFDS layout in

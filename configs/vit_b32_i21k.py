@@ -1,6 +1,6 @@
 """ViT-B/32 on ImageNet-21k, 90 epochs of batch 4096.
 
-    python -m vit_jax.train --config configs/vit_b32_i21k.py --workdir DIR
+    vit-jax train --config configs/vit_b32_i21k.py --workdir DIR --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1.
 Data     ImageNet-21k (fall 2011) in TFDS layout in input.data_dir. Splits as published: of its

@@ -1,7 +1,7 @@
 """ViT on CIFAR-10 from scratch: a full recipe for one GPU, and a small one for two CPU cores.
 
-    python -m vit_jax.train --config configs/vit_cifar10.py --workdir DIR
-    python -m vit_jax.train --config configs/vit_cifar10.py:cpu --workdir DIR
+    vit-jax train --config configs/vit_cifar10.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/vit_cifar10.py:cpu --workdir DIR --config.input.data_dir=DATA
 
 To tune without looking at the test split, hold out 2 % of train:
 

@@ -1,6 +1,6 @@
 """A small ViT on handwritten digits: the first run, a minute or two on a laptop's CPU.
 
-    python -m vit_jax.train --config configs/vit_digits.py --workdir runs/digits
+    vit-jax train --config configs/vit_digits.py --workdir runs/digits
 
 Data     1,797 UCI digits of 8 x 8 pixels, embedded in the package: 1,437 train, 360 test.
 Model    202,570 parameters, 16 tokens of 2 x 2 pixels.

@@ -1,7 +1,8 @@
 """ViT on ImageNet-1k from scratch, 300 epochs of batch 4096; B/16, or any other size.
 
-    python -m vit_jax.train --config configs/vit_i1k.py --workdir DIR
-    python -m vit_jax.train --config configs/vit_i1k.py:variant=L/16 --workdir DIR
+    vit-jax train --config configs/vit_i1k.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/vit_i1k.py:variant=L/16 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1.
 Data     `imagenet2012` of TFDS in input.data_dir, splits `train` and `validation`. The last 1 % of

@@ -1,7 +1,8 @@
 """ViT on ImageNet-1k from scratch as in DeiT III, 800 epochs of batch 2048; B/16 or another size.
 
-    python -m vit_jax.train --config configs/vit_i1k_deit3.py --workdir DIR
-    python -m vit_jax.train --config configs/vit_i1k_deit3.py:variant=S/16 --workdir DIR
+    vit-jax train --config configs/vit_i1k_deit3.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/vit_i1k_deit3.py:variant=S/16 --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2204.07118, section 3, and the authors' commands for 800 epochs and the code that
          they run (README_revenge.md, models_v2.py), which their curves are of. Table 1 of the paper

@@ -1,6 +1,6 @@
 """A ViT on your own images, from scratch; only the folder has to be given.
 
-    python -m vit_jax.train --config configs/vit_image_folder.py --workdir DIR
+    vit-jax train --config configs/vit_image_folder.py --workdir DIR
         --config.input.data_dir=FOLDER
 
     configs/vit_image_folder.py:size=64 and so on, for images of another size than 224 pixels; up to

@@ -1,7 +1,8 @@
 """ViT-L/16 on ImageNet-21k, 90 epochs of batch 4096.
 
-    python -m vit_jax.train --config configs/vit_l16_i21k.py --workdir DIR
-    python -m vit_jax.train --config configs/vit_l16_i21k.py:recipe=plsc --workdir DIR
+    vit-jax train --config configs/vit_l16_i21k.py --workdir DIR --config.input.data_dir=DATA
+    vit-jax train --config configs/vit_l16_i21k.py:recipe=plsc --workdir DIR
+        --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1.
          Its shorter run: --config.total.epochs=30.

@@ -1,6 +1,6 @@
 """ViT-L/16 on JFT-300M, 14 epochs of batch 4096.
 
-    python -m vit_jax.train --config configs/vit_l16_jft.py --workdir DIR
+    vit-jax train --config configs/vit_l16_jft.py --workdir DIR --config.input.data_dir=DATA
 
 Recipe   arXiv 2010.11929, table 3 and appendix B.1.
          Its shorter run: --config.total.epochs=7.

@@ -1,6 +1,6 @@
 """ViT-S/16 on ImageNet-1k from scratch, 90 epochs of batch 1024: the small recipe to start from.
 
-    python -m vit_jax.train --config configs/vit_s16_i1k.py --workdir DIR
+    vit-jax train --config configs/vit_s16_i1k.py --workdir DIR --config.input.data_dir=DATA
 
     evals=FOLDER   also ReaL and ImageNet-V2, in FOLDER as `vit-jax prepare` leaves them there
 

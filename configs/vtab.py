@@ -1,6 +1,6 @@
 """One of the 19 tasks of VTAB-1k: fine-tuning on a thousand examples, by the paper's settings.
 
-    python -m vit_jax.train --config configs/vtab.py:clevr_count --workdir DIR
+    vit-jax train --config configs/vtab.py:clevr_count --workdir DIR
         --config.init.weights=WEIGHTS --config.input.data_dir=TFDS/clevr
 
     configs/vtab.py:clevr_count,size=384 for images of another size than 224 pixels; up to 96 in

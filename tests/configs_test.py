@@ -318,7 +318,9 @@ def test_is_planned_without_data(name):
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
 def test_docstring_has_the_command_the_result_and_the_planned_steps(file):
     text = file.read_text()
-    assert f"python -m vit_jax.train --config configs/{file.name}" in text
+    usage = text.partition(f"vit-jax train --config configs/{file.name}")[2].partition("\n\n")[0]
+    assert "--workdir" in usage
+    assert load(file.name).input.source == "digits" or "input.data_dir=" in usage
     assert "\nReaches  " in text
     assert "not yet measured" in text or "%" in text or "depends" in text
     # A cost stated in steps equals that of the plan.

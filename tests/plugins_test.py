@@ -27,7 +27,7 @@ from vit_jax.core.schema.fields import field
 from vit_jax.data.ops.op import Op
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.models import bit, vit
-from vit_jax.learning.method import Learnt, Plain
+from vit_jax.learning.method import LossOutput, Method
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec(vit.ViTSpec):
@@ -46,7 +46,7 @@ def invert():
     return Op(lambda pixels, seed: 255 - pixels, output_size=lambda size: size, is_random=False)
 
 @dataclasses.dataclass(frozen=True)
-class Shrink(Plain):
+class Shrink(Method):
     kind: str = field("shrink")
     target: float = field(0.0, "of features", bounds=(-1, 1))
 
@@ -57,9 +57,9 @@ class Shrink(Plain):
     def extend(self, model, rngs):
         return None
 
-    def learn(self, model, inputs, key, others):
+    def loss(self, model, inputs, key, context):
         found = model.features(inputs.images) - self.target
-        return Learnt(jnp.mean(found**2, axis=-1), numbers={})
+        return LossOutput(jnp.mean(found**2, axis=-1), metrics={})
 
 class Mean:
     def __init__(self, read, objective, times):
@@ -183,7 +183,7 @@ class NoLoss(Method):
 class OldLoss(Method):
     kind: str = field("old_loss")
 
-    def learn(self, model, inputs, key, others): ...
+    def loss(self, model, inputs, key, context): ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.learning.loggers import Logger
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
-from vit_jax.run import environment, recipe
+from vit_jax.run import adapt, environment
 from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store.workdir import read_document
@@ -55,7 +55,7 @@ def load_config(config: AnyConfig, *overrides: str, **sections: Any) -> RunConfi
       UserError: no such file; or a field that is unknown, misspelt, mistyped or out of bounds.
     """
     if isinstance(config, str | Path):
-        return recipe.load(str(config), overrides, sections=sections)
+        return adapt.load(str(config), overrides, sections=sections)
     values = configs.to_dict(config) if isinstance(config, RunConfig) else config
     return configs.resolve(configs.overlaid(values, sections), overrides)
 

@@ -465,7 +465,8 @@ EXCLUSIVE = (
     ("input.subset_fraction", "input.subset_examples", "input.subset_per_class"),
 )
 
-# A run may be resumed although these differ: they do not affect the numbers. "*" is any name.
+# A run may be resumed although these differ: data and update rule stay the same (a mesh changes
+# rounding, early stopping the end). "*" is any name.
 FREE_FIELDS = (
     "log", "evals", "checkpoint", "mesh", "early_stopping", "input.threads", "input.timeout_secs",
     "input.data_dir", "input.mixture.*.data_dir", "input.cache", "input.cache_bytes",

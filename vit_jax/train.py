@@ -7,7 +7,7 @@ on where it stopped, for whatever reason it stopped.
 from vit_jax.run import heap
 
 if __name__ == "__main__":
-    heap.keep_freed_memory()  # before any import starts a thread
+    heap.keep_freed_memory()  # on CPUs; before any import starts a thread
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.learning.loggers import Logger
 from vit_jax.learning.state import TrainState
-from vit_jax.run import announce, environment, processes, recipe
+from vit_jax.run import adapt, announce, environment, processes
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.session import Session
 
@@ -39,7 +39,9 @@ def train(
     peers: Peers | None = None,
     loggers: Sequence[Logger] = (),
 ) -> TrainState:
-    """Trains to the run's last step, resuming from workdir; step k means: after k updates.
+    """Trains to the run's last step, resuming from workdir.
+
+    Step k is the k-th update, counted from 1, and the state after it.
 
     As soon as bool(stop) is true the state is saved, and training ends. `peers` are the processes
     that call this together, each on its own host; default: this one alone. The `loggers` get the
@@ -54,23 +56,23 @@ def train(
     stop = StopRequest() if stop is None else stop
     peers = Peers.alone() if peers is None else peers
 
-    # Where and what: nothing is allocated yet, and all errors are reported at once.
+    # Checks everything, and raises all errors together; nothing is allocated yet.
     run = Run.build(config, workdir, peers)
     with Session(run, stop, peers, loggers, allow_config_change) as session:
-        # Start: resume, else warm start, else scratch, always in this order.
+        # Resume; else init.weights, if given; else random parameters.
         with peers.barriers_around("restoring"):
             state = session.restore_checkpoint() or session.initial_state()
         start = session.begin(state)
 
-        # Repeat. The batch of step k is a function of k, so nothing else needs to be restored.
+        # The batch is a function of the step's number: the input has no state to restore.
         for step in range(start + 1, session.last_step + 1):
             state, scalars = session.update(step, state, next(session.feed))  # returns at once
             due = session.due(step)
             if not due:
                 continue
-            row = session.read(step, scalars, due)  # waits for the devices
+            row = session.fetch_scalars(step, scalars, due)  # waits for the devices
             with session.clock.paused():
-                state = session.checkpoint_form(state, due)
+                state = session.stacked(state, due)  # one array for all layers
                 results = session.evaluate(step, state, due)
                 session.write(step, row, results)
                 session.save(step, state, results, due)
@@ -98,22 +100,24 @@ def main(_: list[str]) -> None:
             check_folders(config, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
-    options = {"--check": FLAGS.check, "--allow_config_change": allow}
-    for name in ("all_images", "time_steps"):
-        if getattr(FLAGS, name) and not FLAGS.check:
+    more = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
+    for name, value in more.items():
+        if value and not FLAGS.check:
             raise UserError(f"--{name} belongs to --check: give both, or neither.")
+    options = {"--check": FLAGS.check, "--allow_config_change": allow}
+    options |= {f"--{name}": value for name, value in more.items()}
     with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, config, workdir, options)
-            given, config = config, recipe.load(FLAGS.config, FLAGS.config_override)
+            # Read again, with the file's adapt(), which may ask for weights, data and devices.
+            given, config = config, adapt.load(FLAGS.config, FLAGS.config_override)
             announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
         if FLAGS.check:
             from vit_jax.run.check import check  # no part of a training
 
             with exit_immediately_on_signal("before the check was finished."):
                 screen = Screen(quiet=jax.process_index() > 0)
-                more = {"all_images": FLAGS.all_images, "time_steps": FLAGS.time_steps}
                 check(config, workdir, screen, peers, allow_config_change=allow, **more)
         else:
             with stop_request(peers) as stop:

@@ -90,7 +90,9 @@ def test_every_logical_axis_has_a_rule():
 @pytest.mark.parametrize(("platform", "pinned"), [("gpu", True), ("tpu", False), ("cpu", False)])
 def test_a_layout_is_pinned_on_gpus_alone(monkeypatch, platform, pinned):
     monkeypatch.setattr(axes, "target", lambda: axes.Target(platform, ""))
-    f = jax.jit(jax.grad(lambda x: jnp.sum(axes.keep_order(x, axes.BATCH, None, None) ** 2)))
+    f = jax.jit(
+        jax.grad(lambda x: jnp.sum(axes.pin_activation_layout(x, axes.BATCH, None, None) ** 2))
+    )
     x = jnp.ones((2, 3, 4))
     assert "LayoutConstraint" not in f.lower(x).as_text()  # without a mesh it may run anywhere
     jax.clear_caches()

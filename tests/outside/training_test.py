@@ -14,7 +14,7 @@ from tests.outside.checkouts import PROGRAMS
 from tests.outside.recipe_test import CLASSES, drawn_batches, mixup_ratios, prepared
 from vit_jax import config as configs
 from vit_jax import weights
-from vit_jax.core.pytrees import Layers, stack_layers
+from vit_jax.core.pytrees import group_layers
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.step import make_update
 from vit_jax.learning.updates import lower_update
@@ -89,7 +89,7 @@ def test_a_hundred_steps(case, reference, tmp_path):
 
     def written(name, params):
         """The files of the model of these parameters."""
-        model = nnx.merge(layout.graph, stack_layers(params, Layers))
+        model = nnx.merge(layout.graph, group_layers(params))
         weights.save(weights.Loaded(model, config.model.name, None, 0), tmp_path / name, library)
         return tmp_path / name
 

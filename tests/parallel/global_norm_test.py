@@ -34,7 +34,9 @@ for sizes in ({"data": 8}, {"data": 4, "replica": 2}, {"data": 3}, {"data": 4, "
         name: jax.ShapeDtypeStruct(shape, "bfloat16", sharding=place(own))
         for name, (shape, own) in SHAPES.items()
     }
-    norm = lambda tree, exact=False: global_norm(tree, layout, exact=exact)
+    norm = lambda tree, lossless_cast=False: global_norm(
+        tree, layout, lossless_cast=lossless_cast
+    )
     shardings = jax.tree.map(lambda x: x.sharding, layout)
     program = jax.jit(norm, in_shardings=(shardings,)).lower(arrays).compile()
     placed = lambda tree: jax.tree.map(jax.device_put, tree, shardings)
@@ -45,7 +47,7 @@ for sizes in ({"data": 8}, {"data": 4, "replica": 2}, {"data": 3}, {"data": 4, "
         nans.append(bool(np.isnan(program(placed(bad)))))
     sent = [(c.kind, c.array_bytes) for c in collectives(program.as_text(), mesh.shape)]
     rounded = jax.tree.map(lambda x: x.astype("bfloat16").astype("float32"), arrays)
-    exact = jax.jit(lambda tree: norm(tree, exact=True))(placed(rounded))
+    exact = jax.jit(lambda tree: norm(tree, lossless_cast=True))(placed(rounded))
     results.append([sizes, float(program(placed(arrays))), nans, sent, float(exact)])
 norm = lambda tree: float(sum(np.sum(np.square(x, dtype="float64")) for x in tree.values()) ** 0.5)
 print(json.dumps([norm(arrays), norm(rounded), results]))

@@ -199,7 +199,7 @@ def per_device(
     return jax.shard_map(f, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 
-def keep_order(x: jax.Array, *names: str | None) -> jax.Array:
+def pin_activation_layout(x: jax.Array, *names: str | None) -> jax.Array:
     """Pins the layout of an activation in a GPU's memory: axes in order, the last one contiguous.
 
     names: logical names of its axes. For [B, N, D] XLA would choose B to be contiguous there, and

@@ -99,7 +99,7 @@ def is_statistic(name: str) -> bool:
     return name.rsplit("/", maxsplit=1)[-1] in (RUNNING_MEAN, RUNNING_VARIANCE)
 
 
-def trained(tree: Any) -> Any:
+def without_statistics(tree: Any) -> Any:
     """A tree of dictionaries without running statistics; the same tree if it has none."""
     named = flatten(tree)
     kept = {name: x for name, x in named.items() if not is_statistic(name)}
@@ -164,6 +164,11 @@ def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any]) -> Any:
         joined = {name: join([layer[name] for layer in layers]) for name in layers[0]}
         done[STACKED] = unflatten({**flatten(done.get(STACKED, {})), **joined})
     return done
+
+
+def group_layers(tree: Any) -> Any:
+    """An unstacked tree with `Layers` in place of each stack, as models take it."""
+    return stack_layers(tree, Layers)
 
 
 def _map_tuple(tree: Any, function: Callable[[Any], Any]) -> Any:

@@ -61,7 +61,7 @@ class Evals:
 
         Args:
           step: number of updates done.
-          weights: parameters by the ending of their results' names; see TrainState.weights.
+          weights: parameters by the ending of their results' names; see StateLayout.weights.
           progress: called with the progress of an evaluation.
           stop: ends early once bool(stop) is true.
           barriers_around: name of an evaluation -> a context that all processes enter and leave

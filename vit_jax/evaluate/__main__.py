@@ -28,7 +28,7 @@ from vit_jax.evaluate.comparison import Scored
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.models import inference
 from vit_jax.parallel.mesh import use_cores_as_devices
-from vit_jax.run import announce, processes, recipe
+from vit_jax.run import adapt, announce, processes
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import eval_data, evaluations, updates
 from vit_jax.store import checkpoint_dir, workdir
@@ -249,7 +249,7 @@ def _config(checkpoint: epath.Path) -> RunConfig:
             )
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:
-        return recipe.load(FLAGS.config, FLAGS.config_override)
+        return adapt.load(FLAGS.config, FLAGS.config_override)
     if weights.is_external(checkpoint):
         raise UserError(
             f"{checkpoint} does not say what to evaluate it on: give --data FOLDER or "

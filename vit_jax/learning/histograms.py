@@ -56,7 +56,7 @@ class Distributions(NamedTuple):
 def make_distributions(
     layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[..., Distributions]:
-    """Returns distributions(state, batch, *layout.fixed) for the next update.
+    """Returns distributions(state, batch, *layout.teacher_params) for the next update.
 
     It is compiled when it is first called.
 
@@ -66,8 +66,8 @@ def make_distributions(
     """
     loss_and_grads = make_loss_and_grads(layout, objective, seed)
 
-    def distributions(state: TrainState, batch: Batch, *fixed: Any) -> Distributions:
-        grads = pytrees.trained(loss_and_grads(state, batch, *fixed).grads)
+    def distributions(state: TrainState, batch: Batch, *teacher_params: Any) -> Distributions:
+        grads = pytrees.without_statistics(loss_and_grads(state, batch, *teacher_params).grads)
         grads = pytrees.flatten({"gradients": grads})
         images, _, _ = examples(batch, objective, seed=seed, step=state.step)
         model = nnx.merge(layout.graph, state.params)
@@ -86,9 +86,9 @@ def make_distributions(
 
     jitted = jax.jit(distributions, out_shardings=meshes.replicated(layout.mesh))
 
-    def on_mesh(state: TrainState, batch: Batch, *fixed: Any) -> Distributions:
+    def on_mesh(state: TrainState, batch: Batch, *teacher_params: Any) -> Distributions:
         with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
-            return jitted(state, batch, *fixed)
+            return jitted(state, batch, *teacher_params)
 
     return on_mesh
 

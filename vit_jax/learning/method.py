@@ -177,21 +177,10 @@ class Method:
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
         """Computes the losses by one forward pass. `key`: for all that is random in it."""
-        # Plug-ins that were written for the old name of this method have `learn` instead.
-        output: LossOutput = self.learn(model, inputs, key, context)  # type: ignore[attr-defined]
-        return output
+        raise NotImplementedError
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""
-
-
-# The names that plug-ins were promised before.
-Inputs, Others, Plain = StepInputs, StepContext, Method
-
-
-def Learnt(losses: jax.Array, numbers: dict[str, jax.Array]) -> LossOutput:
-    """Makes a LossOutput, whose metrics were called numbers."""
-    return LossOutput(losses, numbers)
 
 
 def count_products(

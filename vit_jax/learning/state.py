@@ -71,8 +71,8 @@ class StateLayout:
         names.
       unsharded_state: further such axes of the state, gradients and updates.
       unstacked_steps: whether steps work on a state whose stacked kernels are one array per layer
-        (core/pytrees.py), as on some TPUs: gradients then need not be stacked. Nothing else sees
-        that form.
+        (core/pytrees.py), as by default on GPUs and TPUs: gradients then need not be stacked.
+        Nothing else sees that form.
       teacher: a model beside the state, which no step changes; None for most runs.
     """
 
@@ -90,12 +90,12 @@ class StateLayout:
     teacher: Teacher | None = None
 
     @property
-    def fixed(self) -> tuple[Any, ...]:
+    def teacher_params(self) -> tuple[Any, ...]:
         """The step's arguments behind state and batch, by shapes and shardings: () or (params,)."""
         return () if self.teacher is None else (self.teacher.model.layout,)
 
-    def read_fixed(self) -> tuple[Any, ...]:
-        """The arrays of `fixed`. DamagedError if they cannot be read."""
+    def read_teacher_params(self) -> tuple[Any, ...]:
+        """The arrays of `teacher_params`. DamagedError if they cannot be read."""
         return () if self.teacher is None else (self.teacher.model.read(),)
 
     @property
@@ -146,9 +146,13 @@ class StateLayout:
         weights = {"": state.params} | ({EMA_ENDING: state.ema} if state.ema else {})
         if not any(jax.tree.leaves(zero1.divided(self.state.params, self.computed))):
             return weights
+        return {ending: self._gather(params) for ending, params in weights.items()}
+
+    @functools.cached_property
+    def _gather(self) -> Callable[[Any], Any]:
+        """Parameters as they lie between steps -> as they lie in one."""
         shardings = jax.tree.map(lambda x: x.sharding, self.computed)
-        gather = jax.jit(lambda params: params, out_shardings=shardings)
-        return {ending: gather(params) for ending, params in weights.items()}
+        return jax.jit(lambda params: params, out_shardings=shardings)
 
     def with_params(self, state: TrainState, params: Any) -> TrainState:
         """`state` with other parameters, at which its EMA starts too."""
@@ -195,8 +199,8 @@ def state_layout(
             optimizer,
             like,
             shapes.opt_state,
-            pytrees.trained(placed),
-            pytrees.trained(shardings),
+            pytrees.without_statistics(placed),
+            pytrees.without_statistics(shardings),
             transform_non_params=lambda x: _placed(x, replicated),
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
@@ -239,7 +243,7 @@ def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(pytrees.trained(params)),
+        opt_state=optimizer.init(pytrees.without_statistics(params)),
         ema=params if with_ema else {},
         first_bad_step=jnp.zeros((), jnp.int32),
         first_bad_values=jnp.zeros(2, jnp.float32),

@@ -1,4 +1,4 @@
-"""One step of training: loss and gradients, clipping, update, EMA, and the guard of all of them."""
+"""A training step: loss, gradients, clipping, update, EMA, and a guard against NaN and infinity."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import optax
 from flax import nnx
 
 from vit_jax.core import axes
-from vit_jax.core.pytrees import Layers, stack_layers, trained, with_statistics
+from vit_jax.core.pytrees import group_layers, with_statistics, without_statistics
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.method import StepContext
 from vit_jax.learning.mixing import mix
@@ -25,7 +25,7 @@ Scalars = dict[str, Any]
 def examples(
     batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The batch of the update after `step` updates, normalised and mixed.
+    """The batch of update `step` + 1, normalised and mixed.
 
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
@@ -54,31 +54,39 @@ class LossAndGrads(NamedTuple):
 def make_loss_and_grads(
     layout: StateLayout, objective: Objective, seed: int
 ) -> Callable[..., LossAndGrads]:
-    """Returns loss_and_grads(state, batch, *layout.fixed) for the next update."""
+    """Returns loss_and_grads(state, batch, *layout.teacher_params) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
+    # ZeRO-1: without mesh.shard_optimizer both return their argument.
     held, computed = layout.state.params, layout.computed
-    gather = functools.partial(zero1.gather, held=held, computed=computed)
-    keep_order = functools.partial(
-        zero1.keep_order, held=held, computed=computed, gradients=layout.gradients
+    gather = functools.partial(zero1.gather, between_steps=held, in_step=computed)
+    pin_layouts = functools.partial(
+        zero1.pin_kernel_layouts,
+        between_steps=held,
+        in_step=computed,
+        gradients=layout.gradients,
     )
 
-    def loss_and_grads(state: TrainState, batch: Batch, *fixed: Any) -> LossAndGrads:
+    def merged(params: Any) -> nnx.Module:
+        # Layers that are arrays of their own (StateLayout.unstacked_steps) are grouped, not copied.
+        return nnx.merge(layout.graph, group_layers(params))
+
+    def loss_and_grads(state: TrainState, batch: Batch, *teacher_params: Any) -> LossAndGrads:
         images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
         inputs = objective.step_inputs(batch, images, targets)
         context = StepContext(
-            nnx.merge(layout.graph, stack_layers(gather(state.ema), Layers)) if state.ema else None,
-            teacher=None if teacher is None else teacher.bind(*fixed),
+            # For methods; XLA drops it where the loss does not read it.
+            averaged=merged(gather(state.ema)) if state.ema else None,
+            teacher=None if teacher is None else teacher.bind(*teacher_params),
             progress=objective.progress(state.step),
         )
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
-            params = stop_gradients(keep_order(params), objective.freeze, objective.adapters)
-            model = nnx.merge(layout.graph, stack_layers(params, Layers))
-            losses, arrays = objective.compute_loss(model, inputs, key, context)
+            params = stop_gradients(pin_layouts(params), objective.freeze, objective.adapters)
+            losses, arrays = objective.compute_loss(merged(params), inputs, key, context)
             return jnp.sum(losses * loss_weights), arrays
 
-        # Without loss.class_weights, the weights of all losses of a batch sum to 1: the results of
+        # The weights of losses are normalised over the whole batch, so losses and gradients of
         # microbatches are added. A skipped image weighs 0, in losses and metrics.
         loss, arrays, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
@@ -99,33 +107,36 @@ def make_update(
     rates: Callable[[Any, Any], Scalars],
     seed: int,
 ) -> Callable[..., tuple[TrainState, Scalars]]:
-    """Returns update(state, batch, *layout.fixed) -> (state after one more step, scalars).
+    """Returns update(state, batch, *layout.teacher_params) -> (state after one more step, scalars).
 
     To be compiled by `updates.lower_update`. `rates` gives further scalars to log, such as the
     learning rate, from the number of updates done before and the optimizer's state after this one.
 
-    A step whose loss or gradient is not finite changes neither parameters nor optimizer, and nor
-    does any later step: the cause may be in the state already. The first such step is recorded in
-    the state, on the device, so that nothing has to wait for it. A step whose gradient is finite
-    and whose update is not is recorded as well, and is the last that changes the state: to know it
-    before would take another pass over all of it.
+    If the loss or the norm of the gradients is not finite, this step and all later ones leave
+    parameters, optimizer and EMA as they were, since the cause may be in the state already; only
+    the step's number goes on. The state records the first such step, so that the host need not
+    wait for each one. An update that overflows although its gradients are finite is recorded too,
+    but applied: to withhold it would take another pass over the state.
     """
     loss_and_grads = make_loss_and_grads(layout, objective, seed)
-    single_microbatch = objective.grad_accum_steps == 1
 
-    def update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
-        loss, grads, metrics = loss_and_grads(state, batch, *fixed)
+    def update(state: TrainState, batch: Batch, *teacher_params: Any) -> tuple[TrainState, Scalars]:
+        loss, grads, metrics = loss_and_grads(state, batch, *teacher_params)
         # From here on every device works only on its shard of the state.
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
-        norm = global_norm(trained(grads), trained(layout.gradients), exact=single_microbatch)
+        norm = global_norm(
+            without_statistics(grads),
+            without_statistics(layout.gradients),
+            lossless_cast=objective.grad_accum_steps == 1,  # else they are summed in float32
+        )
         # The optimizer clips by this norm. The running statistics of batch norms pass it by: their
         # "gradients" are what the step subtracts from them (core/pytrees.py).
         updates, opt_state = layout.optimizer.update(
-            trained(grads), state.opt_state, trained(state.params), norm=norm
+            without_statistics(grads), state.opt_state, without_statistics(state.params), norm=norm
         )
         params = optax.apply_updates(state.params, with_statistics(updates, grads))
 
-        # The guard: from the first step that is not finite on, everything stays as it was.
+        # The guard (see the docstring).
         step = state.step + 1
         none_was_bad = state.first_bad_step == 0
         good = jnp.isfinite(loss) & jnp.isfinite(norm) & none_was_bad
@@ -134,7 +145,7 @@ def make_update(
         if layout.ema_decay is not None:
             decay = objective.ema_decay(layout.ema_decay, state.step)
             ema = jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
-        # Finite gradients can be divided by 0, or multiplied beyond float32.
+        # An update can overflow although its gradients are finite: eps=0, or a huge rate.
         is_first_bad = none_was_bad & ~(good & _finite(params))
         after = TrainState(
             step=step,
@@ -151,7 +162,7 @@ def make_update(
             **{f"train/{name}": x for name, x in metrics.items()},
             "train/grad_norm": norm,
             **rates(state.step, opt_state),
-            # On all hosts: in training nothing else has weight 0.
+            # Of all hosts. Nothing else weighs 0: training batches have no padding.
             "skipped_images": jnp.sum(batch["weight"] == 0),
             **first_bad(after),
         }

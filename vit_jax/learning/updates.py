@@ -30,7 +30,7 @@ def lower_update(
 ) -> Any:
     """The lowered program of an update, ready for JAX's `compile`; its state is donated.
 
-    It takes the arguments (state, batch, *layout.fixed).
+    It takes the arguments (state, batch, *layout.teacher_params).
 
     `batch` is of jax.ShapeDtypeStructs, as the layout is.
     """
@@ -44,7 +44,7 @@ def lower_update(
             out_shardings=(shardings, meshes.replicated(layout.mesh)),
             compiler_options=supported_compiler_options(compiler_options(device), device),
         )
-        return jitted.lower(layout.state, batch, *layout.fixed)
+        return jitted.lower(layout.state, batch, *layout.teacher_params)
 
 
 def supported_compiler_options(options: Options | None, device: jax.Device) -> Options | None:
@@ -74,7 +74,7 @@ class Updates:
     Args:
       layout: that of the state.
       compiled: the update, compiled for `layout.in_steps`.
-      fixed: its arguments behind state and batch.
+      teacher_params: its arguments behind state and batch.
       is_skipped: whether the batch of a step is left out, by its number.
     """
 
@@ -82,10 +82,10 @@ class Updates:
         self,
         layout: StateLayout,
         compiled: Callable[..., Any],
-        fixed: tuple[Any, ...],
+        teacher_params: tuple[Any, ...],
         is_skipped: Callable[[int], bool],
     ) -> None:
-        self._layout, self._compiled, self._fixed = layout, compiled, fixed
+        self._layout, self._compiled, self._teacher_params = layout, compiled, teacher_params
         self._is_skipped = is_skipped
         self._in_flight: collections.deque[Scalars] = collections.deque()
         on_cpus = layout.mesh.devices.flat[0].platform == "cpu"
@@ -98,7 +98,7 @@ class Updates:
         batch for each of them, and a request to stop would wait for them all.
         """
         update = skip_update if self._is_skipped(step) else self._compiled
-        state, scalars = update(self._layout.unstack_layers(state), batch, *self._fixed)
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self._teacher_params)
         self._in_flight.append(scalars)
         if len(self._in_flight) > self._most_in_flight:
             jax.block_until_ready(self._in_flight.popleft())
@@ -110,12 +110,14 @@ class Updates:
         self._in_flight.clear()
 
 
-def skip_update(state: TrainState, batch: Batch, *fixed: Any) -> tuple[TrainState, Scalars]:
+def skip_update(
+    state: TrainState, batch: Batch, *teacher_params: Any
+) -> tuple[TrainState, Scalars]:
     """Replaces an update: the step is counted, its batch is ignored.
 
     Schedules and random numbers of later steps are as if the step had been trained on.
     """
-    del batch, fixed
+    del batch, teacher_params
     step, scalars = _counted(state)
     return state._replace(step=step), scalars
 

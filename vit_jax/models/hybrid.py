@@ -86,7 +86,7 @@ def named(name: str) -> dict[str, Any] | None:
     8 x 8, which are 32 pixels.
     """
     match = _NAME.fullmatch(name)
-    size = match and (SIZES.get(match[2]) or of_shape(match[2], {}))
+    size = match and (SIZES.get(match[2]) or of_shape(match[2]))
     if not match or not size:
         return None
     patch_size = int(match[3])

@@ -174,7 +174,7 @@ def info(
     own = spec(name, **fields)
     return ModelInfo(
         name=name,
-        parameters=pytrees.num_elements(pytrees.trained(params)),
+        parameters=pytrees.num_elements(pytrees.without_statistics(params)),
         forward_flops=own.forward_flops(num_classes, size),
         activation_bytes=own.activation_bytes(size),
         block_input_bytes=own.block_input_bytes(size),

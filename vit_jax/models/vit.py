@@ -16,7 +16,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core import errors
-from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain, keep_order
+from vit_jax.core.axes import (
+    BATCH,
+    CLASSES,
+    STREAM,
+    TOKENS,
+    WIDTH,
+    constrain,
+    pin_activation_layout,
+)
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
@@ -37,6 +45,72 @@ class ViT(Classifier):
 
     B images, N tokens of width D, C classes.
     """
+
+    def __init__(
+        self,
+        spec: "ViTSpec",
+        *,
+        num_classes: int,
+        image_size: tuple[int, int],
+        preprocess: Preprocess,
+        rngs: nnx.Rngs,
+    ):
+        """Draws the parameters.
+
+        Args:
+          spec: the architecture.
+          num_classes: C, for the head; 0: no head.
+          image_size: (height, width) in pixels; multiples of the patch size, or crop_to_patches.
+          preprocess: how its images must be prepared.
+          rngs: nnx.Rngs with a stream for "params".
+        """
+        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+        precision, width, init = spec.precision, spec.width, spec.init
+        layout, place = spec.token_layout(image_size), spec.position_place
+        make_positions = functools.partial(positions, spec, layout)
+        vector = lambda initializer: param(initializer, (width,), (WIDTH,), rngs.params())
+
+        self.patches = self._make_patches(rngs)
+        if spec.has_class_token:
+            self.cls = vector(init.class_token)
+        if spec.distillation_token:
+            self.distillation_token = vector(init.positions)
+        if spec.distillation_position:
+            self.distillation_position = vector(init.positions)
+        if spec.registers:  # random: equal ones, without positions, would stay equal
+            shape, axes = (spec.registers, width), (TOKENS, WIDTH)
+            self.registers = param(init.positions, shape, axes, rngs.params())
+        self.positions = Positions() if place == "layers" else make_positions(rngs)
+        self.dropout = Dropout(spec.dropout)
+        own_positions = make_positions if place == "layers" else None
+        self.blocks = Stack(
+            functools.partial(self._make_block, layout, positions=own_positions),
+            spec,
+            depth=spec.depth,
+            stochastic_depth=spec.stochastic_depth,
+            constant_depth=spec.stochastic_depth_constant,
+            rngs=rngs,
+        )
+        self.norm = norm(
+            spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
+        )
+        self.pooling = pooling(spec, rngs)
+        if spec.pre_logits:
+            self.pre_logits = Linear(
+                (width,),
+                (width,),
+                (WIDTH,),
+                (STREAM,),
+                kernel_init=init.pre_logits,
+                precision=precision,
+                rngs=rngs,
+            )
+        inputs = width if spec.distillation_token else spec.features
+        make_head = lambda: head(spec, inputs, num_classes, kernel_init=init.head, rngs=rngs)
+        if num_classes:
+            self.head = make_head()
+        if num_classes and spec.distillation_token:
+            self.distillation_head = make_head()
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -100,7 +174,7 @@ class ViT(Classifier):
         if self.spec.position_place == "input":
             x = self.positions.at(layout, self.spec.width)(x)
         stream = (BATCH, TOKENS, STREAM)
-        return keep_order(constrain(x, *stream), *stream)
+        return pin_activation_layout(constrain(x, *stream), *stream)
 
     def _prefix(self) -> list[jax.Array]:
         """The learned tokens before the patches, [number, D] each."""
@@ -167,75 +241,6 @@ class ViT(Classifier):
         logits = self.head(class_token), self.distillation_head(distillation_token)
         return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
 
-    # --- construction
-
-    def __init__(
-        self,
-        spec: "ViTSpec",
-        *,
-        num_classes: int,
-        image_size: tuple[int, int],
-        preprocess: Preprocess,
-        rngs: nnx.Rngs,
-    ):
-        """Draws the parameters.
-
-        Args:
-          spec: the architecture.
-          num_classes: C, for the head; 0: no head.
-          image_size: (height, width) in pixels; multiples of the patch size, or crop_to_patches.
-          preprocess: how its images must be prepared.
-          rngs: nnx.Rngs with a stream for "params".
-        """
-        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
-        precision, width, init = spec.precision, spec.width, spec.init
-        layout, place = spec.token_layout(image_size), spec.position_place
-        make_positions = functools.partial(positions, spec, layout)
-        vector = lambda initializer: param(initializer, (width,), (WIDTH,), rngs.params())
-
-        self.patches = self._make_patches(rngs)
-        if spec.has_class_token:
-            self.cls = vector(init.class_token)
-        # Not zeros, as a class token may be: without positions these would stay equal.
-        if spec.distillation_token:
-            self.distillation_token = vector(init.positions)
-        if spec.distillation_position:
-            self.distillation_position = vector(init.positions)
-        if spec.registers:
-            shape, axes = (spec.registers, width), (TOKENS, WIDTH)
-            self.registers = param(init.positions, shape, axes, rngs.params())
-        self.positions = Positions() if place == "layers" else make_positions(rngs)
-        self.dropout = Dropout(spec.dropout)
-        own_positions = make_positions if place == "layers" else None
-        self.blocks = Stack(
-            functools.partial(self._make_block, layout, positions=own_positions),
-            spec,
-            depth=spec.depth,
-            stochastic_depth=spec.stochastic_depth,
-            constant_depth=spec.stochastic_depth_constant,
-            rngs=rngs,
-        )
-        self.norm = norm(
-            spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
-        )
-        self.pooling = pooling(spec, rngs)
-        if spec.pre_logits:
-            self.pre_logits = Linear(
-                (width,),
-                (width,),
-                (WIDTH,),
-                (STREAM,),
-                kernel_init=init.pre_logits,
-                precision=precision,
-                rngs=rngs,
-            )
-        inputs = width if spec.distillation_token else spec.features
-        make_head = lambda: head(spec, inputs, num_classes, kernel_init=init.head, rngs=rngs)
-        if num_classes:
-            self.head = make_head()
-        if num_classes and spec.distillation_token:
-            self.distillation_head = make_head()
-
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
         """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
         spec = self.spec
@@ -292,7 +297,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
 }
-# Number of equal parts of the width: sines and cosines, of one coordinate or of two.
+# The width must divide by: sines and cosines; both for rows and columns; rows and columns.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
 
@@ -356,9 +361,8 @@ class ViTSpec(ModelSpec, BlockSpec):
     )
     residual_dtype: str | None = field(
         None,
-        "in what the tokens between blocks are kept, which each block adds to: `float32` [as "
-        "`dtype`]; `float32` beside a `dtype` of `bfloat16` is what float32 programs with a TPU's "
-        "default precision of products compute",
+        "dtype of the residual stream: `float32`, or [that of `dtype`]; `float32` beside a `dtype` "
+        "of `bfloat16` computes what float32 programs do at a TPU's default precision of products",
         choices=("float32",),
     )
 
@@ -434,8 +438,8 @@ class ViTSpec(ModelSpec, BlockSpec):
     def token_layout(self, image_size: tuple[int, int]) -> TokenLayout:
         """Layout of the tokens for images of this size. UserError if patches do not tile them."""
         p = self.patch_size
-        left = not self.crop_to_patches and any(side % p for side in image_size)
-        if left or min(image_size) < p:
+        has_remainder = not self.crop_to_patches and any(side % p for side in image_size)
+        if has_remainder or min(image_size) < p:
             near = tuple(_nearest_multiple(side, p) for side in image_size)
             raise errors.UserError(
                 f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
@@ -461,8 +465,8 @@ class ViTSpec(ModelSpec, BlockSpec):
         # A block has one attention, with its MLP; an axial one has two.
         parts = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
         # The probe's query is the same for every image, so it is not counted.
-        seen = n - layout.registers
-        one_query = seen * 2 * d * d + 2 * seen * d + d * d + 2 * d * self.mlp_dim
+        pooled = n - layout.registers
+        one_query = pooled * 2 * d * d + 2 * pooled * d + d * d + 2 * d * self.mlp_dim
         pooling = (self.pool == "map") * one_query
         head = self.features * num_classes + self.pre_logits * d * d
         blocks = self.depth * sum(parts)
@@ -578,15 +582,12 @@ _VIT_22B: Fields = {
     "parallel": True, "qk_norm": True, "qkv_bias": "none", "norm": "rms",
 }  # fmt: skip
 
-# Suffix after the patch size in a name -> its sizes.
-STYLES: dict[str, dict[str, Fields]] = {
-    "": {**SIZES, "22B": _VIT_22B},
-    "-dinov2": {size: {**_DINOV2, **own} for size, own in _DINOV2_SIZES.items()},
-    # With registers: arXiv 2309.16588.
-    "-dinov2-reg": {
-        size: {**_DINOV2, "registers": 4, **own} for size, own in _DINOV2_SIZES.items()
-    },
-    "-dinov3": {size: {**_DINOV3, **own} for size, own in _DINOV3_SIZES.items()},
+# Suffix after the patch size in a name -> fields of all its sizes, and the sizes.
+STYLES: dict[str, tuple[Fields, dict[str, Fields]]] = {
+    "": ({}, {**SIZES, "22B": _VIT_22B}),
+    "-dinov2": (_DINOV2, _DINOV2_SIZES),
+    "-dinov2-reg": ({**_DINOV2, "registers": 4}, _DINOV2_SIZES),  # arXiv 2309.16588
+    "-dinov3": (_DINOV3, _DINOV3_SIZES),
 }
 PLAIN = (
     "ViT-Ti/16", "ViT-S/16", "ViT-S/32", "ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32",
@@ -600,7 +601,7 @@ PUBLISHED = (
     *(f"ViT-{size}/16-dinov3" for size in _DINOV3_SIZES),
 )
 FORM = (
-    f"ViT-<{'|'.join(STYLES[''])}|DEPTHxWIDTH>/<patch size in pixels>, -dinov2, -dinov2-reg or "
+    f"ViT-<{'|'.join(STYLES[''][1])}|DEPTHxWIDTH>/<patch size in pixels>, -dinov2, -dinov2-reg or "
     "-dinov3 behind"
 )
 
@@ -608,9 +609,6 @@ _NAME = re.compile(r"ViT-([A-Za-z0-9+]+)/(\d+)((?:-[a-z0-9]+)*)")
 # Unnamed sizes: depth x width; the MLP is 4 times as wide, and heads have 64 channels.
 _SHAPE = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})")
 _HEAD_SIZE = 64
-_STYLE_FIELDS: dict[str, Fields] = {
-    "": {}, "-dinov2": _DINOV2, "-dinov2-reg": {**_DINOV2, "registers": 4}, "-dinov3": _DINOV3,
-}  # fmt: skip
 
 
 def named(name: str) -> Fields | None:
@@ -618,18 +616,19 @@ def named(name: str) -> Fields | None:
     match = _NAME.fullmatch(name)
     if not match or int(match[2]) == 0 or match[3] not in STYLES:
         return None
-    size = STYLES[match[3]].get(match[1]) or of_shape(match[1], _STYLE_FIELDS[match[3]])
-    return None if size is None else {"patch_size": int(match[2]), **size}
+    style, sizes = STYLES[match[3]]
+    size = sizes.get(match[1]) or of_shape(match[1])
+    return None if size is None else {"patch_size": int(match[2]), **style, **size}
 
 
-def of_shape(size: str, style: Fields) -> Fields | None:
-    """The fields for "12x512", with a style's; None for a word of another form."""
+def of_shape(size: str) -> Fields | None:
+    """The fields for "12x512"; None for a word of another form."""
     match = _SHAPE.fullmatch(size)
     if not match:
         return None
     depth, width = int(match[1]), int(match[2])
     num_heads = width // _HEAD_SIZE if width % _HEAD_SIZE == 0 else 1
-    return {**style, "depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}
+    return {"depth": depth, "width": width, "mlp_dim": 4 * width, "num_heads": num_heads}
 
 
 FAMILY = Family(kind="A ViT", form=FORM, published=PUBLISHED, spec=ViTSpec, named=named, module=ViT)

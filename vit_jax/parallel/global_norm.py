@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 COPIES = ("replica", "data")  # mesh axes along which parameters are replicated
 
 
-def global_norm(tree: Any, layout: Any, *, exact: bool = False) -> jax.Array:
+def global_norm(tree: Any, layout: Any, *, lossless_cast: bool = False) -> jax.Array:
     """sqrt(sum of squares) over all arrays of a tree, [].
 
     Devices that hold copies of an array share its squares among them, and then exchange one number
@@ -23,8 +23,8 @@ def global_norm(tree: Any, layout: Any, *, exact: bool = False) -> jax.Array:
     Args:
       tree: float32 arrays.
       layout: jax.ShapeDtypeStruct of each, nested likewise, with its sharding.
-      exact: whether a layout's dtype holds all values of its array. A device's part is then read in
-        that dtype: XLA would write the whole array in float32 to cut a part out of it.
+      lossless_cast: whether a layout's dtype holds all values of its array. A device's part is then
+        read in that dtype: XLA would write the whole array in float32 to cut a part out of it.
     """
     placed = jax.tree.leaves(layout)
     mesh = placed[0].sharding.mesh
@@ -32,7 +32,7 @@ def global_norm(tree: Any, layout: Any, *, exact: bool = False) -> jax.Array:
     if copies == 1 or copies < mesh.size:
         return optax.tree.norm(tree)
     leaves = jax.tree.leaves(tree)
-    if exact:
+    if lossless_cast:
         leaves = [x.astype(like.dtype) for x, like in zip(leaves, placed, strict=True)]
     specs = tuple(like.sharding.spec for like in placed)
 

@@ -16,38 +16,38 @@ from jax.sharding import NamedSharding
 from vit_jax.core import axes, pytrees
 
 
-def gather(params: Any, held: Any, computed: Any) -> Any:
+def gather(params: Any, between_steps: Any, in_step: Any) -> Any:
     """The parameters of a step, in their own dtype; those that are not divided as they are.
 
     Args:
       params: of the state.
-      held: jax.ShapeDtypeStruct of each, nested likewise, with its sharding in the state.
-      computed: the same with its sharding in a step, and the dtype that its product takes: that is
+      between_steps: jax.ShapeDtypeStruct of each, nested likewise, with its sharding in the state.
+      in_step: the same with its sharding in a step, and the dtype that its product takes: that is
         what devices send.
     """
-    return jax.tree.map(_gather, params, held, computed, divided(held, computed))
+    return jax.tree.map(_gather, params, between_steps, in_step, divided(between_steps, in_step))
 
 
-def divided(held: Any, computed: Any) -> Any:
+def divided(between_steps: Any, in_step: Any) -> Any:
     """Whether devices hold less of an array than they compute with, for each; see `gather`."""
     equal = lambda a, b: a.sharding.is_equivalent_to(b.sharding, len(a.shape))
-    return jax.tree.map(lambda a, b: not equal(a, b), held, computed)
+    return jax.tree.map(lambda a, b: not equal(a, b), between_steps, in_step)
 
 
 def _gather(
     x: jax.Array,
-    held: jax.ShapeDtypeStruct,
-    computed: jax.ShapeDtypeStruct,
+    between_steps: jax.ShapeDtypeStruct,
+    in_step: jax.ShapeDtypeStruct,
     is_divided: bool,
 ) -> jax.Array:
     if not is_divided:
         return x
-    part = jax.lax.with_sharding_constraint(x.astype(computed.dtype), held.sharding)
+    part = jax.lax.with_sharding_constraint(x.astype(in_step.dtype), between_steps.sharding)
     part = jax.lax.optimization_barrier(part)  # else XLA gathers float32, and then converts
-    return jax.lax.with_sharding_constraint(part, computed.sharding).astype(x.dtype)
+    return jax.lax.with_sharding_constraint(part, in_step.sharding).astype(x.dtype)
 
 
-def keep_order(params: Any, held: Any, computed: Any, gradients: Any) -> Any:
+def pin_kernel_layouts(params: Any, between_steps: Any, in_step: Any, gradients: Any) -> Any:
     """Pins the layout of kernels with several axes, and of their gradients, in a TPU's memory.
 
     Their longest axis is contiguous, as in arrays that are not divided. By itself XLA would keep
@@ -56,12 +56,12 @@ def keep_order(params: Any, held: Any, computed: Any, gradients: Any) -> Any:
     if axes.target().platform != "tpu":
         return params
 
-    def keep(name: str, x: jax.Array, is_divided: bool, to: Any, grad: Any) -> jax.Array:
+    def pin(name: str, x: jax.Array, is_divided: bool, to: Any, grad: Any) -> jax.Array:
         if not is_divided or x.ndim < 3 or pytrees.is_stacked(name):
             return x
         return _ordered(x, (to.sharding, to.dtype, grad.dtype))
 
-    return pytrees.map_named(keep, params, divided(held, computed), computed, gradients)
+    return pytrees.map_named(pin, params, divided(between_steps, in_step), in_step, gradients)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -150,7 +150,7 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
     """Announces how many of the parameters are trained, where not all are."""
     if not objective.freeze and objective.adapters is None:
         return
-    params = pytrees.trained(layout.state.params)
+    params = pytrees.without_statistics(layout.state.params)
     frozen = patterns.frozen(params, objective.freeze, objective.adapters)
     share = lambda x, mask: round(x.size * (1 - float(mask.mean())))
     numbers = pytrees.flatten(jax.tree.map(share, params, frozen))

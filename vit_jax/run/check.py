@@ -212,11 +212,11 @@ def _time(run: Run, screen: Screen) -> str:
         update = lower_update(
             updates.update(run.config, run.step), layout.in_steps, run.batch_layout
         ).compile()
-    state, fixed = layout.in_steps.init(run.config.seed), layout.read_fixed()
+    state, teacher_params = layout.in_steps.init(run.config.seed), layout.read_teacher_params()
     with explain_out_of_memory(run.config), run.feed(start_step=0) as feed:
         for _ in range(WARM_UP_STEPS + TIMED_STEPS):
             start = time.perf_counter()
-            state, scalars = update(state, next(feed), *fixed)
+            state, scalars = update(state, next(feed), *teacher_params)
             jax.block_until_ready(scalars)
             secs.append(time.perf_counter() - start)
     each, steps = statistics.median(secs[WARM_UP_STEPS:]), run.step.durations.total_steps
@@ -235,7 +235,7 @@ def _memory(layout: StateLayout, cached_bytes: int) -> str:
     there = device_memory(layout.mesh.local_devices[0])
     of = "" if there is None else f" of {format_bytes(there)}"
     if layout.teacher is not None:
-        parts.append(f"the teacher beside it {format_bytes(device_bytes(layout.fixed))}")
+        parts.append(f"the teacher beside it {format_bytes(device_bytes(layout.teacher_params))}")
     if cached_bytes is not NOT_MADE and cached_bytes:
         parts.append(f"images beside it {format_bytes(cached_bytes)}")
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"

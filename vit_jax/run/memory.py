@@ -21,7 +21,7 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
     `cached_bytes`: of the images that each device keeps.
     """
     there = device_memory(layout.mesh.local_devices[0])
-    state = device_bytes((layout.state, layout.fixed))
+    state = device_bytes((layout.state, layout.teacher_params))
     targets = num_classes * device_bytes(batch["weight"])  # float32 each
     if there is None or state + targets + cached_bytes <= there:
         return
@@ -38,8 +38,8 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
             "Correct input.num_classes or the data, or lower input.batch_size."
         )
     raise UserError(
-        f"The state {'and the teacher take' if layout.fixed else 'takes'} {format_bytes(state)} of "
-        "each device, which has "
+        f"The state {'and the teacher take' if layout.teacher_params else 'takes'} "
+        f"{format_bytes(state)} of each device, which has "
         f"{format_bytes(there)}: divide it over more devices by mesh.fsdp or mesh.tensor, "
         "its optimizer's part by mesh.shard_optimizer=true, or take a smaller model, or fewer "
         f"classes than {num_classes:,}."

@@ -50,7 +50,7 @@ class Session:
     """A run that has its work directory to itself, from entering this context on.
 
     Its methods are called in the order in which they stand here. Layers are stacked and unstacked
-    only where `StateLayout.unstacked_steps` is true, on some TPUs: elsewhere a state has one form.
+    only where `StateLayout.unstacked_steps` is true, by default on GPUs and TPUs.
 
     Attributes, from `begin` on:
       feed: gives the batch of each step.
@@ -97,7 +97,7 @@ class Session:
 
     def restore_checkpoint(self) -> TrainState | None:
         """The newest valid state, or None; reads a teacher's parameters too, if there is one."""
-        self._fixed = self._run.step.layout.read_fixed()  # the teacher's, in no checkpoint
+        self._fixed = self._run.step.layout.read_teacher_params()  # the teacher's, in no checkpoint
         store = outputs.store(self._run.config, self._run.workdir)
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
@@ -178,7 +178,7 @@ class Session:
             due |= event if is_due else Due(0)
         return due
 
-    def read(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
+    def fetch_scalars(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
         """Waits for the step's scalars, and returns the numbers to log.
 
         Steps that are not due wait for the devices only as `Updates` does, or for histograms.
@@ -197,7 +197,7 @@ class Session:
             self._progress.show(step, row, self.clock.eta_secs)
         return row
 
-    def checkpoint_form(self, state: TrainState, due: Due) -> TrainState:
+    def stacked(self, state: TrainState, due: Due) -> TrainState:
         """The state for evaluations and saves: its layers stacked, if more than LOG is due."""
         return state if due == Due.LOG else self._run.step.layout.stack_layers(state)
 

@@ -257,7 +257,7 @@ def test_the_teachers_parameters_are_an_argument_of_the_step(saved):
         "weight": jax.ShapeDtypeStruct((16,), np.float32),
     }
     with jax.set_mesh(mesh), axes.use_rules(meshes.RULES):
-        arguments = (parts.layout.state, batch, *parts.layout.fixed)
+        arguments = (parts.layout.state, batch, *parts.layout.teacher_params)
         traced = jax.make_jaxpr(updates.update(config, parts))(*arguments)
     assert sum(np.size(x) for x in traced.consts) < 100
 

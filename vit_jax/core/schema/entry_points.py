@@ -44,12 +44,6 @@ def _is_dataclass_with(*names: str) -> Callable[[Any], bool]:
     return holds
 
 
-def _is_method(x: Any) -> bool:
-    # Where `Method` has `loss`, `learn`, its old name, is taken as well.
-    name = "learn" if hasattr(x, "loss") and not _gives(x, "loss") else "loss"
-    return _is_dataclass_with("check", "extend", "averaging", name)(x)
-
-
 GROUPS: dict[str, _Rule] = {
     "models": _Rule(
         "a vit_jax.models.family.Family",
@@ -63,7 +57,7 @@ GROUPS: dict[str, _Rule] = {
     ),
     "methods": _Rule(
         "a dataclass with what vit_jax.learning.method.Method asks for",
-        _is_method,
+        _is_dataclass_with("check", "extend", "averaging", "loss"),
     ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }

@@ -144,7 +144,7 @@ def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
         )
     # What a method averages is a sum over examples, which microbatches add up.
     params = {k: v for k, v in layout.state.params.items() if k != METHOD_PARAMS}
-    moving = pytrees.trained(params) is not params
+    moving = pytrees.without_statistics(params) is not params
     if parts > 1 and moving and not config.model.frozen_statistics:
         raise errors.UserError(
             f"optim.grad_accum_steps={parts}: batch norms take mean and variance of the whole "

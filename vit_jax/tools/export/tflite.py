@@ -51,7 +51,7 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     structure, state = nnx.split(model, nnx.Param)
     # Layer by layer: the converter takes long to cut stacks.
     params = pytrees.unstack_layers(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
-    forward = lambda p, x: nnx.merge(structure, pytrees.stack_layers(p, pytrees.Layers))(x)
+    forward = lambda p, x: nnx.merge(structure, pytrees.group_layers(p))(x)
     program = jax2tf.convert(forward, native_serialization_platforms=("cpu",), with_gradient=False)
     variables = jax.tree.map(tf.Variable, params)
     module = tf.Module()

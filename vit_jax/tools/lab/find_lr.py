@@ -26,7 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import charts, style, tiles
 from vit_jax.learning.updates import lower_update
-from vit_jax.run import recipe
+from vit_jax.run import adapt
 from vit_jax.run.build import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
@@ -149,9 +149,9 @@ def rate_test(
         layout = parts.layout
         update = lower_update(updates.update(config, parts), layout.in_steps, batches).compile()
         state = initial_state(config, layout, parts.model.info, screen)
-        fixed = layout.read_fixed()
+        teacher_params = layout.read_teacher_params()
         for step in range(steps):
-            state, scalars = update(layout.unstack_layers(state), next(feed), *fixed)
+            state, scalars = update(layout.unstack_layers(state), next(feed), *teacher_params)
             scalars = jax.device_get(scalars)
             losses.append(float(scalars["train/loss"]))
             rates.append(float(scalars["train/learning_rate"]))
@@ -222,7 +222,7 @@ def main(_: list[str]) -> None:
     if output is not None:
         workdir.check_output(output)  # before a search of minutes
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
-    config = recipe.load(FLAGS.config, FLAGS.config_override)
+    config = adapt.load(FLAGS.config, FLAGS.config_override)
     compilation_cache.use()
     limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
     found = rate_test(config, **limits, screen=Screen(sys.stderr))

@@ -20,7 +20,7 @@ from vit_jax.draw import contact_sheet
 from vit_jax.draw.contact_sheet import Cell
 from vit_jax.learning import step as steps
 from vit_jax.learning.method import view_names
-from vit_jax.run import recipe
+from vit_jax.run import adapt
 from vit_jax.run.build import check_folders
 from vit_jax.run.parts import examples, inputs, updates
 from vit_jax.run.parts.durations import make_durations
@@ -122,7 +122,7 @@ def main(_: list[str]) -> None:
     if output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
-    config = recipe.load(FLAGS.config, FLAGS.config_override)
+    config = adapt.load(FLAGS.config, FLAGS.config_override)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     file = io.BytesIO()
     preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images).save(file, "PNG")

@@ -27,7 +27,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.parallel.mesh import BATCH_AXES
-from vit_jax.run import recipe
+from vit_jax.run import adapt
 from vit_jax.run.announce import forward
 from vit_jax.run.parts import examples
 from vit_jax.tools.plan import topology
@@ -356,7 +356,7 @@ def load(overrides: list[str]) -> RunConfig:
     Data that are not here, or of which only a part is taken, are left to the config's own counts.
     """
     on_cpu = (lambda: False) if FLAGS.topology else None
-    config = recipe.load(FLAGS.config, overrides, on_cpu=on_cpu)
+    config = adapt.load(FLAGS.config, overrides, on_cpu=on_cpu)
     c = config.input
     in_part = c.mixture or c.subset_examples or c.subset_fraction or c.subset_per_class
     if in_part or None not in (c.num_examples, c.num_classes):

@@ -380,7 +380,7 @@ def _memory(
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
-        teacher=device_bytes(layout.fixed),
+        teacher=device_bytes(layout.teacher_params),
         activations=_activations(config, step.model, layout.mesh),
         peak=figures.peak_bytes if figures else None,
         there=there,

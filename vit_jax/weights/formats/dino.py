@@ -360,7 +360,7 @@ def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _v3_size_name(fields: Mapping[str, Any]) -> str:
     """The size's name: "S+" for the fields of ViT-S+; else depth and width, such as "12x512"."""
-    for size, own in STYLES["-dinov3"].items():
+    for size, own in STYLES["-dinov3"][1].items():
         sizes = ("depth", "width", "mlp_dim", "num_heads")
         same_mlp = fields["mlp"] == own.get("mlp", ViTSpec.mlp)
         if same_mlp and all(fields[name] == own[name] for name in sizes):

@@ -14,7 +14,7 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.run import recipe
+from vit_jax.run import adapt
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.run import FIXED
 from vit_jax.tools.lab.transfer.task import Splits
@@ -305,8 +305,8 @@ def test_all_fields_of_a_task_but_the_seeds_are_kept():
 
 def test_the_held_out_part_is_prepared_as_a_config_that_adapts_has_it(task, monkeypatch):
     about = models.Preprocess((32, 32), resize=36, interpolation="bicubic", crop=(32, 32))
-    monkeypatch.setattr(recipe.Facts, "preprocess", about)
-    monkeypatch.setattr(recipe.Facts, "num_examples", 30)
+    monkeypatch.setattr(adapt.Facts, "preprocess", about)
+    monkeypatch.setattr(adapt.Facts, "num_examples", 30)
     asked = task("--config.input.data_dir=d", RATES, config=FINETUNE, checkpoint="w")
     for point in configs_of(tasks.choose_grid(asked, SPLITS, "w")):
         assert "(32" in point.input.preprocess

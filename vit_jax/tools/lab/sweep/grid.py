@@ -28,7 +28,7 @@ from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file, renamed, strict
 from vit_jax.evals import KINDS
-from vit_jax.run import recipe
+from vit_jax.run import adapt
 from vit_jax.run.parts.outputs import MAY_DIFFER
 from vit_jax.store import workdir
 
@@ -118,7 +118,7 @@ class Point(NamedTuple):
 
     def load(self) -> RunConfig:
         """The config, as the training will have it. Raises UserError if it is wrong."""
-        return recipe.load(self.config, self.overrides, on_cpu=_trains_on_cpu)
+        return adapt.load(self.config, self.overrides, on_cpu=_trains_on_cpu)
 
     def arguments(self, workdir: str) -> list[str]:
         """The arguments of vit_jax.train."""

@@ -12,7 +12,7 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
-from vit_jax.run import announce, recipe
+from vit_jax.run import adapt, announce
 from vit_jax.run.build import Run
 from vit_jax.tools.plan import __main__ as plan
 
@@ -89,56 +89,56 @@ def test_published_data_sets_keep_the_recipe_of_the_paper():
 
 
 def test_a_run_of_it_with_weights_and_images(given, tmp_path, capsys):
-    config = recipe.load("finetune", given)
+    config = adapt.load("finetune", given)
     on_cpu = jax.default_backend() == "cpu"
     assert (config.input.batch_size, config.total.epochs) == (16, 20)
     assert config.model.dtype == ("float32" if on_cpu else "bfloat16")
     run = Run.build(config, tmp_path)
     assert run.step.durations.total_steps == round(20 * 6 / 16)
-    announce.adapted(Screen(), recipe.configs.load("finetune", given), config)
+    announce.adapted(Screen(), adapt.configs.load("finetune", given), config)
     assert "input.batch_size=16" in capsys.readouterr().out
 
 
 def test_what_the_command_gives_stays(given):
     fields = ["input.batch_size=2", "total.steps=7", "optim.warmup_steps=3", "model.dtype=bfloat16"]
-    config = recipe.load("finetune", [*given, *fields])
+    config = adapt.load("finetune", [*given, *fields])
     assert (config.input.batch_size, config.model.dtype) == (2, "bfloat16")
     assert (config.total.steps, config.total.epochs) == (7, None)
     assert (config.optim.warmup_steps, config.checkpoint.every_steps) == (3, 1)
-    config = recipe.load("finetune", given, sections={"total": {"epochs": 2}})
+    config = adapt.load("finetune", given, sections={"total": {"epochs": 2}})
     assert (config.total.steps, config.total.epochs) == (None, 2)
 
 
 @pytest.mark.parametrize("missing", ["init.weights=none", "input.data_dir=missing"])
 def test_without_weights_or_data_it_is_as_it_was(given, missing):
     overrides = [*given, missing]
-    assert recipe.load("finetune", overrides) == recipe.configs.load("finetune", overrides)
+    assert adapt.load("finetune", overrides) == adapt.configs.load("finetune", overrides)
 
 
 def test_without_its_evaluation(given):
-    config = recipe.load("finetune", [*given, "evals.val=none"])
+    config = adapt.load("finetune", [*given, "evals.val=none"])
     assert not config.evals and config.checkpoint.best_metric is None
 
 
 def test_an_evaluation_without_an_accuracy_has_no_best(given):
-    config = recipe.load(
+    config = adapt.load(
         "finetune", [*given, "evals.val.kind=frozen", "evals.val.train_split=train"]
     )
     assert config.checkpoint.best_metric is None
 
 
 def test_a_mistake_in_what_is_adapted_is_told(given, monkeypatch):
-    adapt = lambda path: lambda facts: {"optim": {"lr": -1.0}}
-    monkeypatch.setattr(recipe.config_file, "adapt", adapt)
+    wrong = lambda path: lambda facts: {"optim": {"lr": -1.0}}
+    monkeypatch.setattr(adapt.config_file, "adapt", wrong)
     with refused("optim.lr"):
-        recipe.load("finetune", given)
+        adapt.load("finetune", given)
 
 
 def test_flags_of_xla_come_before_the_devices_are_asked(given, monkeypatch):
     order = []
-    monkeypatch.setattr(recipe.environment, "deterministic", lambda: order.append("flags"))
+    monkeypatch.setattr(adapt.environment, "deterministic", lambda: order.append("flags"))
     monkeypatch.setattr(jax, "default_backend", lambda: order.append("devices") or "cpu")
-    recipe.load("finetune", [*given, "deterministic=true"])
+    adapt.load("finetune", [*given, "deterministic=true"])
     assert order[0] == "flags"
 
 
