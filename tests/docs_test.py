@@ -5,6 +5,8 @@ REASON -->`. Overrides appended to the page's make training runs small.
 """
 
 import ast
+import collections
+import csv
 import dataclasses
 import inspect
 import itertools
@@ -65,7 +67,7 @@ def train_commands():
             if block.mark == "skip needs that file":
                 continue
             text = block.text.replace("\\\n", " ")
-            for match in re.finditer(r"python -m vit_jax\.train (.*)", text):
+            for match in re.finditer(r"(?:python -m vit_jax\.|vit-jax )train (-.*)", text):
                 yield page.name, shlex.split(match[1].split("||")[0], comments=True)
 
 
@@ -83,8 +85,8 @@ def run_blocks(tmp_path, preloaded_server):
     shrink = (
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
-        '  *" vit_jax.train "* | *" vit_jax sweep "* | *" vit_jax transfer "* | '
-        '*" vit_jax study "*) '
+        '  *" vit_jax.train "* | *" vit_jax train "* | *" vit_jax sweep "* | '
+        '*" vit_jax transfer "* | *" vit_jax study "*) '
         f'set -- "$@" {small} ;;\n'
         # After so few steps a model is sure of nothing.
         '  *" vit_jax evaluate "*" --pseudo_labels="*) set -- "$@" --confidence=0 ;;\n'
@@ -155,8 +157,8 @@ def test_commands_set_fields_that_exist():
     for page, arguments in train_commands():
         given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
         overrides = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
-        path = ROOT / given["--config"]
-        assert configs.load(str(path), overrides), page
+        path = given["--config"]
+        assert configs.load(str(ROOT / path) if "/" in path else path, overrides), page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -167,7 +169,13 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_tests_named_on_pages_exist(page):
-    for file, function in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", page.read_text()):
+    assert_tests_exist(page.read_text())
+
+
+def assert_tests_exist(text):
+    """Of those that are named with their path in this repository, not in an address."""
+    found = re.findall(r"(?:^|[^\w/]|\.\./)(tests/[\w/]+\.py)(?:::(\w+))?", text, re.MULTILINE)
+    for file, function in found:
         assert (ROOT / file).exists(), file
         assert f"def {function}" in (ROOT / file).read_text(), f"{file}::{function}"
 
@@ -314,9 +322,31 @@ def test_one_version_everywhere():
 
 
 def test_every_config_is_in_the_table():
-    page = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "configs.md").read_text()
     for file in sorted((ROOT / "configs").glob("*.py")):
-        assert f"(configs/{file.name})" in page
+        assert f"(../configs/{file.name})" in page
+
+
+def claims():
+    """Rows of the record behind BENCHMARKS.md."""
+    with (ROOT / "benchmarks" / "claims.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_record_of_claims_is_whole():
+    rows = claims()
+    assert all(row["claim"] and row["measured"] for row in rows)
+    assert len({row["claim"] for row in rows}) == len(rows)
+    for row in rows:
+        assert_tests_exist(row["shown_by"])
+    met = collections.Counter(row["met"] for row in rows)
+    assert set(met) == {"yes", "in part", "no", "no bar", "not measured"}
+    sentence = (
+        f"Of its {len(rows)} rows {met['yes']} met their bar, {met['in part']} met it in part, "
+        f"{met['no']} missed it, {met['no bar']} had none, and {met['not measured']} was not "
+        "measured"
+    )
+    assert sentence in " ".join((ROOT / "BENCHMARKS.md").read_text().split())
 
 
 def test_every_benchmark_is_explained():

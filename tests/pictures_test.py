@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from docs.pictures import how_it_works, png, recipe_card, schedules, sharding, study
+from docs.pictures import how_it_works, killed_run, png, recipe_card, schedules, sharding, study
 from docs.pictures.__main__ import PICTURES
 from vit_jax.draw import style
 from vit_jax.learning.optim.schedules import DECAYS
@@ -89,6 +89,17 @@ def test_drawing_of_how_it_works_is_what_is_drawn_and_names_files_that_exist():
         assert all(len(line) <= 48 for line in (box.first, box.second)), box
     page = (how_it_works.FILE.parent / "how_it_works.md").read_text()
     assert all(f"](../vit_jax/{box.file})" in page for box in boxes)
+
+
+def test_drawing_of_a_killed_run_is_that_of_its_rows_and_they_agree():
+    straight, starts = killed_run.facts()
+    assert killed_run.FILE.read_text() == killed_run.draw(straight, starts)
+    assert [start.killed for start in starts] == [True, True, True, False]
+    assert starts[-1].checksum == straight.checksum
+    again = [{**start.losses} for start in starts]
+    assert sum(map(len, again)) > len(straight.losses)  # steps after a checkpoint were repeated
+    assert all(losses.items() <= straight.losses.items() for losses in again)
+    assert set().union(*again) == set(straight.losses)
 
 
 def test_every_schedule_has_a_curve():

@@ -5,7 +5,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.pictures import how_it_works, png, recipe_card, schedules, sharding, study, sweep
+from docs.pictures import (
+    how_it_works,
+    killed_run,
+    png,
+    recipe_card,
+    schedules,
+    sharding,
+    study,
+    sweep,
+)
 
 AUGMENTATION = Path(__file__).parents[1] / "augmentation"
 PICTURES = {
@@ -39,6 +48,7 @@ WRITERS: dict[Path, Callable[[], None]] = {
     **{each.FILE: functools.partial(with_facts, name) for name, each in PICTURES.items()},
     **{file: functools.partial(of_study, file) for file in study.PICTURES},
     how_it_works.FILE: how_it_works.write,
+    killed_run.FILE: killed_run.write,
     **{AUGMENTATION / f"{name}.png": of_augmentation for name in ("ops", "distortions")},
 }
 

@@ -26,8 +26,8 @@ PAGES = {
     "docs/colab.ipynb": "notebook.md",
 }
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".yml": "yaml"}
-QUIET = ("changelog.md", "gallery.md", "measurements.md")  # come last among what search finds
-WIDE = ("features.md",)  # the contents leave their place to a table
+SEARCH = {"gallery.md": {"exclude": True}, "changelog.md": {"boost": 0.2}}
+HIDDEN = {"index.md": ["navigation"], "features.md": ["toc"]}  # beside a page
 UNLISTED = "---\nsearch:\n  exclude: true\n---\n\n"
 
 _FENCE = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
@@ -102,10 +102,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    if uri in QUIET:
-        page.meta["search"] = {"boost": 0.2}
-    if uri in WIDE:
-        page.meta["hide"] = ["toc"]
+    if uri in SEARCH:
+        page.meta["search"] = SEARCH[uri]
+    if uri in HIDDEN:
+        page.meta["hide"] = HIDDEN[uri]
     folder = (ROOT / homes.get(uri, f"docs/{uri}")).parent
     start = Path(uri).parent
 
