@@ -2,7 +2,7 @@
 
 The cost of dropout is its random bits, so it uses half as many as usual: a 32-bit word decides on
 two values, and rates are multiples of 2**-16, below 1. By the compiler's estimates for a TPU v3
-that takes a quarter off the step of L/16 (BENCHMARKS.md).
+that takes a quarter off the step of L/16 (benchmarks/claims.csv).
 """
 
 from typing import Any

@@ -115,8 +115,8 @@ def _gpu_time(figures: Figures, matrix: float | None, chip: chips.GpuChip, hosts
 
 
 SECS_A_DAY = 86_400
-# Memory of saving L/16, in multiples of the saved bytes (BENCHMARKS.md): the copy that files are
-# written from, and the data being compressed.
+# Memory of saving L/16, in multiples of the saved bytes (benchmarks/claims.csv): the copy that
+# files are written from, and the data being compressed.
 SAVING_FACTOR = 1.27
 # Batches in a host's memory at once: two that tf.data has ready, one that it is making, and
 # one that is being copied to the devices (data/pipeline.py, feed.py).
