@@ -2,6 +2,7 @@ import io
 
 import pytest
 
+from vit_jax.core import screen
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 
 
@@ -123,3 +124,19 @@ def test_counts(number, text):
 )
 def test_durations(secs, text):
     assert format_duration(secs) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(1, "100.00%"), (0.99996, ">99.99%"), (0.99994, "99.99%"), (0.9976, "99.76%"),
+     (0, "0.00%"), (4e-5, "<0.01%"), (0.98056, "98.06%"), (-0.5, "-50.00%")],
+)  # fmt: skip
+def test_a_percentage_is_all_or_nothing_only_where_it_is(share, expected):
+    assert screen.format_percent(share) == expected
+    assert screen.format_percent(0.9976, 0) == ">99%" and screen.format_percent(0.994, 0) == "99%"
+
+
+def test_significant_digits():
+    numbers = [5.291e-7, 1234.5, 0.5, 0, 1e10, -2e-12]
+    expected = ["5.29e-7", "1.23e3", "0.5", "0", "1e10", "-2e-12"]
+    assert [screen.format_significant(number) for number in numbers] == expected

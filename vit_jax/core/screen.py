@@ -1,5 +1,6 @@
 """A command's terminal output: plain lines, one line that updates, numbers for people."""
 
+import re
 import shutil
 import sys
 import time
@@ -125,6 +126,21 @@ def format_count(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f}"
+
+
+def format_percent(share: float, decimals: int = 2) -> str:
+    """0.98056 -> "98.06%"; less than all is never "100%", nor is more than nothing "0%"."""
+    least = 10**-decimals
+    if 0 < share < least / 200:
+        return f"<{least:.{decimals}f}%"
+    if 1 - least / 200 < share < 1:
+        return f">{100 - least:.{decimals}f}%"
+    return f"{share:.{decimals}%}"
+
+
+def format_significant(number: float) -> str:
+    """5.291e-7 -> "5.29e-7", where Python writes 5.29e-07; three digits."""
+    return re.sub(r"e([+-]?)0*", lambda e: f"e{e[1].strip('+')}", f"{number:.3g}")
 
 
 def format_duration(secs: float) -> str:
