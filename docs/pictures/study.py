@@ -10,10 +10,7 @@ from vit_jax.tools.lab.study.points import StudyPoint
 
 FOLDER = Path(__file__).parents[1] / "study"
 METRIC, LAW = "validation/accuracy", "M1"
-PICTURES = {
-    FOLDER / page.COMPUTE_PNG: page.compute_picture,
-    FOLDER / page.EXAMPLES_PNG: page.examples_picture,
-}
+PICTURES = tuple(FOLDER / f"{name}.png" for name in page.NOTES)
 
 
 def _point(row: dict[str, str]) -> StudyPoint:
@@ -31,4 +28,5 @@ def draw(file: Path) -> bytes:
     """The PNG file of one of PICTURES."""
     with (FOLDER / "results.csv").open(newline="") as lines:
         points = [_point(row) for row in csv.DictReader(lines)]
-    return PICTURES[file](results.analyse("", points, METRIC, LAW, ()))
+    result = results.analyse("", points, METRIC, LAW, ())
+    return next(each.data for each in page.pictures(result) if each.name == file.stem)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -109,12 +110,19 @@ def seen(rgb, eyes):
     return lab(linear(rgb) @ np.transpose(SIMULATION[eyes]) if eyes else linear(rgb))
 
 
+CSS = Path(style.__file__).with_name("page.css").read_text()
+SEVENS = re.findall(r"--colour\d: (#\w{6});", CSS)
+DARK = tuple(SEVENS[len(SEVENS) // 2 :])
+
+
 @pytest.mark.parametrize("eyes", [None, *SIMULATION])
-def test_series_are_apart(eyes):
-    colours = seen([to_rgb(colour) for colour in style.SERIES], eyes)
+@pytest.mark.parametrize("series", [style.SERIES, DARK], ids=["light", "dark"])
+def test_series_are_apart(series, eyes):
+    colours = seen([to_rgb(colour) for colour in series], eyes)
+    assert len(colours) == 7
     for (k, one), (m, other) in itertools.combinations(enumerate(colours), 2):
         difference = np.linalg.norm(one - other)
-        assert difference > APART, (style.SERIES[k], style.SERIES[m], difference)
+        assert difference > APART, (series[k], series[m], difference)
 
 
 @pytest.mark.parametrize("eyes", [None, *SIMULATION])

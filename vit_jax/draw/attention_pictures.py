@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +16,10 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import style
 from vit_jax.draw.html_page import Findings, Picture, Section
-from vit_jax.draw.tiles import COLUMNS, PhotoSheet, Sheet
+from vit_jax.draw.tiles import PhotoSheet, Sheet, columns
 from vit_jax.models import observe
 from vit_jax.models.observe import Norms
 from vit_jax.models.observe.attention import View, view_of
@@ -127,22 +129,19 @@ def _overlays(pixels: np.ndarray, maps: dict[str, np.ndarray], question: Questio
         "relevance (arXiv 2103.15679, Grad-CAM for ResNets) is what speaks for the class."
         if "rollout" in maps
         else "What speaks for the class, by Grad-CAM.",
-        style.png(draw_overlays(pixels, maps, question.captions)),
-        wide=True,
+        lambda: draw_overlays(pixels, maps, question.captions),
     )
 
 
 def _distances(distances: np.ndarray, view: View) -> Picture:
     every = rules.patch_distances(view.tokens.grid, view.pixels_per_patch)
-    drawn = draw_distance(
-        distances.mean(axis=0), images=len(distances), uniform=float(every.mean())
-    )
+    of_heads, uniform = distances.mean(axis=0), float(every.mean())
     return Picture(
         "distances",
         "Mean attention distance",
         "How far each head looks, as in figure 7 of the ViT paper: low dots are local, as a "
         "convolution is; heads near the dashed line look everywhere.",
-        style.png(drawn),
+        lambda: draw_distance(of_heads, images=len(distances), uniform=uniform),
     )
 
 
@@ -154,8 +153,7 @@ def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]
             f"heads_of_layer_{layer + 1}",
             f"Heads of layer {layer + 1}",
             "What one token takes from each patch, by head, in the first photo.",
-            style.png(draw_attention(photo, weights[layer], query=patch, layer=layer + 1)),
-            wide=True,
+            functools.partial(draw_attention, photo, weights[layer], query=patch, layer=layer + 1),
         )
         for layer in layers
     ]
@@ -172,22 +170,24 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
     names += [f"register {i + 1}" for i in range(blocks.registers.shape[-1])]
     others = dict(zip(names, first.T, strict=True))
     limit = rules.RATIO_TO_MEDIAN * float(np.median(last))
-    by_layer = draw_norms_by_layer(
-        of_layers.reshape(len(of_layers), -1), others=others, threshold=limit
-    )
+    of_all = of_layers.reshape(len(of_layers), -1)
     note = (
         "Patches of high norm hold what is not local (arXiv 2309.16588); registers, where a model "
         "has them, take that over."
     )
     title = f"Norms of patch tokens after layer {len(of_layers)}"
     return [
-        Picture("norms_by_layer", "Norms of tokens by layer", note, style.png(by_layer)),
+        Picture(
+            "norms_by_layer",
+            "Norms of tokens by layer",
+            note,
+            lambda: draw_norms_by_layer(of_all, others=others, threshold=limit),
+        ),
         Picture(
             "norms",
             title,
             f"Framed are norms above {rules.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
-            style.png(draw_norms(pixels, last, out, captions, title=title)),
-            wide=True,
+            lambda: draw_norms(pixels, last, out, captions, title=title),
         ),
     ]
 
@@ -252,8 +252,8 @@ def draw_attention(
       query: (row, column) of its patch, from 0, marked in the photo; None: the class token.
       layer: its number, from 1.
     """
-    number, rows, columns = weights.shape
-    across = min(COLUMNS, 1 + number)
+    number, *grid = weights.shape
+    across = min(columns(), 1 + number)
     per_row = max(across - 1, 1)
     of_query = "the class token" if query is None else f"row {query[0] + 1}, column {query[1] + 1}"
     sheet = Sheet(
@@ -266,7 +266,6 @@ def draw_attention(
         bar=True,
         gaps=(1,),
     )
-    grid = (rows, columns)
     where = sheet.show(0, 0, style.displayed(photo))
     mark(where, query, photo.shape, grid)
     sheet.caption(0, 0, "photo, query" if query else "photo")
@@ -274,7 +273,7 @@ def draw_attention(
         place = k // per_row, 1 + k % per_row
         axes = sheet.show(*place, blend(photo, scale_to_max(heat)))
         mark(axes, query, photo.shape, grid)
-        sheet.caption(*place, f"head {k + 1}\n{np.max(heat):.1%}")
+        sheet.caption(*place, f"head {k + 1}\n{format_percent(float(np.max(heat)), 1)}")
     sheet.colour_bar(style.HEAT, 0, 1, "attention, share of the largest in the head")
     return sheet.figure
 
@@ -286,14 +285,14 @@ def scale_to_max(heat: np.ndarray) -> np.ndarray:
 
 
 def mark(
-    axes: Axes, patch: tuple[int, int] | None, shape: tuple[int, ...], grid: tuple[int, int]
+    axes: Axes, patch: tuple[int, int] | None, shape: tuple[int, ...], grid: Sequence[int]
 ) -> None:
     """Frames a patch (row, column) of the grid over a photo of that shape."""
     if patch is None:
         return
     high, wide = shape[0] / grid[0], shape[1] / grid[1]
     corner = (patch[1] * wide - 0.5, patch[0] * high - 0.5)
-    for colour, line in (("white", 2.4), ("black", 1.0)):
+    for colour, line in ((style.OVER_PHOTOS, 2.4), ("black", 1.0)):
         axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=colour, lw=line))
 
 
@@ -307,8 +306,7 @@ def draw_distance(distances: np.ndarray, *, images: int, uniform: float) -> Figu
       uniform: the distance if all patches got the same attention, drawn as a line.
     """
     depth, heads = distances.shape
-    figure = style.blank(5.4, 3.7)
-    figure.suptitle("Mean attention distance", x=0.02, ha="left")
+    figure = style.blank(5.3, 3.7)
     axes = figure.add_subplot()
     layers = np.arange(1, depth + 1)
     axes.plot(layers, distances.mean(axis=1), color=style.MUTED, lw=1.2, label="mean of heads")
@@ -330,8 +328,8 @@ def draw_distance(distances: np.ndarray, *, images: int, uniform: float) -> Figu
     style.layer_ticks(axes, depth)
     axes.set_ylabel("mean attention distance (pixels)")
     note = f"{depth} layers of {heads} heads, {images:,} image{'s' if images > 1 else ''}"
-    axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
-    figure.legend(loc="outside lower center", ncols=3)
+    style.entitle(figure, "Mean attention distance", note)
+    style.legend(figure)
     return figure
 
 
@@ -362,7 +360,8 @@ def draw_norms(
         shown,
         beside=1,
         title=title,
-        note=f"{outliers.mean():.1%} of {outliers.size:,} patches stand out, framed in blue",
+        note=f"{format_percent(outliers.mean(), 1)} of {outliers.size:,} patches stand out, framed "
+        "in blue",
         bar=True,
     )
     # Outliers are many times as long as the others, which would all have one colour.
@@ -393,12 +392,11 @@ def draw_norms_by_layer(
       threshold: above which a patch of the last layer stands out, drawn as a line.
     """
     depth = len(of_patches)
-    figure = style.blank(5.8, 3.7)
-    figure.suptitle("Norms of tokens by layer", x=0.02, ha="left")
+    figure = style.blank(5.3, 3.7)
     axes = figure.add_subplot()
     layers = np.arange(1, depth + 1)
     low, quarter, middle, three, most = np.percentile(of_patches, [1, 25, 50, 75, 99], axis=1)
-    axes.fill_between(layers, low, most, color=style.SKY, alpha=0.3, lw=0, label="98 % of them")
+    axes.fill_between(layers, low, most, color=style.SKY, alpha=0.3, lw=0, label="98% of them")
     axes.fill_between(layers, quarter, three, color=style.SKY, alpha=0.6, lw=0, label="half")
     axes.plot(layers, middle, color=style.BLUE, label="patches, median")
     largest = of_patches.max(axis=1)
@@ -412,5 +410,6 @@ def draw_norms_by_layer(
     style.plain_log_ticks(axes.yaxis)
     style.layer_ticks(axes, depth)
     axes.set_ylabel("norm of the token (no unit)")
-    figure.legend(loc="outside lower center", ncols=3)
+    style.entitle(figure, "Norms of tokens by layer")
+    style.legend(figure)
     return figure

@@ -5,11 +5,11 @@ Sizes are in CSS pixels.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.style
@@ -18,25 +18,26 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
+from PIL import Image
 
 from vit_jax.draw import style
 
 MARGIN = 0.05  # of an axis, above and below what is drawn
 TINY = 1e-30  # least length of an axis
 
-_CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-# By the names of their variables; of those in light and dark the first.
-COLOURS = dict(reversed(re.findall(r"--(\w+): (#\w{6});", _CSS)))
-RUNS = tuple(COLOURS[f"colour{i}"] for i in range(8))  # further runs reuse them, dashed
+COLOURS = style.COLOURS
+RUNS = style.SERIES  # further runs reuse them, dashed
 DASHES = ((), (5, 3), (1.5, 3), (8, 3, 1.5, 3))
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 
+SMALL_PX = 12  # --small of page.css
 _STYLE = {
     "figure.dpi": 72,  # a pixel is a point, the unit of matplotlib's SVG
     "savefig.dpi": 72,
-    "font.size": 11,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
+    "font.size": SMALL_PX,
+    "axes.labelsize": SMALL_PX,
+    "xtick.labelsize": SMALL_PX,
+    "ytick.labelsize": SMALL_PX,
     "axes.axisbelow": True,
     "lines.linewidth": 1.4,
     "lines.scale_dashes": False,
@@ -66,6 +67,7 @@ def blank(size: tuple[int, int], box: tuple[float, float, float, float]) -> Axes
     axes.spines["bottom"].set(color=COLOURS["quiet"], alpha=0.6, linewidth=1)
     axes.grid(axis="y", color=COLOURS["rule"], linewidth=1)
     axes.tick_params(length=0, pad=6, labelcolor=COLOURS["quiet"])
+    axes.xaxis.label.set_color(COLOURS["quiet"])
     return axes
 
 
@@ -108,7 +110,7 @@ def limits(
         return math.exp(low - margin), math.exp(high + margin)
     bounds = [*values, *(bound for bound in (start, end) if bound is not None)]
     low, high = min(bounds), max(bounds)
-    if low == high == start:
+    if low == high and low in (0, start):
         high = low + 1
     elif low == high:  # a line in the middle
         low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
@@ -130,21 +132,63 @@ def svg(axes: Axes, title: str, groups: Mapping[str, Any] | None = None) -> Mark
         artist.set_clip_on(False)  # a page has no paths to clip by, whose names could clash
     out = io.StringIO()
     figure.savefig(out, format="svg")
-    text = out.getvalue()
-    body = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r"\s*\n\s*", "\n", body)
+    body = re.sub(r'(<text style=")(?:font[^;]*; )+', r"\1", out.getvalue())  # the page's font
     for name, (attributes, hint) in (groups or {}).items():
         tooltip = Markup("<title>{}</title>").format(hint) if hint else ""
         body = body.replace(f'<g id="{name}">', f"<g {attributes}>{tooltip}")
+    return _inline(figure, title, body, Markup())
+
+
+PX_PER_POINT = 1.6  # of a figure: letters of 7.5 points have the size of a page's small ones
+MOST_COLOURS = 1024  # of a picture of numbers, whose pixels remain as they are
+PHOTO_PX, PHOTO_QUALITY = 256, 80  # its longer side, at most, and that of its WebP
+_IMAGE = re.compile(r'<image xlink:href="data:image/png;base64,([^"]*)"[^>]*/>')
+_PIXELATED = ' style="image-rendering:crisp-edges;image-rendering:pixelated"'
+
+
+def figure_svg(figure: Figure, title: str, kind: str) -> Markup:
+    """A figure of draw/style.py as an <svg> of a class, in the page's colours."""
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)
+    body = re.sub(r'(<text style="font)(: [\d.]+px)[^;"]*', r"\1-size\2", style.svg(figure))
+    width = width_px(figure.get_figwidth())
+    attributes = Markup(' class="{}" style="width: {:.0f}px"').format(kind, width)
+    return _inline(figure, title, _IMAGE.sub(_recoded, body), attributes)
+
+
+def width_px(width_in: float) -> float:
+    """The width of a figure on a page, in CSS pixels, where there is room."""
+    return PX_PER_POINT * 72 * width_in
+
+
+def _recoded(image: re.Match[str]) -> str:
+    """The <image> with a photo's WebP, or with a small PNG whose pixels stay apart."""
+    element = image[0].replace(_PIXELATED, "")
+    picture = Image.open(io.BytesIO(base64.b64decode(image[1]))).convert("RGBA")
+    out = io.BytesIO()
+    if picture.getcolors(MOST_COLOURS) is None:
+        picture.thumbnail((PHOTO_PX, PHOTO_PX))
+        picture.convert("RGB").save(out, "WEBP", quality=PHOTO_QUALITY)
+        kind, look = "webp", ""
+    else:
+        picture.save(out, "PNG", optimize=True)
+        kind, look = "png", _PIXELATED
+    data = f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"
+    return element.replace(f"data:image/png;base64,{image[1]}", data).replace("/>", f"{look}/>")
+
+
+def _inline(figure: Figure, title: str, text: str, attributes: Markup) -> Markup:
+    """The text of an SVG file as an element of a page."""
+    body = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"\s*\n\s*", "\n", body)
     body = re.sub(r' id="[\w.]+_\d+"', "", body)
     body = re.sub(r' transform="rotate\(-0[^"]*"', "", body)
-    body = re.sub(r'(<text style=")(?:font[^;]*; )+', r"\1", body)  # the page's font
     body = re.sub(r"#[0-9a-f]{6}", lambda c: _VARIABLES.get(c[0], c[0]), body)
     body = re.sub(r' (?:d|x|y|transform)="[^"]*"', _rounded, body)
     width, height = 72 * figure.get_size_inches()
-    head = Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">\n')
-    return head.format(width, height, title) + Markup(f"{body}</svg>")
+    head = Markup('<svg viewBox="0 0 {:g} {:g}"{} role="img" aria-label="{}">\n')
+    return head.format(width, height, attributes, title) + Markup(f"{body}</svg>")
 
 
 def _rounded(numbers: re.Match[str]) -> str:

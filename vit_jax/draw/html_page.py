@@ -8,15 +8,17 @@ import base64
 import functools
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from PIL import Image, ImageFile
 
 from vit_jax.core.image_files import OPENED, rgb
+from vit_jax.draw import charts, style
 
 TEMPLATES = Path(__file__).parents[1]  # names of templates are paths in the package
 QUALITY = 78  # of a thumbnail's JPEG
@@ -25,28 +27,50 @@ bold, code = Markup("<b>{}</b>").format, Markup("<code>{}</code>").format
 
 
 class Picture(NamedTuple):
-    """A picture on a page.
+    """A picture on a page, and in a file.
 
     Attributes:
       name: of its file, without the ending.
       title: what it shows, in a few words.
       note: how to read it, in a sentence or two.
-      data: the file's bytes.
+      drawn: draws it for the canvas there is (see style.on_page); or the file's bytes.
       ending: of the file: png or webp.
-      wide: whether it takes the page's whole width.
     """
 
     name: str
     title: str
     note: str
-    data: bytes
+    drawn: Callable[[], Figure] | bytes
     ending: str = "png"
-    wide: bool = False
 
     @property
-    def url(self) -> str:
-        """The picture as a data: URL."""
-        return image_url(self.data, self.ending)
+    def data(self) -> bytes:
+        """The file's bytes."""
+        return self.drawn if isinstance(self.drawn, bytes) else style.png(self.drawn())
+
+    def on_page(self) -> tuple[list[Markup], str, bool]:
+        """The elements that show it, what is written beside them, and whether they are wide.
+
+        A figure is drawn twice, for a large screen and for a phone: page.css shows one of these.
+        """
+        title = self.title or self.note
+        if isinstance(self.drawn, bytes):
+            with Image.open(io.BytesIO(self.drawn)) as image:
+                width = charts.width_px(image.width / image.info.get("dpi", (75,))[0])
+            shown = Markup(
+                '<div class="scroll"><img src="{}" alt="{}" style="width: {:.0f}px"></div>'
+            )
+            url = image_url(self.drawn, self.ending)
+            return [shown.format(url, title, width)], self.note, False
+        elements, is_wide = [], False
+        for kind, width_in in (("broad", style.WIDTH_IN), ("narrow", style.NARROW_IN)):
+            with style.on_page(width_in):
+                figure = self.drawn()
+            elements.append(charts.figure_svg(figure, title, kind))
+            is_wide |= figure.get_figwidth() > 0.85 * style.WIDTH_IN
+        said = str(figure.get_label())
+        said = f"{said[0].upper()}{said[1:]}." if said else ""
+        return elements, f"{self.note} {said}".strip(), is_wide
 
 
 class Section(NamedTuple):

@@ -4,17 +4,22 @@ Figures are drawn without pyplot and its global state, in matplotlib's own style
 matplotlibrc says, with the font that matplotlib ships. So the same arrays give the same bytes with
 the same versions of matplotlib and Pillow.
 
-Lines and points have the colours of Okabe and Ito (Color Universal Design, 2008), and markers that
-tell them apart without any. Heat has matplotlib's maps whose lightness rises from end to end.
+Colours are those of page.css, in light. They stay apart for eyes that lack a kind of cone, and
+markers tell lines and points apart without any colour. Heat has matplotlib's maps whose lightness
+rises from end to end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
 
 import matplotlib.style
 import numpy as np
@@ -25,18 +30,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-# In the order in which they are given out: neighbours differ most. Yellow is too light on white.
-SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, BLACK)
+_CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+# By the names of their variables; of those in light and dark the first.
+COLOURS = dict(reversed(re.findall(r"--(\w+): (#\w{6});", _CSS)))
+# In the order in which they are given out.
+SERIES = BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, _ = tuple(
+    COLOURS[f"colour{i}"] for i in range(7)
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1, 1.5)))
 
 SIGNED = "viridis"  # for numbers from -1 to 1, as in the figures of arXiv 2010.11929
 HEAT = "inferno"  # for numbers from 0 on
 MISSING = "#BBBBBB"  # for NaN
-MUTED = "#666666"  # text and lines that step back
-GRID = "#DDDDDD"
+INK, MUTED, GRID = COLOURS["ink"], COLOURS["quiet"], COLOURS["rule"]  # MUTED: what steps back
+OVER_PHOTOS = "#fefefe"  # white that a page keeps in the dark
 
 
 def series(index: int) -> tuple[str, str]:
@@ -47,7 +55,8 @@ def series(index: int) -> tuple[str, str]:
 
 P = ParamSpec("P")
 
-WIDTH_IN = 7.2  # of a figure on a page
+WIDTH_IN, NARROW_IN = 7.2, 2.9  # of a figure, and of one for a phone
+LEAST_IN = 2.9  # height of a figure on a phone, before its legend
 DPI = 150
 FONT = 9.0  # points; nothing is smaller than SMALL
 SMALL = 7.5
@@ -72,6 +81,8 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "text.color": INK,
+    "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
@@ -79,14 +90,16 @@ _STYLE = {
     "ytick.labelsize": SMALL,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
-    "xtick.labelcolor": "black",
-    "ytick.labelcolor": "black",
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     "legend.fontsize": SMALL,
     "legend.frameon": False,
     "figure.titlesize": TITLE,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.5,
-    "image.interpolation": "nearest",
+    "image.interpolation": "none",  # nearest; in SVG with the pixels that there are
+    "svg.fonttype": "none",
+    "svg.hashsalt": "vit_jax",
     # Names of classes and files may contain dollar signs.
     "text.parse_math": False,
 }
@@ -105,14 +118,75 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return draw_in_style
 
 
+class Canvas(NamedTuple):
+    """What figures are drawn for: their width at most, and whether they say their own title."""
+
+    width_in: float = WIDTH_IN
+    titled: bool = True
+
+
+_canvas: ContextVar[Canvas] = ContextVar("canvas")
+
+
+@contextlib.contextmanager
+def on_page(width_in: float) -> Iterator[None]:
+    """Figures are drawn for a page, which says their titles and notes."""
+    before = _canvas.set(Canvas(width_in, titled=False))
+    try:
+        yield
+    finally:
+        _canvas.reset(before)
+
+
+def canvas() -> Canvas:
+    """What figures are drawn for just now."""
+    return _canvas.get(Canvas())
+
+
+def is_narrow() -> bool:
+    """Whether that is a phone."""
+    return canvas().width_in < WIDTH_IN
+
+
 def blank(width_in: float, height_in: float, *, layout: str | None = "constrained") -> Figure:
-    """An empty figure; with layout=None its axes stay where they are put."""
+    """An empty figure, no wider than the page; with layout=None its axes stay where they are put.
+
+    On a phone it is as much less high as it is less wide, within reason.
+    """
     engine: Any = layout  # a str, for which matplotlib's annotation lists literals
+    room, titled = canvas()
+    if layout is not None and not titled and width_in > room:
+        width_in, height_in = room, max(height_in * room / width_in, min(height_in, LEAST_IN))
     made = Figure(figsize=(width_in, height_in), layout=engine, facecolor="white")
     FigureCanvasAgg(made)
     if layout is not None:
         made.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
     return made
+
+
+def entitle(drawn: Figure, title: str, note: str = "") -> None:
+    """Writes a title, and a note below it in small letters, which a page says instead.
+
+    The note is the figure's label.
+    """
+    drawn.set_label(note)
+    if canvas().titled:
+        drawn.suptitle(title, x=0.02, ha="left")
+        if note:
+            drawn.axes[0].set_title(note, loc="left", size=SMALL, color=MUTED)
+
+
+def legend(drawn: Figure) -> None:
+    """A legend below all axes, in as many columns as have room; it makes a phone's longer."""
+    handles, names = drawn.axes[0].get_legend_handles_labels()
+    for columns in range(min(3, len(names)), 0, -1):
+        made = drawn.legend(handles, names, loc="outside lower center", ncols=columns)
+        if columns == 1 or made.get_window_extent().width < drawn.bbox.width:
+            break
+        made.remove()
+    if is_narrow():
+        high = made.get_window_extent().height / drawn.dpi
+        drawn.set_figheight(drawn.get_figheight() + high)
 
 
 def settle(drawn: Figure) -> None:
@@ -204,6 +278,14 @@ def png(drawn: Figure, *, dpi: int = DPI) -> bytes:
     out = io.BytesIO()
     with matplotlib.style.context(["default", _STYLE]):
         drawn.savefig(out, format="png", dpi=dpi, metadata={"Software": None})
+    return out.getvalue()
+
+
+def svg(drawn: Figure) -> str:
+    """The figure as the text of an SVG file."""
+    out = io.StringIO()
+    with matplotlib.style.context(["default", _STYLE]):
+        drawn.savefig(out, format="svg")
     return out.getvalue()
 
 

@@ -102,8 +102,12 @@ BELOW_IN = 0.09  # below a tile's text
 LINE_IN = 1.25 * style.SMALL / 72  # height of a line of small text
 TITLE_IN, NOTE_IN = 0.3, 0.22
 BAR_IN = 0.62  # height of a colour bar with its label
-COLUMNS = 6  # tiles in a row of photos
 LEAST_IN = 2.6  # width of a sheet that has a title or a colour bar
+
+
+def columns() -> int:
+    """The number of tiles in a row of photos."""
+    return 3 if style.is_narrow() else 6
 
 
 class Sheet:
@@ -140,7 +144,9 @@ class Sheet:
         bar: bool = False,
     ):
         left, right, below = around
-        widest = style.WIDTH_IN - 2 * MARGIN_IN
+        canvas = style.canvas()
+        title, shown_note = (title, note) if canvas.titled else ("", "")
+        widest = canvas.width_in - 2 * MARGIN_IN
         spaces = GAP_IN * (columns - 1) + WIDE_GAP_IN * len(gaps)
         self.tile = min((widest - left - right - spaces) / columns, most_in)
         self.tile_height = self.tile * height_by_width
@@ -149,10 +155,10 @@ class Sheet:
         self.row_height += BELOW_IN if self.lines else GAP_IN
         content = self.tile * columns + spaces + left + right
         # A long title may widen a sheet of few tiles, up to a page.
-        wanted = [width_in(t, s) for t, s in ((title, style.TITLE), (note, style.SMALL))]
-        least = LEAST_IN if title or note or bar else 0.0
+        wanted = [width_in(t, s) for t, s in ((title, style.TITLE), (shown_note, style.SMALL))]
+        least = LEAST_IN if title or shown_note or bar else 0.0
         self.width = max(content, min(max(*wanted, least), widest)) + 2 * MARGIN_IN
-        self.top = MARGIN_IN + (TITLE_IN if title else 0) + (NOTE_IN if note else 0)
+        self.top = MARGIN_IN + (TITLE_IN if title else 0) + (NOTE_IN if shown_note else 0)
         self.top += LINE_IN + 0.05 if headings else 0
         self.bar_height = BAR_IN if bar else 0.0
         self.height = self.top + rows * self.row_height + below + MARGIN_IN + self.bar_height
@@ -161,7 +167,8 @@ class Sheet:
             for k in range(columns)
         ]
         self.figure: Figure = style.blank(self.width, self.height, layout=None)
-        self._write_title(title, note)
+        self.figure.set_label(note)
+        self._write_title(title, shown_note)
 
     def show(self, row: int, column: int, picture: np.ndarray, **how: Any) -> Axes:
         """Fills a tile with a picture [H, W, 3] or numbers [H, W]; `how`: arguments of imshow."""
@@ -179,7 +186,7 @@ class Sheet:
         return axes
 
     def caption(
-        self, row: int, column: int, text: str, *, over: int = 1, colour: str = "black"
+        self, row: int, column: int, text: str, *, over: int = 1, colour: str = style.INK
     ) -> None:
         """Text below a tile, or below `over` tiles from there on; cut to the lines there are."""
         top = self.top + row * self.row_height + self.tile_height + 0.025
@@ -191,7 +198,7 @@ class Sheet:
         """Text above a column of tiles."""
         shown = fit(text, self._over(over), style.SMALL)
         centre = self.lefts[column] + self._over(over) / 2
-        self._text(centre, self.top - LINE_IN - 0.05, shown, style.SMALL, "black", "center")
+        self._text(centre, self.top - LINE_IN - 0.05, shown, style.SMALL, style.INK, "center")
 
     def colour_bar(
         self, cmap: str, low: float, high: float, label: str, *, log: bool = False
@@ -220,7 +227,7 @@ class Sheet:
         room = self.width - 2 * MARGIN_IN + 1e-6  # the sheet may be as wide as this text
         down = MARGIN_IN
         for text, size, height, colour in (
-            (title, style.TITLE, TITLE_IN, "black"),
+            (title, style.TITLE, TITLE_IN, style.INK),
             (note, style.SMALL, NOTE_IN, style.MUTED),
         ):
             if text:
@@ -256,7 +263,7 @@ class PhotoSheet(Sheet):
         **how: Any,
     ):
         self._wide = 1 + beside
-        self.across = max(1, min(COLUMNS // self._wide, len(photos)))
+        self.across = max(1, min(columns() // self._wide, len(photos)))
         super().__init__(
             math.ceil(len(photos) / self.across),
             self.across * self._wide,

@@ -12,6 +12,7 @@ from flax import nnx
 from matplotlib.figure import Figure
 
 from vit_jax.core import pytrees
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import Sheet
@@ -37,7 +38,7 @@ def findings(model: Any) -> Findings:
             f"The first {len(filters.pictures)} principal components of the {first.what}, as in "
             "figure 7 of the ViT paper. After training they are smooth waves and colours; random "
             "ones are noise.",
-            style.png(draw_filters(filters.pictures, filters.explained, what=first.what)),
+            lambda: draw_filters(filters.pictures, filters.explained, what=first.what),
         )
     )
     numbers["filters_explained"] = float(filters.explained.sum())
@@ -48,15 +49,18 @@ def findings(model: Any) -> Findings:
         share = first_layer.grid_share(table)
         chance = first_layer.chance(table.shape[:2])
         numbers["positions_row_plus_column"] = share
-        note = f"{share:.0%} of their variance is row plus column; of random ones {chance:.0%}"
-        drawn = draw_positions(first_layer.similarity(table), note=note)
+        note = (
+            f"{format_percent(share, 1)} of their variance is row plus column; of random ones "
+            f"{format_percent(chance, 1)}"
+        )
+        similarity = first_layer.similarity(table)
         pictures.append(
             Picture(
                 "positions",
                 "Position embeddings",
                 "Each small grid belongs to the patch at its place, and shows the similarity of "
                 "that patch's embedding with those of all patches.",
-                style.png(drawn),
+                lambda: draw_positions(similarity, note=note),
             )
         )
     return Findings(Section("The weights", pictures, text), numbers)
@@ -95,7 +99,7 @@ def _without_positions(model: Any) -> str:
     return "It has no position embeddings."
 
 
-FILTER_COLUMNS = 7
+FILTER_COLUMNS, NARROW_COLUMNS = 7, 5
 TINY = 1e-30  # a filter of zeros is gray
 
 
@@ -108,14 +112,14 @@ def draw_filters(
     Gray is 0; each is scaled by its own largest number. `what`: the layer.
     """
     number, height, width, _ = pictures.shape
-    columns = min(FILTER_COLUMNS, number)
+    columns = min(NARROW_COLUMNS if style.is_narrow() else FILTER_COLUMNS, number)
     sheet = Sheet(
         math.ceil(number / columns),
         columns,
         height_by_width=height / width,
         title=f"Principal components of the {what}",
-        note=f"{number} components of {height} x {width} px, {np.sum(explained):.1%} of the "
-        "variance; below each its share",
+        note=f"{number} components of {height} × {width} px, "
+        f"{format_percent(float(np.sum(explained)), 1)} of the variance; below each its share",
         lines=1,
         most_in=0.9,
     )
@@ -123,11 +127,11 @@ def draw_filters(
         row, column = divmod(k, columns)
         size = max(float(np.abs(picture).max()), TINY)
         sheet.show(row, column, 0.5 + picture / (2 * size))
-        sheet.caption(row, column, f"{explained[k]:.1%}")
+        sheet.caption(row, column, format_percent(float(explained[k]), 1))
     return sheet.figure
 
 
-MOST_GRIDS = 16  # grids in a row: with more, each is too small to be read
+MOST_GRIDS, NARROW_GRIDS = 16, 8  # grids in a row: with more, each is too small to be read
 GRIDS_IN = 5.0  # width of all
 LABELS_IN = (0.4, 0.0, 0.4)  # space for labels on the left and below
 
@@ -175,8 +179,9 @@ def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
 
 
 def _spread(number: int) -> list[int]:
-    """Returns at most MOST_GRIDS indices below `number`, with the first and the last."""
-    return sorted({int(k) for k in np.linspace(0, number - 1, min(number, MOST_GRIDS)).round()})
+    """Returns a few indices below `number`, with the first and the last."""
+    most = NARROW_GRIDS if style.is_narrow() else MOST_GRIDS
+    return sorted({int(k) for k in np.linspace(0, number - 1, min(number, most)).round()})
 
 
 def _grid_ticks(shown: list[int], size: int, gap: int) -> tuple[list[float], list[str]]:

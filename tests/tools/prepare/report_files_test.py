@@ -137,7 +137,9 @@ def test_every_reason_has_a_description() -> None:
 
 def test_charts_with_no_bar_and_with_one() -> None:
     for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
-        assert report_files.bars("title", "note", bins, str)[2].count('class="bar"') == len(bins)
+        assert report_files.bars("title", "note", bins, str, "unit")[2].count('class="bar"') == len(
+            bins
+        )
     for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
         assert "nan" not in report_files.curve("title", "note", values)[2]
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.core.screen import Screen, format_bytes, format_duration
+from vit_jax.core.screen import Screen, format_bytes, format_duration, format_percent
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.draw import charts, html_page
 from vit_jax.tools.prepare import faults, summary
@@ -211,7 +211,7 @@ SHOWN_CLASS_PAIRS = 40
 COPY_KINDS = tuple(summary.KINDS.values())
 _pixels = "{:,.0f}".format
 
-SIZE, BOX = (420, 196), (46, 412, 10, 172)  # of a chart
+SIZE, BOX = (330, 206), (50, 322, 10, 164)  # of a chart
 POINTS = 400  # of a curve
 
 Bin = tuple[float, float, int]
@@ -253,7 +253,9 @@ def page(
     return html_page.render(
         "tools/prepare/report.html",
         title=f"{report['name']} {report['options']['version']}",
-        subtitle=Markup("content <code>{}</code> · {}").format(report["content"], report["made"]),
+        subtitle=Markup('content <code title="{}">{}</code> · {}').format(
+            report["content"], report["content"][:12], report["made"]
+        ),
         tiles=_tiles(report),
         findings=findings,
         **_counts(report),
@@ -303,7 +305,7 @@ def _counts(report: Mapping[str, Any]) -> dict[str, list[list[str]]]:
             for name, s in report["splits"].items()
         ],
         "reasons": [
-            [summary.reason_in_words(reason), f"{number:,}", f"{number / listed:.3%}"]
+            [summary.reason_in_words(reason), f"{number:,}", format_percent(number / listed)]
             for reason, number in report["left_out"].items()
         ],
         "faults": [
@@ -328,8 +330,10 @@ def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     examples = report["classes"]["examples_of_each"]
     return [
-        bars("Shorter side", f"pixels, {_middle(sides, _pixels)}", sides["bins"], _pixels),
-        bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
+        bars("Shorter side", _middle(sides, _pixels), sides["bins"], _pixels, "pixels"),
+        bars(
+            "Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes, "bytes"
+        ),
         curve("Examples of each class", "largest first", examples),
     ]
 
@@ -340,14 +344,14 @@ def _middle(spread: Mapping[str, Any], form: Any) -> str:
 
 @charts.styled
 def bars(
-    title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str]
+    title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str], unit: str
 ) -> tuple[str, str, Markup]:
-    """A chart of counts; `label` writes the edge of a bin."""
+    """A chart of numbers of images; `label` writes the edge of a bin."""
     axes = charts.blank(SIZE, BOX)
     highest = max([count for _, _, count in bins], default=0)
     charts.scale(axes.yaxis, 0, highest * 1.05 or 1, about=5, integer=True)
     axes.set_xlim(0, max(len(bins), 1))
-    every = max(1, -(-len(bins) // 6))
+    every = max(1, -(-len(bins) // 4))
     axes.set_xticks(range(0, len(bins), every), [label(low) for low, _, _ in bins[::every]])
     hints = {}
     for i, (low, high, count) in enumerate(bins):
@@ -355,7 +359,8 @@ def bars(
         bar.set_gid(f"bin{i}")
         hint = f"{label(low)} to {label(high)}: {count:,} images"
         hints[f"bin{i}"] = (Markup('class="bar"'), hint)
-    return title, note, charts.svg(axes, title, hints)
+    axes.set_xlabel(f"{title.lower()} ({unit})")
+    return title, f"images, {note}", charts.svg(axes, title, hints)
 
 
 @charts.styled
@@ -369,6 +374,7 @@ def curve(title: str, note: str, values: Sequence[int]) -> tuple[str, str, Marku
     low, high = charts.limits(filled or [1], start=None if log else 0, log=log)
     charts.scale(axes.yaxis, low, high, log=log, about=5, integer=True)
     charts.scale(axes.xaxis, 0, max(last, 1), integer=True)
+    axes.set_xlabel("class")
     chosen = sorted({round(i * last / POINTS) for i in range(POINTS + 1)}) if values else []
     axes.plot(chosen, [values[i] or low for i in chosen], color=charts.RUNS[0], lw=1.8)
     return title, note + ", log scale" * log, charts.svg(axes, title)

@@ -48,9 +48,9 @@ def test_scaling(families):
         ),
         "training compute (exaFLOPs)",
         "test/accuracy",
-        "-0/16 (",
+        "-0/16",
         "law of all models",
-        "dashed: extrapolated; bands: 90 % intervals",
+        "dashed: extrapolated; bands: 90% intervals",
         "%",
         "0.1",
     )

@@ -133,7 +133,7 @@ def test_a_run_over_tasks(world):
     assert document == result.document() and set(document["means"].values()) == {None}
     said = "\n".join(world.said)
     assert "task     clevr_count, 2 of 2, of clevr 3.1.0" in said
-    assert "natural     CIFAR-100    90.25 ± 0.07 %" in said and "1 of 7 tasks" in said
+    assert "natural     CIFAR-100    90.25% ± 0.07" in said and "1 of 7 tasks" in said
     with (world.folder / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["task"] for row in rows][:3] == [*NAMES[:2], "mean of natural"]
@@ -173,7 +173,7 @@ def test_means_are_of_whole_groups():
     assert means[summary.ALL].mean == pytest.approx((7 * 0.7 + 4 * 0.9 + 8 * 0.5) / 19)
     assert means[summary.OF_GROUPS].mean == pytest.approx(0.7)
     assert means[summary.ALL].std == pytest.approx(2 * 0.01 / 19 / 2**0.5)
-    assert summary.format_accuracy(means["specialized"]) == "90.00 ± 0.00 %"
+    assert summary.format_accuracy(means["specialized"]) == "90.00% ± 0.00"
     others = scores | {"dtd": OverSeeds(0.7, None, {"5": 0.7})}
     assert summary.means(others)["natural"].std is None
     del scores["dtd"]

@@ -1,9 +1,11 @@
 """The page: its files, and the sections of models of several families."""
 
 import io
+import unittest.mock
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -13,12 +15,16 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.draw import weight_pictures
 from vit_jax.draw.html_page import Findings, Picture, Section
+from vit_jax.probes import cka
 from vit_jax.tools.look.visualize import features, mistakes, page, photos
 from vit_jax.tools.look.visualize.page import Options, find_class, sections
 
+FILE = io.BytesIO()
+Image.new("RGB", (2, 2)).save(FILE, "PNG")
+
 
 def write(folder, *names):
-    pictures = [Picture(name, name, "A note.", b"data of " + name.encode()) for name in names]
+    pictures = [Picture(name, name, "A note.", FILE.getvalue()) for name in names]
     page.write(folder, "ViT", "of a test", [Findings(Section("One", pictures), {"share": 0.5})])
 
 
@@ -31,7 +37,7 @@ def test_pictures_that_the_page_before_had_alone_are_removed(tmp_path):
     write(tmp_path, "filters", "heads_of_layer_1")
     write(tmp_path, "filters", "heads_of_layer_2")
     assert files(tmp_path) == {"mine.png", "index.html", "filters.png", "heads_of_layer_2.png"}
-    assert (tmp_path / "filters.png").read_bytes() == b"data of filters"
+    assert (tmp_path / "filters.png").read_bytes() == FILE.getvalue()
 
 
 def test_a_page_of_something_else_is_not_replaced(tmp_path):
@@ -215,4 +221,25 @@ def test_layers_are_those_of_the_model(folder):
     theirs = model.tokens(inputs, layers=(0, 1))
     assert len(mine) == 2
     for one, other in zip(mine, theirs, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        norms = np.linalg.norm(other, axis=-1, keepdims=True)
+        np.testing.assert_allclose(one, other / norms, atol=1e-5)
+
+
+def test_a_few_tokens_of_large_norm_do_not_decide_what_is_alike():
+    """Layers whose tokens are unrelated, but for one of a hundred that is as large as all."""
+    numbers = np.random.default_rng(0)
+    first, second = numbers.normal(size=(2, 32, 50, 8)).astype(np.float32)
+    first[:, 0] = second[:, 0] = 100 * numbers.normal(size=(32, 8))
+
+    class Model:
+        spec = SimpleNamespace(depth=2)
+        tokens = staticmethod(lambda images, layers: [jnp.asarray(x) for x in (first, second)])
+
+    def similarity(layers):
+        alike = cka.MinibatchCKA()
+        alike.add(layers)
+        return alike.result()[0, 1]
+
+    assert similarity([first, second]) > 0.9
+    with unittest.mock.patch.object(features.chunks, "compute", lambda f, model, x: f(model, x)):
+        assert similarity(features.layer_tokens(Model(), first)) < 0.3

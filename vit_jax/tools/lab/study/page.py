@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vit_jax.core.screen import format_significant
 from vit_jax.draw import charts, html_page, style
 from vit_jax.draw.html_page import Picture
 from vit_jax.evals.kind import is_percentage
@@ -16,16 +18,15 @@ from vit_jax.probes import scaling_law
 from vit_jax.tools.lab.study import points, results
 from vit_jax.tools.lab.study.results import FittedCurve, StudyResult
 
-COMPUTE_PNG, EXAMPLES_PNG = "compute.png", "examples.png"
 NOTES = {
-    COMPUTE_PNG: "Each model's line joins the trainings that no cheaper one of it is as good as, "
+    "compute": "Each model's line joins the trainings that no cheaper one of it is as good as, "
     "the steps those of all models. ExaFLOPs are 3 x forward matrix FLOPs x examples seen.",
-    EXAMPLES_PNG: "The best of each model's durations on each number of different examples.",
+    "examples": "The best of each model's durations on each number of different examples.",
 }
 
 
-def compute_picture(result: StudyResult) -> bytes:
-    """PNG of all finished trainings over exaFLOPs, each model's frontier joined; figure 5."""
+def compute_figure(result: StudyResult) -> Figure:
+    """All finished trainings over exaFLOPs, each model's frontier joined; figure 5."""
     series = []
     for model, places in _by_model(result).items():
         on_frontier = result.frontiers[model].points.tolist()
@@ -33,20 +34,18 @@ def compute_picture(result: StudyResult) -> bytes:
         series.append(_series(result, places, "exaflops", line))
     best = np.array([result.points[i].cost.exaflops for i in result.best])
     scores = np.array([points.as_loss(result.metric, result.scored[i]) for i in result.best])
-    return style.png(
-        draw_scaling(
-            series,
-            [each for each in result.laws if each.curve.over == "exaflops"],
-            metric=result.metric,
-            x_label="training compute (exaFLOPs)",
-            against="compute",
-            frontier=(best, scores) if len(best) else None,
-        )
+    return draw_scaling(
+        series,
+        [each for each in result.laws if each.curve.over == "exaflops"],
+        metric=result.metric,
+        x_label="training compute (exaFLOPs)",
+        against="compute",
+        frontier=(best, scores) if len(best) else None,
     )
 
 
-def examples_picture(result: StudyResult) -> bytes:
-    """PNG of each model's best training on each number of examples; figure 4."""
+def examples_figure(result: StudyResult) -> Figure:
+    """Each model's best training on each number of examples; figure 4."""
     series = []
     for places in _by_model(result).values():
         best: dict[int, int] = {}
@@ -55,10 +54,8 @@ def examples_picture(result: StudyResult) -> bytes:
         frontier = [best[examples] for examples in sorted(best)]
         series.append(_series(result, frontier, "examples", np.arange(len(frontier))))
     laws = [each for each in result.laws if each.curve.over == "examples"]
-    return style.png(
-        draw_scaling(
-            series, laws, metric=result.metric, x_label="training examples", against="data"
-        )
+    return draw_scaling(
+        series, laws, metric=result.metric, x_label="training examples", against="data"
     )
 
 
@@ -77,10 +74,22 @@ def _series(result: StudyResult, places: Sequence[int], over: str, line: np.ndar
     return Series(first.model, first.cost.family, x, y, line)
 
 
-PICTURES = {COMPUTE_PNG: compute_picture, EXAMPLES_PNG: examples_picture}
+def pictures(result: StudyResult) -> list[Picture]:
+    """The two pictures."""
+    return [
+        Picture(name, _title(result.metric, against), NOTES[name], functools.partial(draw, result))
+        for name, against, draw in (
+            ("compute", "compute", compute_figure),
+            ("examples", "data", examples_figure),
+        )
+    ]
 
 
-def page(name: str, result: StudyResult, pictures: dict[str, bytes]) -> str:
+def _title(metric: str, against: str) -> str:
+    return f"{metric} against {against}"
+
+
+def page(name: str, result: StudyResult) -> str:
     """The text of the file."""
     losses, best = result.scored, set(result.best)
     rows = [
@@ -102,9 +111,12 @@ def page(name: str, result: StudyResult, pictures: dict[str, bytes]) -> str:
         subtitle=f"{result.metric} · {result.config}",
         result=result,
         finished=sum(each.state == "finished" for each in result.points),
-        total=f"{total:.3g}",
-        shown=[Picture("", "", note, pictures[file], wide=True) for file, note in NOTES.items()],
-        stretches=[[f"{s.low:.3g}", f"{s.high:.3g}", s.model] for s in result.stretches],
+        total=format_significant(total),
+        shown=pictures(result),
+        stretches=[
+            [format_significant(s.low), format_significant(s.high), s.model]
+            for s in result.stretches
+        ],
         optima=[results.describe_optimum(result, each) for each in result.optima],
         laws=[results.describe_law(result, law) for law in result.laws],
         head=["model", "family", *results.SIZES, result.metric, "state", "seeds", "frontier"],
@@ -114,6 +126,7 @@ def page(name: str, result: StudyResult, pictures: dict[str, bytes]) -> str:
 
 
 _HEIGHT_IN = 4.4
+MOST_WIDER = 4.0  # an axis for the intervals of laws, than for the points
 
 
 class Series(NamedTuple):
@@ -158,22 +171,24 @@ def draw_scaling(
         line joins.
     """
     figure = style.blank(style.WIDTH_IN, _HEIGHT_IN)
-    figure.suptitle(f"{metric} against {against}", x=0.02, ha="left")
     axes = figure.add_subplot()
     looks = _looks(series)
     laws = [(each, each.interval) for each in curves if each.interval is not None]
-    needed = [each.y for each in series]  # the range of y; wide intervals are cut off
+    needed, bands = [each.y for each in series], []  # for the range of y
     for each, interval in laws:
         # Of the interval's ends NaN remains NaN.
         y, low, high = (points.as_loss(metric, losses) for losses in interval)
         needed.append(y)
+        bands += [low[np.isfinite(low)], high[np.isfinite(high)]]
         _draw_law(axes, each, y, (low, high), *looks.get(each.curve.name, (style.MUTED, "")))
     if any(each.curve.name in looks for each, _ in laws):  # one entry for all
         axes.plot([], [], color=style.MUTED, lw=1.4, label="law of a model")
     for one in series:
         _draw_points(axes, one, *looks[one.name])
     if frontier is not None:
-        axes.step(*frontier, where="post", color="black", lw=0.9, label="compute-optimal", zorder=1)
+        axes.step(
+            *frontier, where="post", color=style.INK, lw=0.9, label="compute-optimal", zorder=1
+        )
     axes.set_xscale("log")
     style.plain_log_ticks(axes.xaxis)
     axes.set_xlabel(x_label)
@@ -181,13 +196,19 @@ def draw_scaling(
     if is_percentage(metric):
         axes.yaxis.set_major_formatter(style.Labels(percent=True))
     if needed:
-        axes.set_ylim(*charts.limits(np.concatenate(needed).tolist()))
+        ends, wide = (charts.limits(np.concatenate(x).tolist()) for x in (needed, needed + bands))
+        shows_bands = np.ptp(wide) < MOST_WIDER * np.ptp(ends)  # else they are cut off
+        axes.set_ylim(*(wide if shows_bands else ends))
+    note = ""
     if any(each.extrapolated.any() for each, _ in laws):
         banded = any(np.isfinite(interval.low).all() for _, interval in laws)
-        note = "dashed: extrapolated" + ("; bands: 90 % intervals of the fit" if banded else "")
-        axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
+        note = "dashed: extrapolated" + ("; bands: 90% intervals of the fit" if banded else "")
+    style.entitle(figure, _title(metric, against), note)
     if series or laws:
-        figure.legend(loc="outside right upper")
+        if style.is_narrow():
+            style.legend(figure)
+        else:
+            figure.legend(loc="outside right upper")
     return figure
 
 
@@ -208,8 +229,8 @@ def _looks(series: Sequence[Series]) -> dict[str, tuple[str, str]]:
 
 def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
     axes.plot(each.x[each.line], each.y[each.line], color=colour, lw=1.2, alpha=0.7, zorder=2)
-    name = f"{each.name} ({each.family})"
-    axes.plot(each.x, each.y, marker, color=colour, mec="white", mew=0.6, label=name, zorder=3)
+    look = {"color": colour, "mec": style.COLOURS["paper"], "mew": 0.6}
+    axes.plot(each.x, each.y, marker, **look, label=each.name, zorder=3)
 
 
 def _draw_law(
@@ -228,6 +249,6 @@ def _draw_law(
     axes.plot(x[inside], y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
     axes.plot(x[beyond], y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
     if marker:
-        axes.plot(x[-1], y[-1], marker, color=colour, mfc="white", ms=5, zorder=1.6)
+        axes.plot(x[-1], y[-1], marker, color=colour, mfc=style.COLOURS["paper"], ms=5, zorder=1.6)
     if np.isfinite(interval[0]).all():
         axes.fill_between(x, *interval, color=colour, alpha=0.13, lw=0, zorder=1)

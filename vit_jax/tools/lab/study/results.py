@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import aligned, format_count
+from vit_jax.core.screen import aligned, format_count, format_significant
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.tools.lab.study import points
@@ -388,7 +388,7 @@ def sizes(point: StudyPoint) -> list[str]:
         format_count(cost.model.parameters),
         f"{cost.examples:,}",
         f"{cost.examples_seen:,}",
-        f"{cost.exaflops:.3g}",
+        format_significant(cost.exaflops),
     ]
 
 

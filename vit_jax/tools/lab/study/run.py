@@ -102,10 +102,9 @@ def study(
         found = points.collect(rows, known)
         result = results.analyse(config, found, metric, request.law or DEFAULT_LAW, request.budgets)
         workdir.make(folder)
-        pictures = {name: draw(result) for name, draw in page.PICTURES.items()}
-        for name, data in pictures.items():
-            workdir.save(folder / name, data)
-        html = page.page(folder.name, result, pictures)
+        for each in page.pictures(result):
+            workdir.save(folder / f"{each.name}.png", each.data)
+        html = page.page(folder.name, result)
         sweeps.save_results(folder, results.as_json(result), results.table(result), html)
     for line in results.lines(result):
         say(line)

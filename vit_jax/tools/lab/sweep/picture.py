@@ -21,7 +21,7 @@ from vit_jax.tools.lab.sweep.progress import PointProgress
 PNG_FILE = "results.png"
 
 SIZE_IN = 7.6, 4.2
-AXIS_IN = 5.0  # length of the horizontal axis, about
+AXIS_IN, NARROW_AXIS_IN = 5.0, 2.2  # length of the horizontal axis, about
 # Shares of the horizontal axis.
 ASIDE, MOST_ASIDE = 0.02, 0.1  # between lines at one place, so that dots do not hide each other
 SEEDS_ASIDE = 0.009  # from their mean
@@ -70,12 +70,11 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     where = places(axis, values)
     figure = style.blank(*SIZE_IN)
     axes = figure.add_subplot()
-    axes.set_title(f"{metric} over {axis}" if axis else metric, loc="left", size=style.TITLE)
-    if any(len(each) > 1 for each in seeds):
-        note = "hollow: a seed; filled: their mean"
-        axes.set_title(note, loc="right", size=style.SMALL, color=style.MUTED)
+    note = "hollow: a seed; filled: their mean" if any(len(each) > 1 for each in seeds) else ""
+    style.entitle(figure, f"{metric} over {axis}" if axis else metric, note)
     ends = charts.limits([v for each in seeds for v in each])
     charts.scale(axes.yaxis, *ends, percent=is_percentage(metric))
+    axes.set_ylabel(metric)
     _scale_across(axes, axis, where)
     for number, (name, dots) in enumerate(lines.items()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
@@ -85,7 +84,10 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     if len(lines) > 1:
         if len(lines) > MOST_LINES:
             axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
-        figure.legend(loc="outside right upper")
+        if style.is_narrow():
+            style.legend(figure)
+        else:
+            figure.legend(loc="outside right upper")
     return figure
 
 
@@ -112,12 +114,13 @@ def is_numeric(values: Sequence[str]) -> bool:
 
 
 def _scale_across(axes: Axes, axis: str, where: Mapping[str, float]) -> None:
-    room = max(AXIS_IN / len(where), LABEL_IN)
+    length = NARROW_AXIS_IN if style.is_narrow() else AXIS_IN
+    room = max(length / len(where), LABEL_IN)
     free_from = -math.inf
     labels = []
     for value, place in sorted(where.items(), key=lambda item: item[1]):
         label = tiles.fit(value, room, style.SMALL)
-        half = tiles.width_in(label, style.SMALL) / AXIS_IN / 2
+        half = tiles.width_in(label, style.SMALL) / length / 2
         fits = place - half > free_from  # labels do not overlap; a tick without one stays
         labels.append(label if fits else "")
         free_from = place + half + 0.01 if fits else free_from
@@ -131,14 +134,14 @@ def _draw_line(
     axes: Axes,
     where: Mapping[str, float],
     dots: Dots,
-    style: tuple[str, str],
+    look: tuple[str, str],
     aside: float,
     *,
     joined: bool,
     label: str | None,
 ) -> None:
     """Draws seeds as hollow dots, and their means or single values as filled ones."""
-    colour, marker = style
+    colour, marker = look
     ordered = sorted(dots.items(), key=lambda item: where[item[0]])
     across = [where[at] + aside for at, _ in ordered]
     means = [statistics.mean(each) for _, each in ordered]
@@ -148,7 +151,16 @@ def _draw_line(
     for x, (_, values) in zip(across, ordered, strict=True):
         if len(values) > 1:
             seeds = [x + SEEDS_ASIDE] * len(values)
-            axes.plot(seeds, values, "o", ms=3.5, mfc="white", mec=colour, mew=0.9, zorder=2.5)
+            axes.plot(
+                seeds,
+                values,
+                "o",
+                ms=3.5,
+                mfc=style.COLOURS["paper"],
+                mec=colour,
+                mew=0.9,
+                zorder=2.5,
+            )
 
 
 def _spell(axis: str, value: str) -> str:

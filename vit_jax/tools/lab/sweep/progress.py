@@ -17,7 +17,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
-from vit_jax.core.screen import aligned, format_duration
+from vit_jax.core.screen import aligned, format_duration, format_percent
 from vit_jax.core.tables import csv_text
 from vit_jax.evals.kind import is_less_better, is_percentage
 from vit_jax.learning.clock import stopped
@@ -181,7 +181,7 @@ def format_number(key: str, value: float | None) -> str:
     if math.isnan(value):
         return "not finite"
     if is_percentage(key):
-        return f"{value:.2%}"
+        return format_percent(value)
     return f"{value:,.0f}" if key == SPEED and value >= 10 else f"{value:.4g}"
 
 

@@ -16,7 +16,7 @@ from etils import epath
 from markupsafe import Markup
 
 from vit_jax.core.errors import UserError
-from vit_jax.draw import html_page, style
+from vit_jax.draw import html_page
 from vit_jax.draw.html_page import Picture
 from vit_jax.evals.kind import is_percentage
 from vit_jax.store import workdir
@@ -318,7 +318,9 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
 
 def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
     """The scores over the lists' values, as the sweep draws them."""
-    return Picture("", key, "", style.png(picture.draw(*picture.curves(rows, key), key)))
+    axis, lines = picture.curves(rows, key)
+    draw = functools.partial(picture.draw, axis, lines, key)
+    return Picture("", f"{key} over {axis}", "", draw)
 
 
 def _training(place: str, row: PointProgress, fields: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.core.screen import aligned
+from vit_jax.core.screen import aligned, format_percent
 from vit_jax.draw import html_page
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts
@@ -99,7 +99,7 @@ class VtabSummary(NamedTuple):
             title=name,
             subtitle=f"{self.checkpoint} · {self.config} · VTAB-1k",
             means=[
-                [f"mean of {what}", format_accuracy(mean), self.missing_tasks(what)]
+                [what, format_accuracy(mean), self.missing_tasks(what)]
                 for what, mean in self.means().items()
             ],
             waiting=len(self.names) - len(self.results),
@@ -166,11 +166,11 @@ def _mean(numbers: Sequence[OverSeeds | None]) -> OverSeeds | None:
 
 
 def format_accuracy(number: OverSeeds | None) -> str:
-    """ "72.72 ± 0.21 %", "-" if there is none."""
+    """ "72.72% ± 0.21", "-" if there is none."""
     if number is None:
         return "-"
     std = "" if number.std is None else f" ± {100 * number.std:.2f}"
-    return f"{100 * number.mean:.2f}{std} %"
+    return f"{format_percent(number.mean)}{std}"
 
 
 def _cells(number: OverSeeds | None) -> list[Any]:

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
                 lambda done, total: screen.bar("checkpoints", done, total),
             )
         )
-    subtitle = f"{loaded.name} · {FLAGS.checkpoint} · {len(available):,} images"
+    subtitle = f"{FLAGS.checkpoint} · {len(available):,} images"
     page.write(folder, loaded.name, subtitle, findings)
     for name, number in (pair for each in findings for pair in each.numbers.items()):
         screen.say(f"{name:28} {number:.4g}")

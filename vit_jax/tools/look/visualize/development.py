@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -117,8 +118,8 @@ def findings(
     ]
     if quantities:
         note = "Numbers of each checkpoint; of layers, the first is dark and the last light."
-        drawn = draw_curves(steps, quantities)
-        pictures.insert(0, Picture("development", "Development", note, style.png(drawn), wide=True))
+        draw = functools.partial(draw_curves, steps, quantities)
+        pictures.insert(0, Picture("development", "Development", note, draw))
     return Findings(Section(TITLE, pictures), {})
 
 
@@ -140,10 +141,9 @@ class Quantity(NamedTuple):
 @style.styled
 def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Figure:
     """One panel for each quantity, over the steps of T checkpoints."""
-    columns = min(CURVE_COLUMNS, len(quantities))
+    columns = min(1 if style.is_narrow() else CURVE_COLUMNS, len(quantities))
     rows = math.ceil(len(quantities) / columns)
-    figure = style.blank(3.6 * columns + 0.2, 2.5 * rows + 0.35)
-    figure.suptitle("Development over training", x=0.02, ha="left")
+    figure = style.blank(3.6 * columns, 2.5 * rows + 0.35)
     for k, (name, quantity) in enumerate(quantities.items()):
         axes = figure.add_subplot(rows, columns, k + 1)
         values = np.asarray(quantity.values).reshape(len(steps), -1)
@@ -159,6 +159,7 @@ def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Fig
         if number > 1:
             note = f"{number} layers, from the first (dark) to the last (light)"
             axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
+    style.entitle(figure, "Development")
     return figure
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,6 +24,7 @@ from vit_jax.tools.look.visualize.photos import Outputs
 
 TITLE = "Its features"
 NEAREST, QUERIES = 5, 6  # the most neighbours of an image, and images that have theirs shown
+NARROW_NEAREST = 3  # on a phone
 AXES = {
     "pca": ("first component (no unit)", "second component (no unit)"),
     "tsne": ("t-SNE, first axis (no unit)", "t-SNE, second axis (no unit)"),
@@ -68,12 +71,10 @@ def _colours(
     tokens = _tokens(model, inputs)
     grid = model.spec.token_layout(model.preprocess.image_size).grid
     patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
-    figure = draw_features(pixels, principal.colours(patches), captions)
-    note = (
-        "The first three principal components of the last layer's patches as red, green and blue, "
-        "the same in all images: equal colours mean alike."
-    )
-    return Picture("features", "Features of patches", note, style.png(figure), wide=True)
+    colours = principal.colours(patches)
+    note = "What the last layer makes of each patch: equal colours mean alike."
+    draw = functools.partial(draw_features, pixels, colours, captions)
+    return Picture("features", "Features of patches", note, draw)
 
 
 def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
@@ -85,25 +86,33 @@ def _neighbours(outputs: Outputs, names: Sequence[str]) -> Picture:
     number = len(outputs.features)
     queries = np.linspace(0, number - 1, min(QUERIES, number)).round().astype(int).tolist()
     found = neighbours.nearest(outputs.features, queries, min(NEAREST, number - 1))
-    figure = draw_neighbours(outputs.thumbnails, queries, found.indices, found.similarities, names)
+    draw = functools.partial(
+        draw_neighbours, outputs.thumbnails, queries, found.indices, found.similarities, names
+    )
     note = "Each image and those nearest to it by the cosine of what the head sees."
-    return Picture("neighbours", "Nearest neighbours", note, style.png(figure), wide=True)
+    return Picture("neighbours", "Nearest neighbours", note, draw)
 
 
 def _map(outputs: Outputs, labels: Sequence[str] | None, method: str) -> Picture:
     points = principal.map_2d(outputs.features, method)
-    figure = draw_map(points, outputs.thumbnails, labels=labels, axes_names=AXES[method])
+    draw = functools.partial(
+        draw_map, points, outputs.thumbnails, labels=labels, axes_names=AXES[method]
+    )
     note = f"Every image by its features, in two dimensions by {method.upper()}."
-    return Picture("map", "A map of images", note, style.png(figure), wide=True)
+    return Picture("map", "A map of images", note, draw)
 
 
 def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
-    """Tokens after each block of a ViT, or each unit of a ResNet: [B, ...] each."""
+    """Tokens after each block of a ViT, or each unit of a ResNet, of norm 1: [B, ..., D] each.
+
+    As they are, a few tokens of many times the others' norm would decide what is alike.
+    """
     depth = model.spec.depth if hasattr(model.spec, "depth") else sum(model.spec.units)
 
     def compute(model: Any, images: jax.Array) -> Any:
-        found = model.tokens(images, layers=tuple(range(depth)))
-        return tuple(x.astype(np.float32) for x in found)
+        found = [x.astype(np.float32) for x in model.tokens(images, layers=tuple(range(depth)))]
+        norms = (jnp.linalg.norm(x, axis=-1, keepdims=True) for x in found)
+        return tuple(x / jnp.maximum(norm, 1e-12) for x, norm in zip(found, norms, strict=True))
 
     return list(chunks.compute(compute, model, inputs))
 
@@ -120,12 +129,14 @@ def compare_models(
     alike.add(rows, columns)
     titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
     note = f"unbiased, {len(one[1]):,} images"
-    figure = draw_cka(alike.result(), *titles, models=("layer", f"layer of {name}"), note=note)
+    draw = functools.partial(
+        draw_cka, alike.result(), *titles, models=("layer", f"layer of {name}"), note=note
+    )
     return Picture(
         f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
         f"Similarity with {name}",
         "How alike the tokens of each layer are to those of each layer of the other model.",
-        style.png(figure),
+        draw,
     )
 
 
@@ -134,9 +145,10 @@ def _layer_similarity(model: Any, inputs: np.ndarray) -> Picture:
     of = layer_tokens(model, inputs)
     alike.add(of)
     titles = [str(layer + 1) for layer in range(len(of))]
-    figure = draw_cka(alike.result(), titles, note=f"unbiased, {len(inputs):,} images")
+    found = f"unbiased, {len(inputs):,} images, every token with norm 1"
+    draw = functools.partial(draw_cka, alike.result(), titles, note=found)
     note = "How alike the tokens of two layers are (arXiv 1905.00414, 2010.15327); 1 is the same."
-    return Picture("cka", "Similarity of layers", note, style.png(figure))
+    return Picture("cka", "Similarity of layers", note, draw)
 
 
 @style.styled
@@ -171,7 +183,8 @@ def draw_neighbours(
       similarities: [Q, k], cosines.
       names: of all N.
     """
-    k = indices.shape[1]
+    k = min(indices.shape[1], NARROW_NEAREST if style.is_narrow() else NEAREST)
+    indices, similarities = indices[:, :k], similarities[:, :k]
     captions = [
         [f"{similarity:.3f}\n{names[i]}" for i, similarity in zip(row, values, strict=True)]
         for row, values in zip(indices, similarities, strict=True)
@@ -202,8 +215,9 @@ def draw_neighbours(
 MOST_CLASSES = len(style.SERIES)  # with a colour and a marker of their own
 SIDES_IN = (0.62, 0.3)  # of a thumbnail, for few images and for many
 AROUND_IN = 0.32  # left and right of the map
-MAP_IN = (style.WIDTH_IN - 2 * AROUND_IN, 5.4)
-TOP_IN, BELOW_IN, LEGEND_IN, LEGEND_COLUMNS = 0.7, 0.35, 0.2, 3
+INSIDE_IN = 0.1  # of a thumbnail, from the axes
+TOP_IN, BELOW_IN, LEGEND_IN = 0.7, 0.35, 0.2
+LEGEND_COLUMN_IN = 2.2
 OTHER = "other classes"
 # Distances from its point, in thumbnails, at which a thumbnail looks for room.
 REACH = (0.0, 0.6, 1.1, 1.7)
@@ -227,13 +241,16 @@ def draw_map(
       axes_names: with the unit, where there is one.
     """
     groups = _groups(labels, len(points))
-    legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // LEGEND_COLUMNS) + 0.1
-    height = TOP_IN + MAP_IN[1] + BELOW_IN + legend
-    figure = style.blank(style.WIDTH_IN, height, layout=None)
-    across, up = MAP_IN[0] / style.WIDTH_IN, MAP_IN[1] / height
-    axes = figure.add_axes((AROUND_IN / style.WIDTH_IN, (BELOW_IN + legend) / height, across, up))
-    places = _in_inches(points)
-    axes.set(xlim=(0, MAP_IN[0]), ylim=(0, MAP_IN[1]), xticks=[], yticks=[])
+    width, titled = style.canvas()
+    columns = max(1, int(width / LEGEND_COLUMN_IN))
+    legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // columns) + 0.1
+    size = np.array([width - 2 * AROUND_IN, 0.82 * (width - 2 * AROUND_IN)])
+    height = (TOP_IN if titled else 0.1) + size[1] + BELOW_IN + legend
+    figure = style.blank(width, height, layout=None)
+    corner = AROUND_IN / width, (BELOW_IN + legend) / height
+    axes = figure.add_axes((*corner, size[0] / width, size[1] / height))
+    places = _in_inches(points, size)
+    axes.set(xlim=(0, size[0]), ylim=(0, size[1]), xticks=[], yticks=[])
     axes.set_xlabel(axes_names[0])
     axes.set_ylabel(axes_names[1])
     colours: dict[int, str] = {}
@@ -243,22 +260,23 @@ def draw_map(
         label = tiles.fit(name, 1.9, style.SMALL)
         x, y = places[members].T
         axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
-    num_thumbnails = _thumbnails(axes, places, photos, colours)
-    top = 1 - 0.12 / height
-    figure.text(0.018, top, "Images by their features", size=style.TITLE, va="top")
+    num_thumbnails = _thumbnails(axes, places, photos, colours, size)
     note = f"{len(points):,} images, {num_thumbnails:,} of them with a thumbnail"
-    figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
+    figure.set_label(f"{len(points):,} images; where there is room, with a thumbnail")
+    if titled:
+        top = 1 - 0.12 / height
+        figure.text(0.018, top, "Images by their features", size=style.TITLE, va="top")
+        figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
     if labels is not None:
-        figure.legend(loc="lower center", ncols=LEGEND_COLUMNS, scatterpoints=1, markerscale=1.4)
+        figure.legend(loc="lower center", ncols=columns, scatterpoints=1, markerscale=1.4)
     return figure
 
 
-def _in_inches(points: np.ndarray) -> np.ndarray:
-    """The points in the map, with a margin, with the longer side of their range as its own."""
-    room = np.array(MAP_IN) - 2 * 0.2
+def _in_inches(points: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The points in a map of that size, with a margin, spread over all of it."""
     low, high = points.min(axis=0), points.max(axis=0)
-    scale = room / np.maximum(high - low, max(float(np.max(high - low)) * 1e-6, 1e-12))
-    return (points - (low + high) / 2) * scale + np.array(MAP_IN) / 2
+    scale = (size - 2 * 0.2) / np.maximum(high - low, max(float(np.max(high - low)) * 1e-6, 1e-12))
+    return (points - (low + high) / 2) * scale + size / 2
 
 
 def _groups(labels: Sequence[str] | None, number: int) -> dict[str, list[int]]:
@@ -276,15 +294,19 @@ def _groups(labels: Sequence[str] | None, number: int) -> dict[str, list[int]]:
 
 
 def _thumbnails(
-    axes: Axes, places: np.ndarray, photos: np.ndarray, colours: dict[int, str]
-) -> int:  # fmt: skip
+    axes: Axes,
+    places: np.ndarray,
+    photos: np.ndarray,
+    colours: dict[int, str],
+    size: np.ndarray,
+) -> int:
     """Draws those that find room, framed in the colour of their class; returns how many."""
     longer = float(np.interp(len(places), [30, 300], SIDES_IN))
     height, width = photos.shape[1:3]
     shape = np.array([width, height]) * longer / max(height, width)
     placed = np.empty((0, 2))
     for k, point in enumerate(places):
-        for centre in _around(point, shape):
+        for centre in _around(point, shape, size):
             if (np.abs(placed - centre) < 1.06 * shape).all(axis=1).any():
                 continue
             placed = np.vstack([placed, centre])
@@ -296,16 +318,16 @@ def _thumbnails(
             frame.set_edgecolor(colours[k])
             axes.add_patch(frame)
             break
-    axes.set(xlim=(0, MAP_IN[0]), ylim=(0, MAP_IN[1]))
+    axes.set(xlim=(0, size[0]), ylim=(0, size[1]))
     return len(placed)
 
 
-def _around(point: np.ndarray, shape: np.ndarray) -> Iterator[np.ndarray]:
+def _around(point: np.ndarray, shape: np.ndarray, size: np.ndarray) -> Iterator[np.ndarray]:
     """Centres for a thumbnail near a point, inside the map, the nearest first."""
     for reach in REACH:
         for angle in np.arange(DIRECTIONS if reach else 1) * 2 * np.pi / DIRECTIONS:
             centre = point + reach * shape * [np.cos(angle), np.sin(angle)]
-            yield np.clip(centre, shape / 2 + 0.03, np.array(MAP_IN) - shape / 2 - 0.03)
+            yield np.clip(centre, shape / 2 + INSIDE_IN, size - shape / 2 - INSIDE_IN)
 
 
 MOST_TICKS = 16
@@ -354,7 +376,7 @@ def draw_cka(
     _name(axes, "x", columns, rotation=0 if upright else 90)
     axes.set_ylabel(tiles.fit(models[0], sheet.tile_height, style.FONT))
     axes.set_xlabel(tiles.fit(models[1], sheet.tile, style.FONT))
-    sheet.colour_bar(style.HEAT, 0, 1, "CKA (linear; 1: the same up to rotation and scale)")
+    sheet.colour_bar(style.HEAT, 0, 1, "CKA (linear; 1: the same up to a rotation)")
     return sheet.figure
 
 
@@ -364,7 +386,7 @@ def _shown(number: int) -> list[int]:
 
 
 def _fits_upright(names: Sequence[str], wide: int) -> bool:
-    room = SIDE_IN / len(_shown(wide)) - 0.05
+    room = min(SIDE_IN, style.canvas().width_in - 1) / len(_shown(wide)) - 0.05
     return all(tiles.width_in(names[k], style.SMALL) <= room for k in _shown(wide))
 
 

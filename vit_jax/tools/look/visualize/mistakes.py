@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import scipy.special
 from matplotlib.figure import Figure
 
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import style
 from vit_jax.draw.attention_pictures import blend, scale_to_max
 from vit_jax.draw.html_page import Findings, Picture, Section
@@ -89,12 +91,12 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
         heat, what = observe.rollout(model, inputs).patches, "rollout"
     else:
         heat, what = observe.relevance(model, inputs, mistakes.predicted).map.patches, "relevance"
-    figure = draw_mistakes(
-        photos.pixels(inputs), heat, [titles(c) for c in mistakes.true],
+    draw = functools.partial(
+        draw_mistakes, photos.pixels(inputs), heat, [titles(c) for c in mistakes.true],
         [titles(c) for c in mistakes.predicted], mistakes.probabilities, what=what,
     )  # fmt: skip
     note = f"The images whose own class got the least probability, and the {what} beside each."
-    picture = Picture("mistakes", "Most wrong", note, style.png(figure), wide=True)
+    picture = Picture("mistakes", "Most wrong", note, draw)
     return Findings(Section(TITLE, [picture], text), numbers)
 
 
@@ -118,7 +120,7 @@ def draw_mistakes(
       what: the heat is.
     """
     captions = [
-        f"is {one} ({p[0]:.0%})\nseen as {other} ({p[1]:.0%})"
+        f"is {one} ({format_percent(p[0], 1)})\nseen as {other} ({format_percent(p[1], 1)})"
         for one, other, p in zip(true, predicted, probabilities, strict=True)
     ]
     note = f"with the probability of each class; {what} beside each image"

@@ -13,6 +13,7 @@ import numpy as np
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_file, write_text
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
 from vit_jax.draw.attention_pictures import Question
 from vit_jax.draw.html_page import Findings, Section
@@ -55,14 +56,14 @@ def sections(
         classes = predicted if wanted is None else [wanted] * len(places)
     question = Question(classes, _captions(shown, classes, names), options.layers, options.query)
     pixels = shown.pixels(inputs)
-    known = [title(label, names) for label in photos.labels if label is not None]
+    groups = photos.groups(lambda label: title(label, names))
     return [
         weight_pictures.findings(model),
         attention_pictures.findings(model, inputs, pixels, question),
         features.findings(
             model, inputs, pixels, shown.names, outputs,
-            names=photos.names,
-            labels=known if len(known) == len(photos) else None,
+            names=groups or photos.names,
+            labels=groups,
             method=options.map,
         ),
         mistakes.findings(model, photos, outputs, lambda number: title(number, names)),
@@ -187,5 +188,12 @@ def page(
         title=title,
         subtitle=f"{subtitle} · {made_at:%Y-%m-%d %H:%M %Z}",
         sections=sections,
-        numbers=[[name, f"{value:.4g}"] for name, value in numbers.items()],
+        numbers=[_in_words(name, value) for name, value in numbers.items()],
     )
+
+
+def _in_words(name: str, value: float) -> tuple[str, str]:
+    """ "first_distance_px" and 56.39 -> "first distance" and "56.4 pixels"; others are shares."""
+    if name.endswith("_px"):
+        return name.removesuffix("_px").replace("_", " "), f"{value:.3g} pixels"
+    return name.replace("_", " "), format_percent(value)

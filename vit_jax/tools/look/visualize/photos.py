@@ -63,6 +63,18 @@ class Photos:
         """Names of the files, without their endings."""
         return [file.stem for file in self.files]
 
+    def groups(self, title: Callable[[int], str]) -> list[str] | None:
+        """The class of each photo, or the folder that it lies in; None if all lie in one.
+
+        `title`: a class's number -> what people call it.
+        """
+        folders = [file.absolute().parent.name for file in self.files]
+        named = [
+            folder if label is None else title(label)
+            for label, folder in zip(self.labels, folders, strict=True)
+        ]
+        return named if len(set(named)) > 1 else None
+
 
 def find(paths: Sequence[str], preprocess: Preprocess, class_names: Sequence[str] | None) -> Photos:
     """The images of files and folders; none is decoded yet.
