@@ -147,7 +147,7 @@ def test_pictures_of_some_steps_are_on_the_page(make_workdir):
     text = text_of(folder)
     assert Outline(text).open == []
     assert "look/&lt;filters&gt;" in text and "5 steps" in text
-    shown = re.findall(r'<img src="data:image/png;base64,(.*?)" alt="(.*?)">', text)
+    shown = re.findall(r'<img src="data:image/png;base64,(.*?)" alt="(.*?)" style=', text)
     assert [step for _, step in shown] == ["step 10", "step 30", "step 100"]
     assert base64.b64decode(shown[-1][0]) == (place / "100.png").read_bytes()
 

@@ -27,7 +27,7 @@ def test_every_number_has_its_place(make_workdir):
     read = runs.read_all([first, second])
     arranged = panels.arrange(read)
     assert keys(arranged) == {
-        "Loss": ["train/loss", "test/loss"],
+        "Loss": ["train/loss, test/loss"],
         "Accuracy": ["train/accuracy", "test/accuracy", "val/accuracy"],
         "Optimisation": ["train/learning_rate", "train/grad_norm"],
         "Speed and input": ["speed/input_wait", "val/skipped_images"],
@@ -38,6 +38,33 @@ def test_every_number_has_its_place(make_workdir):
     assert panels.left_out(read) == 1
     assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [0], [1]]
     assert arranged["Accuracy"][1].title == "test: accuracy"
+
+
+def test_training_and_evaluations_are_in_one_picture(make_workdir):
+    row = {"train/loss": 2.0, "test/loss": 1.0, "val/loss": 3.0, "test/accuracy": 0.5}
+    one = runs.read_all([make_workdir("a", {1: row, 9: row})])
+    arranged = panels.arrange(one)
+    assert keys(arranged) == {
+        "Loss": ["train/loss, test/loss, val/loss"], "Accuracy": ["test/accuracy"]
+    }  # fmt: skip
+    (panel,) = arranged["Loss"]
+    assert list(panel.parts) == ["training", "test", "val"]
+    drawn = panels.draw(panel, 9, num_runs=1)
+    assert drawn["low"] < 1 and drawn["high"] > 3
+    for look, part in enumerate(panel.parts):
+        start = f'class="line run{look}" data-run="0" data-look="{look}" data-part="{part}"'
+        assert start in drawn["picture"]
+    assert ">step<" in drawn["picture"]
+
+    # Of several runs colours tell the runs; a line more of each is dashed, and three are too many.
+    row = {"train/loss": 2.0, "test/loss": 1.0}
+    two = runs.read_all([make_workdir(name, {1: row, 9: row}) for name in "bc"])
+    (panel,) = panels.arrange(two)["Loss"]
+    drawn = panels.draw(panel, 9, num_runs=2)["picture"]
+    assert drawn.count("stroke-dasharray") == 2
+    assert 'data-run="1" data-look="1" data-part="test"' in drawn
+    three = runs.read_all([make_workdir(name, {1: row | {"val/loss": 1.0}}) for name in "de"])
+    assert [p.key for p in panels.arrange(three)["Loss"]] == ["train/loss", "test/loss", "val/loss"]
 
 
 def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):

@@ -1,6 +1,6 @@
 "use strict";
 // Hovering shows values, the legend hides runs. The pictures are there without it.
-const LEFT = 46, RIGHT = 322, TOP = 10, BOTTOM = 164;  // as in panels.py
+const LEFT = 50, RIGHT = 322, TOP = 10, BOTTOM = 164;  // as in panels.py
 const SVG = "http://www.w3.org/2000/svg";
 const tip = document.getElementById("tip");
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -19,7 +19,10 @@ function nearest(steps, step) {
 
 function shown(value, figure) {
   if (value === null) return "not finite";
-  if ("percent" in figure.dataset) return (100 * value).toFixed(2) + "%";
+  if ("percent" in figure.dataset) {  // as core/screen.py writes it
+    if (0 < value && value < 5e-5) return "<0.01%";
+    return 0.99995 < value && value < 1 ? ">99.99%" : (100 * value).toFixed(2) + "%";
+  }
   const size = Math.abs(value);
   if (size && (size < 1e-3 || size >= 1e7)) return value.toExponential(3);
   return value.toLocaleString("en", { maximumSignificantDigits: 5 });
@@ -36,9 +39,9 @@ function leave() {
   all(".spot").forEach(spot => spot.remove());
 }
 
-function row(run, text, value) {
+function row(look, text, value) {
   const line = document.createElement("p");
-  if (run !== null) line.append(document.querySelector(`.swatch.run${run}`).cloneNode(true));
+  if (look !== null) line.append(document.querySelector(`.swatch.run${look}`).cloneNode(true));
   const name = document.createElement("span"), number = document.createElement("b");
   name.textContent = text;
   number.textContent = value;
@@ -55,7 +58,7 @@ function hover(figure, event) {
   for (const line of all(".line[data-points]:not(.hidden)", svg)) {
     line.points ??= JSON.parse(line.dataset.points);
     const [steps, values] = line.points, i = nearest(steps, wanted);
-    found.push({ run: line.dataset.run, step: steps[i], value: values[i] });
+    found.push({ ...line.dataset, step: steps[i], value: values[i] });
   }
   if (!found.length) return;
   // The step that is nearest of all; runs that have another one say so.
@@ -69,12 +72,13 @@ function hover(figure, event) {
   found.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
   const means = svg.querySelector("[data-means]") ? ", means" : "";
   tip.replaceChildren(row(null, `step ${step.toLocaleString("en")}${means}`, ""));
-  for (const { run, step: own, value } of found) {
+  for (const { run, look, part, step: own, value } of found) {
     const at = own === step ? "" : ` (step ${own.toLocaleString("en")})`;
-    tip.append(row(run, nameOf(run) + at, shown(value, figure)));
+    const name = part && !document.querySelector("nav") ? part : [nameOf(run), part].filter(Boolean).join(", ");
+    tip.append(row(look, name + at, shown(value, figure)));
     if (value === null) continue;
     const spot = document.createElementNS(SVG, "circle");
-    spot.setAttribute("class", `spot run${run}`);
+    spot.setAttribute("class", `spot run${look}`);
     spot.setAttribute("cx", LEFT + (RIGHT - LEFT) * own / figure.dataset.last);
     spot.setAttribute("cy", place(value, figure.dataset));
     spot.setAttribute("r", 3.2);

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from etils import epath
 from markupsafe import Markup
 
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import Picture, bold, code
 from vit_jax.store.runs import Run, Series
@@ -30,11 +31,14 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
         runs=runs,
-        looks=[(i % len(charts.RUNS), charts.dashes(i)) for i in range(len(runs))],
+        looks=[
+            (i % len(charts.RUNS), charts.dashes(i))
+            for i in range(max(len(runs), panels.MOST_TOGETHER))
+        ],
         swatch=swatch,
         summary=summary(runs),
         sections={
-            name: [panels.draw(panel, last_step) for panel in shown]
+            name: [panels.draw(panel, last_step, len(runs)) for panel in shown]
             for name, shown in arranged.items()
         },
         drawn=_drawn(runs),
@@ -113,18 +117,20 @@ def summary(runs: Sequence[Run]) -> Table:
     """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
     columns = [
         Column("step", _steps),
-        Column("training loss", functools.partial(_final, "train/loss", "{:#.4g}"), min),
+        Column("training loss", functools.partial(_final, "train/loss", _loss), min),
     ]
     logged = {key for run in runs for key in run.series}
     for name in panels.evaluations(runs):
         accuracy, loss = f"{name}/accuracy", f"{name}/loss"
         if accuracy in logged:
             columns += [
-                Column(f"{name}: accuracy", functools.partial(_final, accuracy, "{:.2%}"), max),
+                Column(
+                    f"{name}: accuracy", functools.partial(_final, accuracy, format_percent), max
+                ),
                 Column("best", functools.partial(_highest, accuracy), max),
             ]
         if loss in logged:
-            columns.append(Column(f"{name}: loss", functools.partial(_final, loss, "{:#.4g}"), min))
+            columns.append(Column(f"{name}: loss", functools.partial(_final, loss, _loss), min))
     columns += [
         Column("images/s", _speed, max),
         Column("devices", _devices),
@@ -194,14 +200,17 @@ def _best(column: Column, cells: Sequence[TableCell]) -> float | None:
     return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
 
 
-def _final(key: str, form: str, run: Run) -> TableCell:
+_loss = "{:#.4g}".format
+
+
+def _final(key: str, form: Callable[[float], str], run: Run) -> TableCell:
     series = run.series.get(key)
     if series is None:
         return TableCell(NOTHING)
     step, value = series.steps[-1], series.values[-1]
     if math.isnan(value):
         return TableCell("not finite", hint=f"at step {step:,}")
-    return TableCell(form.format(value), value, f"at step {step:,}")
+    return TableCell(form(value), value, f"at step {step:,}")
 
 
 def _highest(key: str, run: Run) -> TableCell:
@@ -210,7 +219,7 @@ def _highest(key: str, run: Run) -> TableCell:
     if not finite:
         return TableCell(NOTHING)
     value, step = max(finite)  # the first one of equal ones
-    return TableCell(f"{value:.2%} at {-step:,}", value)
+    return TableCell(f"{format_percent(value)} at {-step:,}", value)
 
 
 def _steps(run: Run) -> TableCell:

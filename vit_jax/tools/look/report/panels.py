@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -45,12 +45,21 @@ class Panel(NamedTuple):
     Attributes:
       key: in metrics.jsonl.
       lines: by the position of the run.
+      name: of these lines, where there are others in the picture.
+      others: lines of other keys, by their name: of evaluations beside those of the training.
     """
 
     key: str
     title: str
     style: Style
     lines: dict[int, Series]
+    name: str = ""
+    others: Mapping[str, dict[int, Series]] = {}
+
+    @property
+    def parts(self) -> dict[str, dict[int, Series]]:
+        """All lines, by their name."""
+        return {self.name: self.lines, **self.others}
 
 
 _NUMBER = re.compile(r"(?<!_l)\d+")  # but for that of l2
@@ -92,6 +101,7 @@ SECTIONS: dict[str, dict[str, Style]] = {
     },
     OTHER: {},
 }
+MOST_TOGETHER = 4  # numbers in one picture
 NOT_DRAWN = ("*/examples", "*/#shot_deviation", "*/probe_l2", "*/sgd_probe_lr")
 
 
@@ -119,7 +129,23 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
     rest = [key for key in keys if _pattern(key) not in known and not _is_too_many(key)]
     for key in rest:
         arranged.setdefault(OTHER, []).extend(_panels([key], Style(key, log=True), runs))
+    most = MOST_TOGETHER if len(runs) == 1 else 2
+    for section in ("Loss", "Accuracy"):
+        arranged[section] = _together(arranged[section], section.lower(), most)
     return {section: panels for section, panels in arranged.items() if panels}
+
+
+def _together(panels: list[Panel], name: str, most: int) -> list[Panel]:
+    """The panels, with training and evaluations in one where so few can be told apart."""
+    same = [each for each in panels if each.key.endswith(f"/{name}")]
+    if not 2 <= len(same) <= most:
+        return panels
+    first = same[0]
+    names = [evaluation(each.key) or "training" for each in same]
+    others = {name: each.lines for name, each in zip(names[1:], same[1:], strict=True)}
+    keys = ", ".join(each.key for each in same)
+    one = Panel(keys, name, first.style, first.lines, names[0], others)
+    return [one, *(each for each in panels if each not in same)]
 
 
 def left_out(runs: Sequence[Run]) -> int:
@@ -155,12 +181,13 @@ def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Pane
 
 def finite(panel: Panel) -> list[float]:
     """All values of a panel that can be drawn."""
-    return [v for line in panel.lines.values() for v in line.values if not math.isnan(v)]
+    every = [line for lines in panel.parts.values() for line in lines.values()]
+    return [v for line in every for v in line.values if not math.isnan(v)]
 
 
 # In CSS pixels; page.js has them too.
-SIZE = 330, 188
-LEFT, RIGHT, TOP, BOTTOM = 46, 322, 10, 164
+SIZE = 330, 206
+LEFT, RIGHT, TOP, BOTTOM = 50, 322, 10, 164
 COLUMNS = 300  # no more points are kept than these many columns can show
 MEANS = 80  # of a noisy curve with more points, through which its line goes
 
@@ -170,19 +197,26 @@ DOTS = 40  # a line of at most this many points has dots
 
 
 @charts.styled
-def draw(panel: Panel, last_step: int) -> dict[str, Any]:
-    """The picture, and the axes that the script needs; the horizontal one ends at `last_step`."""
+def draw(panel: Panel, last_step: int, num_runs: int) -> dict[str, Any]:
+    """The picture, and the axes that the script needs; the horizontal one ends at `last_step`.
+
+    A run has a colour; if there is only one, a part of the panel has.
+    """
     axes = charts.blank(SIZE, (LEFT, RIGHT, TOP, BOTTOM))
     charts.scale(axes.xaxis, 0, max(last_step, 1))
+    axes.set_xlabel("step")
     is_log = _scale_vertically(axes, panel)
     groups: dict[str, tuple[Markup, str]] = {}
-    for run, series in panel.lines.items():
-        groups |= _draw_line(axes, run, series, panel.style)
+    for number, (name, lines) in enumerate(panel.parts.items()):
+        for run, series in lines.items():
+            look = Look(number, 0) if num_runs == 1 else Look(run, number)
+            groups |= _draw_line(axes, run, name, series, panel.style, look)
     low, high = axes.get_ylim()
     return {
         "panel": panel,
         "picture": charts.svg(axes, panel.title, groups),
         "log": is_log,
+        "parts": list(panel.parts) if panel.others else [],
         "low": float(low),
         "high": float(high),
         "last": float(axes.get_xlim()[1]),
@@ -191,7 +225,8 @@ def draw(panel: Panel, last_step: int) -> dict[str, Any]:
 
 def shows_means(panel: Panel) -> bool:
     """Returns whether any of the panel's lines goes through means."""
-    return any(_has_means(series, panel.style) for series in panel.lines.values())
+    every = [series for lines in panel.parts.values() for series in lines.values()]
+    return any(_has_means(series, panel.style) for series in every)
 
 
 def _has_means(series: Series, style: Style) -> bool:
@@ -211,7 +246,21 @@ def _scale_vertically(axes: Axes, panel: Panel) -> bool:
     return log
 
 
-def _draw_line(axes: Axes, run: int, series: Series, style: Style) -> dict[str, tuple[Markup, str]]:
+class Look(NamedTuple):
+    """The look of a line: the number of its colour, and how often its dashes are others."""
+
+    number: int
+    turn: int
+
+    @property
+    def dashes(self) -> tuple[float, ...]:
+        """Lengths of dashes and gaps."""
+        return charts.dashes(self.number + self.turn * len(charts.RUNS))
+
+
+def _draw_line(
+    axes: Axes, run: int, part: str, series: Series, style: Style, by: Look
+) -> dict[str, tuple[Markup, str]]:
     """Draws the line of a run, its dots, and crosses at the bottom where it was not finite.
 
     A noisy line of many points goes through means, which hovering shows, with the values pale
@@ -219,34 +268,32 @@ def _draw_line(axes: Axes, run: int, series: Series, style: Style) -> dict[str, 
     """
     last_step = int(axes.get_xlim()[1])
     kept = thin(series, last_step=last_step, columns=COLUMNS)
-    look = {"color": charts.RUNS[run % len(charts.RUNS)], "solid_capstyle": "round"}
+    look = {"color": charts.RUNS[by.number % len(charts.RUNS)], "solid_capstyle": "round"}
     hovered, mark = kept, Markup()
-    groups = {f"pale{run}": (_attributes(run), ""), f"bad{run}": (_attributes(run), "not finite")}
+    attributes = Markup('class="line run{}" data-run="{}"').format(by.number, run)
+    name = f"{run}_{by.number}_{by.turn}"
+    groups = {f"pale{name}": (attributes, ""), f"bad{name}": (attributes, "not finite")}
     if _has_means(series, style):
         hovered, mark = means(series, last_step=last_step, columns=MEANS), Markup(" data-means")
-        axes.plot(*kept, **look, alpha=0.3, lw=1, gid=f"pale{run}")
+        axes.plot(*kept, **look, alpha=0.3, lw=1, gid=f"pale{name}")
     finite = [not math.isnan(value) for value in hovered.values]
     dotted = [i for i, is_finite in enumerate(finite) if is_finite]
     if len(dotted) > DOTS:  # only those without neighbours, of which there is no line
         dotted = [i for i in dotted if not any(finite[max(i - 1, 0) : i] + finite[i + 1 : i + 2])]
     (line,) = axes.plot(
-        *hovered, **look, marker="o", ms=4, mew=0, markevery=dotted, gid=f"run{run}"
+        *hovered, **look, marker="o", ms=4, mew=0, markevery=dotted, gid=f"run{name}"
     )
-    if charts.dashes(run):
-        line.set_linestyle((0, charts.dashes(run)))
+    if by.dashes:
+        line.set_linestyle((0, by.dashes))
     bad = [step for step, value in zip(*kept, strict=True) if math.isnan(value)]
     if bad:
         at_bottom = axes.get_xaxis_transform()
         heights = [3 / (BOTTOM - TOP)] * len(bad)
-        axes.plot(bad, heights, "x", **look, ms=6, mew=1.6, transform=at_bottom, gid=f"bad{run}")
+        axes.plot(bad, heights, "x", **look, ms=6, mew=1.6, transform=at_bottom, gid=f"bad{name}")
     values = [None if math.isnan(v) else float(f"{v:.5g}") for v in hovered.values]
     points = json.dumps([hovered.steps, values], separators=(",", ":"))
-    numbers = Markup(' data-points="{}"{}').format(points, mark)
-    return groups | {f"run{run}": (_attributes(run) + numbers, "")}
-
-
-def _attributes(run: int) -> Markup:
-    return Markup(f'class="line run{run}" data-run="{run}"')
+    numbers = Markup(' data-look="{}" data-part="{}" data-points="{}"{}')
+    return groups | {f"run{name}": (attributes + numbers.format(by.number, part, points, mark), "")}
 
 
 def thin(series: Series, *, last_step: int, columns: int) -> Series:
