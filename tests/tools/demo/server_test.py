@@ -1,5 +1,6 @@
 """The server, with a stand-in for the model."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -202,6 +203,71 @@ def test_only_some_images_at_once(start):
         thread.join()
     assert statuses == [200] * servers.MAX_WAITING
     assert ask(server, "POST", "/look", b"x", IMAGE)[0] == 200
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=20)
+
+
+def ended(connection):
+    """Whether the server closes it, after whatever it still sends."""
+    with connection, contextlib.suppress(ConnectionError):
+        while connection.recv(2**16):
+            pass
+    return True
+
+
+def num_threads(server):
+    return len([each for each in threading.enumerate() if "process_request" in each.name])
+
+
+POST = f"POST /look HTTP/1.0\r\nHost: localhost\r\nContent-Type: {UNKNOWN}\r\n"
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HT", "GET / HTTP/1.0\r\nHost: loc",
+                                  f"{POST}Content-Length: 999\r\n\r\nx"])  # fmt: skip
+def test_slow_clients_keep_nobody_out_and_no_thread(start, monkeypatch, sent):
+    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 6)
+    server = start()
+    slow = [connect(server) for _ in range(20)]
+    for each in slow:
+        with contextlib.suppress(ConnectionError):
+            each.sendall(sent.encode())
+    began = time.monotonic()
+    for _ in range(5):
+        assert ask(server)[0] == 200
+        assert ask(server, "POST", "/look", b"image", IMAGE)[0] == 200
+    assert time.monotonic() - began < 10
+    assert num_threads(server) <= 6 + 1  # and one that is just ending
+    assert all(ended(each) for each in slow[:14])  # the oldest made room
+    for each in slow[14:]:
+        each.close()
+
+
+def test_a_request_that_comes_byte_by_byte_has_a_deadline(start, monkeypatch):
+    monkeypatch.setattr(servers, "REQUEST_SECS", 0.5)
+    server = start()
+    began = time.monotonic()
+    with connect(server) as connection, contextlib.suppress(ConnectionError):
+        for letter in f"{POST}Content-Length: 999\r\n\r\n" + 999 * "x":
+            connection.sendall(letter.encode())
+            time.sleep(0.02)
+    assert 0.4 < time.monotonic() - began < 10  # all would take 20 s
+    assert ask(server)[0] == 200
+
+
+def test_a_client_that_never_reads_is_left(start, monkeypatch):
+    monkeypatch.setattr(servers, "ANSWER_SECS", 0.5)
+    server = start(site=Site("x" * 64 * 2**20, [], look))
+    with connect(server) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        end = time.monotonic() + 20
+        while not num_threads(server):
+            assert time.monotonic() < end
+        while num_threads(server):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert ask(server, path="/nothing")[0] == 404
 
 
 def test_a_port_in_use(start):

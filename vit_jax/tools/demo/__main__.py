@@ -34,8 +34,11 @@ def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[example
     ]
     return html_page.render(
         "tools/demo/page.html",
-        title=explainer.name,
-        subtitle=f"{checkpoint} · {explainer.num_classes:,} classes",
+        title="What does it see?",
+        subtitle=f"A model that knows {explainer.num_classes:,} classes of images looks at yours.",
+        model=explainer.name,
+        checkpoint=checkpoint,
+        num_classes=explainer.num_classes,
         kind=explainer.kind,
         size=explainer.image_size,
         smallest=SMALL,

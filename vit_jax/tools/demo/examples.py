@@ -16,7 +16,7 @@ from vit_jax.data.sources.table import Digits
 from vit_jax.models import images
 from vit_jax.store import workdir
 
-MAX_EXAMPLES = 12
+MAX_EXAMPLES = 24
 
 
 class Sample(NamedTuple):

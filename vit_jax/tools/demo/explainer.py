@@ -29,21 +29,26 @@ class Kind(NamedTuple):
 
     Attributes:
       title: its name on the page.
-      note: its meaning.
+      note: its meaning, for people who know no networks.
+      method: how it is computed.
     """
 
     title: str
     note: str
+    method: str
 
 
 ROLLOUT = Kind(
-    "Attention rollout",
-    "How much the head’s input has taken from each patch, through all layers (arXiv 2005.00928): "
-    "for or against the class.",
+    "Where it looked",
+    "Bright parts are those that its answer took most from. They may speak for the first class or "
+    "against it.",
+    "attention rollout: how much of each patch has come to the head through all layers "
+    "(arXiv 2005.00928)",
 )
 GRAD_CAM = Kind(
-    "Relevance",
-    "What speaks for the first class, by Grad-CAM of the last feature map (arXiv 1610.02391).",
+    "What speaks for it",
+    "Bright parts are those that speak most for the first class.",
+    "Grad-CAM of the last feature map (arXiv 1610.02391)",
 )
 
 

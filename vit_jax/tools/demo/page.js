@@ -11,8 +11,15 @@ function tell(status, error = "") {
   answer.classList.toggle("old", Boolean(status.endsWith("…") || error));
 }
 
-function percent(p) {
-  return p > 0 && p < 0.0005 ? "< 0.1%" : (100 * p).toFixed(1) + "%";
+function percent(p) {  // as core/screen.py writes it
+  if (0 < p && p < 0.0005) return "<0.1%";
+  return 0.9995 < p && p < 1 ? ">99.9%" : (100 * p).toFixed(1) + "%";
+}
+
+function mark(place) {
+  for (const button of document.querySelectorAll("[data-example]")) {
+    button.setAttribute("aria-pressed", button.dataset.example === place);
+  }
 }
 
 function bar({ name, probability }) {
@@ -62,6 +69,7 @@ async function ask(file, name) {
 function take(files) {
   if (!files.length) return tell("", "That was not an image file: drop, paste or choose one.");
   history.replaceState(null, "", location.pathname);
+  mark(null);
   ask(files[0], files[0].name || "pasted image");
 }
 
@@ -69,6 +77,7 @@ async function example(place) {
   const button = one(`[data-example="${place}"]`);
   if (!button) return;
   history.replaceState(null, "", `#${place}`);
+  mark(place);
   try {
     ask(await (await fetch(`examples/${place}`)).blob(), button.title);
   } catch (error) {
@@ -76,6 +85,9 @@ async function example(place) {
   }
 }
 
+const strength = one(".strength"), cover = () => { one(".heat").style.opacity = strength.value / 100; };
+strength.addEventListener("input", cover);
+cover();
 const input = one("input[type=file]");
 input.addEventListener("change", () => {
   if (input.files.length) take(input.files);

@@ -6,8 +6,10 @@ cannot point at this machine (DNS rebinding), only from the page itself, and nev
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.server
+import io
 import ipaddress
 import json
 import socket
@@ -16,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -25,8 +27,9 @@ from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.tools.demo.examples import Sample
 
 MAX_BYTES = 20 * 2**20  # of an image file
-MAX_WAITING = 8  # images that are being received or looked at
-IDLE_SECS = 30.0  # a connection that sends nothing for so long is closed
+MAX_WAITING = 8  # images that are being looked at
+MAX_CONNECTIONS = 32  # with more, that which has been sending or reading longest is closed
+REQUEST_SECS, ANSWER_SECS = 60.0, 30.0  # the most that all of it may take, however it comes
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -77,11 +80,39 @@ class Server(http.server.ThreadingHTTPServer):
         except OSError as error:
             raise _unavailable(host, port, error) from error
         self.host, self.waiting = host, threading.BoundedSemaphore(MAX_WAITING)
+        self._slow: dict[socket.socket, None] = {}  # connections that wait for their client
+        self._lock = threading.Lock()
 
     def server_bind(self) -> None:
         """Binds, without asking the network what this machine is called."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread of its own. Slow clients make room for new ones."""
+        with self._lock:
+            while len(self._slow) >= MAX_CONNECTIONS:
+                oldest = next(iter(self._slow))
+                del self._slow[oldest]
+                with contextlib.suppress(OSError):  # it has gone
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._slow[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        with self._lock:
+            self._slow.pop(request, None)
+        super().shutdown_request(request)
+
+    @contextlib.contextmanager
+    def working(self, request: Any) -> Iterator[None]:
+        """Meanwhile a connection waits for the model, not for its client."""
+        with self._lock:
+            self._slow.pop(request, None)
+        yield
+        with self._lock:
+            self._slow[request] = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no news."""
@@ -118,12 +149,36 @@ class Server(http.server.ThreadingHTTPServer):
         return address.is_loopback or self.is_public
 
 
+class _Receiving(io.RawIOBase):
+    """What a client sends, as long as it comes before a deadline."""
+
+    def __init__(self, connection: socket.socket):
+        self._connection, self._deadline = connection, time.monotonic() + REQUEST_SECS
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Reads some bytes. TimeoutError after the deadline."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: Server
     server_version, sys_version = "vit_jax", ""
-    timeout = IDLE_SECS
+
+    def setup(self) -> None:
+        """Reads with a deadline for all of the request, not for each of its bytes."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Receiving(self.connection))
 
     def do_GET(self) -> None:
         """The page, or an example."""
@@ -150,46 +205,52 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Send the image as Content-Type: {UNKNOWN}."
             )
+        elif (data := self._received()) is None:
+            pass
         elif not self.server.waiting.acquire(blocking=False):
             self.send_error(
                 HTTPStatus.SERVICE_UNAVAILABLE, "Other images are being looked at: try again."
             )
         else:
             try:
-                self._look()
+                with self.server.working(self.request):
+                    answer = self._look(data)
             finally:
                 self.server.waiting.release()
+            self._send(*answer)
 
-    def _look(self) -> None:
+    def _received(self) -> bytes | None:
+        """The image; None if that was answered with what is wrong about it."""
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()):
             self.send_error(HTTPStatus.LENGTH_REQUIRED, "The request does not say how long it is.")
-            return
+            return None
         if len(length) > 18 or int(length) > MAX_BYTES:
             self.send_error(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"The file is larger than {MAX_BYTES // 2**20} MiB. Make the image smaller.",
             )
             self._drain()
-            return
+            return None
         data = self.rfile.read(int(length))
         if len(data) < int(length):
             self.send_error(HTTPStatus.BAD_REQUEST, "The image came only in part: send it again.")
-            return
+            return None
+        return data
+
+    def _look(self, data: bytes) -> tuple[HTTPStatus, str, bytes]:
+        """What is sent about an image: the arguments of `_send`."""
         try:
-            answer = self.server.site.look(data)
+            return HTTPStatus.OK, JSON, json.dumps(self.server.site.look(data)).encode()
         except UserError as error:
-            self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
+            status, message = HTTPStatus.UNPROCESSABLE_ENTITY, str(error)
         except NonFiniteError as error:
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+            status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
         except Exception:
             traceback.print_exc()
-            self.send_error(
-                HTTPStatus.INTERNAL_SERVER_ERROR,
-                "This image met a bug: what it was is printed where the demo was started.",
-            )
-        else:
-            self._send(HTTPStatus.OK, JSON, json.dumps(answer).encode())
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            message = "This image met a bug: what it was is printed where the demo was started."
+        return status, JSON, json.dumps({"error": message}).encode()
 
     def _is_meant(self) -> bool:
         """Whether the request came to this server by a name of its own, and from no other site."""
@@ -210,6 +271,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._send(HTTPStatus(code), JSON, json.dumps({"error": text}).encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.connection.settimeout(ANSWER_SECS)  # of each write, however slowly it is read
         self.send_response(status)
         for name, value in {"Content-Type": kind, **HEADERS}.items():
             self.send_header(name, value)
@@ -220,8 +282,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _drain(self) -> None:
         """Reads some of what is not wanted: a browser shows no answer before it has sent all."""
-        left, deadline = 64 * 2**20, time.monotonic() + IDLE_SECS
-        while left > 0 and time.monotonic() < deadline and (read := self.rfile.read1(2**20)):
+        left = 64 * 2**20
+        while left > 0 and (read := self.rfile.read1(2**20)):
             left -= len(read)
 
     def log_message(self, format: str, *args: object) -> None:
