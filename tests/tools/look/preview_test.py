@@ -55,7 +55,7 @@ def test_labels_weights_and_indices_are_those_of_the_batch(tiny_run, drawn):
     assert len(drawn[0]) == 5
     for i, cell in enumerate(drawn[0]):
         assert cell.labels == [(str(expected["labels"][i, 0]), "")]
-        assert cell.note == f"#{expected['index'][i]}, weight 1"
+        assert cell.note == f"#{expected['index'][i]}"
         assert not cell.crossed
 
 
@@ -79,7 +79,7 @@ def test_mixup_is_shown_as_the_step_sees_it(tiny_run, drawn):
 def test_many_labels_are_counted():
     names = tuple("abcdef")
     image = np.zeros((8, 8, 3), np.uint8)
-    cell = preview._cell(image, np.float32([1, 0, 1, 1, 1, 1]), 1.0, 3, True, names)
+    cell = preview._cell(image, np.float32([1, 0, 1, 1, 1, 1]), 1.0, 3, True, names, str)
     assert cell.labels == [("a", ""), ("c", ""), ("and 3 more", "")]
 
 
@@ -97,7 +97,9 @@ def test_a_bad_image_is_crossed(tmp_path, tiny_run, drawn):
     preview.preview(config, "folder", step=1, max_images=24)
     bad = [cell for cell in drawn[0] if cell.crossed]
     assert bad
-    assert all(cell.note.endswith(", bad image") and cell.labels == [] for cell in bad)
+    assert all(cell.note == "3.png, bad image" and cell.labels == [] for cell in bad)
+    good = {cell.note for cell in drawn[0] if not cell.crossed}
+    assert good == {f"{i}.png" for i in range(8)}  # names of files, where examples have them
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ preprocessing, mixup and CutMix: a batch is a function of the config, the seed a
 """
 
 import io
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -64,7 +65,7 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     pixels = side_by_side([pixels, *further])
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     shown = zip(pixels, targets, weight, batch["index"], batch["weight"] > 0, strict=False)
-    cells = [_cell(*each, names) for each in shown]
+    cells = [_cell(*each, names, source.describe) for each in shown]
     titles = [
         f"Step {step:,} of {durations.total_steps:,}: {name}",
         f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
@@ -88,14 +89,21 @@ def _cell(
     index: int,
     is_good: bool,
     names: tuple[str, ...],
+    describe: Callable[[int], str],
 ) -> Cell:
-    """An example above its largest targets: "cat: 0.700", "dog: 0.300"; "cat" for one of 1."""
+    """An example above its largest targets, and its file or number.
+
+    "cat: 0.700", "dog: 0.300"; "cat" for one of 1. The weight is said where it is not 1.
+    """
     order = [c for c in np.argsort(-targets, kind="stable") if targets[c] > 0]
     lam = lambda target: "" if target == 1 else f": {target:.3f}"
     labels = [(_drawable(names[c], c), lam(targets[c])) for c in order]
     if len(labels) > MOST_LABELS:
         labels[MOST_LABELS - 1 :] = [(f"and {len(labels) - MOST_LABELS + 1} more", "")]
-    note = f"#{index}, weight {weight:.3g}" if is_good else f"#{index}, bad image"
+    file = describe(int(index)).rpartition("/")[2]
+    is_record = ", " in file or "." not in file  # which has no name of its own
+    note = f"#{index}" if is_record else file
+    note += ", bad image" if not is_good else f", weight {weight:.3g}" if weight != 1 else ""
     return Cell(image, labels, note, crossed=not weight)
 
 
