@@ -112,7 +112,7 @@ def limits(
     low, high = min(bounds), max(bounds)
     if low == high and low in (0, start):
         high = low + 1
-    elif low == high:  # a line in the middle
+    elif math.isclose(low, high, rel_tol=1e-6):  # a line in the middle
         low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
     margin = max(MARGIN * (high - low), TINY)
     return low if low == start else low - margin, high if high == end else high + margin

@@ -28,7 +28,7 @@ def test_every_number_has_its_place(make_workdir):
     arranged = panels.arrange(read)
     assert keys(arranged) == {
         "Loss": ["train/loss, test/loss"],
-        "Accuracy": ["train/accuracy", "test/accuracy", "val/accuracy"],
+        "Accuracy": ["train/accuracy, test/accuracy", "val/accuracy"],
         "Optimisation": ["train/learning_rate", "train/grad_norm"],
         "Speed and input": ["speed/input_wait", "val/skipped_images"],
         "Other results": ["test/new"],
@@ -36,17 +36,16 @@ def test_every_number_has_its_place(make_workdir):
 
     assert panels.evaluations(read) == ["test", "val"]
     assert panels.left_out(read) == 1
-    assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [0], [1]]
-    assert arranged["Accuracy"][1].title == "test: accuracy"
+    assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [1]]
+    assert arranged["Accuracy"][1].title == "val: accuracy"
 
 
 def test_training_and_evaluations_are_in_one_picture(make_workdir):
     row = {"train/loss": 2.0, "test/loss": 1.0, "val/loss": 3.0, "test/accuracy": 0.5}
     one = runs.read_all([make_workdir("a", {1: row, 9: row})])
     arranged = panels.arrange(one)
-    assert keys(arranged) == {
-        "Loss": ["train/loss, test/loss, val/loss"], "Accuracy": ["test/accuracy"]
-    }  # fmt: skip
+    together = "train/loss, test/loss, val/loss"
+    assert keys(arranged) == {"Loss": [together], "Accuracy": ["test/accuracy"]}
     (panel,) = arranged["Loss"]
     assert list(panel.parts) == ["training", "test", "val"]
     drawn = panels.draw(panel, 9, num_runs=1)
@@ -56,7 +55,7 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
         assert start in drawn["picture"]
     assert ">step<" in drawn["picture"]
 
-    # Of several runs colours tell the runs; a line more of each is dashed, and three are too many.
+    # Of several runs colours tell the runs, and one evaluation's lines are dashed.
     row = {"train/loss": 2.0, "test/loss": 1.0}
     two = runs.read_all([make_workdir(name, {1: row, 9: row}) for name in "bc"])
     (panel,) = panels.arrange(two)["Loss"]
@@ -64,7 +63,9 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     assert drawn.count("stroke-dasharray") == 2
     assert 'data-run="1" data-look="1" data-part="test"' in drawn
     three = runs.read_all([make_workdir(name, {1: row | {"val/loss": 1.0}}) for name in "de"])
-    assert [p.key for p in panels.arrange(three)["Loss"]] == ["train/loss", "test/loss", "val/loss"]
+    assert keys(panels.arrange(three)) == {"Loss": ["train/loss, test/loss", "val/loss"]}
+    others = runs.read_all([make_workdir(n, {1: {"a/loss": 1.0, "b/loss": 1.0}}) for n in "fg"])
+    assert keys(panels.arrange(others)) == {"Loss": ["a/loss", "b/loss"]}
 
 
 def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):

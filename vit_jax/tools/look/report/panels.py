@@ -85,6 +85,11 @@ SECTIONS: dict[str, dict[str, Style]] = {
         "*/probe_accuracy": Style("{}: accuracy of a linear probe", percent=True),
         "*/sgd_probe_accuracy": Style("{}: accuracy of a linear probe by SGD", percent=True),
         "*/rank_me": Style("{}: rank of features (RankMe)", start=0.0),
+        "*/filters_explained": Style("{}: variance in the filters shown", percent=True),
+        "*/positions_row_plus_column": Style("{}: positions, row plus column", percent=True),
+        "*/first_distance_px": Style("{}: pixels that layer 1 looks far", start=0.0),
+        "*/last_distance_px": Style("{}: pixels that the last layer looks far", start=0.0),
+        "*/high_norm_share": Style("{}: patches of high norm", percent=True, start=0.0),
     },
     "Optimisation": {
         "train/learning_rate": Style("learning rate", start=0.0, exact=True),
@@ -129,16 +134,16 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
     rest = [key for key in keys if _pattern(key) not in known and not _is_too_many(key)]
     for key in rest:
         arranged.setdefault(OTHER, []).extend(_panels([key], Style(key, log=True), runs))
-    most = MOST_TOGETHER if len(runs) == 1 else 2
     for section in ("Loss", "Accuracy"):
-        arranged[section] = _together(arranged[section], section.lower(), most)
+        arranged[section] = _together(arranged[section], section.lower(), len(runs))
     return {section: panels for section, panels in arranged.items() if panels}
 
 
-def _together(panels: list[Panel], name: str, most: int) -> list[Panel]:
-    """The panels, with training and evaluations in one where so few can be told apart."""
+def _together(panels: list[Panel], name: str, num_runs: int) -> list[Panel]:
+    """The panels, with training and evaluations in one; of several runs the first evaluation."""
     same = [each for each in panels if each.key.endswith(f"/{name}")]
-    if not 2 <= len(same) <= most:
+    same = same[: MOST_TOGETHER if num_runs == 1 else 2]
+    if len(same) < 2 or (num_runs > 1 and evaluation(same[0].key)):
         return panels
     first = same[0]
     names = [evaluation(each.key) or "training" for each in same]
