@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit_jax.draw import tiles
+from vit_jax.draw import style, tiles
 
 Font = ImageFont.FreeTypeFont
 
@@ -19,7 +19,7 @@ SMALLEST_WIDTH = 640  # of a sheet: room for its title
 
 ASPECT = 1.4  # width to height that the rows are chosen for
 
-PAPER, INK, PALE, RED = "#ffffff", "#1b1b1b", "#7a7a7a", "#c62828"
+PAPER, INK, PALE, RED = "#ffffff", style.INK, style.MUTED, style.VERMILION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _draw_cell(
     image = Image.fromarray(cell.image.repeat(places.scale, 0).repeat(places.scale, 1))
     sheet.paste(image, corner)
     # Around the image, not over it: all of its pixels stay visible.
-    pen.rectangle((x - 1, y - 1, x + places.width, y + places.height), outline="#d0d0d0")
+    pen.rectangle((x - 1, y - 1, x + places.width, y + places.height), outline=style.GRID)
     if cell.crossed:
         right, bottom = x + places.width - 1, y + places.height - 1
         pen.line((x, y, right, bottom), RED, width=3)

@@ -38,7 +38,6 @@ SERIES = BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, _ = tuple(
     COLOURS[f"colour{i}"] for i in range(7)
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES: tuple = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 1.5, 1, 1.5)))
 
 SIGNED = "viridis"  # for numbers from -1 to 1, as in the figures of arXiv 2010.11929
 HEAT = "inferno"  # for numbers from 0 on

@@ -185,6 +185,7 @@ def draw(found: RateTest, name: str) -> Figure:
     charts.scale(axes.xaxis, found.rates[0], found.rates[-1], log=True)
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("optim.lr")
+    axes.set_ylabel("training loss")
     axes.scatter(found.rates, found.losses, s=7, color=style.SKY, alpha=0.5, linewidth=0)
     axes.plot(found.rates, means, color=style.BLUE)
     if found.steepest is not None:

@@ -23,11 +23,11 @@ NAME = "<b>&\"x'"
 # Points at the middle of the first picture, hides the second run, and records what shows.
 LOOK = """<script>
 addEventListener("error", event => { document.title = "error: " + event.message; });
-const svg = document.querySelector("figure svg"), box = svg.getBoundingClientRect();
+const svg = document.querySelector("figure svg:not(.swatch)"), box = svg.getBoundingClientRect();
 const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
 svg.dispatchEvent(new PointerEvent("pointermove", { clientX: x, clientY: y }));
 const told = document.getElementById("tip").innerText.replace(/\\s+/g, " ");
-document.querySelectorAll("nav input")[1].click();
+document.querySelectorAll("nav input")[1]?.click();
 const lines = [...svg.querySelectorAll(".line[data-points]:not(.hidden)")];
 const left = lines.map(line => line.dataset.run);
 document.title = JSON.stringify([told, left]);
@@ -153,9 +153,12 @@ def test_pictures_of_some_steps_are_on_the_page(make_workdir):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_a_browser_shows_it(folders, tmp_path):
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_browser_shows_it(folders, make_workdir, tmp_path, number):
+    rows = {10: {"train/loss": 2.0, "test/loss": 3.0}, 20: {"train/loss": 1.0, "test/loss": 2.5}}
+    one = [make_workdir("one", rows)]
     file = tmp_path / "report.html"
-    file.write_text(text_of(*folders).replace("</body>", LOOK))
+    file.write_text(text_of(*(one if number == 1 else folders)).replace("</body>", LOOK))
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
@@ -166,7 +169,10 @@ def test_a_browser_shows_it(folders, tmp_path):
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     (title,) = re.findall("<title>(.*?)</title>", done.stdout)[:1]
-    assert json.loads(html.unescape(title)) == [f"step 10 {NAME} 3 a 2", ["0"]]
+    expected = [f"step 10 {NAME} 3 a 2", ["0"]]
+    if number == 1:  # training and evaluation in one picture
+        expected = ["step 10 test 3 training 2", ["0", "0"]]
+    assert json.loads(html.unescape(title)) == expected
 
 
 def cells(head, rows, *_):

@@ -51,7 +51,7 @@ function row(look, text, value) {
 
 function hover(figure, event) {
   leave();
-  const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
+  const svg = figure.querySelector("svg:not(.swatch)"), box = svg.getBoundingClientRect();
   const across = ((event.clientX - box.left) / box.width * svg.viewBox.baseVal.width - LEFT) / (RIGHT - LEFT);
   const wanted = Math.min(1, Math.max(0, across)) * figure.dataset.last;
   const found = [];
@@ -91,7 +91,7 @@ function hover(figure, event) {
 }
 
 for (const figure of all("figure[data-last]")) {
-  const svg = figure.querySelector("svg"), cursor = document.createElementNS(SVG, "line");
+  const svg = figure.querySelector("svg:not(.swatch)"), cursor = document.createElementNS(SVG, "line");
   cursor.setAttribute("class", "cursor");
   cursor.setAttribute("y1", TOP);
   cursor.setAttribute("y2", BOTTOM);
