@@ -73,9 +73,8 @@ def _compare(message: str, names: tuple[object, ...]) -> None:
     _met[test].append(without_what_varies(message))
     if not regenerating:
         place = len(_met[test]) - 1
-        assert _met[test][place:] == golden().get(test, [])[place : place + 1], (
-            "if this wording is meant: pytest --regenerate_goldens"
-        )
+        was = golden().get(test, [])[place : place + 1]
+        assert _met[test][place:] == was, f"if this is meant: pytest --regenerate_goldens {test}"
 
 
 def without_what_varies(message: str) -> str:

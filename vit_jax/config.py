@@ -2,7 +2,8 @@
 
 Values of a config file override the defaults below; flags override the file's. Every name
 and every type is checked, so a field that does not exist, or that nothing could read, cannot hide.
-Each default lives once: here, or for models, methods and evaluations in the dataclass of the part.
+Each default lives once: here, or for models, losses, methods and evaluations in the part's
+dataclass.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
-from vit_jax.learning.losses import LOSSES
+from vit_jax.learning.losses import LossConfig
 from vit_jax.learning.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
 from vit_jax.learning.optim.schedules import DECAYS
 from vit_jax.store.runs import RESERVED
@@ -183,42 +184,13 @@ class InputConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class LossConfig:
-    """The loss: the mean over the batch, without skipped examples."""
-
-    kind: str = field(
-        "softmax",
-        "`softmax`, or `sigmoid` summed over classes; the mean over the batch",
-        choices=LOSSES,
-    )
-    label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
-    mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
-    cutmix: float = field(
-        0.0,
-        "likewise; where both are on, each step draws one of them, half of the time each",
-        bounds=(0, 1e6),
-    )
-    binarize_targets: bool = field(
-        False,
-        "with `sigmoid`: of a blend of two images both classes are asked for in whole, as in "
-        "DeiT III, not by their shares; weights of labels are not seen then",
-    )
-    # A number for each class; "balanced": from the frequencies of the data's labels.
-    class_weights: tuple[float, ...] | Literal["balanced"] | None = field(
-        None,
-        "a number for each class, in their order, that its terms of the loss are multiplied "
-        "by, or `balanced`: [rare classes count more](data.md#weights-of-classes)",
-        bounds=(0, 1e6),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class OptimConfig:
     """The optimizer. Weight decay applies to kernels only."""
 
     name: str = field(
         "adam",
-        f"{words(OPTIMIZERS)}: see [optimizers](optimizers.md), also for who reads the last seven",
+        f"{words(OPTIMIZERS)}: see [optimizers](optimizers.md), also for which of them read `b1` "
+        "to `mu_dtype`",
         choices=OPTIMIZERS,
     )
     lr: float = field(1e-3, "at the peak", bounds=(0, 1e6))

@@ -10,7 +10,7 @@ from tests.messages import refused
 from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import Preempted
-from vit_jax.learning.losses import Objective
+from vit_jax.learning.losses import LossConfig, Objective
 from vit_jax.learning.step import make_loss_and_grads
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import networks, updates
@@ -65,7 +65,7 @@ def test_the_optimizer_does_not_see_them(trainer):
 
 def test_neither_clipping_nor_the_log_counts_their_gradients(trainer):
     objective = Objective(
-        loss="softmax", label_smoothing=0.0, mixup_alpha=0.0, cutmix_alpha=0.0, num_classes=4,
+        loss=LossConfig(), num_classes=4,
         grad_accum_steps=1, freeze=(), mean=(0.5,) * 3, std=(0.5,) * 3,
     )  # fmt: skip
     loss_and_grads = jax.jit(make_loss_and_grads(trainer.layout, objective, 0))

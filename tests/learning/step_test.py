@@ -13,7 +13,7 @@ from tests.xla_flags import AS_USUAL
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import NonFiniteError
-from vit_jax.learning.losses import Objective, batch_layout
+from vit_jax.learning.losses import LossConfig, Objective, batch_layout
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import state_layout
 from vit_jax.learning.step import make_update
@@ -59,7 +59,7 @@ def compiled(
         shard_optimizer=shard_optimizer, unstacked_steps=unstacked_steps,
     ).in_steps  # fmt: skip
     objective = Objective(
-        loss="softmax", label_smoothing=0.0, mixup_alpha=mixup, cutmix_alpha=cutmix,
+        loss=LossConfig(mixup=mixup, cutmix=cutmix),
         num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
         std=(0.5,) * 3,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from vit_jax.data.ops.autoaugment import CHOICES, DISTORTIONS, REACH
 from vit_jax.data.ops.effects import affine
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
-from vit_jax.learning.losses import Objective
+from vit_jax.learning.losses import LossConfig, Objective
 
 PHOTOS = Path(__file__).parents[3] / "shared/data/photos/val"
 NUM_PHOTOS = 8
@@ -126,7 +126,7 @@ def test_values_are_those_of_big_vision(expected, same_window):
     pixels = expected["central_crop 0"]
     batch = {"image": pixels[None], "labels": np.zeros([1, 1], np.int32), "weight": np.ones(1)}
     half = (0.5,) * 3
-    objective = Objective("softmax", 0.0, 0.0, 0.0, 10, 1, (), mean=half, std=half)
+    objective = Objective(LossConfig(), 10, 1, (), mean=half, std=half)
     images, *_ = objective.inputs(batch)
     np.testing.assert_allclose(images[0], expected["value_range"], rtol=0, atol=VALUE_ROUNDING)
 

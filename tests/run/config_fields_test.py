@@ -215,6 +215,7 @@ def overrides(field):
         value, needed = CHANGES[field]
         return needed, f"{name}={value}"
     value = functools.reduce(getattr, name.split("."), BASE)
+    assert value is not None, f"give {field} another value in CHANGES"
     other = {bool: lambda: not value, int: lambda: value + 1, float: lambda: value / 2 + 0.1}
     return (), f"{name}={other[type(value)]()}"
 

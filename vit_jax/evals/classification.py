@@ -20,6 +20,7 @@ from vit_jax.probes import calibration as probabilities
 
 CLASSIFICATION = "classification"
 
+# A new one is a word here and an array of `scores`; its name tells how it is shown (kind.py).
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.
 CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")

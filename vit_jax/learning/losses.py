@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.schema.fields import field
 from vit_jax.learning.method import Method, StepContext, StepInputs, view_names
 from vit_jax.models.adapters import Adapters
 from vit_jax.parallel import mesh as meshes
@@ -53,18 +54,14 @@ def batch_layout(
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """The loss by name, what precedes it in a step, and what a method changes of both."""
+    """The loss, what precedes it in a step, and what a method changes of both."""
 
-    loss: str  # a key of LOSSES
-    label_smoothing: float
-    mixup_alpha: float  # of mixing.py, as the next; 0: off
-    cutmix_alpha: float
+    loss: "LossConfig"  # its class_weights are the next
     num_classes: int
     grad_accum_steps: int  # number of microbatches
     freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
     mean: tuple[float, ...]  # for RGB in [0, 1]
     std: tuple[float, ...]
-    binarize_targets: bool = False  # every label in a blend counts 1
     class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
     adapters: Adapters | None = None  # which are trained instead of everything
     method: Method | None = None  # what is learnt instead of the labels
@@ -88,9 +85,9 @@ class Objective:
 
     def loss_targets(self, targets: jax.Array) -> jax.Array:
         """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
-        if self.binarize_targets:
+        if self.loss.binarize_targets:
             targets = (targets > 0).astype(targets.dtype)
-        return smooth_labels(targets, self.label_smoothing)
+        return smooth_labels(targets, self.loss.label_smoothing)
 
     def progress(self, step: jax.Array) -> jax.Array:
         """The share of the run that `step` updates are, float32 []."""
@@ -129,7 +126,8 @@ class Objective:
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        losses = LOSSES[self.loss].compute(logits, inputs.targets, class_weights)
+        compute = LOSSES[self.loss.kind].make(self.loss)
+        losses = compute(logits, inputs.targets, class_weights)
         return losses, {"logits": logits}
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
@@ -138,7 +136,7 @@ class Objective:
         With class weights, a loss of exclusive classes is divided by the weights of the labels.
         """
         counts = weight
-        if self.class_weights is not None and LOSSES[self.loss].exclusive:
+        if self.class_weights is not None and LOSSES[self.loss.kind].exclusive:
             counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
         return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
@@ -152,7 +150,7 @@ class Objective:
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""
-        return LOSSES[self.loss].compute(logits, targets)
+        return LOSSES[self.loss.kind].make(self.loss)(logits, targets)
 
 
 # --- targets
@@ -186,7 +184,7 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
     return jnp.where(total > 0, mean, class_weights.mean())
 
 
-# --- losses; a new one is a function here, and a line of LOSSES
+# --- losses; a new one is a function here, a line of LOSSES, and its own fields in LossConfig
 #
 # Targets are rows of labels' weights. With class weights these are the losses of torch:
 # CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
@@ -226,19 +224,56 @@ class Loss(NamedTuple):
     """A loss of logits.
 
     Attributes:
-      compute: (logits [B, C], targets [B, C], class_weights [C] or None) -> float32 [B].
-      exclusive: whether classes share a probability of 1, so that blends of labels have to stay
-        blends (loss.binarize_targets), and class weights are relative to each other.
+      make: LossConfig -> function of (logits [B, C], targets [B, C], class_weights [C] or None),
+        which gives float32 [B].
+      exclusive: whether classes share a probability of 1, so that class weights are relative to
+        each other.
+      reads: fields of LossConfig that not all losses read.
     """
 
-    compute: Callable[..., jax.Array]
+    make: Callable[["LossConfig"], Callable[..., jax.Array]]
     exclusive: bool
+    reads: tuple[str, ...] = ()
 
 
 LOSSES = {
-    "softmax": Loss(softmax_cross_entropy, exclusive=True),
-    "sigmoid": Loss(sigmoid_cross_entropy, exclusive=False),
+    "softmax": Loss(lambda _: softmax_cross_entropy, exclusive=True),
+    "sigmoid": Loss(
+        lambda _: sigmoid_cross_entropy,
+        exclusive=False,
+        reads=("binarize_targets",),  # a whole that is divided between classes has to stay one
+    ),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """The loss: the mean over the batch, without skipped examples."""
+
+    kind: str = field(
+        "softmax",
+        "`softmax`, or `sigmoid` summed over classes; the mean over the batch",
+        choices=LOSSES,
+    )
+    label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
+    mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
+    cutmix: float = field(
+        0.0,
+        "likewise; where both are on, each step draws one of them, half of the time each",
+        bounds=(0, 1e6),
+    )
+    binarize_targets: bool = field(
+        False,
+        "with `sigmoid`: of a blend of two images both classes are asked for in whole, as in "
+        "DeiT III, not by their shares; weights of labels are not seen then",
+    )
+    # A number for each class; "balanced": from the frequencies of the data's labels.
+    class_weights: tuple[float, ...] | Literal["balanced"] | None = field(
+        None,
+        "a number for each class, in their order, that its terms of the loss are multiplied "
+        "by, or `balanced`: [rare classes count more](data.md#weights-of-classes)",
+        bounds=(0, 1e6),
+    )
 
 
 # --- metrics

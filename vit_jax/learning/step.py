@@ -31,8 +31,8 @@ def examples(
     """
     return mix(
         *objective.inputs(batch),
-        mixup_alpha=objective.mixup_alpha,
-        cutmix_alpha=objective.cutmix_alpha,
+        mixup_alpha=objective.loss.mixup,
+        cutmix_alpha=objective.loss.cutmix,
         key=jax.random.fold_in(random_stream(seed, "mixing"), step),
     )
 

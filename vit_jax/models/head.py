@@ -44,7 +44,10 @@ class Classifier(nnx.Module):
     head: Linear
 
     def classify(self, features: jax.Array) -> jax.Array:
-        """[B, D] -> [B, C] float32; headless: the features."""
+        """[B, D] -> [B, C] float32; headless: the features.
+
+        Distilled ViTs, with two heads, have their own: ViT._classify_each.
+        """
         features = features.astype(jnp.float32)
         if not self.num_classes:
             return features

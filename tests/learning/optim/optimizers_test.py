@@ -164,6 +164,10 @@ NUMPY = {
 }
 
 
+def test_every_optimizer_is_written_out():
+    assert NUMPY.keys() == KEPT.keys() == optimizers.OPTIMIZERS.keys()
+
+
 def numpy_run(
     name, params, gradients, *, weight_decay=0.0, meaning="lr_scaled", clip=None, **special
 ):

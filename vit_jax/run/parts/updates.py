@@ -8,12 +8,12 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.config import LossConfig, ModelConfig, OptimConfig, RunConfig
+from vit_jax.config import ModelConfig, OptimConfig, RunConfig
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.learning.losses import LOSSES, Objective
+from vit_jax.learning.losses import LOSSES, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
@@ -33,7 +33,9 @@ LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
 def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
     """Learning rate by number of updates done. UserError for fields that would go unread."""
-    _check_read(c, "schedule", {name: decay.reads for name, decay in schedules.DECAYS.items()})
+    _check_read(
+        "optim.schedule", c, {name: decay.reads for name, decay in schedules.DECAYS.items()}
+    )
     return schedules.schedule(
         c.schedule,
         peak=c.lr,
@@ -73,7 +75,7 @@ def optimizer(
     c: OptimConfig, schedule: schedules.Schedule, lora: patterns.Adapters | None = None
 ) -> optax.GradientTransformation:
     """The gradient transformation of the run. UserError for fields that would go unread."""
-    _check_read(c, "name", {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
+    _check_read("optim.name", c, {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
     optimizer = optimizers.create(
         c.name,
         schedule=schedule,
@@ -186,19 +188,20 @@ def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
     check_devices(c.attention or AUTO, Target(device.platform, device.device_kind))
 
 
-def _check_read(c: OptimConfig, choice: str, reads: Mapping[str, Collection[str]]) -> None:
-    """UserError for a field that is set although the value of `choice` does not read it.
+def _check_read(choice: str, c: Any, reads: Mapping[str, Collection[str]]) -> None:
+    """UserError for a field of a section that is set although the value of `choice` is another's.
 
-    reads: fields by value of `choice`.
+    choice: such as "optim.name". reads: fields by its value.
     """
-    chosen, default = getattr(c, choice), OptimConfig()
+    section, _, name = choice.partition(".")
+    chosen, default = getattr(c, name), type(c)()
     for field in sorted({field for fields in reads.values() for field in fields}):
         value, unset = getattr(c, field), getattr(default, field)
         if field not in reads[chosen] and value != unset:
             readers = ", ".join(name for name, fields in reads.items() if field in fields)
             raise errors.UserError(
-                f"optim.{field}={value} is not read by optim.{choice}={chosen}, only by {readers}: "
-                f"set optim.{field}={unset}."
+                f"{section}.{field}={value} is not read by {choice}={chosen}, only by {readers}: "
+                f"set {section}.{field}={unset}."
             )
 
 
@@ -211,26 +214,18 @@ def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> O
                 f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
                 "draws from a Beta distribution are not finite in float32."
             )
-    if c.binarize_targets and LOSSES[c.kind].exclusive:
-        raise errors.UserError(
-            f"loss.binarize_targets=True goes with loss.kind=sigmoid, got {c.kind}, which divides "
-            "a whole between the classes: set loss.binarize_targets=False."
-        )
+    _check_read("loss.kind", c, {name: loss.reads for name, loss in LOSSES.items()})
     method = pretraining(config)
     if method is not None:
-        _check_loss_is_read(c, method)
+        _check_method_reads(c, method)
     return Objective(
-        loss=c.kind,
-        label_smoothing=c.label_smoothing,
-        mixup_alpha=c.mixup,
-        cutmix_alpha=c.cutmix,
+        loss=c,
         num_classes=num_classes,
         grad_accum_steps=config.optim.grad_accum_steps,
         freeze=config.optim.freeze,
         adapters=adapters(config.lora),
         mean=config.input.mean,
         std=config.input.std,
-        binarize_targets=c.binarize_targets,
         method=method,
         total_steps=total_steps,
     )
@@ -291,7 +286,7 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
     return weights
 
 
-def _check_loss_is_read(c: LossConfig, method: Method) -> None:
+def _check_method_reads(c: LossConfig, method: Method) -> None:
     """UserError for a field of the section `loss` that the method leaves unread."""
     read = method.reads_of_loss
     changed = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
