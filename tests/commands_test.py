@@ -19,6 +19,7 @@ MISSING = {
     "evaluate": ["--checkpoint", NOWHERE],
     "export": ["--checkpoint", NOWHERE, "--output={out}/a"],
     "find_lr": [f"--config={NOWHERE}.py"],
+    "neighbours": ["--duplicates", NOWHERE],
     "plan": [f"--config={NOWHERE}.py"],
     "predict": ["--checkpoint", NOWHERE, "docs/digits/5_28.png"],
     "prepare": ["image_folder", "--source", NOWHERE, "--output={out}/a"],

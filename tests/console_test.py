@@ -17,7 +17,7 @@ def call(run_python):
 def test_without_a_command_it_lists_them_and_imports_nothing(run_python):
     done = run_python("-c", f"{CALL}; {HEAVY}", fresh=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "\n  train      Trains a model.\n" in done.stdout
+    assert "\n  train       Trains a model.\n" in done.stdout
     assert done.stdout.endswith("\n[]\n")
     assert run_python("-m", "vit_jax", "--help", fresh=True).stdout + "[]\n" == done.stdout
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "find_lr": ("tools.lab.find_lr", "Looks for a learning rate."),
     "info": ("run.info", "Prints what a report of a problem needs."),
     "models": ("models", "Prints the table of all models."),
+    "neighbours": ("tools.look.neighbours", "Finds similar images and duplicates by features."),
     "plan": ("tools.plan", "Says memory, time and cost of a run before it is started."),
     "predict": ("predict", "Classifies images."),
     "prepare": ("tools.prepare", "Turns raw collections of images into data sets."),
@@ -56,7 +57,7 @@ def main() -> None:
     elif name in ("--help", "-h", "help"):
         print("vit-jax COMMAND ...; vit-jax COMMAND --help lists its flags.\n")
         for command_name, (_, does) in COMMANDS.items():
-            print(f"  {command_name:9}  {does}")
+            print(f"  {command_name:10}  {does}")
     elif name == "--version":
         print(f"vit_jax {__version__}")
     else:

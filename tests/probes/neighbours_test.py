@@ -52,3 +52,68 @@ def test_nearest_by_cosine():
         expected = np.argsort(-similarity)[1:6]  # the first is the query itself
         np.testing.assert_array_equal(found.indices[row], expected)
         np.testing.assert_allclose(found.similarities[row], similarity[expected], atol=1e-5)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(neighbours, "_ROWS", 16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_most_similar_is_scikit_learns(small_blocks, dtype):
+    sklearn = pytest.importorskip("sklearn.neighbors")
+    x = np.random.default_rng(0).normal(size=(70, 6)).astype(dtype)
+    x *= np.arange(1, 71)[:, None] % 9 + 1
+    queries = np.random.default_rng(1).normal(size=(5, 6)).astype(np.float32)
+    found = neighbours.most_similar(queries, x, 9)
+    model = sklearn.NearestNeighbors(n_neighbors=9, metric="cosine").fit(x.astype(np.float64))
+    distances, indices = model.kneighbors(queries.astype(np.float64))
+    np.testing.assert_array_equal(found.indices, indices)
+    np.testing.assert_allclose(found.similarities, 1 - distances, atol=1e-6)
+
+
+def test_most_similar_of_few(small_blocks):
+    x = np.eye(3, dtype=np.float32)[[0, 1, 1, 0]]
+    found = neighbours.most_similar(x[1:2], x, 9)
+    assert found.indices.tolist() == [[1, 2, 0, 3]]  # among equals the first
+
+
+def copies_by_hand(x, threshold):
+    """(row, original) of every copy, one row after the other."""
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    cosines, kept, found = unit @ unit.T, [], []
+    for row in range(len(x)):
+        near = [k for k in kept if cosines[row, k] >= threshold]
+        if near:
+            found.append((row, max(near, key=lambda k: cosines[row, k])))
+        else:
+            kept.append(row)
+    return found
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.99])
+def test_copies_equal_a_search_written_out(small_blocks, threshold):
+    x = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
+    x[[9, 20, 40, 69]] = 3 * x[[2, 19, 3, 40]]
+    found = neighbours.copies(x, threshold)
+    assert list(zip(found.rows.tolist(), found.originals.tolist(), strict=True)) == (
+        copies_by_hand(x, threshold)
+    )
+    assert (found.similarities >= threshold).all() and len(found.rows) >= 4
+
+
+def test_copies_of_scikit_learns_radius(small_blocks):
+    """Every pair within the radius has a copy in it, and originals are within it."""
+    sklearn = pytest.importorskip("sklearn.neighbors")
+    x = np.random.default_rng(0).normal(size=(70, 4))
+    graph = sklearn.NearestNeighbors(metric="cosine").fit(x).radius_neighbors_graph(x, 1 - 0.9)
+    first, second = graph.nonzero()
+    found = neighbours.copies(x.astype(np.float32), 0.9)
+    pairs = set(zip(first.tolist(), second.tolist(), strict=True))
+    assert set(zip(found.rows.tolist(), found.originals.tolist(), strict=True)) <= pairs
+    stays = np.setdiff1d(np.arange(70), found.rows)
+    assert not any(a != b and {a, b} <= set(stays.tolist()) for a, b in pairs)
+
+
+def test_features_of_zeros_resemble_nothing():
+    assert not len(neighbours.copies(np.zeros((3, 4), np.float32), 0.1).rows)

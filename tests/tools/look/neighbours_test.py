@@ -1,0 +1,166 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from flax import nnx
+from PIL import Image
+from pyarrow import csv, parquet
+
+from tests.messages import refused, told
+from vit_jax import embed as embedding
+from vit_jax import models, weights
+from vit_jax.core.screen import Screen
+from vit_jax.tools.look import neighbours
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with weights of a toy ViT, images and their table; red.png has a copy, green.png."""
+    place = tmp_path_factory.mktemp("neighbours")
+    fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
+    for seed, name in enumerate(("toy", "other")):
+        model = models.create("ViT-Ti/4", num_classes=3, rngs=nnx.Rngs(seed), **fields)
+        weights.save(
+            weights.Loaded(model, "ViT-Ti/4", None, 0), place / f"{name}.npz", "google_npz"
+        )
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    (place / "images").mkdir()
+    for i, image in enumerate([*pixels, pixels[3]]):
+        Image.fromarray(image).save(place / "images" / f"{i:02}.png")
+    embed(place, place / "a.parquet")
+    return place
+
+
+def embed(place, output, **options):
+    folder, checkpoint = str(place / "images"), str(place / "toy.npz")
+    embedding.embed(folder, checkpoint, output, screen=Screen(), **options)
+
+
+@pytest.fixture
+def run(place, run_python):
+    def run(*flags):
+        return run_python("-m", "vit_jax", "neighbours", *(f.format(place) for f in flags))
+
+    return run
+
+
+TABLE, NUMBER_3, NUMBER_5 = "{0}/a.parquet", "{0}/images/03.png", "{0}/images/05.png"
+NEAREST = ("--checkpoint={0}/toy.npz", TABLE, NUMBER_3, NUMBER_5)
+
+
+def test_nearest_of_images(place, run):
+    done = run("--json", "--top_k=3", *NEAREST)
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["file"], second["file"]) == (NUMBER_3.format(place), NUMBER_5.format(place))
+    assert {each["file"] for each in first["nearest"][:2]} == {"03.png", "12.png"}
+    features = np.stack(parquet.read_table(place / "a.parquet")["features"].to_numpy())
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    names = parquet.read_table(place / "a.parquet")["file"].to_pylist()
+    cosines = unit @ unit[names.index("05.png")]
+    assert [each["file"] for each in second["nearest"]] == [
+        names[i] for i in np.argsort(-cosines)[:3]
+    ]
+    assert [each["cosine"] for each in second["nearest"]] == pytest.approx(
+        np.sort(cosines)[::-1][:3], abs=1e-5
+    )
+    plain = run("--top_k=1", *NEAREST).stdout
+    assert plain.splitlines()[1] == f"{NUMBER_5.format(place)}  1.0000 05.png"
+
+
+def test_duplicates_as_table_and_page(place, run, tmp_path):
+    flags = ("--duplicates", "--threshold=0.9999", TABLE)
+    done = run(*flags)
+    assert done.stdout == "03.png  1.0000 12.png\n"  # in the order of the table
+    assert done.stderr.startswith("1 of 13 images are copies of another one")
+    assert run(f"--output={tmp_path}/new/a.csv", *flags).returncode == 0
+    (row,) = csv.read_csv(tmp_path / "new" / "a.csv").to_pylist()
+    assert row == {"file": "03.png", "rank": 1, "nearest": "12.png", "cosine": 1.0}
+    assert run(f"--output={tmp_path}/a.html", "--images={0}/images", *flags).returncode == 0
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<img") == 2 and ">12.png<" in page and ">1.0000<" in page
+
+
+def test_a_page_of_neighbours_shows_what_is_there(place, run, tmp_path):
+    (tmp_path / "03.png").write_bytes((place / "images" / "03.png").read_bytes())
+    done = run(f"--output={tmp_path}/a.html", f"--images={tmp_path}", "--top_k=13", *NEAREST)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "a.html").read_text()
+    assert page.count("<figure") == 2 * 14
+    assert page.count("<img") == 2 + 2  # the images themselves, and 03.png
+
+
+def test_a_table_of_half_precision(place, tmp_path):
+    embed(place, tmp_path / "half.parquet", dtype="float16", features="mean")
+    table = neighbours.FeatureTable(str(tmp_path / "half.parquet"))
+    assert table.features.dtype == np.float16
+    found = neighbours.nearest(
+        table, [place / "images" / "07.png"], str(place / "toy.npz"), 1, lambda *_: None
+    )
+    assert found[0].found[0] == ("07.png", pytest.approx(1, abs=1e-5))
+
+
+def write(file, features, about, files=("a.png", "b.png")):
+    """A table with the metadata of embed's."""
+    schema = pa.schema([("file", pa.string()), ("features", pa.list_(pa.float32(), 2))])
+    table = pa.table([list(files), features], schema.with_metadata({embedding.ABOUT: about}))
+    parquet.write_table(table, file)
+    return str(file)
+
+
+def test_other_files_are_refused(place, tmp_path):
+    about = parquet.read_schema(place / "a.parquet").metadata[embedding.ABOUT]
+    file = tmp_path / "a.parquet"
+    write(file, [[0, 1], [1, 0]], about)
+    neighbours.FeatureTable(str(file))
+    with refused("nowhere.parquet"):
+        neighbours.FeatureTable("/nowhere.parquet")
+    file.write_bytes(b"")
+    with refused("a.parquet"):
+        neighbours.FeatureTable(str(file))
+    file.write_bytes((place / "a.parquet").read_bytes()[:-99])
+    with refused("a.parquet"):
+        neighbours.FeatureTable(str(file))
+    parquet.write_table(pa.table({"file": ["a"], "features": [[1.0]]}), file)
+    with refused("vit-jax embed"):
+        neighbours.FeatureTable(str(file))
+    with refused("no rows"):
+        neighbours.FeatureTable(write(file, [], about, files=()))
+    with refused("b.png", "not finite"):
+        neighbours.FeatureTable(write(file, [[0, 1], [np.nan, 0]], about))
+    embed(place, tmp_path / "patches.parquet", features="patches")
+    with refused("--features=mean"):
+        neighbours.FeatureTable(str(tmp_path / "patches.parquet"))
+
+
+def test_other_weights_and_images_are_refused(place, tmp_path):
+    table = neighbours.FeatureTable(str(place / "a.parquet"))
+    image = place / "images" / "00.png"
+    with refused("other weights"):
+        neighbours.nearest(table, [image], str(place / "other.npz"), 1, lambda *_: None)
+    bad = Path(tmp_path / "bad.png")
+    bad.write_text("no image")
+    with refused("bad.png"):
+        neighbours.nearest(table, [image, bad], str(place / "toy.npz"), 1, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([TABLE], "--duplicates"),
+        (["--duplicates", TABLE, "docs/digits"], "--duplicates"),
+        ([TABLE, "docs/digits"], "--checkpoint"),
+        (["--duplicates", "--threshold=1", TABLE], "--threshold"),
+        (["--duplicates", "--output=a.txt", TABLE], "--output"),
+        (["--duplicates", "--output=a.csv", "--json", TABLE], "--json"),
+        (["--duplicates", "--output=a.html", TABLE], "--images"),
+        (["--duplicates", "--output=a.html", "--images=", TABLE], "--images"),
+        (["--duplicates", "--output={0}/toy.npz/a.csv", TABLE], "--output"),
+    ],
+)
+def test_flags_that_do_not_fit(run, flags, name):
+    done = run(*flags)
+    assert done.returncode == 1
+    told(done.stderr, name)
