@@ -22,14 +22,31 @@ from vit_jax.core.pytrees import PROJECTIONS, is_stacked, layer_name
 from vit_jax.models.layers.linear import Linear
 
 MOST_LISTED = 12  # names of kernels in a message
+# A part of a name that is FIRST-LAST; or a class of characters, which is left as it is.
+_RANGE = re.compile(r"\[[^]]*\]|(?<![^/])(\d{1,3})-(\d{1,3})(?![^/])")
 
 
 def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
-    """Returns a function that matches whole names; a UserError names `field`."""
+    """Returns a function that matches whole names; a UserError names `field`.
+
+    A pattern is a regular expression. One without any sign of these, such as `head` or
+    `blocks/0-5`, is a name or the beginning of names, up to a slash. In both 0-5, between slashes,
+    is any of these numbers.
+    """
+    expression = _RANGE.sub(_any_number, pattern)
+    if re.fullmatch(r"[\w/-]+", pattern):
+        expression += "(?:/.*)?"
     try:
-        return re.compile(pattern).fullmatch
+        return re.compile(expression).fullmatch
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
+
+
+def _any_number(found: re.Match[str]) -> str:
+    first, last = found.groups()
+    if first is None:
+        return found[0]
+    return f"(?:{'|'.join(map(str, range(int(first), int(last) + 1)))})"
 
 
 class Adapters(NamedTuple):
@@ -92,7 +109,7 @@ def add(model: nnx.Module, adapters: Adapters, rngs: nnx.Rngs) -> nnx.Module:
             some = ", ".join(sorted(linears)[:MOST_LISTED])
             raise UserError(
                 f"lora.kernels: {pattern!r} matches no kernel of a dense layer. It has to match a "
-                f"whole name; here {some}. {nearest(pattern, linears)}"
+                f"whole name or be how names begin; here {some}. {nearest(pattern, linears)}"
             )
         chosen |= matched
     key = rngs.params()

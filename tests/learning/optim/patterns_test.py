@@ -26,6 +26,16 @@ PARAMS = {
         ("blocks/0/mlp/.*", {"blocks/block/mlp/fc1/kernel": [True, False, False]}),
         ("head/.*|cls", {"head/kernel": True, "head/bias": True, "cls": True}),
         (".*/bias", {"head/bias": True}),
+        ("head", {"head/kernel": True, "head/bias": True}),
+        ("cls", {"cls": True}),
+        ("blocks", {"blocks/block/mlp/fc1/kernel": [True, True, True]}),
+        ("blocks/0-1", {"blocks/block/mlp/fc1/kernel": [True, True, False]}),
+        ("blocks/1-2/mlp/fc1", {"blocks/block/mlp/fc1/kernel": [False, True, True]}),
+        ("blocks/0-0/.*/kernel", {"blocks/block/mlp/fc1/kernel": [True, False, False]}),
+        # Signs of a regular expression: a whole name, as it stands.
+        ("[^/]*", {"cls": True}),
+        (".*(?<!bias)(?<!kernel)", {"cls": True}),
+        ("blocks/[/0-2/]/.*", {"blocks/block/mlp/fc1/kernel": [True, True, True]}),
     ],
 )
 def test_match(pattern, expected):
@@ -36,8 +46,14 @@ def test_match(pattern, expected):
 @pytest.mark.parametrize(
     ("pattern", "nearest"),
     [
-        ("head", "'head/bias'"),
+        ("heads", "'head'"),
+        ("head/", "'head'"),
+        ("hea", "'head'"),
+        ("(head)", "'head'"),
         ("hed/kernel", "'head/kernel'"),
+        ("blocks/3-4", "blocks"),
+        ("blocks/2-1", "blocks"),
+        ("0-2", "blocks"),
         ("blocks/3/.*", "blocks/0/mlp"),
         ("blocks/[/.*", ""),
     ],

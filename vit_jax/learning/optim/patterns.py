@@ -1,9 +1,9 @@
 """Parameters that are trained in another way: frozen, or by multiples of the learning rate.
 
-They are chosen by patterns, regular expressions that must match a whole name. A stacked parameter
-matches by its own name, for all layers, and by each layer's: `blocks/block/mlp/fc1/kernel`, and
-`blocks/0/mlp/fc1/kernel` for the first layer alone. So `blocks/[0-5]/.*` is everything in the first
-six blocks, and `blocks/.*` everything in all blocks.
+They are chosen by patterns: names, how names begin, or regular expressions that must match a whole
+name (compile_pattern of models/adapters.py). A stacked parameter matches by its own name, for all
+layers, and by each layer's: `blocks/block/mlp/fc1/kernel`, and `blocks/0/mlp/fc1/kernel` for the
+first layer alone. So `blocks/0-5` is everything in the first six blocks, `blocks` in all blocks.
 """
 
 import functools
@@ -42,10 +42,12 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     masks = pytrees.map_named(mask, params)
     by_name = pytrees.flatten(masks)
     if by_name and not any(m.any() for m in by_name.values()):
+        parts = {name.partition("/")[0] for name in by_name}
         raise UserError(
-            f"{field}: {pattern!r} matches no parameter. It has to match a whole name, such as "
-            f"patches/kernel, blocks/0/mlp/fc1/bias or, for all layers, blocks/block/mlp/fc1/bias. "
-            f"{nearest(pattern, by_name)}"
+            f"{field}: {pattern!r} matches no parameter. Give the name of a part, such as head or "
+            "blocks/0-5; or a regular expression that matches a whole name, such as "
+            "blocks/0/mlp/fc1/bias or, for all layers, blocks/block/mlp/fc1/bias. "
+            f"{nearest(pattern, parts | by_name.keys())}"
         )
     return masks
 
