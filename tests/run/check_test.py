@@ -16,12 +16,15 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from PIL import Image
 
 from tests.messages import refused, told
+from vit_jax import models
 from vit_jax import train as train_file
 from vit_jax.cluster.peers import Peers
 from vit_jax.core import axes
-from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen
+from vit_jax.core.errors import ErrorCollector, UserError
+from vit_jax.core.screen import Screen, format_duration
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.run import check as check_file
+from vit_jax.run.build import Run
 from vit_jax.run.check import check, device_bytes
 from vit_jax.train import train
 
@@ -77,6 +80,28 @@ def test_a_few_steps_tell_how_long_a_run_takes(look, tmp_path):
         r"time     [\d.]+ s a step: 10,000 steps take [\d:]+, besides evaluations.*",
         rows(table)["time"],
     )
+
+
+def test_a_long_run_is_told_what_is_shorter(tmp_path, tiny_run):
+    def shorter(step_secs, *overrides):
+        run = Run.attempt(tiny_run("total.steps=10_000", *overrides), tmp_path, ErrorCollector())
+        return list(check_file._shorter(run, step_secs))
+
+    flops = [
+        models.info(
+            "ViT-Ti/4", num_classes=4, image_size=s, depth=2, width=16, mlp_dim=32, num_heads=2
+        ).forward_flops
+        for s in (4, 8)
+    ]
+    smaller = (
+        "With images of 4 x 4 pixels all take about "
+        f"{format_duration(10_000 * flops[0] / flops[1])}"
+    )
+    # An epoch is 64 examples, 4 steps.
+    assert shorter(1) == ["With --config.total.epochs=900 they take 1:00:00", smaller]
+    assert shorter(1000)[0] == "With --config.total.steps=3 they take 50:00"
+    assert len(shorter(3000)) == 1  # no longer than the warmup
+    assert shorter(1, "input.preprocess=decode|resize(4)") == shorter(1)[:1]  # one patch
 
 
 def test_a_good_run_is_shown_and_leaves_no_trace(tmp_path, look, monkeypatch):
