@@ -9,6 +9,7 @@ import vit_jax
 from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax.core.schema import strict
 from vit_jax.learning import loggers as run_log
 
 EVAL = {"test": {"split": "test", "preprocess": "decode|resize(8)"}}
@@ -23,6 +24,37 @@ def test_configs_are_laid_over_each_other():
     assert configs.to_dict(vit_jax.load_config(config)) == configs.to_dict(config)
     with refused("optim.lrr"):
         vit_jax.load_config(TINY_RUN, optim={"lrr": 1})
+
+
+def test_a_config_is_shown_as_the_program_that_makes_it_again():
+    config = vit_jax.load_config(TINY_RUN, "optim.grad_clip_norm=none", evals=EVAL)
+    assert eval(repr(config)) == config
+    lines = repr(config).splitlines()
+    assert lines[0] == "vit_jax.load_config({"
+    assert "        'grad_clip_norm': None," in lines
+    assert repr(vit_jax.load_config({})) == "vit_jax.load_config({})"
+    kinds = {
+        "method": {"kind": "mae", "decoder_depth": 1},
+        "evals": {"shots": {"kind": "frozen", "split": "test[:9]"}, "plain": {}},
+    }
+    config = vit_jax.load_config(kinds)
+    assert eval(repr(config)) == config
+    assert strict.differing(config) == kinds
+
+
+def test_errors_name_arguments_and_fields(tmp_path):
+    with refused("evals.NAME=none"):
+        vit_jax.load_config(TINY_RUN, evals=3)
+    with refused("total.steps=VALUE"):
+        vit_jax.load_config({"total": {"steps": 1, "epochs": 2}})
+    run = vit_jax.Run(vit_jax.load_config(TINY_RUN, total={"steps": 3}), tmp_path / "run")
+    run.fit()
+    with refused("top_k=0") as told:
+        run.predict("docs/digits", top_k=0)
+    assert "--" not in str(told.value)
+    with refused("allow_config_change=True", "another workdir", "init.weights=") as told:
+        vit_jax.Run(vit_jax.load_config(TINY_RUN, seed=1), run.workdir).fit()
+    assert "--" not in str(told.value)
 
 
 def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):

@@ -15,7 +15,9 @@ from vit_jax import config as configs
 from vit_jax import plugins
 from vit_jax.core.schema import entry_points, renamed
 from vit_jax.core.schema.fields import field
+from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.method import Method
+from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import evaluations
 from vit_jax.train import train
 
@@ -229,3 +231,22 @@ def test_the_page_has_the_groups():
     page = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
     rows = re.findall(r"^\| `(vit_jax\..+?)` \|", page, re.MULTILINE)
     assert sorted(rows) == sorted(f"{entry_points.PREFIX}{group}" for group in entry_points.GROUPS)
+
+
+def test_the_page_says_what_a_batch_holds():
+    page = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
+    rows = re.findall(r"(?m)^\| (`\w+`.*?) \| (\w+) \| `\[(.*?)\]` \|", page)
+    told = {names.split("`")[1]: (dtype, shape) for names, dtype, shape in rows}
+    sizes = {"B": 8, "H": 16, "W": 32, "h": 4, "w": 6, "3": 3, "K": 5}
+    layout = batch_layout(
+        meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1),
+        batch_size=8,
+        image_size=(16, 32),
+        views=[(4, 6)],
+        max_labels=5,
+        weighted=True,
+    )
+    assert {
+        name: (dtype, tuple(sizes[side] for side in shape.split(", ")))
+        for name, (dtype, shape) in told.items()
+    } == {name: (str(x.dtype), x.shape) for name, x in layout.items()}

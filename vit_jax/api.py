@@ -11,6 +11,7 @@ or notebook may go on there.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -54,10 +55,11 @@ def load_config(config: AnyConfig, *overrides: str, **sections: Any) -> RunConfi
     Raises:
       UserError: no such file; or a field that is unknown, misspelt, mistyped or out of bounds.
     """
-    if isinstance(config, str | Path):
-        return adapt.load(str(config), overrides, sections=sections)
-    values = configs.to_dict(config) if isinstance(config, RunConfig) else config
-    return configs.resolve(configs.overlaid(values, sections), overrides)
+    with _one_message():
+        if isinstance(config, str | Path):
+            return adapt.load(str(config), overrides, sections=sections)
+        values = configs.to_dict(config) if isinstance(config, RunConfig) else config
+        return configs.resolve(configs.overlaid(values, sections), overrides)
 
 
 class Run:
@@ -79,7 +81,8 @@ class Run:
     def open(cls, workdir: epath.PathLike) -> Run:
         """The run that is in a work directory, by the config that is recorded there."""
         folder = epath.Path(workdir).expanduser()
-        return cls(read_document(folder)["config"], folder)
+        with _one_message():
+            return cls(read_document(folder)["config"], folder)
 
     def __repr__(self) -> str:
         return f"<Run in {self.workdir}, at step {self.step:,}>"
@@ -201,11 +204,17 @@ class Run:
             )
 
 
+# A command, to the end of its line; or the flag of one. A flag without a value is a switch.
+_COMMAND_OR_FLAG = re.compile(r"(?:vit-jax|python -m vit_jax).*|--(?:config\.)?(\w[\w.<>]*=?)")
+_SWITCHES = ("allow_config_change", "ema")
+
+
 @contextlib.contextmanager
 def _one_message() -> Iterator[None]:
     """Errors that are told in one message come without the frames of what failed.
 
-    These would keep the run's arrays alive: Python and notebooks remember the last traceback.
+    These would keep the run's arrays alive: Python and notebooks remember the last traceback. Flags
+    that a message names become the arguments and fields that they are in Python.
     """
     try:
         yield
@@ -213,5 +222,12 @@ def _one_message() -> Iterator[None]:
         told = error if isinstance(error, UserFacingError) else command.unusable(error)
         if told is None:
             raise
+        told.args = (_COMMAND_OR_FLAG.sub(_in_python, str(told)),)
         told.__context__ = None
         raise told.with_traceback(None) from None
+
+
+def _in_python(found: re.Match[str]) -> str:
+    """A flag as an argument; a command as it is."""
+    name = found[1]
+    return found[0] if name is None else f"{name}=True" if name in _SWITCHES else name

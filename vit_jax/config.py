@@ -428,6 +428,19 @@ class RunConfig:
     seed: int = field(0, "of everything random", bounds=(0, 2**31))
     deterministic: bool = field(False, "on GPUs: only kernels whose results repeat bit by bit")
 
+    def __repr__(self) -> str:
+        """The program that makes it again: the fields that differ from the defaults."""
+        return f"vit_jax.load_config({_lines(strict.differing(self))})"
+
+
+def _lines(values: Any, indent: str = "") -> str:
+    """Nested dictionaries as Python, a field a line."""
+    if not isinstance(values, dict) or not values:
+        return repr(values)
+    inner = indent + "    "
+    items = [f"{inner}{name!r}: {_lines(value, inner)},\n" for name, value in values.items()]
+    return f"{{\n{''.join(items)}{indent}}}"
+
 
 # Of each group at most one may be set; an override of one takes the others back.
 EXCLUSIVE = (

@@ -132,6 +132,24 @@ def build(
     return cls(**{n: typed(n, v) for n, v in values.items()})
 
 
+def differing(section: Any) -> dict[str, Any]:
+    """The nested values that `build` makes a section of: what differs from the defaults."""
+    hints = _hints(type(section))
+    fields = {f.name: (getattr(section, f.name), _default(f)) for f in dataclasses.fields(section)}
+    return {n: _values(x, hints[n]) for n, (x, default) in fields.items() if x != default}
+
+
+def _values(value: Any, hint: Any) -> Any:
+    if typing.get_origin(hint) is dict:
+        item = typing.get_args(hint)[1]
+        return {name: _values(x, item) for name, x in value.items()}
+    if not dataclasses.is_dataclass(value):
+        return value
+    by_kind = _by_kind(hint)
+    kind = getattr(value, "kind", None)
+    return ({"kind": kind} if by_kind and kind != by_kind.default else {}) | differing(value)
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     """The default of a field; MISSING if it has to be given."""
     make = field.default_factory
