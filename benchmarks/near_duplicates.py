@@ -80,7 +80,7 @@ def copies(photos: Path) -> Iterator[dict[str, object]]:
         for path in sorted(photos.rglob("*"))
         if path.suffix.lower() in (".jpg", ".jpeg", ".png")
     ]
-    looks, mirrored = _hashes([_encoded(one, 95) for one in originals])
+    looks, mirrored = _hashes([encoded(one, 95) for one in originals])
     within = lambda bits: {f"within_{d}": float((bits <= d).mean()) for d in DISTANCES}
     turned = [ImageOps.mirror(one) for one in originals]
     for which, images, hashes in (("", originals, looks), ("mirrored, ", turned, mirrored)):
@@ -130,7 +130,8 @@ def _hashes(files: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _encoded(image: Image.Image, quality: int) -> bytes:
+def encoded(image: Image.Image, quality: int) -> bytes:
+    """The bytes of a JPEG."""
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality)
     return out.getvalue()
@@ -138,24 +139,24 @@ def _encoded(image: Image.Image, quality: int) -> bytes:
 
 def _half(image: Image.Image) -> bytes:
     size = (image.width // 2, image.height // 2)
-    return _encoded(image.resize(size, Image.Resampling.BICUBIC), 90)
+    return encoded(image.resize(size, Image.Resampling.BICUBIC), 90)
 
 
 def _cropped(percent: int) -> Callable[[Image.Image], bytes]:
     def crop(image: Image.Image) -> bytes:
         x, y = image.width * percent // 200, image.height * percent // 200
-        return _encoded(image.crop((x, y, image.width - x, image.height - y)), 90)
+        return encoded(image.crop((x, y, image.width - x, image.height - y)), 90)
 
     return crop
 
 
 CHANGES: dict[str, Callable[[Image.Image], bytes]] = {
-    "quality 50": lambda image: _encoded(image, 50),
+    "quality 50": lambda image: encoded(image, 50),
     "half the size": _half,
     "2 % of each side's length cropped": _cropped(2),
     "5 % cropped": _cropped(5),
     "10 % cropped": _cropped(10),
-    "a fifth brighter": lambda image: _encoded(image.point(lambda v: min(255, int(1.2 * v))), 90),
+    "a fifth brighter": lambda image: encoded(image.point(lambda v: min(255, int(1.2 * v))), 90),
 }
 
 
