@@ -1,5 +1,6 @@
 """Counting, on a model whose logits are the colours of an image's only pixel."""
 
+import dataclasses
 import functools
 import math
 
@@ -157,3 +158,29 @@ def test_the_scores_of_all_images_are_told():
     assert scores.prediction.tolist() == [0, 1]
     assert scores.correct.tolist() == [True, False]
     assert scores.confidence == pytest.approx(1 / (1 + 2 * math.exp(-9)), rel=1e-5)
+    loss = math.log(1 + 2 * math.exp(-9)) + 9 * 0.25 / 1.25  # of the share of class 1
+    assert scores.loss[0] == pytest.approx(loss, rel=1e-5)
+    assert scores.exclusive and scores.counts.images.tolist() == [2, 0, 1]
+    assert scores.counts.predicted.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("batch_size", [2, 7])
+def test_sigmoids_are_decided_class_by_class(monkeypatch, batch_size):
+    spec = dataclasses.replace(Colours.spec, probabilities="sigmoid")
+    monkeypatch.setattr(Colours, "spec", spec)
+    monkeypatch.setattr(Colours, "__call__", lambda self, images: images[:, 0, 0] - 4)
+    kept = []
+    examples = [
+        ((9, 9, 0), [0, 1], [1.0, 1.0], 1.0),
+        ((9, 0, 0), [0, 1], [1.0, 0.25], 1.0),  # class 1 weighs too little
+        BAD,
+        ((0, 4, 9), [1, 2], [1.0, 1.0], 1.0),  # half is enough
+        ((9, 9, 9), [-1, -1], [0.0, 0.0], 1.0),  # not scored
+        ((0, 0, 9), [0, -1], [1.0, 0.0], 1.0),
+        PADDING,
+    ]
+    run(examples, num_examples=6, keep=kept.append, batch_size=batch_size)
+    (scores,) = kept
+    assert not scores.exclusive
+    assert [x.tolist() for x in scores.counts] == [[3, 2, 1], [2, 2, 1], [2, 2, 2], [2, 2, 1]]
+    assert scores.correct.tolist() == [True, True, True, False]

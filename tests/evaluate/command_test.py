@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import jax
@@ -90,10 +91,12 @@ def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, 
 
 def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_path, run_python):
     table, again, page = tmp_path / "table.csv", tmp_path / "again", tmp_path / "new" / "page.html"
+    by_class = tmp_path / "by_class.csv"
     shutil.copytree(timm_folder, again)
     done = run_python(
         "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--data={folder}",
         "--kinds=classification,frozen", "--batch_size=4", f"--csv={table}", f"--page={page}",
+        f"--class_csv={by_class}",
         "--config.evals.val_frozen.shots=1", "--config.evals.val_frozen.neighbours=3", str(again),
         XDG_CACHE_HOME=str(tmp_path),
     )  # fmt: skip
@@ -111,7 +114,17 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
     assert rows[0][0] == "val_classification/accuracy"
     assert all(one == other for _, one, other in rows)
     wrong = round(9 * (1 - float(first["val_classification/accuracy"])))
-    assert f"{wrong} of {wrong} wrong images" in page.read_text()
+    text = page.read_text()
+    assert f"{wrong} of {wrong} wrong images" in text
+    files = {file.relative_to(folder).as_posix() for file in folder.glob("val/*/*")}
+    assert set(re.findall(r"<code>(val/class\d/\d.png)</code>", text)) == files
+    assert text.count('title="attention rollout"') == 2 * len(files)
+    with by_class.open() as file:
+        classes = list(csv.DictReader(file))
+    assert [row["name"] for row in classes] == 2 * ["class0", "class1", "class2"]
+    recall = np.mean([float(row["recall"]) for row in classes[:3]])
+    assert float(first["val_classification/macro_recall"]) == pytest.approx(recall)
+    assert recall == pytest.approx(float(first["val_classification/accuracy"]))  # of equal classes
 
 
 def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
@@ -124,6 +137,31 @@ def test_json_is_all_of_the_output(timm_folder, folder, tmp_path, run_python):
     numbers = json.loads(done.stdout)
     assert {"set/accuracy", "set/ece", "set/temperature"} <= set(numbers)
     assert numbers["set/examples"] == 9
+    classes = numbers["set/by_class"]
+    assert [each["images"] for each in classes] == [3, 3, 3]
+    f1 = [each["f1"] for each in classes]
+    assert numbers["set/macro_f1"] == pytest.approx(np.mean(f1))
+
+
+def test_labels_in_a_table(timm_folder, folder, tmp_path, run_python):
+    """Two images of each class, in an order of their own, and one class that has no images."""
+    lines = ["file,label"]
+    for i in (4, 0, 8, 1, 3, 5):
+        lines.append(f"val/class{i % 3}/{i}.png,class{i % 3}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    done = run_python(
+        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--json",
+        f"--data=set={folder / 'labels.csv'}", XDG_CACHE_HOME=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    numbers, model = json.loads(done.stdout), weights.load(timm_folder)
+    assert numbers["set/examples"] == 6
+    files = [folder / line.partition(",")[0] for line in lines[1:]]
+    logits = model(np.stack([images.load(file, ABOUT) for file in files]))
+    labels = np.array([int(line[-1]) for line in lines[1:]])
+    expected = -jax.nn.log_softmax(logits)[np.arange(6), labels].mean()
+    assert numbers["set/loss"] == pytest.approx(float(expected), abs=ROUNDING)
+    assert numbers["set/accuracy"] == np.mean(logits.argmax(-1) == labels)
 
 
 def test_flags_of_data_need_data(timm_folder, run_python):

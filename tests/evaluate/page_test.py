@@ -1,5 +1,6 @@
 """The page, and the counts that it shows."""
 
+import csv
 import datetime
 import io
 import re
@@ -11,25 +12,44 @@ from PIL import Image
 from vit_jax.data.source import Example
 from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, page
+from vit_jax.evaluate.comparison import Scored, Seen
+from vit_jax.probes import by_class
 
 #                  right, wrong, wrong, wrong, right, wrong
 LABELS = np.array([[0, -1], [0, -1], [0, 2], [1, -1], [1, 2], [0, -1]], np.int32)
 PREDICTION = np.array([0, 1, 1, 2, 2, 2], np.int32)
-CONFIDENCE = np.array([0.9, 0.5, 0.8, 0.7, 0.4, 0.3], np.float32)
+CONFIDENCE = np.array([0.9, 0.5, 0.8, 0.9976, 0.4, 0.3], np.float32)
 CORRECT = np.array([True, False, False, False, True, False])
-SCORES = Scores(np.arange(6) + 10, LABELS, PREDICTION, CONFIDENCE, CORRECT)
+LOSS = np.array([0.1, 1, 4, 6, 0.9, np.nan], np.float32)
+
+
+def scores_of(labels, prediction, confidence=None, classes=4, loss=None):
+    """The scores of a softmax."""
+    some = np.linspace(0, 1, len(labels), dtype=np.float32)
+    return Scores(
+        np.arange(len(labels)) + 10,
+        labels,
+        prediction,
+        some if confidence is None else confidence,
+        (labels == prediction[:, None]).any(axis=1),
+        some if loss is None else loss,
+        by_class.count_largest(labels, prediction, classes),
+    )
+
+
+SCORES = scores_of(LABELS, PREDICTION, CONFIDENCE, loss=LOSS)
 
 
 class Pictures:
     """Images of one colour; that of place 12 is damaged."""
 
-    num_classes, class_names = 4, ("n01440764", "<goldfish>", "shark", "ray")
+    num_classes, class_names, location = 4, ("n01440764", "<goldfish>", "shark", "ray"), "/data"
 
     def read(self, indices):
         return [Example(b"" if i == 12 else self.png(int(i)), (0,)) for i in indices]
 
     def describe(self, index):
-        return f"/data/{index}.png"
+        return f"/data/<b>{index}.png"
 
     @staticmethod
     def png(i):
@@ -38,10 +58,13 @@ class Pictures:
         return out.getvalue()
 
 
-def test_images_of_several_classes_count_for_each():
-    images, correct = comparison.count_by_class(SCORES, 4)
-    assert images.tolist() == [4, 2, 2, 0]
-    assert correct.tolist() == [1, 1, 1, 0]
+class ManyClasses(Pictures):
+    """Classes that have numbers alone."""
+
+    class_names = None
+
+    def __init__(self, classes):
+        self.num_classes = classes
 
 
 def test_the_most_frequent_errors_come_first_and_the_surest_of_them():
@@ -53,44 +76,124 @@ def test_the_most_frequent_errors_come_first_and_the_surest_of_them():
     assert len(comparison.most_confused(SCORES, 10)) == 3
 
 
+def test_a_confusion_matrix_has_all_images_once():
+    classes, counts = comparison.confusion(SCORES)
+    assert classes.tolist() == [0, 1, 2]
+    assert counts.tolist() == [[1, 2, 1, 0], [0, 0, 1, 0], [0, 0, 1, 0]]
+    another = scores_of(np.array([[1], [3]]), np.array([2, 3]))
+    assert comparison.confusion(another).counts.tolist() == [[0, 0, 1], [0, 1, 0]]
+
+
+def test_images_of_the_highest_loss_come_first():
+    assert SCORES.highest_losses(3).tolist() == [5, 3, 2]  # what is not a number is worst
+    assert SCORES.highest_losses(100).tolist() == [5, 3, 2, 1, 4, 0]
+
+
+def made(results, scored):
+    return page.page(results, scored, datetime.datetime.now(datetime.UTC))
+
+
 @pytest.fixture(scope="module")
 def text():
-    one = comparison.Scored(Pictures(), SCORES)
-    right = comparison.Scored(
-        Pictures(), SCORES._replace(prediction=LABELS[:, 0], correct=CORRECT | True)
-    )
+    pixels = np.full((3, 8, 8, 3), 200, np.uint8)
+    hardest = Seen(SCORES.highest_losses(3), pixels, np.random.default_rng(0).random((3, 2, 2)))
+    one = Scored(Pictures(), SCORES, hardest)
+    right = Scored(Pictures(), scores_of(LABELS, LABELS[:, 0]))
     results = {
-        "a<b>": {"val/accuracy": 1 / 3, "val/loss": 2.0, "val/examples": 6.0},
-        "other": {"val/accuracy": 1.0, "val/loss": 3.0, "val/examples": 6.0},
+        "a<b>": {"val/accuracy": 1 / 3, "val/loss": 2.0, "val/examples": 50_000.0},
+        "other": {"val/accuracy": 0.999996, "val/loss": 3.0, "val/top5_accuracy": 1.0},
     }
-    return page.page(
-        results, {"val": {"a<b>": one, "other": right}}, datetime.datetime.now(datetime.UTC)
-    )
+    return made(results, {"val": {"a<b>": one, "other": right}})
+
+
+def table_under(text, title):
+    """The cells of the first table below a heading, by the head of their row."""
+    table = text.split(title)[1].split("</table>")[0]
+    rows = re.findall(r'<tr><th scope="row".*?>(.*?)</th>(.*?)</tr>', table, re.DOTALL)
+    return {name: re.findall("<td.*?>(.*?)</td>", row) for name, row in rows}
 
 
 def test_models_stand_side_by_side_and_the_best_number_is_bold(text):
-    rows = dict(re.findall(r"<code>(val/\w+)</code></th>(.*?)</tr>", text))
-    assert rows["val/accuracy"] == "<td>33.33%</td><td><b>100.00%</b></td>"
-    assert rows["val/loss"] == "<td><b>2</b></td><td>3</td>"
-    assert rows["val/examples"] == "<td>6</td><td>6</td>"
+    rows = re.findall(r'<span title="(val/\w+)">(.*?)</span></th>(.*?)</tr>', text)
+    assert rows == [
+        ("val/accuracy", "val: accuracy", "<td>33.33%</td><td><b>&gt;99.99%</b></td>"),
+        ("val/loss", "val: loss", "<td><b>2</b></td><td>3</td>"),
+        ("val/examples", "val: images", "<td>50,000</td><td>–</td>"),
+        ("val/top5_accuracy", "val: accuracy, top 5", "<td>–</td><td>100.00%</td>"),
+    ]
 
 
 def test_names_are_escaped_and_nothing_is_loaded_from_elsewhere(text):
     assert "a&lt;b&gt;" in text and "a<b>" not in text
     assert "&lt;goldfish&gt;" in text and "<goldfish>" not in text
+    assert "<code>&lt;b&gt;15.png</code>" in text and "<b>15" not in text
     assert set(re.findall(r'src="(.{5})', text)) == {"data:"}
     assert "<script" not in text and "default-src 'none'" in text
 
 
+def test_shares_that_are_not_a_whole_are_not_rounded_to_one(text):
+    assert "99.76%" in text
+    assert set(re.findall(r"\b100[.0]*%", text)) == {"100.00%", "100%"}  # the second of axes
+    assert "nan" not in re.sub(r'"data:.*?"', "", text)
+
+
 def test_classes_are_listed_worst_first(text):
-    table = text.split("accuracy by class</h2>")[1]
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
-    cells = [(name, re.findall("<td>(.*?)</td>", row)) for name, row in rows]
-    assert cells == [
-        ("n01440764 tench, Tinca tinca", ["4", "25.0%", "100.0%"]),
-        ("&lt;goldfish&gt;", ["2", "50.0%", "100.0%"]),
-        ("shark", ["2", "50.0%", "100.0%"]),
-    ]
+    assert table_under(text, "F1 by class</h2>") == {
+        "<b>mean of classes</b>": [""] + [
+            f"<b>{x}</b>"
+            for x in ("44.44%", "41.67%", "26.67%", "66.67%", "100.00%", "66.67%")
+        ],
+        "&lt;goldfish&gt;": ["2", "0.00%", "50.00%", "0.00%", "100.00%", "100.00%", "100.00%"],
+        "n01440764 tench, Tinca tinca":
+            ["4", "100.00%", "25.00%", "40.00%", "100.00%", "100.00%", "100.00%"],
+        "shark": ["2", "33.33%", "50.00%", "40.00%", "–", "100.00%", "0.00%"],
+    }  # fmt: skip
+    assert "1 class has no images" in text
+
+
+def test_a_matrix_of_few_classes(text):
+    assert table_under(text, "confusion matrix by a&lt;b&gt;") == {
+        "n01440764 tench, Tinca tinca": ["1", "2", "1"],
+        "&lt;goldfish&gt;": ["", "", "1"],
+        "shark": ["", "", "1"],
+    }
+    assert "confused classes" not in text
+
+
+def test_of_many_classes_the_pairs_are_listed():
+    labels = np.repeat(np.arange(1000), 2)[:, None]
+    prediction = np.where(np.arange(2000) < 4, 999, labels[:, 0])
+    scores = scores_of(labels, prediction, classes=1000)
+    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(1000), scores)}})
+    assert "confusion matrix" not in text
+    assert table_under(text, "confused classes") == {
+        "0": ["999", "2", "100.00%"], "1": ["999", "2", "100.00%"],
+    }  # fmt: skip
+    assert len(text) < 300_000
+
+
+@pytest.mark.parametrize("taken_for", [0, 1])
+def test_a_single_class(taken_for):
+    scores = scores_of(np.zeros((3, 1), int), np.full(3, taken_for), classes=2)
+    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(2), scores)}})
+    cells = table_under(text, "confusion matrix")
+    assert cells == {"0": ["", "3"] if taken_for else ["3"]}
+    assert (">another<" in text) == bool(taken_for)
+
+
+def test_classes_that_are_decided_one_by_one():
+    labels = np.array([[0, 1], [0, -1], [2, -1]])
+    truth = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 1]], bool)
+    taken = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1]], bool)
+    scores = scores_of(labels, np.array([0, 1, 2]), classes=3)._replace(
+        counts=by_class.count_each(truth, taken), exclusive=False
+    )
+    hardest = Seen(scores.highest_losses(1), np.zeros((1, 4, 4, 3), np.uint8), None)
+    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(3), scores, hardest)}})
+    assert table_under(text, "F1 by class")["0"] == ["2", "50.00%", "50.00%", "50.00%"]
+    assert "at least 50%" in text
+    assert not any(word in text for word in ("confusion", "confused by", "taken for <b>"))
+    assert "the pixels that it gets" in text and "rollout" not in text
 
 
 def test_errors_are_shown_with_their_pictures(text):
@@ -99,14 +202,50 @@ def test_errors_are_shown_with_their_pictures(text):
     assert (
         "<b>n01440764 tench, Tinca tinca</b> taken for <b>&lt;goldfish&gt;</b>: 2 images" in first
     )
-    assert first.count("data:image/jpeg;base64,") == 3  # one of four is damaged
-    assert 'title="/data/11.png"' in first and 'title="damaged"' in first
+    of_pairs = first.split("highest loss")[0]
+    assert of_pairs.count("data:image/jpeg;base64,") == 3  # one of four is damaged
+    assert 'title="&lt;b&gt;11.png"' in of_pairs and 'title="damaged"' in of_pairs
 
 
-def test_bars_are_as_high_as_accuracy(text):
-    first, second = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
-    assert "ECE 50.00%" in first
-    assert first.count('class="bar"') == 6
+def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
+    (shown,) = re.findall(r"highest loss.*?<h2>", text, re.DOTALL)
+    assert re.findall(r"<p>(.*?)<br><code>(.*?)</code>", shown) == [
+        ("<b>n01440764 tench, Tinca tinca</b> taken for <b>shark</b> (30.00%), loss –",
+         "&lt;b&gt;15.png"),
+        ("<b>&lt;goldfish&gt;</b> taken for <b>shark</b> (99.76%), loss 6", "&lt;b&gt;13.png"),
+        ("<b>n01440764 tench, Tinca tinca, shark</b> taken for <b>&lt;goldfish&gt;</b> (80.00%), "
+         "loss 4", "&lt;b&gt;12.png"),
+    ]  # fmt: skip
+    assert shown.count('title="attention rollout"') == 3
+    assert shown.count("data:image/jpeg") == 5  # one is damaged
+
+
+def test_bars_are_as_high_as_accuracy_and_empty_bins_are_marked(text):
+    first, second = re.findall(r"<figure>(?:<figcaption.*?)</figure>", text, re.DOTALL)
+    assert "Expected calibration error: 0.5496" in first
+    assert (first.count('class="bar"'), first.count('class="empty"')) == (6, 9)
+    labels = re.findall(r"<text [^>]*rotate\(-90[^>]*>(.*?)</text>", first)
+    assert labels == list("000010110000111")
     paths = re.findall(r'class="bar">.*?<path d="(.*?)"', second, re.DOTALL)
     heights = [{float(y) for y in re.findall(r"[ML] \S+ (\S+)", path)} for path in paths]
     assert heights == [{10.0, 196.0}] * 6  # from the bottom to the top
+
+
+def test_classes_in_files(tmp_path):
+    one = Scored(Pictures(), SCORES)
+    comparison.write_class_csv(tmp_path / "new" / "c.csv", {"val": {"m": one}})
+    with (tmp_path / "new" / "c.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == [
+        "n01440764 tench, Tinca tinca", "<goldfish>", "shark", "ray",
+    ]  # fmt: skip
+    assert rows[3] == {
+        "checkpoint": "m", "evaluation": "val", "name": "ray", "images": "0", "predicted": "0",
+        "precision": "", "recall": "", "f1": "",
+    }  # fmt: skip
+    document = comparison.document({"m": {"val/accuracy": 0.5}}, {"val": {"m": one}})
+    assert document["m"]["val/by_class"][0] == {
+        "name": "n01440764 tench, Tinca tinca", "images": 4, "predicted": 1, "precision": 1.0,
+        "recall": 0.25, "f1": 0.4,
+    }  # fmt: skip
+    assert '"precision": null' in comparison.as_json(document)

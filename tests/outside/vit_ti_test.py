@@ -191,7 +191,7 @@ def test_each_prediction_of_5000_images_is_timms(timm):  # noqa: F811
     )  # fmt: skip
     scored = {}
     evaluate(configs.resolve(values), epath.Path(WEIGHTS), Screen(quiet=True), scored=scored)
-    ((source, scores),) = scored.values()
+    ((source, scores, _),) = scored.values()
     cfg = json.loads((WEIGHTS / "config.json").read_text())["pretrained_cfg"]
     known = list(synsets.names_1k())
     columns = [known.index(name.split()[0]) for name in source.class_names]

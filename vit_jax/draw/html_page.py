@@ -136,7 +136,12 @@ def thumbnail_url(data: bytes, side: int, *, upright: bool = False) -> str | Non
         return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
-    small.thumbnail((side, side))
+    return picture_url(small, side)
+
+
+def picture_url(image: Image.Image, side: int) -> str:
+    """An image in RGB, which becomes at most `side` pixels high and wide, as a data: URL."""
+    image.thumbnail((side, side))
     out = io.BytesIO()
-    small.save(out, "JPEG", quality=QUALITY)
+    image.save(out, "JPEG", quality=QUALITY)
     return image_url(out.getvalue(), "jpeg")

@@ -13,10 +13,12 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.data.source import Source
-from vit_jax.evals.kind import INDEX, EvalConfig, EvalInputs, Progress
+from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress
 from vit_jax.learning.losses import top_k_correct
 from vit_jax.models import head
+from vit_jax.probes import by_class
 from vit_jax.probes import calibration as probabilities
+from vit_jax.probes.by_class import ClassCounts
 
 CLASSIFICATION = "classification"
 
@@ -26,6 +28,8 @@ MEANS = ("accuracy", "loss", "top5_accuracy")
 CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
 NO_LABEL = -1  # pads an image's labels
 COUNTS = ("examples", "unlabelled_images", "skipped_images")
+THRESHOLD = 0.5  # of a probability that is one class's own
+KEPT = ("labels", "prediction", "confidence", "loss")  # of each image, for Scores
 
 
 class Scores(NamedTuple):
@@ -37,6 +41,9 @@ class Scores(NamedTuple):
       prediction: int32 [N], the class of the largest logit.
       confidence: float32 [N], that class's probability.
       correct: bool [N], whether it is one of the labels.
+      loss: float32 [N].
+      counts: by class. Of a head of sigmoids an image is taken for all classes of THRESHOLD.
+      exclusive: whether an image is taken for exactly one class.
     """
 
     places: np.ndarray
@@ -44,6 +51,14 @@ class Scores(NamedTuple):
     prediction: np.ndarray
     confidence: np.ndarray
     correct: np.ndarray
+    loss: np.ndarray
+    counts: ClassCounts
+    exclusive: bool = True
+
+    def highest_losses(self, number: int) -> np.ndarray:
+        """The places in these arrays of at most so many images, the highest loss first."""
+        losses = np.nan_to_num(self.loss, nan=np.inf)
+        return np.argsort(-losses, kind="stable")[:number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +105,12 @@ class Classification:
 
     def __init__(self, c: ClassificationConfig, inputs: EvalInputs):
         objective, columns, keep = inputs.objective, inputs.columns, inputs.keep
-        self._c, self._keep = c, keep
+        self._c, self._keep, self._num_classes = c, keep, inputs.num_classes
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
-            if c.calibration and getattr(model.spec, "probabilities", "") == "sigmoid":
+            sigmoid = getattr(model.spec, "probabilities", "") == "sigmoid"
+            if c.calibration and sigmoid:
                 raise UserError(
                     "calibration=True judges probabilities that sum to 1; those of this model are "
                     "sigmoids, one for each class: leave it off."
@@ -105,10 +121,12 @@ class Classification:
             hits = targets >= c.label_threshold
             more = {"logits": logits, "label": hits.argmax(axis=-1)} if c.calibration else {}
             if keep is not None:
+                p = head.probabilities(model, logits)
+                more |= {"hits": hits, "taken": p >= THRESHOLD} if sigmoid else {}
                 more |= {
                     "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
                     "prediction": logits.argmax(axis=-1),
-                    "confidence": head.probabilities(model, logits).max(axis=-1),
+                    "confidence": p.max(axis=-1),
                 }
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
@@ -125,7 +143,16 @@ class Classification:
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
         """
-        arrays = self._split.read(params, progress, stop)
+        decided = np.zeros((len(ClassCounts._fields), self._num_classes), np.int64)
+
+        def count(arrays: Arrays) -> Arrays:
+            """Adds up what is decided class by class; [N, C] of all images would fill memory."""
+            if "taken" in arrays:
+                hits, taken = (arrays.pop(name)[arrays["labelled"]] for name in ("hits", "taken"))
+                decided[...] += by_class.count_each(hits, taken)
+            return arrays
+
+        arrays = self._split.read(params, progress, stop, count)
         if arrays is None:
             return {}
         labelled, where, total = arrays["labelled"], self._split.where, self._split.num_examples
@@ -141,19 +168,21 @@ class Classification:
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(arrays[name][labelled], dtype=np.float64)) for name in MEANS}
         if self._keep:
-            labelled_rows = lambda name: arrays[name][labelled]
-            self._keep(
-                Scores(
-                    places=labelled_rows(INDEX),
-                    labels=labelled_rows("labels"),
-                    prediction=labelled_rows("prediction"),
-                    confidence=labelled_rows("confidence"),
-                    correct=labelled_rows("accuracy") > 0,
-                )
-            )
+            self._keep(self._scores(arrays, labelled, decided))
         if self._c.calibration:
             means |= _calibration(arrays["logits"][labelled], arrays["label"][labelled], where)
         return means | counts
+
+    def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
+        """Of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""
+        kept = {name: arrays[name][labelled] for name in KEPT}
+        counts, exclusive = ClassCounts(*decided), not decided.any()
+        if exclusive:
+            counts = by_class.count_largest(kept["labels"], kept["prediction"], self._num_classes)
+        correct = arrays["accuracy"][labelled] > 0
+        return Scores(
+            arrays[INDEX][labelled], **kept, correct=correct, counts=counts, exclusive=exclusive
+        )
 
 
 def _chosen(hits: jax.Array, labels: jax.Array) -> jax.Array:

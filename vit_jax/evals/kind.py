@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -14,6 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.screen import format_percent
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import Source
@@ -32,7 +34,40 @@ LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation")
 
 def is_percentage(metric: str) -> bool:
     """Returns whether a number, such as "test/top5_accuracy", is shown as a percentage."""
-    return metric.endswith("accuracy")
+    return metric.endswith(("accuracy", "precision", "recall", "f1"))
+
+
+def readable(metric: str, value: float) -> str:
+    """A number for people: "98.06%" of "test/accuracy", "0.09995" of "loss", "1,610" images."""
+    if metric.endswith(("examples", "_images")):
+        return f"{value:,.0f}"
+    return format_percent(value) if is_percentage(metric) else f"{value:.4g}"
+
+
+# Of names of numbers: "5shot_accuracy" is read as "accuracy, 5-shot".
+_PHRASES = (
+    (r"top(\d+)_(.+)", r"\2, top \1"),
+    (r"(\d+)shot_(.+)", r"\2, \1-shot"),
+    (r"knn(\d+)_(.+)", r"\2, \1 nearest neighbours"),
+    (r"macro_(.+)", r"\1, mean of classes"),
+    (r"scaled_(.+)", r"\1, scaled by temperature"),
+    (r"sgd_probe_(.+)", r"\1, linear probe by SGD"),
+    (r"probe_(.+)", r"\1, linear probe"),
+)
+_WORDS = {
+    "ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score",
+    "f1": "F1", "l2": "L2", "lr": "learning rate", "rank_me": "rank of features (RankMe)",
+    "chosen_l2_accuracy": "accuracy with chosen L2", "examples": "images",
+}  # fmt: skip
+
+
+def words(metric: str) -> str:
+    """The name of a number, such as "top5_accuracy", in words: "accuracy, top 5"."""
+    for pattern, phrase in _PHRASES:
+        if match := re.fullmatch(pattern, metric):
+            name, _, detail = match.expand(phrase).partition(", ")
+            return f"{words(name)}, {detail}"
+    return _WORDS.get(metric, metric.replace("_", " "))
 
 
 def is_less_better(metric: str) -> bool:
@@ -192,11 +227,17 @@ class SplitReader:
         with jax.set_mesh(self._mesh), axes.use_rules(meshes.RULES):
             return self._compute(params, batch)[0]
 
-    def read(self, params: Any, progress: Progress, stop: Any) -> Arrays | None:
+    def read(
+        self,
+        params: Any,
+        progress: Progress,
+        stop: Any,
+        reduce: Callable[[Arrays], Arrays] = lambda arrays: arrays,
+    ) -> Arrays | None:
         """The arrays, on every process, without padding and bad images that are skipped.
 
-        "index", int64 [N], has the examples' places in the split. None if bool(stop) becomes true
-        meanwhile.
+        "index", int64 [N], has the examples' places in the split. `reduce` gets the arrays of each
+        batch, and gives what is kept of them. None if bool(stop) becomes true meanwhile.
         """
         parts: list[Arrays] = []
         uncommitted: list[Any] = []
@@ -208,7 +249,8 @@ class SplitReader:
             while len(uncommitted) > keep:
                 arrays, weight = jax.device_get(uncommitted.pop(0))
                 good = np.flatnonzero(weight > 0)
-                parts.append({name: x[good] for name, x in arrays.items()} | {INDEX: start + good})
+                of_batch = {name: x[good] for name, x in arrays.items()}
+                parts.append(reduce(of_batch | {INDEX: start + good}))
                 start += len(weight)
 
         feed, num_batches = self._open_feed()

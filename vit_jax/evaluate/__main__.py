@@ -9,9 +9,10 @@ import datetime
 import json
 import os
 import sys
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
 import jax
+import numpy as np
 from absl import flags
 from etils import epath
 
@@ -24,9 +25,10 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels
-from vit_jax.evaluate.comparison import Scored
+from vit_jax.evaluate.comparison import AllScored, Results, Scored, Seen
+from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
-from vit_jax.models import inference
+from vit_jax.models import inference, observe
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import adapt, announce, processes
 from vit_jax.run.memory import explain_out_of_memory
@@ -43,13 +45,15 @@ def evaluate(
     ema: bool = False,
     dtype: str | None = None,
     scored: dict[str, Scored] | None = None,
+    hardest: int = 0,
 ) -> dict[str, float]:
     """All evaluations of `config` with a checkpoint's model; numbers by "<evaluation>/<number>".
 
     Images are normalised as the weights state, and also resized and cropped so in an evaluation
     whose preprocess is "weights". With `ema` the EMA of the weights is evaluated, and the names are
     "<evaluation>_ema". `dtype` is as --dtype. `scored` gets the images of evaluations that
-    classify, by their names.
+    classify, by these names, and what the model sees in so many of them as `hardest` says, those
+    with the highest loss.
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
@@ -62,28 +66,45 @@ def evaluate(
     data = {name: eval_data.eval_data(name, config, classes, mesh, size) for name in config.evals}
     announce.evaluations(screen, config, data)
     ready = prepared.in_dtype(ready, dtype, next(iter(data.values())))
-    scores: dict[str, Scores] | None = None if scored is None else {}
+    objective = updates.objective(config, num_classes=classes.number)
+    scores: dict[str, Scores] = {}
     evals = evaluations.evals(
         config,
         data,
         ready.graph,
         mesh,
-        updates.objective(config, num_classes=classes.number),
+        objective,
         total_steps=ready.loaded.step,
         keep_features=True,
         scores=scores,
     )
+    ending = EMA_ENDING if ema else ""
     with explain_out_of_memory(config):
-        weights_by_ending = {EMA_ENDING if ema else "": ready.params}
-        numbers = evals.run(ready.loaded.step, weights_by_ending, screen.bar)
+        numbers = evals.run(ready.loaded.step, {ending: ready.params}, screen.bar)
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
-    if scored is not None and scores is not None:
-        scored |= {name: Scored(data[name].source, found) for name, found in scores.items()}
+    for name, each in scores.items():
+        label, source = f"{name}{ending}", data[name].source
+        numbers |= {f"{label}/{mean}": x for mean, x in each.counts.means().items()}
+        if scored is not None:
+            places = each.highest_losses(hardest)
+            scored[label] = Scored(source, each)
+            if len(places):
+                batch = evaluations.read_images(name, config, source, each.places[places])
+                seen = _look(ready.model(), batch, objective, places)
+                scored[label] = scored[label]._replace(hardest=seen)
     return numbers
+
+
+def _look(model: Any, batch: Batch, objective: Objective, places: np.ndarray) -> Seen:
+    inputs, rollout = np.asarray(objective.images(batch)), None
+    if observe.has_attention(model):
+        rollout = observe.rollout(model, inputs).patches
+    return Seen(places, np.asarray(batch["image"]), rollout)
 
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64  # where a device computes all that it is given
+HARDEST = 12  # images on the page
 
 
 def main(arguments: list[str]) -> None:
@@ -100,7 +121,7 @@ def main(arguments: list[str]) -> None:
         infos = map(weights.checkpoint_info, checkpoints.values())
         use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
     with processes.connect_processes(cluster):
-        page_file, csv_file = _output_file("page", ".html"), _output_file("csv")
+        files = Files(*(_output_file(name) for name in Files._fields))
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)
@@ -113,34 +134,50 @@ def main(arguments: list[str]) -> None:
         scored: dict[str, dict[str, Scored]] = {}
         for path, checkpoint in checkpoints.items():
             # On all processes, which have to compute the same.
-            of_images: dict[str, Scored] | None = {} if page_file else None
+            of_images: dict[str, Scored] = {}
             results[path] = evaluate(
                 configs_of[path], checkpoint, screen, ema=FLAGS.ema, dtype=FLAGS.dtype,
-                scored=of_images,
+                scored=of_images, hardest=HARDEST if files.page else 0,
             )  # fmt: skip
-            for name, each in (of_images or {}).items():
+            for name, each in of_images.items():
                 scored.setdefault(name, {})[path] = each
             if not FLAGS.json:
                 step = 0 if weights.is_external(checkpoint) else int(checkpoint.name)
                 announce.results(screen, step, results[path])
         if not first:
             return
-        if csv_file:
-            csv_file.parent.mkdir(parents=True, exist_ok=True)
-            comparison.write_csv(csv_file, results)
-        if page_file:
-            from vit_jax.evaluate import page  # imports matplotlib
-
-            made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
-            page_file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(page_file, made)
-            screen.say(f"saved    {page_file}")
+        _write(files, results, scored, screen)
         if FLAGS.json:
-            print(comparison.as_json(results if arguments else results[FLAGS.checkpoint]), file=out)
+            document = comparison.document(results, scored)
+            print(
+                comparison.as_json(document if arguments else document[FLAGS.checkpoint]), file=out
+            )
             out.flush()
         elif arguments:
             for line in comparison.table(results):
                 screen.say(line)
+
+
+class Files(NamedTuple):
+    """The files to write, by their flags."""
+
+    csv: epath.Path | None
+    class_csv: epath.Path | None
+    page: epath.Path | None
+
+
+def _write(files: Files, results: Results, scored: AllScored, screen: Screen) -> None:
+    if files.csv:
+        comparison.write_csv(files.csv, results)
+    if files.class_csv:
+        comparison.write_class_csv(files.class_csv, scored)
+    if files.page:
+        from vit_jax.evaluate import page  # imports matplotlib
+
+        made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
+        files.page.parent.mkdir(parents=True, exist_ok=True)
+        write_text(files.page, made)
+        screen.say(f"saved    {files.page}")
 
 
 def _check_flags() -> None:
@@ -156,7 +193,7 @@ def _check_flags() -> None:
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
-_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "page")
+_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "class_csv", "page")
 
 
 def _check_pseudo_labels(others: list[str]) -> None:
@@ -203,13 +240,13 @@ def _output_of_json() -> TextIO:
     return out
 
 
-def _output_file(flag: str, ending: str = "") -> epath.Path | None:
+def _output_file(flag: str) -> epath.Path | None:
     """The file of a flag. UserError before the evaluation if it cannot be written."""
     if not FLAGS[flag].value:
         return None
     file = epath.Path(FLAGS[flag].value).expanduser()
-    if file.suffix != ending and ending:
-        raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in {ending}.")
+    if flag == "page" and file.suffix != ".html":
+        raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in .html.")
     workdir.check_output(file, flag)
     return file
 
@@ -295,6 +332,9 @@ if __name__ == "__main__":
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
     flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
     flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
+    flags.DEFINE_string(
+        "class_csv", None, "The same for precision, recall and F1 of classes: a row a class."
+    )
     flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
     flags.DEFINE_string(
         "pseudo_labels", None, "Instead: a file to write, FILE.npz, with what the model says of "

@@ -1,9 +1,12 @@
 """The numbers of several models side by side, and which classes each takes for others."""
 
+from __future__ import annotations
+
+import collections
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from etils import epath
@@ -13,15 +16,18 @@ from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
-from vit_jax.evals.classification import NO_LABEL, Scores
-from vit_jax.evals.kind import is_less_better, is_percentage
+from vit_jax.evals.classification import Scores
+from vit_jax.evals.kind import is_less_better, is_percentage, readable
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
+NONE = "–"  # where there is no number
 
 
 def numbers(results: Results) -> list[str]:
-    """The names of all numbers, in order of first appearance."""
-    return list(dict.fromkeys(name for row in results.values() for name in row))
+    """The names of all numbers, by evaluation, in order of first appearance."""
+    names = dict.fromkeys(name for row in results.values() for name in row)
+    evaluations = list(dict.fromkeys(name.partition("/")[0] for name in names))
+    return sorted(names, key=lambda name: evaluations.index(name.partition("/")[0]))
 
 
 def table(results: Results) -> list[str]:
@@ -35,7 +41,33 @@ def write_csv(path: epath.Path, results: Results) -> None:
     """A row for each model, with every digit; an empty cell for a number that it has not."""
     names = numbers(results)
     rows = [[model, *(row.get(name, "") for name in names)] for model, row in results.items()]
-    write_text(path, csv_text([["checkpoint", *names], *rows]))
+    _write(path, [["checkpoint", *names], *rows])
+
+
+def write_class_csv(path: epath.Path, scored: AllScored) -> None:
+    """A row for each class of each evaluation of each model; an empty cell where none has value."""
+    head = ["checkpoint", "evaluation", *ClassRecord.__annotations__]
+    rows = [
+        [model, name, *("" if x is None else x for x in record.values())]
+        for name, by_model in scored.items()
+        for model, each in by_model.items()
+        for record in each.by_class()
+    ]
+    _write(path, [head, *rows])
+
+
+def _write(path: epath.Path, rows: Sequence[Sequence[Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, csv_text(rows))
+
+
+def document(results: Results, scored: AllScored) -> dict[str, dict[str, Any]]:
+    """Numbers of each model, and with them the classes of evaluations, as "test/by_class"."""
+    made: dict[str, dict[str, Any]] = {model: dict(row) for model, row in results.items()}
+    for name, by_model in scored.items():
+        for model, each in by_model.items():
+            made[model][f"{name}/by_class"] = each.by_class()
+    return made
 
 
 def as_json(results: Any) -> str:
@@ -46,7 +78,7 @@ def as_json(results: Any) -> str:
 def _finite(x: Any) -> Any:
     if isinstance(x, Mapping):
         return {name: _finite(value) for name, value in x.items()}
-    return x if math.isfinite(x) else None
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def best(name: str, values: Sequence[float | None]) -> float | None:
@@ -58,9 +90,32 @@ def best(name: str, values: Sequence[float | None]) -> float | None:
 
 def shown(name: str, value: float | None) -> str:
     """A number for people: 98.06%, 0.09995."""
-    if value is None:
-        return "-"
-    return f"{value:.2%}" if is_percentage(name) else f"{value:.4g}"
+    return NONE if value is None or math.isnan(value) else readable(name, value)
+
+
+class Seen(NamedTuple):
+    """The images with the highest loss, the highest first, as the model gets them.
+
+    Attributes:
+      places: in the arrays of the scores.
+      pixels: uint8 [M, H, W, 3].
+      rollout: of attention, [M, rows, columns]; None of a model without attention.
+    """
+
+    places: np.ndarray
+    pixels: np.ndarray
+    rollout: np.ndarray | None
+
+
+class ClassRecord(TypedDict):
+    """A class in JSON and CSV; None for a share of no images."""
+
+    name: str
+    images: int
+    predicted: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
 
 
 class Scored(NamedTuple):
@@ -68,19 +123,35 @@ class Scored(NamedTuple):
 
     source: Source
     scores: Scores
+    hardest: Seen | None = None
 
-    def name(self, label: int) -> str:
-        """The name of a class; ImageNet's where it is a WordNet id alone."""
-        names = self.source.class_names
-        name = names[label] if names else str(label)
-        return synsets.names_1k().get(name) or synsets.names().get(name) or name
+    def names(self) -> list[str]:
+        """The names of all classes; ImageNet's for a WordNet id alone."""
+        ours = self.source.class_names or list(map(str, range(self.source.num_classes)))
+        known = synsets.names() | synsets.names_1k()
+        return [known.get(name, name) for name in ours]
+
+    def short_names(self) -> list[str]:
+        """The same, of ImageNet's the first word without the WordNet id, as far as these differ."""
+        names = self.names()
+        ids = synsets.wordnet_ids(names)
+        short = [synsets.without_id(name).partition(",")[0] if ids else name for name in names]
+        times = collections.Counter(short)
+        return [one if times[one] == 1 else name for one, name in zip(short, names, strict=True)]
+
+    def by_class(self) -> list[ClassRecord]:
+        """Precision, recall and F1 of each class."""
+        counts = self.scores.counts
+        columns = (counts.images, counts.predicted, counts.precision, counts.recall, counts.f1)
+        rows = zip(self.names(), *(column.tolist() for column in columns), strict=True)
+        return [
+            ClassRecord(name=name, images=n, predicted=m, precision=p, recall=r, f1=f)
+            for name, n, m, *shares in rows
+            for p, r, f in [[None if math.isnan(x) else x for x in shares]]
+        ]
 
 
-class ClassCounts(NamedTuple):
-    """By class, [C] each. An image of several classes counts for each of them."""
-
-    images: np.ndarray
-    correct: np.ndarray
+AllScored = Mapping[str, Mapping[str, Scored]]  # by evaluation, by model
 
 
 class Pair(NamedTuple):
@@ -95,12 +166,30 @@ class Pair(NamedTuple):
     places: np.ndarray
 
 
-def count_by_class(scores: Scores, num_classes: int) -> ClassCounts:
-    """How many images of each class there are, and how many of them are right."""
-    rows, columns = np.nonzero(scores.labels != NO_LABEL)
-    labels = scores.labels[rows, columns]
-    count = lambda weights: np.bincount(labels, weights, minlength=num_classes).astype(int)
-    return ClassCounts(count(None), count(scores.correct[rows]))
+class Confusion(NamedTuple):
+    """How many images of each class were taken for which.
+
+    Attributes:
+      classes: those that have images, [K].
+      counts: [K, K + 1] of their images; the last column is of all classes without images.
+    """
+
+    classes: np.ndarray
+    counts: np.ndarray
+
+
+def confusion(scores: Scores) -> Confusion:
+    """The confusion matrix.
+
+    An image of several classes counts for the one that it was taken for, else for the first.
+    """
+    classes = np.flatnonzero(scores.counts.images)
+    place = np.full(len(scores.counts.images), len(classes))
+    place[classes] = np.arange(len(classes))
+    labels = np.where(scores.correct, scores.prediction, scores.labels[:, 0])
+    counts = np.zeros((len(classes), len(classes) + 1), int)
+    np.add.at(counts, (place[labels], place[scores.prediction]), 1)
+    return Confusion(classes, counts)
 
 
 def most_confused(scores: Scores, number: int) -> Sequence[Pair]:

@@ -1,36 +1,38 @@
 """The page of an evaluation: models side by side, and what each gets wrong.
 
 One file of HTML that needs no network and no other file: the comparison, and for each evaluation
-that classifies the reliability of probabilities, accuracy by class, and the pairs of classes that
-are most confused, with their pictures.
+that classifies the precision and recall of each class, the confusion of classes with pictures, the
+images with the highest loss, and the reliability of probabilities.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.patches import Rectangle
+from PIL import Image
 
+from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
-from vit_jax.draw.html_page import bold, code
-from vit_jax.evals.classification import Scores
+from vit_jax.draw.attention_pictures import blend, scale_to_max
+from vit_jax.draw.html_page import bold
+from vit_jax.evals.classification import NO_LABEL, Scores
+from vit_jax.evals.kind import readable, words
 from vit_jax.evaluate import comparison
-from vit_jax.evaluate.comparison import Pair, Results, Scored
+from vit_jax.evaluate.comparison import AllScored, Pair, Results, Scored
 from vit_jax.probes.calibration import BINS, reliability
 
-PAIRS, PICTURES = 12, 4  # the most of a model; the most of a pair
-SIDE = 112  # of a picture, in pixels
+MATRIX = 30  # classes of a confusion matrix at most; of more the pairs are listed
+PAIRS, PICTURES, LISTED = 12, 4, 20  # pairs with pictures; pictures of each; pairs of a list
+SHARES = ("precision", "recall", "F1")
+SIDE, LARGE = 112, 224  # of pictures, in pixels
 OPEN_CLASSES = 20  # that are shown at once, the worst first
 
-SIZE, BOX = (300, 220), (46, 292, 10, 196)  # of a chart
-
-
-# By evaluation, by model.
-AllScored = Mapping[str, Mapping[str, Scored]]
+WIDTH, BOX = 300, (46, 292, 10, 196)  # of a chart, without the counts below
+COUNTS, DIGIT = 26, 6.5  # these are so far below the axis; the height of each digit
 
 
 def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str:
@@ -43,12 +45,7 @@ def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str
         models=models,
         comparison=_comparison(results),
         evaluations=[
-            {
-                "name": name,
-                "reliability": [_reliability(model, one.scores) for model, one in each.items()],
-                "classes": _classes(each),
-                "confused": [_confused(model, one) for model, one in each.items()],
-            }
+            {"name": name, "classes": _classes(each), "models": list(map(_model, each.items()))}
             for name, each in scored.items()
         ],
         open_classes=OPEN_CLASSES,
@@ -59,90 +56,148 @@ def _comparison(results: Results) -> list[list[str]]:
     """A row for each number, a column for each model; the best one is bold."""
     rows = []
     for name in comparison.numbers(results):
+        evaluation, _, number = name.partition("/")
         values = [row.get(name) for row in results.values()]
         best = comparison.best(name, values)
         shown = [(comparison.shown(name, v), v is not None and v == best) for v in values]
-        rows.append([code(name), *(bold(text) if is_best else text for text, is_best in shown)])
+        head = Markup('<span title="{}">{}: {}</span>').format(name, evaluation, words(number))
+        rows.append([head, *(bold(text) if is_best else text for text, is_best in shown)])
     return rows
 
 
-@charts.styled
-def _reliability(model: str, scores: Scores) -> tuple[str, str, Markup]:
-    """The model, its ECE, and bars of accuracy by confidence; on the diagonal the two agree.
+def _classes(by_model: Mapping[str, Scored]) -> dict[str, Any]:
+    """Rows of classes that have images or are taken for some: the worst of the first model first.
 
-    Below each bar is its share of the images.
+    Three numbers for each model; the first row is their means.
     """
+    counts = [each.scores.counts for each in by_model.values()]
+    names = next(iter(by_model.values())).short_names()
+    images, shares = counts[0].images, [x for c in counts for x in (c.precision, c.recall, c.f1)]
+    seen = np.flatnonzero(sum(c.images + c.predicted for c in counts))
+    worst_first = seen[np.lexsort((seen, -images[seen], np.nan_to_num(counts[0].f1[seen], nan=2)))]
+    text = lambda share: comparison.NONE if np.isnan(share) else format_percent(share)
+    means = [bold(format_percent(x)) for c in counts for x in c.means().values()]
+    rows = [[names[i], f"{images[i]:,}", *(text(x[i]) for x in shares)] for i in worst_first]
+    of = list(map(_ending, by_model)) if len(by_model) > 1 else [""]
+    return {
+        "head": ["class", "images", *(share + m for m in of for share in SHARES)],
+        "means": [bold("mean of classes"), "", *means],
+        "rows": rows,
+        "without": int((images == 0).sum()),
+        "exclusive": all(each.scores.exclusive for each in by_model.values()),
+    }
+
+
+def _ending(model: str) -> Markup:
+    """A line of a column's head with the end of a model's path, in which they differ."""
+    shown = model if len(model) <= 20 else f"…{model[-19:]}"
+    return Markup('<br><small title="{}">{}</small>').format(model, shown)
+
+
+def _model(item: tuple[str, Scored]) -> dict[str, Any]:
+    """What a model gets wrong."""
+    model, scored = item
+    scores, names = scored.scores, scored.short_names()
+    pairs = comparison.most_confused(scores, LISTED) if scores.exclusive else []
+    matrix = scores.exclusive and (scores.counts.images > 0).sum() <= MATRIX
+    return {
+        "name": model,
+        "exclusive": scores.exclusive,
+        "wrong": int((~scores.correct).sum()),
+        "matrix": _matrix(scores, names) if matrix else None,
+        "pairs": [
+            [names[p.label], names[p.prediction], f"{len(p.places):,}",
+             format_percent(len(p.places) / scores.counts.images[p.label])]
+            for p in pairs
+        ],
+        "confused": [_confused(pair, scored, names) for pair in pairs[:PAIRS]],
+        "hardest": _hardest(scored, names),
+        "chart": _reliability(model, scores),
+    }  # fmt: skip
+
+
+def _matrix(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
+    """The head and the rows of a confusion matrix: counts, and their shares of the row."""
+    classes, counts = comparison.confusion(scores)
+    head = [names[i] for i in classes] + ["another"] * bool(counts[:, -1].any())
+    rows = [
+        (name, [(int(n), n / max(1, row.sum()), i == j) for j, n in enumerate(row[: len(head)])])
+        for i, (name, row) in enumerate(zip(head, counts, strict=False))
+    ]
+    return {"head": head, "rows": rows}
+
+
+def _confused(pair: Pair, scored: Scored, names: Sequence[str]) -> dict[str, Any]:
+    """Two classes, and some of the images that were taken for the wrong one, the surest first."""
+    places = pair.places[:PICTURES]
+    confidence = map(format_percent, scored.scores.confidence[places].tolist())
+    return {
+        "label": names[pair.label],
+        "prediction": names[pair.prediction],
+        "number": len(pair.places),
+        "images": list(zip(*_thumbnails(scored, places, SIDE), confidence, strict=True)),
+    }
+
+
+def _thumbnails(scored: Scored, places: np.ndarray, side: int) -> tuple[list, list]:
+    """URLs of pictures, None of one that is damaged, and where their images are."""
+    source, in_source = scored.source, scored.scores.places[places]
+    urls = [
+        html_page.thumbnail_url(example.image, side, upright=example.orientation != 1)
+        for example in source.read(in_source)
+    ]
+    where = [source.describe(place).removeprefix(f"{source.location}/") for place in in_source]
+    return urls, where
+
+
+def _hardest(scored: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The images with the highest loss, and beside each what the model sees, and where it looks."""
+    if scored.hardest is None:
+        return []
+    (places, pixels, rollout), scores = scored.hardest, scored.scores
+    seen = list(pixels)
+    if rollout is not None:
+        heat = map(scale_to_max, rollout)
+        seen = [blend(*each) for each in zip(pixels, heat, strict=True)]
+    pictures = [html_page.picture_url(Image.fromarray(each), LARGE) for each in seen]
+    shown = zip(places, *_thumbnails(scored, places, LARGE), pictures, strict=True)
+    return [
+        {
+            "image": image,
+            "seen": picture,
+            "what": "the pixels that it gets" if rollout is None else "attention rollout",
+            "where": where,
+            "labels": [names[i] for i in scores.labels[place] if i != NO_LABEL],
+            "prediction": names[scores.prediction[place]],
+            "confidence": format_percent(float(scores.confidence[place])),
+            "correct": bool(scores.correct[place]),
+            "loss": comparison.shown("loss", float(scores.loss[place])),
+        }
+        for place, image, where, picture in shown
+    ]
+
+
+@charts.styled
+def _reliability(model: str, scores: Scores) -> dict[str, Any]:
+    """Bars of accuracy by confidence; on the diagonal the two agree. Each bin's count is below."""
     bins = reliability(scores.confidence.astype(np.float64), scores.correct)
-    axes = charts.blank(SIZE, BOX)
+    numbers = [f"{number:,.0f}" for number in bins.examples]
+    size = (WIDTH, round(BOX[3] + COUNTS + DIGIT * max(map(len, numbers))) + 4)
+    axes = charts.blank(size, BOX)
     for axis in (axes.xaxis, axes.yaxis):
         charts.scale(axis, 0, 1, percent=True)
-    hints = {}
-    pixel = 1 / (BOX[3] - BOX[2])
+    hints, quiet = {}, charts.COLOURS["quiet"]
+    below = -COUNTS / (BOX[3] - BOX[2])
     for i, (confidence, correct, number) in enumerate(zip(*bins, strict=True)):
-        if not number:
-            continue
-        left, width = (i + 0.03) / BINS, 0.94 / BINS
-        accuracy, share = correct / number, number / bins.examples.sum()
-        axes.bar(left, accuracy, width, align="edge", color=charts.RUNS[0])[0].set_gid(f"bin{i}")
-        axes.add_patch(
-            Rectangle(
-                (left, -20 * pixel),
-                width,
-                -12 * pixel * share,
-                color=charts.COLOURS["quiet"],
-                alpha=0.6,
-                linewidth=0,
-                transform=axes.get_xaxis_transform(),
-            )
-        )
-        hint = f"{number:,.0f} images, sure by {confidence / number:.1%}, right {accuracy:.1%}"
-        hints[f"bin{i}"] = (Markup('class="bar"'), hint)
+        left, width, middle = (i + 0.03) / BINS, 0.94 / BINS, (i + 0.5) / BINS
+        axes.text(middle, below, numbers[i], rotation=90, ha="center", va="top", color=quiet)
+        if number:
+            accuracy, colour = correct / number, charts.RUNS[0]
+            shares = format_percent(confidence / number), format_percent(accuracy)
+            hint, kind = "{} images, sure by {}, right {}".format(numbers[i], *shares), "bar"
+        else:
+            accuracy, colour, hint, kind = 1.0, charts.COLOURS["rule"], "no images", "empty"
+        axes.bar(left, accuracy, width, align="edge", color=colour)[0].set_gid(f"bin{i}")
+        hints[f"bin{i}"] = (Markup('class="{}"').format(kind), hint)
     axes.plot([0, 1], [0, 1], color=charts.COLOURS["ink"], alpha=0.6, lw=1, dashes=(4, 3))
-    return model, f"{bins.ece:.2%}", charts.svg(axes, f"{model}: reliability", hints)
-
-
-def _classes(by_model: Mapping[str, Scored]) -> list[list[str]]:
-    """Accuracy by class, the worst of the first model first; classes without images left out."""
-    first = next(iter(by_model.values()))
-    number = first.source.num_classes
-    counts = [comparison.count_by_class(each.scores, number) for each in by_model.values()]
-    images, correct = counts[0]
-    seen = np.flatnonzero(images)
-    return [
-        [
-            first.name(int(label)),
-            f"{images[label]:,}",
-            *(
-                f"{each.correct[label] / each.images[label]:.1%}" if each.images[label] else "-"
-                for each in counts
-            ),
-        ]
-        for label in seen[np.lexsort((seen, -images[seen], correct[seen] / images[seen]))]
-    ]
-
-
-def _confused(model: str, scored: Scored) -> tuple[str, int, list[dict[str, Any]]]:
-    """The model, how many images are wrong, and the pairs of classes with most of them."""
-    wrong = int((~scored.scores.correct).sum())
-    pairs = comparison.most_confused(scored.scores, PAIRS)
-    return model, wrong, [_pair(pair, scored) for pair in pairs]
-
-
-def _pair(pair: Pair, scored: Scored) -> dict[str, Any]:
-    """Two classes, and some of the images that were taken for the wrong one, the surest first."""
-    scores, source = scored.scores, scored.source
-    places = pair.places[:PICTURES]
-    images = [
-        (
-            html_page.thumbnail_url(example.image, SIDE, upright=example.orientation != 1),
-            source.describe(int(scores.places[place])),
-            f"{scores.confidence[place]:.0%}",
-        )
-        for place, example in zip(places, source.read(scores.places[places]), strict=True)
-    ]
-    return {
-        "label": scored.name(pair.label),
-        "prediction": scored.name(pair.prediction),
-        "number": len(pair.places),
-        "images": images,
-    }
+    return {"ece": readable("ece", bins.ece), "svg": charts.svg(axes, "reliability", hints)}

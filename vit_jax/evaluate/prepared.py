@@ -18,6 +18,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.evals.kind import SplitReader
 from vit_jax.models import head, inference
 from vit_jax.models.layers.linear import DTYPES
+from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import inputs, preprocessing, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 from vit_jax.weights.loading import Loaded
@@ -43,6 +44,11 @@ class Prepared(NamedTuple):
     def image_size(self) -> tuple[int, int]:
         """(height, width) of the images that the model takes."""
         return self.loaded.model.preprocess.image_size
+
+    def model(self) -> Any:
+        """The model as it computes, all of it in this process."""
+        gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(self.mesh))
+        return nnx.merge(self.graph, jax.device_get(gather(self.params)))
 
 
 def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: bool) -> Prepared:

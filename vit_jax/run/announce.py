@@ -14,7 +14,7 @@ from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
-from vit_jax.evals.kind import is_percentage
+from vit_jax.evals.kind import readable
 from vit_jax.learning.clock import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective
@@ -334,6 +334,6 @@ def _by_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
         name, _, number = key.partition("/")
         hidden = number in ("", "examples") or (number.endswith("_images") and not value)
         if name not in RESERVED and not hidden:
-            shown = f"{value:.2%}" if is_percentage(number) else f"{value:.4g}"
-            lines.setdefault(name, []).append(f"{number.replace('_', ' ')} {shown}")
+            text = f"{number.replace('_', ' ')} {readable(number, value)}"
+            lines.setdefault(name, []).append(text)
     return {name: ", ".join(parts) for name, parts in lines.items()}

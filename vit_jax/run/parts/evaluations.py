@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -15,14 +15,14 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
-from vit_jax.data.source import NO_LABEL
+from vit_jax.data.source import NO_LABEL, Source, select_examples
 from vit_jax.evals import KINDS, Evals
 from vit_jax.evals.classification import Scores
 from vit_jax.evals.frozen import FeatureCache
 from vit_jax.evals.kind import EvalInputs, SplitReader
 from vit_jax.evals.pictures import Shown
 from vit_jax.learning.clock import Cadence, EarlyStopping
-from vit_jax.learning.losses import Objective
+from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData
@@ -80,22 +80,27 @@ def _reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., Sp
     )
 
 
-def _shown(
-    name: str, config: RunConfig, data: EvalData, objective: Objective, number: int
-) -> Shown:
-    """The first images of a split, the same on every host."""
+def read_images(name: str, config: RunConfig, source: Source, places: Sequence[int]) -> Batch:
+    """A batch of an evaluation's images at `places` of `source`, the same on every host."""
     from vit_jax.data import pipeline
 
-    c, source = config.evals[name], data.source
     with pipeline.eval_batches(
-        source,
-        c.preprocess,
-        batch_size=min(number, source.num_examples),
+        select_examples(source, np.asarray(places, np.int64)),
+        config.evals[name].preprocess,
+        batch_size=len(places),
         on_bad_image=config.input.on_bad_image,
         max_image_pixels=config.input.max_image_pixels,
         threads=config.input.threads,
     ) as batches:
-        batch = next(iter(batches))
+        return next(iter(batches))
+
+
+def _shown(
+    name: str, config: RunConfig, data: EvalData, objective: Objective, number: int
+) -> Shown:
+    """The first images of a split."""
+    source = data.source
+    batch = read_images(name, config, source, range(min(number, source.num_examples)))
     labels = [None if label == NO_LABEL else int(label) for label in batch["labels"][:, 0]]
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     places = range(source.num_classes) if data.columns is None else data.columns

@@ -17,9 +17,9 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
-from vit_jax.core.screen import aligned, format_duration, format_percent
+from vit_jax.core.screen import aligned, format_duration
 from vit_jax.core.tables import csv_text
-from vit_jax.evals.kind import is_less_better, is_percentage
+from vit_jax.evals.kind import is_less_better, readable
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED
@@ -180,9 +180,7 @@ def format_number(key: str, value: float | None) -> str:
         return "-"
     if math.isnan(value):
         return "not finite"
-    if is_percentage(key):
-        return format_percent(value)
-    return f"{value:,.0f}" if key == SPEED and value >= 10 else f"{value:.4g}"
+    return f"{value:,.0f}" if key == SPEED and value >= 10 else readable(key, value)
 
 
 def _train_secs(run: runs.Run, batch_size: int) -> float:

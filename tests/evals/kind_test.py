@@ -1,0 +1,42 @@
+"""How numbers are called and written for people."""
+
+import pytest
+
+from vit_jax.evals import kind
+from vit_jax.evals.classification import ClassificationConfig
+from vit_jax.evals.frozen import FrozenConfig
+from vit_jax.probes import by_class
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("test/accuracy", 0.9976, "99.76%"), ("accuracy", 1.0, "100.00%"), ("f1", 0.0, "0.00%"),
+        ("macro_recall", 0.99996, ">99.99%"), ("macro_precision", 1e-9, "<0.01%"),
+        ("accuracy", 0.9999, "99.99%"), ("test/loss", 0.099951, "0.09995"), ("ece", 1.0, "1"),
+        ("val/examples", 50_000.0, "50,000"), ("skipped_images", 3.0, "3"),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(name, value, text):
+    assert kind.readable(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("top5_accuracy", "accuracy, top 5"), ("5shot_accuracy", "accuracy, 5-shot"),
+        ("10shot_chosen_l2_accuracy", "accuracy with chosen L2, 10-shot"),
+        ("scaled_ece", "expected calibration error, scaled by temperature"),
+        ("knn20_accuracy", "accuracy, 20 nearest neighbours"), ("macro_f1", "F1, mean of classes"),
+        ("sgd_probe_lr", "learning rate, linear probe by SGD"), ("of_a_plug_in", "of a plug in"),
+    ],
+)  # fmt: skip
+def test_names_in_words(name, text):
+    assert kind.words(name) == text
+
+
+def test_names_in_words_differ():
+    frozen = FrozenConfig(probe_l2=(1e-3,), probe_lr=(1e-2,)).numbers()
+    names = {*ClassificationConfig(calibration=True).numbers(), *by_class.MEANS, *frozen}
+    assert len({kind.words(name) for name in names}) == len(names)
+    assert not any("_" in kind.words(name) for name in names)
