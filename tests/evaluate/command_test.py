@@ -18,6 +18,7 @@ from vit_jax import models, weights
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import images
+from vit_jax.models.layers.linear import quantise
 
 ROUNDING = 1e-4  # pixels may differ by a level where a sum lies between two
 ABOUT = models.Preprocess(
@@ -162,6 +163,24 @@ def test_labels_in_a_table(timm_folder, folder, tmp_path, run_python):
     expected = -jax.nn.log_softmax(logits)[np.arange(6), labels].mean()
     assert numbers["set/loss"] == pytest.approx(float(expected), abs=ROUNDING)
     assert numbers["set/accuracy"] == np.mean(logits.argmax(-1) == labels)
+
+
+def test_kernels_in_eight_bits(timm_folder, folder):
+    config = configs.load(
+        "configs/finetune.py",
+        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
+         "evals.val.preprocess=weights"),
+    )  # fmt: skip
+    exact = evaluate(config, epath.Path(timm_folder), Screen())
+    for dtype in (None, "float32", "bfloat16", "auto"):
+        numbers = evaluate(config, epath.Path(timm_folder), Screen(), int8=True, dtype=dtype)
+        assert {name.replace("_int8/", "/") for name in numbers} == set(exact)
+        assert all(name.startswith("val_int8/") for name in numbers)
+        assert numbers["val_int8/loss"] != exact["val/loss"]
+        if dtype in (None, "float32"):
+            model = quantise(weights.load(timm_folder))
+            rounded = pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
+            assert numbers["val_int8/loss"] == rounded
 
 
 def test_flags_of_data_need_data(timm_folder, run_python):

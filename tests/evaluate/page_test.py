@@ -193,6 +193,7 @@ def test_classes_that_are_decided_one_by_one():
     assert table_under(text, "F1 by class")["0"] == ["2", "50.00%", "50.00%", "50.00%"]
     assert "at least 50%" in text
     assert not any(word in text for word in ("confusion", "confused by", "taken for <b>"))
+    assert "<b>2</b>; most probable: <b>2</b> (100.00%), loss 1" in text
     assert "the pixels that it gets" in text and "rollout" not in text
 
 

@@ -15,9 +15,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.core.screen import format_percent
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
+from vit_jax.core.screen import format_percent
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.models.inference import examples_at_once

@@ -44,6 +44,7 @@ def evaluate(
     *,
     ema: bool = False,
     dtype: str | None = None,
+    int8: bool = False,
     scored: dict[str, Scored] | None = None,
     hardest: int = 0,
 ) -> dict[str, float]:
@@ -51,9 +52,9 @@ def evaluate(
 
     Images are normalised as the weights state, and also resized and cropped so in an evaluation
     whose preprocess is "weights". With `ema` the EMA of the weights is evaluated, and the names are
-    "<evaluation>_ema". `dtype` is as --dtype. `scored` gets the images of evaluations that
-    classify, by these names, and what the model sees in so many of them as `hardest` says, those
-    with the highest loss.
+    "<evaluation>_ema"; with `int8` kernels of dense layers have 8 bits, and they end in "_int8".
+    `dtype` is as --dtype. `scored` gets the images of evaluations that classify, by these names,
+    and what the model sees in so many of them as `hardest` says, those with the highest loss.
 
     Raises:
       UserError: no checkpoint, no evaluation, or data that do not fit.
@@ -65,7 +66,7 @@ def evaluate(
     evaluations.check_evals(config)
     data = {name: eval_data.eval_data(name, config, classes, mesh, size) for name in config.evals}
     announce.evaluations(screen, config, data)
-    ready = prepared.in_dtype(ready, dtype, next(iter(data.values())))
+    ready = prepared.in_dtype(ready, dtype, next(iter(data.values())), int8=int8)
     objective = updates.objective(config, num_classes=classes.number)
     scores: dict[str, Scores] = {}
     evals = evaluations.evals(
@@ -78,7 +79,7 @@ def evaluate(
         keep_features=True,
         scores=scores,
     )
-    ending = EMA_ENDING if ema else ""
+    ending = EMA_ENDING * ema + INT8_ENDING * int8
     with explain_out_of_memory(config):
         numbers = evals.run(ready.loaded.step, {ending: ready.params}, screen.bar)
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
@@ -86,9 +87,9 @@ def evaluate(
         label, source = f"{name}{ending}", data[name].source
         numbers |= {f"{label}/{mean}": x for mean, x in each.counts.means().items()}
         if scored is not None:
-            places = each.highest_losses(hardest)
             scored[label] = Scored(source, each)
-            if len(places):
+            if hardest:
+                places = each.highest_losses(hardest)
                 batch = evaluations.read_images(name, config, source, each.places[places])
                 seen = _look(ready.model(), batch, objective, places)
                 scored[label] = scored[label]._replace(hardest=seen)
@@ -105,6 +106,7 @@ def _look(model: Any, batch: Batch, objective: Objective, places: np.ndarray) ->
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64  # where a device computes all that it is given
 HARDEST = 12  # images on the page
+INT8_ENDING = "_int8"  # of evaluations, as EMA_ENDING
 
 
 def main(arguments: list[str]) -> None:
@@ -137,7 +139,7 @@ def main(arguments: list[str]) -> None:
             of_images: dict[str, Scored] = {}
             results[path] = evaluate(
                 configs_of[path], checkpoint, screen, ema=FLAGS.ema, dtype=FLAGS.dtype,
-                scored=of_images, hardest=HARDEST if files.page else 0,
+                int8=FLAGS.int8, scored=of_images, hardest=HARDEST if files.page else 0,
             )  # fmt: skip
             for name, each in of_images.items():
                 scored.setdefault(name, {})[path] = each
@@ -193,7 +195,7 @@ def _check_flags() -> None:
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
-_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "class_csv", "page")
+_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "class_csv", "page", "int8")
 
 
 def _check_pseudo_labels(others: list[str]) -> None:
@@ -330,6 +332,7 @@ if __name__ == "__main__":
     )  # fmt: skip
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
+    flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits, as predict --int8.")
     flags.DEFINE_bool("json", False, "One JSON object is all of the standard output.")
     flags.DEFINE_string("csv", None, "A file to write the numbers to as well, a row a checkpoint.")
     flags.DEFINE_string(

@@ -17,7 +17,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evals.kind import SplitReader
 from vit_jax.models import head, inference
-from vit_jax.models.layers.linear import DTYPES
+from vit_jax.models.layers.linear import DTYPES, quantise
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import inputs, preprocessing, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
@@ -73,20 +73,24 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     for line in said:
         screen.say(line)
     classes = ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
-    graph, variables = nnx.split(loaded.model, nnx.Param)
-    return Prepared(config, mesh, loaded, classes, graph, nnx.to_pure_dict(variables))
+    return Prepared(config, mesh, loaded, classes, *_parts(loaded.model))
 
 
-def in_dtype(ready: Prepared, dtype: str | None, data: EvalData) -> Prepared:
+def in_dtype(ready: Prepared, dtype: str | None, data: EvalData, *, int8: bool = False) -> Prepared:
     """The same, computed as --dtype says: with "auto" as suits the first batch of these data.
+
+    With `int8` kernels of dense layers have 8 bits (models/layers/linear.py).
 
     UserError: "auto" for a model without a head, which has no probabilities.
     """
     model = ready.loaded.model
-    if dtype is None:
-        return ready
+    by_dtype = {
+        each: _parts(quantise(one) if int8 else one)
+        for each, one in inference.in_dtypes(model, dtype).items()
+    }
     if dtype != inference.AUTO:
-        return ready._replace(graph=inference.graph_in(model, dtype))
+        ((graph, params),) = by_dtype.values()
+        return ready._replace(graph=graph, params=params)
     if not model.num_classes:
         raise UserError(
             "--dtype=auto compares probabilities, and these weights have no head: give "
@@ -101,10 +105,9 @@ def in_dtype(ready: Prepared, dtype: str | None, data: EvalData) -> Prepared:
     with feed:
         batch = next(iter(feed))
 
-    def compute(reader: SplitReader) -> jax.Array:
-        return reader.compute_batch(ready.params, batch)["probabilities"]
+    def compute(reader: SplitReader, params: Any) -> jax.Array:
+        return reader.compute_batch(params, batch)["probabilities"]
 
-    graphs = {each: inference.graph_in(model, each) for each in DTYPES}
     readers = {
         each: SplitReader(
             of_batch,
@@ -114,8 +117,17 @@ def in_dtype(ready: Prepared, dtype: str | None, data: EvalData) -> Prepared:
             num_examples=data.source.num_examples,
             where=data.split.where,
         )
-        for each, graph in graphs.items()
+        for each, (graph, _) in by_dtype.items()
     }
-    timed = {each: functools.partial(compute, reader) for each, reader in readers.items()}
-    chosen = inference.fastest_dtype(timed, ready.loaded.name)
-    return ready._replace(graph=graphs[chosen])
+    timed = {
+        each: functools.partial(compute, reader, by_dtype[each][1])
+        for each, reader in readers.items()
+    }
+    graph, params = by_dtype[inference.fastest_dtype(timed, ready.loaded.name)]
+    return ready._replace(graph=graph, params=params)
+
+
+def _parts(model: Any) -> tuple[nnx.GraphDef, Any]:
+    """The graph of a model, and its parameters in nested dictionaries."""
+    graph, variables = nnx.split(model, nnx.Param)
+    return graph, nnx.to_pure_dict(variables)
