@@ -74,7 +74,7 @@ def test_duplicates_as_table_and_page(place, run, tmp_path):
     flags = ("--duplicates", "--threshold=0.9999", TABLE)
     done = run(*flags)
     assert done.stdout == "03.png  1.0000 12.png\n"  # in the order of the table
-    assert done.stderr.startswith("1 of 13 images are copies of another one")
+    told(done.stderr, "1 of 13", "0.9999")
     assert run(f"--output={tmp_path}/new/a.csv", *flags).returncode == 0
     (row,) = csv.read_csv(tmp_path / "new" / "a.csv").to_pylist()
     assert row == {"file": "03.png", "rank": 1, "nearest": "12.png", "cosine": 1.0}
