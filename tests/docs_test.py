@@ -32,7 +32,12 @@ from vit_jax import evals
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDERS = ("cards", "configs", "scripts")  # files that the commands expect in the current folder
+FOLDERS = (
+    "benchmarks",
+    "cards",
+    "configs",
+    "scripts",
+)  # files that the commands expect in the current folder
 SHELLS = {"bash": ["bash", "-euo", "pipefail"], "python": ["python", "-"]}
 TOY_OVERRIDES = (
     "total.epochs=none", "total.steps=12", "optim.warmup_epochs=none", "optim.warmup_steps=0",

@@ -1,5 +1,6 @@
 import json
 
+import vit_jax
 from tests.messages import refused
 from vit_jax.run import info
 from vit_jax.train import train
@@ -12,7 +13,9 @@ def test_versions_devices_and_settings(monkeypatch, capsys):
     assert [line.split(":")[0] for line in out.splitlines()] == [
         *("- versions", "- system", "- devices", "- settings"),
     ]
-    assert "vit_jax 0." in out and "jax 0." in out and "MALLOC_ARENA_MAX=3" in out
+    assert (
+        f"vit_jax {vit_jax.__version__}" in out and "jax 0." in out and "MALLOC_ARENA_MAX=3" in out
+    )
 
 
 def test_the_config_of_a_run(tiny_run, tmp_path, run_python):
