@@ -57,6 +57,14 @@ def test_errors_name_arguments_and_fields(tmp_path):
     assert "--" not in str(told.value)
 
 
+def test_paths_in_errors_stay(tmp_path):
+    with refused("no--ema/vit-jax.py"):
+        vit_jax.load_config(tmp_path / "no--ema" / "vit-jax.py")
+    run = vit_jax.Run(vit_jax.load_config(TINY_RUN), tmp_path / "run")
+    with refused("loggers='printed'"):
+        run.fit(loggers="printed")
+
+
 def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):
     run = vit_jax.Run(vit_jax.load_config(TINY_RUN, evals=EVAL), tmp_path / "run")
     assert (run.step, run.metrics()) == (0, [])

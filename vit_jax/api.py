@@ -111,6 +111,10 @@ class Run:
           Preempted: it was interrupted; the state is saved.
         """
         with _one_message(), exit_immediately_on_signal("before anything was begun."):
+            if not all(callable(getattr(logger, "write", None)) for logger in loggers):
+                raise UserError(
+                    f"loggers={loggers!r}: give a list of objects with `write` (docs/plugins.md)."
+                )
             self._prepare()
             check_folders(self.config, self.workdir)
         self._predictor = None
@@ -205,7 +209,9 @@ class Run:
 
 
 # A command, to the end of its line; or the flag of one. A flag without a value is a switch.
-_COMMAND_OR_FLAG = re.compile(r"(?:vit-jax|python -m vit_jax).*|--(?:config\.)?(\w[\w.<>]*=?)")
+_COMMAND_OR_FLAG = re.compile(
+    r"(?<![\w/.-])(?:(?:vit-jax|python -m vit_jax)\b.*|--(?:config\.)?(\w[\w.<>]*=?))"
+)
 _SWITCHES = ("allow_config_change", "ema")
 
 

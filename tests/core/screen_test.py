@@ -129,10 +129,14 @@ def test_durations(secs, text):
 @pytest.mark.parametrize(
     ("share", "expected"),
     [(1, "100.00%"), (0.99996, ">99.99%"), (0.99994, "99.99%"), (0.9976, "99.76%"),
+     (19_999 / 20_000, ">99.99%"),
      (0, "0.00%"), (4e-5, "<0.01%"), (0.98056, "98.06%"), (-0.5, "-50.00%")],
 )  # fmt: skip
 def test_a_percentage_is_all_or_nothing_only_where_it_is(share, expected):
     assert screen.format_percent(share) == expected
+    assert (
+        screen.format_percent(199 / 200, 0) == ">99%" and screen.format_percent(1 / 200, 0) == "<1%"
+    )
     assert screen.format_percent(0.9976, 0) == ">99%" and screen.format_percent(0.994, 0) == "99%"
 
 

@@ -20,7 +20,7 @@ def folder(tmp_path):
         for name in classes:
             (tmp_path / "set" / name).mkdir(parents=True)
             image = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
-            image.save(tmp_path / "set" / name / f"{name}.png")
+            image.save(tmp_path / "set" / name / "0.png")
         return str(tmp_path / "set")
 
     return make
@@ -45,6 +45,14 @@ def test_folders_are_named_by_their_split_or_as_one_says(folder):
         on_data(data, data)
     with refused("'tset'"):
         on_data(data, split="tset")
+
+
+def test_a_split_that_is_there_and_wrong_is_not_passed_over(folder, tmp_path):
+    """Or the numbers of another one would be taken for its."""
+    data = folder("val/cat", "val/dog", "test/cat", "test/dog")
+    (tmp_path / "set" / "test" / "dog" / "0.png").unlink()
+    with refused("test"):
+        on_data(data)
 
 
 @pytest.mark.parametrize("name", ["imagenet_a", "imagenet_r"])

@@ -130,12 +130,12 @@ def format_count(number: float) -> str:
 
 def format_percent(share: float, decimals: int = 2) -> str:
     """0.98056 -> "98.06%"; less than all is never "100%", nor is more than nothing "0%"."""
-    least = 10**-decimals
-    if 0 < share < least / 200:
+    least, text = 10**-decimals, f"{share:.{decimals}%}"
+    if share > 0 and float(text[:-1]) == 0:
         return f"<{least:.{decimals}f}%"
-    if 1 - least / 200 < share < 1:
+    if share < 1 and float(text[:-1]) == 100:
         return f">{100 - least:.{decimals}f}%"
-    return f"{share:.{decimals}%}"
+    return text
 
 
 def format_significant(number: float) -> str:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from etils import epath
+
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
@@ -179,6 +181,8 @@ def _open(location: Mapping[str, str], split: str | None, where: str) -> tuple[s
                 where=where,
             )
         except UserError:
-            if number == len(splits):
+            # What is there and cannot be read is no reason to score another one.
+            is_there = epath.Path(location["data_dir"], name).is_dir()
+            if is_there or number == len(splits):
                 raise
     raise AssertionError(splits)

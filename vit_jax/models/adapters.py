@@ -23,16 +23,21 @@ from vit_jax.models.layers.linear import Linear
 
 MOST_LISTED = 12  # names of kernels in a message
 # A part of a name that is FIRST-LAST; or a class of characters, which is left as it is.
-_RANGE = re.compile(r"\[[^]]*\]|(?<![^/])(\d{1,3})-(\d{1,3})(?![^/])")
+_RANGE = re.compile(r"\[[^]]*\]|(?<![^/(|])(\d{1,3})-(\d{1,3})(?![^/)|])")
 
 
 def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
     """Returns a function that matches whole names; a UserError names `field`.
 
     A pattern is a regular expression. One without any sign of these, such as `head` or
-    `blocks/0-5`, is a name or the beginning of names, up to a slash. In both 0-5, between slashes,
-    is any of these numbers.
+    `blocks/0-5`, is a name or the beginning of names, up to a slash. In both 0-5, between slashes
+    or alternatives, is any of these numbers.
     """
+    for first, last in _RANGE.findall(pattern):
+        if first and int(first) > int(last):
+            raise UserError(
+                f"{field}: {pattern!r}: write {last}-{first}, the smaller number first."
+            )
     expression = _RANGE.sub(_any_number, pattern)
     if re.fullmatch(r"[\w/-]+", pattern):
         expression += "(?:/.*)?"

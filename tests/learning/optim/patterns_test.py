@@ -32,6 +32,20 @@ PARAMS = {
         ("blocks/0-1", {"blocks/block/mlp/fc1/kernel": [True, True, False]}),
         ("blocks/1-2/mlp/fc1", {"blocks/block/mlp/fc1/kernel": [False, True, True]}),
         ("blocks/0-0/.*/kernel", {"blocks/block/mlp/fc1/kernel": [True, False, False]}),
+        (
+            "(blocks/0-1|head)/.*",
+            {
+                "blocks/block/mlp/fc1/kernel": [True, True, False],
+                "head/kernel": True,
+                "head/bias": True,
+            },
+        ),
+        ("blocks/(0-0|2)/.*", {"blocks/block/mlp/fc1/kernel": [True, False, True]}),
+        (
+            "(?!head/|blocks/1-2/).*",
+            {"blocks/block/mlp/fc1/kernel": [True, False, False], "cls": True},
+        ),
+        ("(?!blocks/block/mlp/).*", {"head/kernel": True, "head/bias": True, "cls": True}),
         # Signs of a regular expression: a whole name, as it stands.
         ("[^/]*", {"cls": True}),
         (".*(?<!bias)(?<!kernel)", {"cls": True}),

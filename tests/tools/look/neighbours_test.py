@@ -130,6 +130,14 @@ def test_other_files_are_refused(place, tmp_path):
         neighbours.FeatureTable(write(file, [], about, files=()))
     with refused("b.png", "not finite"):
         neighbours.FeatureTable(write(file, [[0, 1], [np.nan, 0]], about))
+    for wrong in (b"x", b"{}", b"[1]", about.replace(b"float32", b"complexx")):
+        with refused("vit-jax embed"):
+            neighbours.FeatureTable(write(file, [[0, 1], [1, 0]], wrong))
+    for name in ("/etc/a.png", "../a.png", "b/../../a.png", None):  # which a page would show
+        with refused("vit-jax embed"):
+            neighbours.FeatureTable(write(file, [[0, 1], [1, 0]], about, files=("b.png", name)))
+    with refused("vit-jax embed"):
+        neighbours.FeatureTable(write(file, [[0, 1], None], about))
     embed(place, tmp_path / "patches.parquet", features="patches")
     with refused("--features=mean"):
         neighbours.FeatureTable(str(tmp_path / "patches.parquet"))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from absl import flags
 from pyarrow import parquet
 
@@ -54,6 +55,13 @@ class FeatureTable:
                 self._read(table)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{file} cannot be read as Parquet: {error}") from error
+        except UserError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:  # of a table that has embed's names
+            raise self._others() from error
+
+    def _others(self) -> UserError:
+        return UserError(f"{self.file} was not written by vit-jax embed: write one by that.")
 
     def _read(self, table: parquet.ParquetFile) -> None:
         schema = table.schema_arrow
@@ -61,7 +69,7 @@ class FeatureTable:
         columns = {name: schema.field(name).type for name in schema.names}
         size = getattr(columns.get("features"), "list_size", None)
         if about is None or size is None or "file" not in columns:
-            raise UserError(f"{self.file} was not written by vit-jax embed: write one by that.")
+            raise self._others()
         self.about: dict[str, Any] = json.loads(about)
         if self.about["features"] == "patches":
             raise UserError(
@@ -76,13 +84,19 @@ class FeatureTable:
         done = 0
         for part in table.iter_batches(1024, columns=["file", "features"]):
             rows = self.features[done : done + len(part)]
-            rows[...] = part["features"].flatten().to_numpy().reshape(rows.shape)
+            rows[...] = (
+                part["features"].flatten().to_numpy(zero_copy_only=False).reshape(rows.shape)
+            )
             if not np.isfinite(rows).all():
                 bad = part["file"][int(np.argmin(np.isfinite(rows).all(axis=1)))]
                 raise UserError(f"{self.file}: the features of {bad} are not finite.")
             names.append(part["file"])
             done += len(part)
         self._names = pa.chunked_array(names)
+        # Pages show these files: a table of others must not choose them from elsewhere.
+        elsewhere = pc.match_substring_regex(self._names, r"^/|(^|/)\.\.(/|$)")
+        if self._names.null_count or pc.any(elsewhere).as_py():
+            raise self._others()
 
     def name(self, row: int) -> str:
         """The name of an image, relative to its folder."""
@@ -248,7 +262,7 @@ def _write(output: Path, similar: Sequence[Similar], about: str, table: str) -> 
         text = page(shown, about, where, folder, Path(table).name)
     else:
         rows = [
-            (each.image, 1 + i, name, f"{cosine:.6f}")
+            (each.image, 1 + i, name, round(cosine, 6))
             for each in similar
             for i, (name, cosine) in enumerate(each.found)
         ]
