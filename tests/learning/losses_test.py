@@ -97,6 +97,15 @@ def test_sigmoid_at_the_head_bias_of_the_recipes():
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
+def test_is_computed_in_float32(name):
+    compute = losses.LOSSES[name].make(losses.LossConfig())
+    exact = jnp.array([[3.0, 2.0]], jnp.bfloat16)
+    found = compute(exact, jnp.array([[0.0, 1.0]]))
+    assert found.dtype == jnp.float32
+    assert found == pytest.approx(compute(exact.astype(jnp.float32), jnp.array([[0.0, 1.0]])))
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
 def test_large_logits_stay_finite_and_bfloat16_is_widened(name):
     logits = jnp.array([[1e4, -1e4]], jnp.bfloat16)
     compute = losses.LOSSES[name].make(losses.LossConfig())
