@@ -175,8 +175,14 @@ def entitle(drawn: Figure, title: str, note: str = "") -> None:
             drawn.axes[0].set_title(note, loc="left", size=SMALL, color=MUTED)
 
 
-def legend(drawn: Figure) -> None:
-    """A legend below all axes, in as many columns as have room; it makes a phone's longer."""
+def legend(drawn: Figure, *, beside: bool = False) -> None:
+    """A legend below all axes, in as many columns as have room; it makes a phone's longer.
+
+    beside: to the right of them, but on a phone.
+    """
+    if beside and not is_narrow():
+        drawn.legend(loc="outside right upper")
+        return
     handles, names = drawn.axes[0].get_legend_handles_labels()
     for columns in range(min(3, len(names)), 0, -1):
         made = drawn.legend(handles, names, loc="outside lower center", ncols=columns)

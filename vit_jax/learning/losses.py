@@ -56,7 +56,7 @@ def batch_layout(
 class Objective:
     """The loss, what precedes it in a step, and what a method changes of both."""
 
-    loss: "LossConfig"  # its class_weights are the next
+    loss: "LossConfig"  # but for class_weights, which are below, as numbers
     num_classes: int
     grad_accum_steps: int  # number of microbatches
     freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)

@@ -177,7 +177,7 @@ class Method:
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
     ) -> LossOutput:
         """Computes the losses by one forward pass. `key`: for all that is random in it."""
-        raise NotImplementedError
+        raise NotImplementedError  # every method has its own: `left_open`
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""

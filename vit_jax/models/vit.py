@@ -297,7 +297,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
 }
-# The width must divide by: sines and cosines; both for rows and columns; rows and columns.
+# The width is a multiple of: sines and cosines; both for rows and columns; rows and columns.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
 

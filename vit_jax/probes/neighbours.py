@@ -141,9 +141,9 @@ def _largest(block: jax.Array, others: jax.Array, stays: jax.Array) -> tuple[jax
 @jax.jit
 def _cosines(one: jax.Array, other: jax.Array) -> jax.Array:
     """[Q, D], [N, D] of any length and dtype -> [Q, N], float32."""
-    lengths = lambda x: jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-    unit = (x / lengths(x) for x in (one.astype(jnp.float32), other.astype(jnp.float32)))
-    return jnp.matmul(next(unit), next(unit).T, precision="highest")
+    one, other = one.astype(jnp.float32), other.astype(jnp.float32)
+    unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    return jnp.matmul(unit(one), unit(other).T, precision="highest")
 
 
 def accuracies(

@@ -97,7 +97,7 @@ class Session:
 
     def restore_checkpoint(self) -> TrainState | None:
         """The newest valid state, or None; reads a teacher's parameters too, if there is one."""
-        self._fixed = self._run.step.layout.read_teacher_params()  # the teacher's, in no checkpoint
+        self._teacher_params = self._run.step.layout.read_teacher_params()  # in no checkpoint
         store = outputs.store(self._run.config, self._run.workdir)
         self._checkpoints = self._open.enter_context(contextlib.closing(store))
         return self._checkpoints.restore(self._run.step.layout.state)
@@ -132,7 +132,7 @@ class Session:
                 compiled = lower_update(
                     updates.update(config, run.step), layout.in_steps, run.batch_layout
                 ).compile()
-            self._updates = Updates(layout, compiled, self._fixed, durations.skips)
+            self._updates = Updates(layout, compiled, self._teacher_params, durations.skips)
         self._distributions = make_distributions(layout, run.step.objective, config.seed)
         self.clock = outputs.clock(
             config, run.step.products, durations, run.mesh, self.feed, start_step=start
@@ -162,7 +162,7 @@ class Session:
         self._updates.finish()  # else the clock would take the devices' work for a pause
         with self.clock.paused():
             state = self._run.step.layout.stack_layers(state)
-            distributions = self._distributions(state, batch, *self._fixed)
+            distributions = self._distributions(state, batch, *self._teacher_params)
             self._log.write_distributions(step, fetch(distributions))
         return state
 

@@ -35,12 +35,14 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
     matches = compile_pattern(pattern, field)
-    both = operator.and_ if "(?!" in pattern else operator.or_
+    combine = operator.and_ if "(?!" in pattern else operator.or_
 
     def mask(name: str, param: Any) -> np.ndarray:
         layers = [layer_name(name, i) for i in range(param.shape[0])] if is_stacked(name) else []
         whole = matches(name) is not None
-        return np.array([both(whole, matches(n) is not None) for n in layers] if layers else whole)
+        return np.array(
+            [combine(whole, matches(n) is not None) for n in layers] if layers else whole
+        )
 
     masks = pytrees.map_named(mask, params)
     by_name = pytrees.flatten(masks)

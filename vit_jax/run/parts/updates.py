@@ -189,9 +189,10 @@ def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
 
 
 def _check_read(choice: str, c: Any, reads: Mapping[str, Collection[str]]) -> None:
-    """UserError for a field of a section that is set although the value of `choice` is another's.
+    """UserError for a field of the section `c` that is set, and not read by what was chosen.
 
-    choice: such as "optim.name". reads: fields by its value.
+    choice: the field that chooses, such as "optim.name". reads: the fields that each of its values
+    reads, of those that not all do.
     """
     section, _, name = choice.partition(".")
     chosen, default = getattr(c, name), type(c)()

@@ -58,9 +58,9 @@ class FeatureTable:
         except UserError:
             raise
         except (ValueError, KeyError, TypeError) as error:  # of a table that has embed's names
-            raise self._others() from error
+            raise self._unknown_table() from error
 
-    def _others(self) -> UserError:
+    def _unknown_table(self) -> UserError:
         return UserError(f"{self.file} was not written by vit-jax embed: write one by that.")
 
     def _read(self, table: parquet.ParquetFile) -> None:
@@ -69,7 +69,7 @@ class FeatureTable:
         columns = {name: schema.field(name).type for name in schema.names}
         size = getattr(columns.get("features"), "list_size", None)
         if about is None or size is None or "file" not in columns:
-            raise self._others()
+            raise self._unknown_table()
         self.about: dict[str, Any] = json.loads(about)
         if self.about["features"] == "patches":
             raise UserError(
@@ -96,7 +96,7 @@ class FeatureTable:
         # Pages show these files: a table of others must not choose them from elsewhere.
         elsewhere = pc.match_substring_regex(self._names, r"^/|(^|/)\.\.(/|$)")
         if self._names.null_count or pc.any(elsewhere).as_py():
-            raise self._others()
+            raise self._unknown_table()
 
     def name(self, row: int) -> str:
         """The name of an image, relative to its folder."""

@@ -205,10 +205,7 @@ def draw_scaling(
         note = "dashed: extrapolated" + ("; bands: 90% intervals of the fit" if banded else "")
     style.entitle(figure, _title(metric, against), note)
     if series or laws:
-        if style.is_narrow():
-            style.legend(figure)
-        else:
-            figure.legend(loc="outside right upper")
+        style.legend(figure, beside=True)
     return figure
 
 

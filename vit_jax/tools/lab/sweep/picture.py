@@ -84,10 +84,7 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     if len(lines) > 1:
         if len(lines) > MOST_LINES:
             axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
-        if style.is_narrow():
-            style.legend(figure)
-        else:
-            figure.legend(loc="outside right upper")
+        style.legend(figure, beside=True)
     return figure
 
 
