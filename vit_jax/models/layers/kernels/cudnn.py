@@ -14,6 +14,10 @@ from jax.ad_checkpoint import checkpoint_name
 from vit_jax.models.layers.kernels.xla import MIXED, STATISTICS
 
 MULTIPLE = 8  # head sizes are padded to these
+# At these lengths, 64 more than a multiple of 128, cuDNN up to 9.30 at least computes NaN on Hopper
+# for the gradient of a query whose logits are all below -88 (NVIDIA/cudnn-frontend, pull request
+# 628): a tile is half filled, and its other half is not masked.
+HALF_A_TILE, TILE = 64, 128
 VERSION = 91000  # of the cuDNN that programs for absent devices are compiled for
 
 
@@ -23,10 +27,22 @@ def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     The softmax is computed in float32; its output and a logarithm for each query are kept for the
     backward pass. Head sizes are padded with zeros. Not for forward-mode differentiation.
     """
+    if key.shape[1] % TILE == HALF_A_TILE:
+        key = centred(key)
     head_size = query.shape[-1]
     more = [(0, 0), (0, 0), (0, 0), (0, -head_size % MULTIPLE)]
     padded = (jnp.pad(x, more) for x in (query, key, value))
     return _attend(*padded, head_size)[..., :head_size]
+
+
+def centred(key: jax.Array) -> jax.Array:
+    """[B, N, H, K]: without the mean over N, so that the logits of a query have the mean 0.
+
+    A softmax does not see what all its logits share, so attention, and the gradient by the keys,
+    are as before: the latter's sum over N is 0, and the mean passes nothing back.
+    """
+    mean = jnp.mean(key, axis=1, keepdims=True, dtype=jnp.float32)
+    return (key - jax.lax.stop_gradient(mean)).astype(key.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
