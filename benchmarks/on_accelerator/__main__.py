@@ -3,7 +3,7 @@
     python -m benchmarks.on_accelerator --minutes 25
 
 In this order: the rate of matrix products; training steps of four sizes against timm, Hugging Face
-and plain flax.linen; whether gradients stay finite; kill and resume to the same bits; small data
+and plain flax.linen; kill and resume to the same bits; small data
 sets trained from the device's memory; inference; each attention; peak memory; the cost of
 deterministic flags; a profile. A row is appended to runs/on_accelerator/on_accelerator.csv as soon
 as it is measured. The same command again goes on where it was cut off: what has been measured of
@@ -46,9 +46,8 @@ _DRY = flags.DEFINE_bool("dry_run", False, "Toys, in seconds; rows go to --outpu
 PARTS = (
     Part("matrix", 0.5, programs.matrix),
     Part("training", 8, contests.training),
-    Part("finite", 3, small_data.finite),
     Part("resume", 2, programs.resume),
-    Part("small_data", 3.5, small_data.small_data),
+    Part("small_data", 6.5, small_data.small_data),
     Part("inference", 1.5, contests.inference),
     Part("attention", 2, contests.attention),
     Part("memory", 2, programs.memory),
