@@ -11,6 +11,7 @@ from vit_jax.core import axes
 from vit_jax.core.axes import Target
 from vit_jax.models.layers.kernels import choice, xla
 from vit_jax.models.layers.stack import REMAT_POLICIES
+from vit_jax.run.environment import DETERMINISTIC_FLAGS
 from vit_jax.weights import Loaded
 
 TPU, CPU = Target("tpu", "TPU v5 lite"), Target("cpu", "cpu")
@@ -43,6 +44,13 @@ def choose(asked, target, monkeypatch, softmax="float32", biased=False, **shape)
 def test_auto_takes_a_kernel_where_it_serves(target, attention, chosen, monkeypatch):
     assert choose("auto", target, monkeypatch, **attention) == chosen
     assert choose("xla", target, monkeypatch, **attention) == "xla"
+
+
+def test_no_cudnn_beside_deterministic_kernels(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", " ".join(DETERMINISTIC_FLAGS))
+    assert choose("auto", GPU, monkeypatch) == "xla"
+    with refused("model.attention=cudnn", "deterministic=true"):
+        choose("cudnn", GPU, monkeypatch)
 
 
 def test_auto_takes_no_kernel_for_arrays_that_it_cannot_divide(monkeypatch):

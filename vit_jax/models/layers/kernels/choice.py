@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +23,9 @@ CHOICES = (AUTO, XLA, FUSED, SPLASH, CUDNN)
 LONG = 1024
 # cuDNN's limits on all GPUs that it serves.
 MOST_HEAD_SIZE, AMPERE = 128, 8.0
+# Under this flag of XLA a program with two layers whose attention cuDNN computes ends with
+# "raw_hash_map<>::at" (openxla/xla, pull request 46500; so in JAX 0.11.2).
+_DETERMINISTIC = "xla_gpu_deterministic_ops=true"
 
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 
@@ -81,6 +85,11 @@ def _refuses_any(a: Attention) -> str | None:
 
 
 def _cudnn_refuses(a: Attention) -> str | None:
+    if _DETERMINISTIC in os.environ.get("XLA_FLAGS", ""):
+        return (
+            f"with --{_DETERMINISTIC}, which deterministic=true sets, XLA loses the program of the "
+            "second layer's backward pass: set model.attention=xla, or deterministic=false"
+        )
     if a.dtype != "bfloat16":
         return f"it computes in bfloat16, not in model.dtype={a.dtype}: set model.dtype=bfloat16"
     if a.head_size > MOST_HEAD_SIZE:
