@@ -3,13 +3,12 @@
     python -m benchmarks.on_accelerator --minutes 25
 
 In this order: the rate of matrix products; training steps of four sizes against timm, Hugging Face
-and plain flax.linen; kill and resume to the same bits; small data
-sets trained from the device's memory; inference; each attention; peak memory; the cost of
-deterministic flags; a profile. A row is appended to runs/on_accelerator/on_accelerator.csv as soon
-as it is measured. The same command again goes on where it was cut off: what has been measured of
-these sources on this device is left out. A part that fails, or that time is too short for, gives a
-row that says so, and the rest goes on; the next run tries it again. --take adds the rows to the
-results.
+and plain flax.linen; kill and resume to the same bits; small data sets trained from the device's
+memory; inference; each attention; peak memory; the cost of deterministic flags; a profile. A row is
+appended to runs/on_accelerator/on_accelerator.csv as soon as it is measured. The same command again
+goes on where it was cut off: what has been measured of these sources on this device is left out. A
+part that fails, or that time is too short for, gives a row that says so, and the rest goes on; the
+next run tries it again. --take adds the rows to the results.
 
 Needs no TensorFlow and no network; docs/benchmarks.md has the list of packages. --dry_run does the
 same with toys, on a CPU too.
