@@ -161,6 +161,8 @@ def test_other_weights_and_images_are_refused(place, tmp_path):
         (["--duplicates", TABLE, "docs/digits"], "--duplicates"),
         ([TABLE, "docs/digits"], "--checkpoint"),
         (["--duplicates", "--threshold=1", TABLE], "--threshold"),
+        (["--duplicates", "--top_k=3", TABLE], "--top_k"),
+        (["--threshold=0.9", "--checkpoint={0}/toy.npz", TABLE, "docs/digits"], "--threshold"),
         (["--duplicates", "--output=a.txt", TABLE], "--output"),
         (["--duplicates", "--output=a.csv", "--json", TABLE], "--json"),
         (["--duplicates", "--output=a.html", TABLE], "--images"),

@@ -235,6 +235,10 @@ def _check_flags(arguments: Sequence[str]) -> None:
             "Give images or folders behind the table, to find those nearest to them; or "
             "--duplicates, to find copies among the images of the table."
         )
+    for name in ("checkpoint", "top_k") if FLAGS.duplicates else ("threshold",):
+        if FLAGS[name].present:
+            search = "a search by images" if FLAGS.duplicates else "--duplicates"
+            raise UserError(f"--{name} belongs to {search}: leave it out.")
     if not FLAGS.duplicates and FLAGS.checkpoint is None:
         raise UserError("--checkpoint is missing: the weights that the table was made with.")
     if not 0 < FLAGS.threshold < 1:
