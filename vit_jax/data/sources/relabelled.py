@@ -138,7 +138,7 @@ def relabel_by_file(source: Source, path: str, *, where: str) -> Relabelled:
 
     UserError if it is not such a file, or if images do not have the names of that set.
     """
-    labels = _read(path, f"{where}.labels={path}")
+    labels = read_real(path, f"{where}.labels={path}")
     names = source.file_names()
     if names is None:
         raise UserError(
@@ -158,8 +158,11 @@ def relabel_by_file(source: Source, path: str, *, where: str) -> Relabelled:
     return Relabelled(source, label_index.collect(chosen), rule="labels of a file")
 
 
-def _read(path: str, where: str) -> list[list[int]]:
-    """A list of classes for each validation image, in the order of their numbers."""
+def read_real(path: str, where: str) -> list[list[int]]:
+    """ReaL's list of classes of each validation image, in the order of their numbers.
+
+    UserError if it is another file, which `where` names.
+    """
     try:
         stored: Any = parse_json(files.read(files.expanded(path)))
     except OSError as error:
@@ -169,13 +172,15 @@ def _read(path: str, where: str) -> list[list[int]]:
         ) from error
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}.") from error
-    right = isinstance(stored, list) and all(
-        isinstance(each, list) and all(type(c) is int and 0 <= c < CLASSES for c in each)
-        for each in stored
-    )
-    if not right or not 1 <= len(stored) <= VALIDATION_IMAGES:
+    wrong = [
+        number
+        for number, each in enumerate(stored if isinstance(stored, list) else ())
+        if not isinstance(each, list) or not all(type(c) is int and 0 <= c < CLASSES for c in each)
+    ]
+    if wrong or not isinstance(stored, list) or not 1 <= len(stored) <= VALIDATION_IMAGES:
         raise UserError(
             f"{where} is not a list with a list of classes, each from 0 to {CLASSES - 1}, for each "
-            f"of ImageNet's {VALIDATION_IMAGES:,} validation images."
+            f"of ImageNet's {VALIDATION_IMAGES:,} validation images"
+            + (f": entry {wrong[0]} is none." if wrong else ".")
         )
     return stored

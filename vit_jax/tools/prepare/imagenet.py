@@ -13,9 +13,7 @@ names and the splits that TFDS gives them: imagenet2012, imagenet2012_real, imag
 
 import collections
 import dataclasses
-import functools
 import importlib.util
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -23,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_hidden
+from vit_jax.data.sources.relabelled import VALIDATION_IMAGES, read_real
 from vit_jax.tools.prepare import tars
 from vit_jax.tools.prepare.collection import (
     Collection,
@@ -37,10 +36,7 @@ TRAIN = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_train", "train")
 VALIDATION = ("ILSVRC2012_img_val.tar", "ILSVRC2012_img_val", "val", "validation")
 REAL = "real.json"
 V2_SPLIT = "test"  # its name in TFDS
-MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
 _TAR_NAME = re.compile(r"(n\d{8})\.tar")
-# The only class of ImageNet-1k that is not in the list of ImageNet-21k.
-_TEDDY = "n04399382 teddy, teddy bear"
 
 
 def imagenet21k(request: CollectionRequest) -> Collection:
@@ -132,7 +128,7 @@ def _labelled(
 def imagenet2012(request: CollectionRequest) -> Collection:
     """`train` and `validation`, or the one that exists. UserError if neither does."""
     source = _folder(request.source)
-    names = classes()
+    names = synsets.names_1k()
     train, validation = _first_existing(source, TRAIN), _first_existing(source, VALIDATION)
     if train is None and validation is None:
         raise UserError(
@@ -180,11 +176,20 @@ def imagenet2012_real(request: CollectionRequest) -> Collection:
             f"--source={source} must hold {VALIDATION[0]} and {REAL} (of "
             "https://github.com/google-research/reassessed-imagenet); one of them is missing."
         )
-    labels = dict(zip(sorted(_validation()), _real_labels(path), strict=True))
+    listed = read_real(str(path), str(path))
+    if len(listed) != VALIDATION_IMAGES:
+        raise UserError(
+            f"{path} has labels for {len(listed):,} images, not for all {VALIDATION_IMAGES:,}. Get "
+            "it again."
+        )
+    labels = {
+        name: tuple(sorted(set(of_image)))
+        for name, of_image in zip(sorted(_validation()), listed, strict=True)
+    }
     return Collection(
         name="imagenet2012_real",
         description="ImageNet-1k's validation images with the ReaL labels (arXiv 2006.07159).",
-        class_names=list(classes().values()),
+        class_names=list(synsets.names_1k().values()),
         parts=_images_of_validation(validation, labels),
         multi_label=True,
     )
@@ -214,47 +219,13 @@ def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part
     return [*parts, *passed_over.parts()]
 
 
-@functools.cache
-def classes() -> dict[str, str]:
-    """WordNet id -> "n01440764 tench, Tinca tinca", in the order of the labels: sorted."""
-    names = synsets.names() | {_TEDDY.partition(" ")[0]: _TEDDY}
-    return {synset: names[synset] for synset in _tfds_list("labels.txt")}
-
-
 def _validation() -> dict[str, str]:
-    """File name -> WordNet id of the 50,000 validation images."""
-    listed = _tfds_list("validation_labels.txt")
-    return {f"ILSVRC2012_val_{i + 1:08}.JPEG": synset for i, synset in enumerate(listed)}
-
-
-def _tfds_list(name: str) -> list[str]:
-    """Lines of a file in TFDS's package, without importing it."""
+    """File name -> WordNet id of the 50,000 validation images, from a file in TFDS's package."""
     spec = importlib.util.find_spec("tensorflow_datasets")
     assert spec is not None and spec.origin is not None
-    path = Path(spec.origin).with_name("datasets") / "imagenet2012" / name
-    return path.read_text().split()
-
-
-def _real_labels(path: Path) -> list[Labels]:
-    """The labels of the images in the order of their names."""
-    wrong = f"{path} is not the list of ReaL labels: "
-    if path.stat().st_size > MAX_LIST_BYTES:
-        raise UserError(wrong + f"it is longer than {MAX_LIST_BYTES:,} bytes.")
-    try:
-        listed = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(wrong + f"not JSON ({error}).") from error
-    number, num_classes = len(_validation()), len(classes())
-    if not isinstance(listed, list) or len(listed) != number:
-        raise UserError(wrong + f"it should be a list of {number:,} lists of classes.")
-    for index, labels in enumerate(listed):
-        if not isinstance(labels, list) or not all(
-            type(label) is int and 0 <= label < num_classes for label in labels
-        ):
-            raise UserError(
-                wrong + f"entry {index} is not a list of classes in [0, {num_classes})."
-            )
-    return [tuple(sorted(set(labels))) for labels in listed]
+    path = Path(spec.origin).with_name("datasets") / "imagenet2012" / "validation_labels.txt"
+    listed = path.read_text().split()
+    return {f"ILSVRC2012_val_{i + 1:08}.JPEG": synset for i, synset in enumerate(listed)}
 
 
 def imagenet_v2(request: CollectionRequest) -> Collection:
@@ -271,7 +242,7 @@ def imagenet_v2(request: CollectionRequest) -> Collection:
     return Collection(
         name="imagenet_v2",
         description="ImageNet-V2 (arXiv 1902.10811), images as published.",
-        class_names=list(classes().values()),
+        class_names=list(synsets.names_1k().values()),
         parts=parts,
     )
 
@@ -300,4 +271,4 @@ def numbered_images(part: Part) -> Iterator[RowAndBytes]:
 def _class_label(folder: str) -> Labels:
     """The label of a folder's images; () if its name is not a class number."""
     is_one = folder.isascii() and folder.isdigit() and len(folder) <= 4
-    return (int(folder),) if is_one and int(folder) < len(classes()) else ()
+    return (int(folder),) if is_one and int(folder) < len(synsets.names_1k()) else ()
