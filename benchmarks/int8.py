@@ -73,9 +73,8 @@ def main(_: list[str]) -> None:
     """Appends a row for each way to compute."""
     loaded = weights.load_with_info(FLAGS.checkpoint, dtype="float32", scan=True)
     source = sources.create(
-        "tfds", data_dir=FLAGS.data_dir, split="validation", num_examples=None, num_classes=None,
-        image_size=(1, 1), where="--data_dir",
-    )  # fmt: skip
+        "tfds", sources.Request(data_dir=FLAGS.data_dir, split="validation", where="--data_dir")
+    )
     known = list(synsets.names_1k())
     columns = [known.index(name.split()[0]) for name in source.class_names]
     with tempfile.TemporaryDirectory() as scratch:

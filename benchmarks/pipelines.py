@@ -62,11 +62,7 @@ def images() -> sources.Source:
     """The folder given by --data_dir."""
     return sources.create(
         "image_folder",
-        data_dir=_DATA_DIR.value,
-        split="train",
-        num_examples=None,
-        num_classes=None,
-        image_size=(SIZE_PX, SIZE_PX),
+        sources.Request(data_dir=_DATA_DIR.value, split="train", image_size=(SIZE_PX, SIZE_PX)),
     )
 
 

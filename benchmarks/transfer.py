@@ -68,12 +68,7 @@ def write_folder(folder: Path, split: str, classes: list[int]) -> None:
     """Writes the images of `classes`, encoded as they are, as an image folder."""
     source = sources.create(
         "tfds",
-        data_dir=_DATA_DIR.value,
-        split=split,
-        num_examples=None,
-        num_classes=None,
-        image_size=(32, 32),
-        where="input",
+        sources.Request(data_dir=_DATA_DIR.value, split=split, image_size=(32, 32), where="input"),
     )
     for label in classes:
         (folder / str(label)).mkdir(parents=True)

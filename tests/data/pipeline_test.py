@@ -102,9 +102,8 @@ def test_batches_straddle_epochs_and_nothing_is_dropped(
 
 def test_random_numbers_differ_between_epochs_and_seeds() -> None:
     one = sources.create(
-        "digits", data_dir=None, split="train[:1]", num_examples=1, num_classes=10,
-        image_size=(8, 8),
-    )  # fmt: skip
+        "digits", sources.Request(split="train[:1]", num_examples=1, num_classes=10)
+    )
     first, second = (take(train(one, seed=seed, batch_size=64), 1)[0]["image"] for seed in (0, 1))
     # 64 epochs of one digit, which has 5 x 5 positions and is flipped or not.
     assert len({image.tobytes() for image in first}) > 25
@@ -300,9 +299,9 @@ def test_reads_real_photographs_as_one_source() -> None:
     if not photos.exists():
         pytest.skip("needs the photographs")
     source = sources.create(
-        "image_folder", data_dir=str(photos), split="val", num_examples=60, num_classes=6,
-        image_size=(64, 64),
-    )  # fmt: skip
+        "image_folder",
+        sources.Request(data_dir=str(photos), split="val", num_examples=60, num_classes=6),
+    )
     batches = list(evaluate(source, "decode|resize_small(64)|central_crop(64)"))
     assert sum(batch["weight"].sum() for batch in batches) == 60
     (batch,) = take(train(source, "decode|inception_crop(64)|flip_lr"), 1)

@@ -69,9 +69,8 @@ def configured(tiny_run, folder, *overrides, split="unlabelled"):
 
 def source_of(folder, split="unlabelled", labelled=False):
     return sources.create(
-        "image_folder", data_dir=str(folder), split=split, num_examples=None, num_classes=None,
-        image_size=(16, 16), labelled=labelled,
-    )  # fmt: skip
+        "image_folder", sources.Request(data_dir=str(folder), split=split, labelled=labelled)
+    )
 
 
 def by_hand(teacher, source):

@@ -173,12 +173,7 @@ def _open(location: Mapping[str, str], split: str | None, where: str) -> tuple[s
         try:
             return name, sources.create(
                 location["source"],
-                data_dir=location["data_dir"],
-                split=name,
-                num_examples=None,
-                num_classes=None,
-                image_size=(1, 1),
-                where=where,
+                sources.Request(data_dir=location["data_dir"], split=name, where=where),
             )
         except UserError:
             # What is there and cannot be read is no reason to score another one.

@@ -22,11 +22,7 @@ def fill(folder: Path, names: Iterable[str]) -> None:
 def create(folder: Path | None, split: str = "train") -> sources.Source:
     return sources.create(
         "image_folder",
-        data_dir=None if folder is None else str(folder),
-        split=split,
-        num_examples=None,
-        num_classes=None,
-        image_size=(1, 1),
+        sources.Request(data_dir=None if folder is None else str(folder), split=split),
     )
 
 

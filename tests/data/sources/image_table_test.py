@@ -31,14 +31,13 @@ def create(
 ) -> sources.Source:
     return sources.create(
         "image_table",
-        data_dir=str(data_dir),
-        split=split,
-        num_examples=None,
-        num_classes=None,
-        image_size=(1, 1),
-        label=label,
-        labelled=labelled,
-        table=TableOptions(**options),
+        sources.Request(
+            data_dir=str(data_dir),
+            split=split,
+            label=label,
+            labelled=labelled,
+            table=TableOptions(**options),
+        ),
     )
 
 
@@ -195,10 +194,15 @@ def test_tables_named_after_splits(tmp_path: Path) -> None:
     assert contents(val) == {"0.jpg": "b", "1.jpg": "b"}
     assert val.class_names == ("a", "b")
     assert Path(val.describe(0)).parent == tmp_path / "val"
-    assert sources.create(
-        "image_table", data_dir=str(tmp_path), split="train+val", num_examples=4, num_classes=2,
-        image_size=(1, 1),
-    ).num_examples == 4  # fmt: skip
+    assert (
+        sources.create(
+            "image_table",
+            sources.Request(
+                data_dir=str(tmp_path), split="train+val", num_examples=4, num_classes=2
+            ),
+        ).num_examples
+        == 4
+    )
     with refused("input.split", "val"):
         create(tmp_path, "vla")
 

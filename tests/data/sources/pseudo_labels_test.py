@@ -174,9 +174,8 @@ def test_a_damaged_or_missing_file_is_refused(unlabelled, tmp_path):
 
 def without_labels(kind: str, folder: Path, split: str) -> Source:
     return sources.create(
-        kind, data_dir=str(folder), split=split, num_examples=None, num_classes=7,
-        image_size=(8, 8), labelled=False,
-    )  # fmt: skip
+        kind, sources.Request(data_dir=str(folder), split=split, num_classes=7, labelled=False)
+    )
 
 
 @pytest.mark.parametrize("split", ["unlabelled", "unlabelled[:50%]"])
@@ -189,10 +188,7 @@ def test_images_of_a_folder_need_no_classes(tmp_path, split):
     assert all(example.labels == () for example in source.read(np.arange(source.num_examples)))
     assert "unlabelled" in source.describe(0)
     with refused("'more'"):
-        sources.create(
-            "image_folder", data_dir=str(tmp_path), split=split, num_examples=None,
-            num_classes=None, image_size=(8, 8),
-        )  # fmt: skip
+        sources.create("image_folder", sources.Request(data_dir=str(tmp_path), split=split))
 
 
 def test_a_folder_of_images_alone_is_all(tmp_path):
@@ -207,9 +203,8 @@ def test_folders_of_classes_are_the_same_images_in_the_same_order(tmp_path):
         fill(tmp_path / name, [f"{i}.png" for i in range(20)])
     for split in ("train", "val", "all"):
         labelled = sources.create(
-            "image_folder", data_dir=str(tmp_path), split=split, num_examples=None,
-            num_classes=None, image_size=(8, 8),
-        )  # fmt: skip
+            "image_folder", sources.Request(data_dir=str(tmp_path), split=split)
+        )
         source = without_labels("image_folder", tmp_path, split)
         every = np.arange(source.num_examples)
         assert [e.image for e in source.read(every)] == [e.image for e in labelled.read(every)]
@@ -221,7 +216,4 @@ def test_records_need_no_labels_and_those_there_are_not_read(tmp_path):
     assert [example.labels for example in source.read(np.arange(10))] == [()] * 10
     assert source.read(np.array([0]))[0].image == b"image 2\0"
     with refused():
-        sources.create(
-            "tfds", data_dir=str(folder), split="train", num_examples=None, num_classes=None,
-            image_size=(8, 8),
-        )  # fmt: skip
+        sources.create("tfds", sources.Request(data_dir=str(folder), split="train"))

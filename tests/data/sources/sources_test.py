@@ -16,7 +16,7 @@ DOCUMENTED_DIGITS = Path(__file__).parents[3] / "docs/digits"
 
 def create(name: str, split: str = "train", **changed: Any) -> sources.Source:
     arguments = {"data_dir": None, "num_examples": None, "num_classes": None} | changed
-    return sources.create(name, split=split, image_size=(24, 40), **arguments)
+    return sources.create(name, sources.Request(split=split, image_size=(24, 40), **arguments))
 
 
 def test_unknown_source() -> None:

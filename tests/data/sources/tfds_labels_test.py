@@ -63,7 +63,9 @@ def write(folder: Path, name: str, features: dict[str, Any], examples: list[dict
 
 def opened(folder: Path, label: str | None = None, **changed: Any) -> Source:
     arguments = {"num_examples": None, "num_classes": None, "image_size": (1, 1)} | changed
-    return sources.create("tfds", data_dir=str(folder), split="train", label=label, **arguments)
+    return sources.create(
+        "tfds", sources.Request(data_dir=str(folder), split="train", label=label, **arguments)
+    )
 
 
 def labels(source: Source) -> list[int]:
@@ -160,7 +162,4 @@ def test_examples_without_a_class_are_named(clevr: Path, tmp_path: Path) -> None
 
 def test_other_sources_have_one_label() -> None:
     with refused("input.label=x", "input.source"):
-        sources.create(
-            "digits", data_dir=None, split="train", num_examples=None, num_classes=None,
-            image_size=(8, 8), label="x",
-        )  # fmt: skip
+        sources.create("digits", sources.Request(split="train", label="x"))

@@ -108,13 +108,13 @@ def create(
 ) -> sources.Source:
     return sources.create(
         "tfds",
-        data_dir=None if folder is None else str(folder),
-        split=split,
-        num_examples=None,
-        num_classes=num_classes,
-        image_size=(1, 1),
-        cache=cache,
-        label_weights=label_weights,
+        sources.Request(
+            data_dir=None if folder is None else str(folder),
+            split=split,
+            num_classes=num_classes,
+            cache=cache,
+            label_weights=label_weights,
+        ),
     )
 
 

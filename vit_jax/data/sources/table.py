@@ -110,9 +110,6 @@ def _encoded(image: Image.Image, file_format: str) -> bytes:
     return file.getvalue()
 
 
-__all__ = ["SOURCES", "Example", "Request", "Source", "create"]
-
-
 class TableOptions(NamedTuple):
     """How `image_table` reads a table; see its fields of `input`."""
 
@@ -122,23 +119,22 @@ class TableOptions(NamedTuple):
     on_bad_image: str = "fail"
 
 
-_BY_NAME = TableOptions()
-
-
 class Request(NamedTuple):
-    """The arguments for a source; each source reads those that concern it."""
+    """What is wanted of a source; each source reads what concerns it."""
 
-    data_dir: str | None
     split: str
-    num_examples: int | None
-    num_classes: int | None
-    image_size: tuple[int, int]
-    cache: FileCache | None
-    label_weights: bool
-    label: str | None
-    labelled: bool
-    table: TableOptions
-    where: str  # the config's section, for messages
+    data_dir: str | None = None
+    num_examples: int | None = None  # as declared
+    num_classes: int | None = None
+    image_size: tuple[int, int] = (1, 1)  # (height, width) of synthetic images
+    cache: FileCache | None = None  # where record files are copied to
+    label_weights: bool = True  # whether labels have the weights that the data give them
+    label: str | None = None  # a feature of records, or derived from some: see tfds_labels.py
+    labelled: bool = True  # whether images need labels; else those that are there are not read
+    table: TableOptions = TableOptions()
+    # The config's section, for messages: "input", "input.mixture.birds", or "evals.test", whose
+    # declared number of classes is the training data's.
+    where: str = "input"
 
 
 def _image_table(r: Request) -> Source:
@@ -224,35 +220,16 @@ def _open(name: str, request: Request) -> Source:
     return JoinedSource(opened)
 
 
-def create(
-    name: str,
-    *,
-    data_dir: str | None,
-    split: str,
-    num_examples: int | None,
-    num_classes: int | None,
-    image_size: tuple[int, int],
-    cache: FileCache | None = None,
-    label_weights: bool = True,
-    label: str | None = None,
-    labelled: bool = True,
-    table: TableOptions = _BY_NAME,
-    where: str = "input",
-) -> Source:
+def create(name: str, request: Request) -> Source:
     """The split of a data set, its counts checked against the declared ones.
 
-    `image_size` (height, width) applies to synthetic images, `cache` to record files, which are
-    copied there; `label_weights` says whether labels have the weights that the data give them;
-    `label` which feature of records the label is, or how it is derived (see tfds_labels.py);
-    `table` how `image_table` reads a table;
-    without `labelled` images need no labels, and those that are there are not read;
-    `where` is the config's section that asks: "input", "input.mixture.birds", or "evals.test",
-    whose declared number of classes is the training data's. UserError for an unknown source or
-    split, missing data (and how to get it), and counts that are not the declared ones.
+    UserError for an unknown source or split, missing data (and how to get it), and counts that are
+    not the declared ones.
     """
-    check_folder(name, data_dir, where=where)
+    where, label, num_classes = request.where, request.label, request.num_classes
+    check_folder(name, request.data_dir, where=where)
     given = [
-        f"input.{field}" for field, value in zip(table._fields[:3], table, strict=False) if value
+        f"input.{field}" for field in request.table._fields[:3] if getattr(request.table, field)
     ]
     if given and name in SOURCES and name != "image_table":
         raise UserError(
@@ -264,23 +241,10 @@ def create(
             f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
             f'other feature. Set {where}.label=none, or {where}.source="tfds".'
         )
-    request = Request(
-        data_dir=data_dir,
-        split=split,
-        num_examples=num_examples,
-        num_classes=num_classes,
-        image_size=image_size,
-        cache=cache,
-        label_weights=label_weights,
-        label=label,
-        labelled=labelled,
-        table=table,
-        where=where,
-    )
     source = _open(name, request)
-    if not labelled:
+    if not request.labelled:
         source, num_classes = Unlabelled(source), None
-    data = f"({source.name}, {split})"
+    data = f"({source.name}, {request.split})"
     if source.num_classes > MOST_CLASSES:
         raise UserError(
             f"{where}: {source.num_classes:,} classes {data}; {MOST_CLASSES:,} are the most. Each "
@@ -295,7 +259,7 @@ def create(
             f"{where}.data_dir or {where}.split."
         )
     for field, declared, actual in (
-        (f"{where}.num_examples", num_examples, source.num_examples),
+        (f"{where}.num_examples", request.num_examples, source.num_examples),
         ("input.num_classes", num_classes, source.num_classes),
     ):
         if declared not in (None, actual):

@@ -61,17 +61,19 @@ def open_split(
     labelled = labelled and labels_of is None
     opened = sources.create(
         kind,
-        data_dir=inherited_data_dir(c, kind, data_dir),
-        split=split,
-        num_examples=num_examples,
-        num_classes=num_classes,
-        image_size=image_size,
-        cache=_file_cache(c),
-        label_weights=c.label_weights,
-        label=inherited_label(c, kind, label) if labelled else None,
-        labelled=labelled,
-        table=table_options(c, kind),
-        where=where,
+        sources.Request(
+            data_dir=inherited_data_dir(c, kind, data_dir),
+            split=split,
+            num_examples=num_examples,
+            num_classes=num_classes,
+            image_size=image_size,
+            cache=_file_cache(c),
+            label_weights=c.label_weights,
+            label=inherited_label(c, kind, label) if labelled else None,
+            labelled=labelled,
+            table=table_options(c, kind),
+            where=where,
+        ),
     )
     if labels_of is None:
         return opened

@@ -382,14 +382,13 @@ def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
     opened = [
         table.create(
             c.source,
-            data_dir=c.data_dir,
-            split=part,
-            num_examples=None,
-            num_classes=None,
-            image_size=(1, 1),
-            label=c.label,
-            table=examples.table_options(c, c.source),
-            where=where,
+            table.Request(
+                data_dir=c.data_dir,
+                split=part,
+                label=c.label,
+                table=examples.table_options(c, c.source),
+                where=where,
+            ),
         ).part
         for part in splits.parts(split)
         if split

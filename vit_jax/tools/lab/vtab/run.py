@@ -127,13 +127,13 @@ def _inspect(name: str, folder: str) -> TaskData:
     sizes = {split: each.num_examples for split, each in info.splits.items()}
     source = sources.create(
         "tfds",
-        data_dir=folder,
-        split=task.train_held_out,
-        num_examples=None,
-        num_classes=task.num_classes,
-        image_size=(1, 1),
-        label=task.label,
-        where=name,
+        sources.Request(
+            data_dir=folder,
+            split=task.train_held_out,
+            num_classes=task.num_classes,
+            label=task.label,
+            where=name,
+        ),
     )
     labels = label_index.find(source)
     return TaskData(
