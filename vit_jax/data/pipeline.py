@@ -62,12 +62,10 @@ def train_batches(
     """
     rows = np.arange(batch_size) if rows is None else rows
     stream = stream or shuffled(source.num_examples, seed=seed)
-    return _batches(
+    return Batches(
         Reader(source, train_slots(stream, rows, batch_size, seed), max_image_pixels),
         parse_views(preprocess, views),
         first_slot=start_step * len(rows),
-        num_slots=None,
-        num_batches=None,
         batch_size=len(rows),
         on_bad_image=on_bad_image,
         threads=threads,
@@ -94,56 +92,14 @@ def eval_batches(
     parsed = parsed.of_whole_images() if whole_images else parsed
     rows = np.arange(batch_size) if rows is None else rows
     num_slots, num_batches = eval_counts(source.num_examples, rows, batch_size)
-    return _batches(
+    return Batches(
         Reader(source, eval_slots(rows, batch_size), max_image_pixels),
         Views({IMAGE: parsed}),
-        first_slot=0,
-        num_slots=num_slots,
-        num_batches=num_batches,
         batch_size=len(rows),
         on_bad_image=on_bad_image,
         threads=threads,
-    )
-
-
-def _batches(
-    reader: Reader,
-    views: Views,
-    *,
-    first_slot: int,
-    num_slots: int | None,
-    num_batches: int | None,
-    batch_size: int,
-    on_bad_image: str,
-    threads: int,
-) -> Batches:
-    stop = _ENDLESS if num_slots is None else first_slot + num_slots
-    threads = threads or os.cpu_count() or 1
-    decoder = _Decoder(reader, views)
-    is_skipping = False
-
-    def dataset(first: int) -> tf.data.Dataset:
-        slots = _slots(decoder, _elements(reader, first, stop, threads), is_skipping, threads)
-        return slots.batch(batch_size).prefetch(_PREFETCH_BATCHES).with_options(_options(threads))
-
-    def recover(batch: int, error: Exception) -> tf.data.Dataset:
-        nonlocal is_skipping
-        first = first_slot + batch * batch_size
-        if reader.failure:
-            raise reader.failure from error
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            raise error  # the fault of no image
-        if on_bad_image == "fail" or is_skipping:
-            raise decoder.first_bad_image(first, min(first + batch_size, stop)) or error from error
-        is_skipping = True
-        return dataset(first)
-
-    return Batches(
-        dataset(first_slot),
-        batch_size=batch_size,
+        stop=num_slots,
         num_batches=num_batches,
-        recover=recover,
-        bad_image=lambda index: f"{reader.source.describe(index)}: {reader.faults[index]}",
     )
 
 
@@ -312,8 +268,7 @@ class Batches:
 
     and each further view, uint8 [b, h, w, 3], by its name.
 
-    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far;
-    `bad_image(index)` gives the location and the fault of one of them.
+    A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far.
     UserError for a corrupt record, and for a bad image if that is not to be skipped.
 
     Close it, or leave its `with` block: a process must not end while tf.data still calls Python.
@@ -322,29 +277,32 @@ class Batches:
 
     def __init__(
         self,
-        dataset: tf.data.Dataset,
+        reader: Reader,
+        views: Views,
         *,
+        first_slot: int = 0,
         batch_size: int,
-        num_batches: int | None,
-        recover: Callable[[int, Exception], tf.data.Dataset],
-        bad_image: Callable[[int], str],
+        on_bad_image: str,
+        threads: int,
+        stop: int = _ENDLESS,
+        num_batches: int | None = None,
     ) -> None:
-        """`num_batches` None: endless. `recover(batch, error)` is asked when tf.data fails to make
-        that batch, counted from 0: it raises, or returns a dataset that goes on there."""
+        """Batches of the slots [first_slot, stop), with padding up to `num_batches`, if given."""
         self.num_bad = 0
-        self.bad_image = bad_image
-        self._batch_size = batch_size
+        self._reader, self._decoder = reader, _Decoder(reader, views)
+        self._first_slot, self._stop, self._batch_size = first_slot, stop, batch_size
         self._num_batches = num_batches
-        self._recover = recover
+        self._on_bad_image, self._is_skipping = on_bad_image, False
+        self._threads = threads or os.cpu_count() or 1
         self._made = 0
-        self._empty = {
-            name: np.zeros((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
-            for name, spec in dataset.element_spec.items()
-        }
         # TensorFlow stops the threads of a dataset with the last reference to it: those in here.
         self._open: dict[str, Any] = {}
         weakref.finalize(self, self._open.clear)
-        self._start(dataset)
+        self._start(first_slot)
+        self._empty = {
+            name: np.zeros((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
+            for name, spec in self._open["dataset"].element_spec.items()
+        }
 
     def __iter__(self) -> Self:
         return self
@@ -357,7 +315,7 @@ class Batches:
             batch = next(iterator, self._empty)
         except tf.errors.OpError as error:
             self.close()
-            self._start(self._recover(self._made, error))
+            self._recover(error)
             return next(self)
         self._made += 1
         self.num_bad += int(np.sum(batch["weight"] == 0))
@@ -371,8 +329,30 @@ class Batches:
         }
         return {name: np.concatenate([batch[name], padding[name]]) for name in batch}
 
-    def _start(self, dataset: tf.data.Dataset) -> None:
+    def _start(self, first: int) -> None:
+        """Makes the batches from slot `first` on."""
+        elements = _elements(self._reader, first, self._stop, self._threads)
+        slots = _slots(self._decoder, elements, self._is_skipping, self._threads)
+        dataset = slots.batch(self._batch_size).prefetch(_PREFETCH_BATCHES)
+        dataset = dataset.with_options(_options(self._threads))
         self._open.update(dataset=dataset, iterator=dataset.as_numpy_iterator())
+
+    def _recover(self, error: Exception) -> None:
+        """Goes on with the batch that tf.data failed to make, without its bad images, or raises."""
+        first = self._first_slot + self._made * self._batch_size
+        if self._reader.failure:
+            raise self._reader.failure from error
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            raise error  # the fault of no image
+        if self._on_bad_image == "fail" or self._is_skipping:
+            stop = min(first + self._batch_size, self._stop)
+            raise self._decoder.first_bad_image(first, stop) or error from error
+        self._is_skipping = True
+        self._start(first)
+
+    def bad_image(self, index: int) -> str:
+        """The location and the fault of a skipped image."""
+        return f"{self._reader.source.describe(index)}: {self._reader.faults[index]}"
 
     def close(self) -> None:
         """Stops the threads and frees the buffers; the iteration is over. May be called again."""
