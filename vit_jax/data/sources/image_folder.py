@@ -89,7 +89,11 @@ class ImageFolder(Source):
 
     def read(self, indices: np.ndarray) -> list[Example]:
         """Reads whole files."""
-        return [self._read(int(index)) for index in indices]
+        examples = []
+        for index in indices.tolist():
+            path, label, size_bytes = self._listing.image(index)
+            examples.append(read_image(path, index, (label,), size_bytes, seen="folder was listed"))
+        return examples
 
     def stored_labels(self) -> Labels:
         """Labels of all images, by their folders."""
@@ -107,20 +111,22 @@ class ImageFolder(Source):
         """The file's path."""
         return self._listing.image(index)[0]
 
-    def _read(self, index: int) -> Example:
-        path, label, size_bytes = self._listing.image(index)
-        if size_bytes > MAX_FILE_BYTES:
-            fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
-            return Example(b"", (label,), fault=fault)
-        try:
-            with waiting_for(lambda: f"{path} (example {index})"):
-                data = files.read(path)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read ({error.strerror}); it was there when the folder was "
-                "listed."
-            ) from error
-        return Example(data, (label,), orientation(data))
+
+def read_image(
+    path: str, index: int, labels: tuple[int, ...], size_bytes: int, *, seen: str
+) -> Example:
+    """Reads example `index` from a file, which had this size when its "folder was listed"."""
+    if size_bytes > MAX_FILE_BYTES:
+        fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
+        return Example(b"", labels, fault=fault)
+    try:
+        with waiting_for(lambda: f"{path} (example {index})"):
+            data = files.read(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); it was there when the {seen}."
+        ) from error
+    return Example(data, labels, orientation(data))
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:

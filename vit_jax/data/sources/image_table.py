@@ -21,13 +21,10 @@ import pyarrow.compute as pc
 from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.image_files import extension
-from vit_jax.core.screen import format_bytes
-from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.label_index import Labels
-from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, row_offsets
-from vit_jax.data.sources.image_folder import FORMATS, MAX_FILE_BYTES, NOT_READ
+from vit_jax.data.sources.image_folder import FORMATS, NOT_READ, read_image
 from vit_jax.data.sources.splits import ALL, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
     TABLES,
@@ -136,17 +133,7 @@ class ImageTable(Source):
         labels = tuple(self._labels.slice(index, index + 1).labels.tolist())
         if not self._found[index]:
             return Example(b"", labels, fault="there is no such file")
-        if size_bytes > MAX_FILE_BYTES:
-            fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
-            return Example(b"", labels, fault=fault)
-        try:
-            with waiting_for(lambda: f"{path} (example {index})"):
-                data = files.read(path)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read ({error.strerror}); it was there when the table was opened."
-            ) from error
-        return Example(data, labels, orientation(data))
+        return read_image(path, index, labels, size_bytes, seen="table was opened")
 
     def _file_sizes(self) -> np.ndarray:
         """In bytes, int64 [n]; 0 for files that are not there."""
