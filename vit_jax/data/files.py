@@ -36,13 +36,11 @@ NPZ_FAULTS = (
 
 
 RETRY_SECS = (1, 2, 4, 8, 16)  # before the second, third, ... attempt
-_PASSING = frozenset(
-    {
-        errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET,
-        errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN, errno.ENETUNREACH,
-        errno.EHOSTUNREACH, errno.EPIPE,
-    }
-)  # fmt: skip
+_PASSING = frozenset({
+    errno.EAGAIN, errno.EINTR, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET,
+    errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH,
+    errno.EPIPE,
+})  # fmt: skip
 _PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL", "RESOURCE_EXHAUSTED")
 _TENSORFLOWS = ("gs", "ram", "file", "hdfs", "viewfs")  # schemes that TensorFlow opens
 _COPIED_BYTES = 8 * 2**20  # at once

@@ -37,22 +37,10 @@ from vit_jax.data.sources import splits
 MIN_FILES = 20_000  # a second of listing
 SETTLED_SECS = 60  # above the unit of files' times, and the difference of two hosts' clocks
 # Linux's, on which a folder's times change with its entries, whoever changes them: not so on FUSE.
-_FILE_SYSTEMS = frozenset(
-    {
-        "ext2",
-        "ext3",
-        "ext4",
-        "xfs",
-        "zfs",
-        "f2fs",
-        "tmpfs",
-        "overlay",
-        "nfs",
-        "nfs4",
-        "lustre",
-        "ceph",
-    }
-)
+_FILE_SYSTEMS = frozenset({
+    "ext2", "ext3", "ext4", "xfs", "zfs", "f2fs", "tmpfs", "overlay", "nfs", "nfs4", "lustre",
+    "ceph",
+})  # fmt: skip
 _PREFIX = ".vit_jax-"
 _SAMPLE = 1_000  # files whose sizes are compared
 _CHUNK = 2**16  # images whose text is made at once

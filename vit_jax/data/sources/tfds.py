@@ -22,7 +22,7 @@ from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, digest, locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, FileCache, TFRecords, copies
 from vit_jax.data.sources.splits import Slice, resolve
-from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, NoLabels
+from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
 from vit_jax.data.sources.tfds_writer import NOTE
 
 INFO = "dataset_info.json"
@@ -154,16 +154,16 @@ class Tfds(Source):
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
         self._split_size = sizes[part.name]
-        reader: LabelReader | NoLabels = NoLabels()
+        self._labels: LabelReader | None = None
+        self.num_classes = 0
         if labelled:
-            reader = LabelReader(
+            self._labels = reader = LabelReader(
                 folder, info.features, label, num_classes, where=where, label_weights=label_weights
             )
-        self._labels = reader
-        self.weighted = reader.weighted
-        self.max_labels = self._most_labels() if reader.is_list else 1
-        self.num_classes, self.class_names = reader.num_classes, reader.class_names
-        if not reader.is_usual:
+            self.weighted = reader.weighted
+            self.max_labels = self._most_labels() if reader.is_list else 1
+            self.num_classes, self.class_names = reader.num_classes, reader.class_names
+        if self._labels is None or not self._labels.is_usual:
             self.fingerprint = digest(f"{self.fingerprint}: label {label}")
         # TFDS's copy of the message: TensorFlow's takes three seconds to import.
         from tensorflow_datasets.proto import tf_example_pb2
@@ -181,7 +181,7 @@ class Tfds(Source):
 
     def stored_labels(self) -> Labels | None:
         """Labels from the file beside the records, if there is one of these labels."""
-        if not self._labels.is_usual:
+        if self._labels is None or not self._labels.is_usual:
             return None
         try:
             labels = label_index.read(self._label_file)
@@ -236,6 +236,8 @@ class Tfds(Source):
             raise UserError(
                 f"{self.describe(index)}: {len(image)} values of `image`; one must be there."
             )
+        if self._labels is None:
+            return Example(image[0], ())
         labels = self._labels.labels(feature, where=lambda: self.describe(index))
         return Example(image[0], labels, weights=self._labels.weights(feature))
 

@@ -175,22 +175,6 @@ class LabelReader:
         return label
 
 
-class NoLabels:
-    """A LabelReader for records without labels, or whose labels are not to be read."""
-
-    is_usual = is_list = weighted = False
-    num_classes = 0
-    class_names: tuple[str, ...] | None = None
-
-    def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
-        """No labels."""
-        return ()
-
-    def weights(self, feature: Any) -> tuple[float, ...]:
-        """No weights."""
-        return ()
-
-
 def _values(stored: Any) -> list[float]:
     return list(stored.float_list.value or stored.int64_list.value)
 

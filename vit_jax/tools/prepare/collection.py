@@ -214,11 +214,7 @@ class PrepareOptions:
     stratify: bool = _flag(False, "Split each class of --splits in proportion.")
     policy: tuple[str, ...] = _flag((), "Action for a fault, as gray:set_aside. May be repeated.")
     duplicates: str = _flag(
-        "keep",
-        "Copies with equal bytes; merge: one has all labels.",
-        "keep",
-        "drop",
-        "merge",
+        "keep", "Copies with equal bytes; merge: one has all labels.", "keep", "drop", "merge"
     )
     near_duplicates: str = _flag("report", "Copies that look alike.", "report", "drop")
     mirrored_duplicates: str = _flag(
