@@ -16,7 +16,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import IO, NamedTuple
+from typing import NamedTuple, cast
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_hidden, is_image_name
@@ -77,15 +77,18 @@ class Archive:
     def __init__(self, part: Part, *, decompress: bool = False) -> None:
         self._part = part
         with file_errors(part.path):
-            file: IO[bytes] = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
-        if part.offset or part.nbytes is not None:
-            size = (
-                part.nbytes if part.nbytes is not None else file.seek(0, io.SEEK_END) - part.offset
-            )
-            file = io.BufferedReader(FileSlice(file, part.offset, size), 1 << 20)
-        self._file = file
-        start = file.read(4)
+            self._opened = file = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
+        try:
+            if part.nbytes is not None:  # inside another tar
+                inner = tarfile.TarInfo(part.name)
+                inner.offset_data, inner.size = part.offset, part.nbytes
+                outer = tarfile.open(fileobj=file, mode="r:", tarinfo=_Header)  # noqa: SIM115
+                file = cast("io.BufferedReader", outer.extractfile(inner))
+            start = file.read(4)
+        except _DAMAGE as error:
+            raise self._error(error) from error
         file.seek(0)
+        self._file = file
         self._is_gzip = decompress and start.startswith(b"\x1f\x8b")
         if self._is_gzip:
             # Buffered, since seeking back would decompress everything from the beginning.
@@ -103,6 +106,7 @@ class Archive:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        self._opened.close()
 
     def infos(self) -> Iterator[tarfile.TarInfo]:
         """All members; then checks the end mark."""
@@ -182,38 +186,6 @@ def fault(info: tarfile.TarInfo) -> str:
     if path.is_absolute() or windows.drive or windows.root or ".." in path.parts + windows.parts:
         return "outside"  # unpacked, it could be outside the folder
     return "too_large" if info.size > MAX_MEMBER_BYTES else ""
-
-
-class FileSlice(io.RawIOBase):
-    """Bytes [start, start + size) of a file, as a file; shorter where the file ends."""
-
-    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
-        self._file, self._start, self._size, self._position = file, start, size, 0
-
-    readable = seekable = lambda self: True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the position, as any file does."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(base + offset, 0)
-        return self._position
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Reads into a buffer; returns the number of bytes."""
-        wanted = min(len(buffer), self._size - self._position)
-        if wanted <= 0:
-            return 0
-        self._file.seek(self._start + self._position)
-        data = self._file.read(wanted)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """Closes the file, too."""
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 def webdataset(request: CollectionRequest) -> Collection:
