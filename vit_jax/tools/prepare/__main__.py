@@ -34,7 +34,6 @@ from vit_jax.tools.prepare import image_folder, imagenet, records, report_files,
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.tools.prepare.prepared_set import PreparedSet
-from vit_jax.tools.prepare.split_assignment import reasons
 
 COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
     "imagenet21k": imagenet.imagenet21k,
@@ -189,10 +188,11 @@ def _summarise(data_set: PreparedSet, screen: Screen) -> None:
             f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
             f" {format_bytes(size.nbytes)}"
         )
-    if left_out := data_set.assignment.left_out:
-        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons(left_out))
-        screen.say(f"left out     {len(left_out):,} images: {counts}")
-    for sentence in report_files.findings(report_files.read(data_set.folder)):
+    report = report_files.read(data_set.folder)
+    if left_out := report["left_out"]:
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
+        screen.say(f"left out     {sum(left_out.values()):,} images: {counts}")
+    for sentence in report_files.findings(report):
         screen.say(f"look at      {sentence}")
     screen.say(f"report       {data_set.folder / report_files.PAGE}")
     screen.say(f"content      {data_set.digest}")

@@ -38,7 +38,7 @@ from vit_jax.tools.prepare.collection import (
     read_catalogues,
 )
 from vit_jax.tools.prepare.duplicates import EvaluationSet
-from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.prepared_set import PreparedSet, WrittenSet
 from vit_jax.tools.prepare.split_assignment import SplitAssignment, Splits, assign_splits
 from vit_jax.tools.prepare.tasks import PartTask, ShardTask, WrittenShard
 
@@ -182,7 +182,7 @@ class _Preparation:
             raise UserError("\n".join(problems))
         return read_catalogues([task.catalogue for task in of_parts])
 
-    def _write(self, table: pa.Table, assignment: SplitAssignment) -> PreparedSet:
+    def _write(self, table: pa.Table, assignment: SplitAssignment) -> WrittenSet:
         """Writes the missing shards, and TFDS's files beside them."""
         nbytes = table["nbytes"].to_numpy()
         multi_label = self.collection.multi_label or self.options.duplicates == "merge"
@@ -239,7 +239,7 @@ class _Preparation:
             label_index.write(self.folder / label_index.file_name(split), index)
         digests = "\n".join(written[name].digest for name in rows_of)
         digest = hashlib.sha256(digests.encode()).hexdigest()
-        return PreparedSet(self.folder, table, assignment, sizes_of, digest)
+        return WrittenSet(self.folder, sizes_of, digest, table, assignment)
 
 
 def _refuse_other_options(work: Path, options: PrepareOptions) -> None:

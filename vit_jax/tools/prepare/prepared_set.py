@@ -19,7 +19,6 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
 from vit_jax.tools.prepare.collection import CATALOGUE
-from vit_jax.tools.prepare.duplicates import Duplicates
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 
 # Fields of duplicates.Duplicates.
@@ -34,13 +33,19 @@ class PreparedSet:
     """A finished data set."""
 
     folder: Path
-    table: pa.Table  # collection.SCHEMA; without locations if it was read from its folder
-    assignment: SplitAssignment
     splits: dict[str, SplitSize]
     digest: str  # of names, labels and images in their order; hexadecimal
 
 
-def write(data_set: PreparedSet, note: Mapping[str, Any]) -> None:
+@dataclasses.dataclass(frozen=True)
+class WrittenSet(PreparedSet):
+    """A data set whose records have been written, with what they were made from."""
+
+    table: pa.Table  # collection.SCHEMA
+    assignment: SplitAssignment
+
+
+def write(data_set: WrittenSet, note: Mapping[str, Any]) -> None:
     """Writes both files, prepared.json last, with the entries of `note`: the data set is ready."""
     table = _with_assignment(data_set.table, data_set.assignment).drop_columns(_NOT_KEPT)
     with atomic_file(data_set.folder / CATALOGUE) as temporary:
@@ -86,14 +91,10 @@ def read(folder: Path) -> PreparedSet:
                 "bytes."
             )
     try:
-        table = pq.read_table(folder / CATALOGUE)
         splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
-        assignment = _assignment(table, note["copies"])
-    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder}: {NOTE} or {CATALOGUE} is damaged ({error}). Delete {folder}."
-        ) from error
-    return PreparedSet(folder, table, assignment, splits, note["content"])
+        return PreparedSet(folder, splits, note["content"])
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder / NOTE} is damaged ({error}). Delete {folder}.") from error
 
 
 def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
@@ -120,28 +121,3 @@ def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table
-
-
-def _assignment(table: pa.Table, counts: Mapping[str, Any]) -> SplitAssignment:
-    kinds = [kind for kind in _COPIES if f"{kind}_as" in table.column_names]  # old sets lack some
-    columns = [_valid(table, f"{kind}_as") for kind in kinds]
-    copies = [dict(zip(rows.tolist(), of.to_pylist(), strict=True)) for rows, of in columns]
-    rows, why = _valid(table, "left_out")
-    left_out = dict(zip(rows.tolist(), why.to_pylist(), strict=True))
-    named = {row: name.partition(":") for row, name in left_out.items()}
-    evaluated = {row: name for row, (kind, _, name) in named.items() if kind == "in_evaluation"}
-    fields: dict[str, Any] = dict(zip(kinds, copies, strict=True)) | dict(counts)
-    rows, split = _valid(table, "in_split")
-    split = split.cast(pa.string()).combine_chunks().dictionary_encode()
-    numbers, examples = split.indices.to_numpy(), table["example"].take(pa.array(rows)).to_numpy()
-    splits = {}
-    for number, name in enumerate(split.dictionary.to_pylist()):
-        of_split = numbers == number
-        splits[name] = rows[of_split][np.argsort(examples[of_split])]
-    return SplitAssignment(splits, {}, left_out, Duplicates(evaluated=evaluated, **fields))
-
-
-def _valid(table: pa.Table, name: str) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """(rows that have a value in this column, their values)"""
-    rows = np.flatnonzero(table[name].is_valid().to_numpy())
-    return rows, table[name].take(pa.array(rows))

@@ -21,7 +21,7 @@ from vit_jax.draw import charts, html_page
 from vit_jax.tools.prepare import faults, summary
 from vit_jax.tools.prepare.collection import Collection
 from vit_jax.tools.prepare.faults import ACTIONS
-from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.prepared_set import WrittenSet
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 from vit_jax.tools.prepare.summary import CopyPairs
 
@@ -35,7 +35,7 @@ TRIED = 200  # images, to get enough that can be shown
 
 
 def write(
-    data_set: PreparedSet,
+    data_set: WrittenSet,
     collection: Collection,
     policy: faults.Policy,
     note: Mapping[str, Any],

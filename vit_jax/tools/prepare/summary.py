@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import Collection
-from vit_jax.tools.prepare.prepared_set import PreparedSet
+from vit_jax.tools.prepare.prepared_set import WrittenSet
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 
 BINS = 4  # of a distribution, for each factor of 2
@@ -33,7 +33,7 @@ REASONS = {
 
 
 def summary(
-    data_set: PreparedSet, collection: Collection, policy: faults.Policy, pairs: CopyPairs
+    data_set: WrittenSet, collection: Collection, policy: faults.Policy, pairs: CopyPairs
 ) -> dict[str, Any]:
     """Counts and distributions of a data set, for JSON."""
     table, assignment = data_set.table, data_set.assignment
