@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 NEAR_BITS = 4  # docs/data_right.md has the measurement
 # A hash is compared with at most so many behind it in its group. Groups of random hashes are far
@@ -88,14 +89,16 @@ def find(
     mirrors[place[with_mirror]] = table["mirrored"].fill_null(0).to_numpy()[with_mirror]
     has_mirror[place[with_mirror]] = True
     pairs, turned = search(distinct, mirrors, has_mirror, bits, progress)
-    digests = _digests(table)
+    digests = table["sha256"]
     copies = Duplicates(not_compared=len(pairs.crowded))
     for one, (values, ok) in zip(evaluations, known, strict=True):
         rows = order if in_training is None else order[in_training[order]]
-        here, there = digests[rows], _digests(one.hashes)
+        here, there = digests.take(pa.array(rows)), one.hashes["sha256"].cast(digests.type)
         their_place = np.where(ok, np.searchsorted(distinct, values), len(distinct))
-        same, near = _is_in(here, there), _near(their_place, len(distinct), pairs)[place[rows]]
-        also = _is_in(there, here) | _near(place[rows], len(distinct), pairs)[their_place]
+        same = pc.is_in(here, value_set=there).to_numpy()
+        near = _near(their_place, len(distinct), pairs)[place[rows]]
+        also = pc.is_in(there, value_set=here).to_numpy()
+        also |= _near(place[rows], len(distinct), pairs)[their_place]
         mirrored = _near(their_place, len(distinct), turned)[place[rows]]
         if without_mirrored:
             near |= mirrored
@@ -154,41 +157,18 @@ def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
     return near
 
 
-def _same(digests: np.ndarray, order: np.ndarray) -> dict[int, int]:
+def _same(digests: pa.ChunkedArray, order: np.ndarray) -> dict[int, int]:
     """Row -> the first row with the same digest."""
-    halves = digests[order]
-    by_digest = np.lexsort((np.arange(len(order)), halves[:, 1], halves[:, 0]))
-    same = (halves[by_digest[1:]] == halves[by_digest[:-1]]).all(axis=1)
-    first: dict[int, int] = {}
-    for place in (np.flatnonzero(same) + 1).tolist():
-        before, row = int(order[by_digest[place - 1]]), int(order[by_digest[place]])
-        first[row] = first.get(before, before)
-    return first
-
-
-def _digests(table: pa.Table) -> np.ndarray:
-    """uint64 [n, 4], the SHA-256 of each row."""
-    column = table["sha256"].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # of no chunk
-        column = pa.concat_arrays([*column.chunks, pa.array([], column.type)])
-    start = 32 * column.offset
-    data = np.frombuffer(column.buffers()[1] or b"", np.uint8)[start : start + 32 * len(column)]
-    return data.view(np.uint64).reshape(-1, 4)
+    in_order = digests.take(pa.array(order))
+    first = order[pc.index_in(in_order, value_set=in_order).to_numpy()]
+    copies = np.flatnonzero(first != order)
+    return dict(zip(order[copies].tolist(), first[copies].tolist(), strict=True))
 
 
 def _looks(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """(looks, whether a row has one), uint64 and bool [n]."""
     column = table["look"]
     return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
-
-
-def _is_in(digests: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """bool [n], whether a row of `digests` is among the rows of `others`."""
-    candidates = np.flatnonzero(np.isin(digests[:, 0], others[:, 0]))
-    known = set(map(bytes, others))
-    is_in = np.zeros(len(digests), bool)
-    is_in[candidates] = [bytes(digests[at]) in known for at in candidates]
-    return is_in
 
 
 class Pairs(NamedTuple):
