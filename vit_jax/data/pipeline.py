@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -361,12 +360,7 @@ class Batches:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -121,15 +121,12 @@ class DerivedSource(Source):
             setattr(self, declared, getattr(source, declared))
 
     def describe(self, index: int) -> str:
-        """The location that `source` gives."""
         return self.source.describe(index)
 
     def file_names(self) -> list[str] | None:
-        """The file names of `source`."""
         return self.source.file_names()
 
     def stamp(self) -> str:
-        """The stamp of `source`."""
         return self.source.stamp()
 
 
@@ -152,20 +149,16 @@ class SelectedSource(DerivedSource):
         self.fingerprint = digest(f"{source.fingerprint}: {rule}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """The selected examples of `source`."""
         return self.source.read(self.select(indices))
 
     def describe(self, index: int) -> str:
-        """The location that `source` gives."""
         return self.source.describe(int(self.select(np.array([index]))[0]))
 
     def file_names(self) -> list[str] | None:
-        """The file names of `source`."""
         names = self.source.file_names()
         return names and [names[i] for i in self.select(np.arange(self.num_examples))]
 
     def stored_labels(self) -> Labels | None:
-        """The labels of the selected examples."""
         labels = self.source.stored_labels()
         return labels and labels.take(self.select(np.arange(self.num_examples)))
 
@@ -181,7 +174,6 @@ class Unlabelled(DerivedSource):
         self.fingerprint = digest(f"{source.fingerprint}: without labels")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """The examples of `source`, without their labels."""
         return [example._replace(labels=(), weights=()) for example in self.source.read(indices)]
 
 
@@ -235,16 +227,13 @@ class JoinedSource(Source):
         self.location = ", ".join(dict.fromkeys(p.location for p in parts if p.location))
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads the examples part by part."""
         return read_parts(self._ends, indices, lambda part, places: self.parts[part].read(places))
 
     def describe(self, index: int) -> str:
-        """The location that the part gives."""
         part, place = locate(self._ends, index)
         return self.parts[part].describe(int(place))
 
     def stamp(self) -> str:
-        """A digest of the stamps of all parts."""
         return digest("\n".join(part.stamp() for part in self.parts))
 
     def stored_labels(self) -> Labels | None:
@@ -286,7 +275,6 @@ class MixtureSource(JoinedSource):
         self.name = " + ".join(self._names)
 
     def describe(self, index: int) -> str:
-        """The name of the component, and the location that it gives."""
         part, _ = locate(self._ends, index)
         return f"{self._names[part]}: {super().describe(index)}"
 

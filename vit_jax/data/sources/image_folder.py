@@ -88,7 +88,6 @@ class ImageFolder(Source):
         self.fingerprint = self._listing.fingerprint()
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads whole files."""
         examples = []
         for index in indices.tolist():
             path, label, size_bytes = self._listing.image(index)
@@ -96,19 +95,15 @@ class ImageFolder(Source):
         return examples
 
     def stored_labels(self) -> Labels:
-        """Labels of all images, by their folders."""
         return single(self._listing.image_labels())
 
     def file_names(self) -> list[str]:
-        """The names in their folders."""
         return [PurePath(path).name for path in self._listing.paths()]
 
     def stamp(self) -> str:
-        """Sizes and times of the files."""
         return files.stamp(list(self._listing.paths()))
 
     def describe(self, index: int) -> str:
-        """The file's path."""
         return self._listing.image(index)[0]
 
 

@@ -109,23 +109,18 @@ class ImageTable(Source):
         self.fingerprint = self._fingerprint(rows.prefixes)
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads whole files."""
         return [self._read(int(index)) for index in indices]
 
     def stored_labels(self) -> Labels:
-        """The labels of the table."""
         return self._labels
 
     def file_names(self) -> list[str]:
-        """The names in their folders."""
         return self._names.to_pylist()
 
     def stamp(self) -> str:
-        """Sizes and times of the files that are there."""
         return files.stamp([self.describe(int(index)) for index in np.flatnonzero(self._found)])
 
     def describe(self, index: int) -> str:
-        """The file's path."""
         return files.join(self._folders[self._places[index]], self._names[index].as_py())
 
     def _read(self, index: int) -> Example:

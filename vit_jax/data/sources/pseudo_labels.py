@@ -91,7 +91,6 @@ class PseudoLabelled(DerivedSource):
         self.weighted = self.max_labels > 1
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """The chosen images, with their pseudo-labels."""
         rows = self._rows(indices)
         classes = self._pseudo_labels.classes[rows].tolist()
         weights: list[list[float]] = [[]] * len(rows)

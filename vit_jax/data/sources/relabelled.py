@@ -45,14 +45,12 @@ class ByName(DerivedSource):
         self.notes = (*source.notes, f"its classes are {of}, matched by name")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """The examples of `source`, with the other labels."""
         return [
             example._replace(labels=tuple(self._places[list(example.labels)].tolist()))
             for example in self.source.read(indices)
         ]
 
     def stored_labels(self) -> Labels | None:
-        """The labels of `source` as the other classes."""
         stored = self.source.stored_labels()
         return None if stored is None else stored._replace(labels=self._places[stored.labels])
 
@@ -77,14 +75,12 @@ class Relabelled(DerivedSource):
         self.fingerprint = digest(f"{self.source.fingerprint}: {rule} {bits}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """The examples of `source`, with the other labels."""
         return [
             example._replace(labels=self._labels_of(int(index)), weights=())
             for index, example in zip(indices, self.source.read(indices), strict=True)
         ]
 
     def stored_labels(self) -> Labels:
-        """The labels."""
         return self._labels
 
     def _labels_of(self, index: int) -> tuple[int, ...]:

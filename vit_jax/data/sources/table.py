@@ -46,15 +46,12 @@ class Digits(Source):
         self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Examples as PNG files."""
         return [Example(self._images[i], (int(self._labels[i]),)) for i in indices]
 
     def stored_labels(self) -> Labels:
-        """Labels of all digits."""
         return single(self._labels)
 
     def describe(self, index: int) -> str:
-        """The digit's place in the file."""
         return f"{_FILE.name}, digit {self._first + index}"
 
 
@@ -82,18 +79,15 @@ class Synthetic(Source):
         self.fingerprint = digest(f"{self.name} {num_examples} {num_classes} {image_size}")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Generates the examples; nothing is stored."""
         return [
             Example(self._images[i % _DISTINCT_IMAGES], (int(i % self.num_classes),))
             for i in indices
         ]
 
     def stored_labels(self) -> Labels:
-        """The generated labels."""
         return single(np.arange(self.num_examples) % self.num_classes)
 
     def describe(self, index: int) -> str:
-        """The number of the example."""
         return f"synthetic example {index}"
 
 

@@ -171,7 +171,6 @@ class Tfds(Source):
         self._parse = tf_example_pb2.Example.FromString
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        """Reads the examples file by file."""
         records = self._read_records(indices)
         return [self._example(data, int(i)) for data, i in zip(records, indices, strict=True)]
 
@@ -214,11 +213,9 @@ class Tfds(Source):
         return names
 
     def stamp(self) -> str:
-        """Sizes and times of the files."""
         return files.stamp(self._files)
 
     def describe(self, index: int) -> str:
-        """The file and the record in it."""
         file, record = locate(self._ends, index + self._first)
         return f"{self._files[file]}, record {record}"
 
