@@ -1,5 +1,7 @@
 """Sets by name, laid out as the published ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -53,6 +55,14 @@ def test_a_split_that_is_there_and_wrong_is_not_passed_over(folder, tmp_path):
     (tmp_path / "set" / "test" / "dog" / "0.png").unlink()
     with refused("test"):
         on_data(data)
+
+
+@pytest.mark.parametrize("row", ["missing.png,cat", "cat/0.png,"])
+def test_a_table_with_a_bad_row_is_not_scored_in_part(folder, row):
+    data = Path(folder("cat", "dog"))
+    (data / "labels.csv").write_text(f"image,label\ncat/0.png,cat\ndog/0.png,dog\n{row}\n")
+    with refused(row.partition(",")[0]):
+        on_data(str(data / "labels.csv"))
 
 
 @pytest.mark.parametrize("name", ["imagenet_a", "imagenet_r"])

@@ -36,6 +36,10 @@ class UserError(UserFacingError, ValueError):
     exit_status = EXIT_USER_ERROR
 
 
+class UnknownSplit(UserError):
+    """The data have no split of this name."""
+
+
 class NonFiniteError(UserFacingError, ArithmeticError):
     """A loss or a gradient is NaN or infinite; nothing was updated by that step."""
 

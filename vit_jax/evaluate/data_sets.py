@@ -8,10 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from etils import epath
-
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources import image_folder, splits
 from vit_jax.data.sources import table as sources
@@ -175,9 +173,7 @@ def _open(location: Mapping[str, str], split: str | None, where: str) -> tuple[s
                 location["source"],
                 sources.Request(data_dir=location["data_dir"], split=name, where=where),
             )
-        except UserError:
-            # What is there and cannot be read is no reason to score another one.
-            is_there = epath.Path(location["data_dir"], name).is_dir()
-            if is_there or number == len(splits):
+        except UnknownSplit:  # what is there and cannot be read is no reason to score another one
+            if number == len(splits):
                 raise
     raise AssertionError(splits)

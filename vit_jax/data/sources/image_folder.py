@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,
@@ -365,7 +365,7 @@ def _check_layout(
     """UserError for folders that are neither those of splits nor those of classes."""
     names = [name for name in folders if name.lower() not in _SPLITS]
     if len(folders) == 1 and names:
-        raise UserError(
+        raise UnknownSplit(
             f"{where}.split: {root} has no split {wanted!r}, but one folder, {names[0]!r}, with "
             f"folders in it. If that is the data set, set {where}.data_dir={folders[names[0]]}."
         )

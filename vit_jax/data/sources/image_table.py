@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.core.class_names import normal, printable
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.core.image_files import extension
 from vit_jax.data import files
 from vit_jax.data.label_index import Labels
@@ -69,7 +69,7 @@ class ImageTable(Source):
         wanted = base_name(split, where=where)
         tables = find_tables(data_dir, where=where)
         if WHOLE not in tables and wanted not in tables:
-            raise UserError(
+            raise UnknownSplit(
                 f"{where}.split={split!r}: {where}.data_dir={data_dir} has no table {wanted!r}. "
                 f"{nearest(wanted, tables)}"
             )
@@ -85,7 +85,7 @@ class ImageTable(Source):
         self.location = ", ".join(rows.paths)
         splits = rows.split_names()
         if wanted not in splits:
-            raise UserError(
+            raise UnknownSplit(
                 f"{where}.split={split!r}: {rows.split_column!r} of {self.location} has no "
                 f"{wanted!r}; input.split_column names another column. {nearest(wanted, splits)}"
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UnknownSplit, UserError, nearest
 
 ALL = "all"  # all images of a folder that has no folders of splits
 
@@ -72,13 +72,13 @@ def resolve(
 
     As in TFDS, percentages are rounded to the nearest example (so [:98%] and [98%:] share none and
     miss none), negative boundaries count from the end, and shards are files, of `shard_lengths`
-    examples. UserError if the split does not exist, or the slice leaves it or is empty; it names
-    the config's section `where`.
+    examples. UnknownSplit if the split does not exist, UserError if the slice leaves it or is
+    empty; they name the config's section `where`.
     """
     match = _match(split, where)
     name = match["name"]
     if name not in num_examples:
-        raise UserError(
+        raise UnknownSplit(
             f"{where}.split={split!r}: the data set has no split {name!r}. "
             f"{nearest(name, num_examples)}"
         )
