@@ -326,9 +326,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
+    command.define_checkpoint()
     flags.DEFINE_string("output", None, "The .parquet to write.")
     flags.DEFINE_enum(
         "features",

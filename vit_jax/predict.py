@@ -242,9 +242,7 @@ def _predict(arguments: list[str], screen: Screen) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
+    command.define_checkpoint()
     flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
     flags.DEFINE_integer("batch_size", None, inference.BATCH_SIZE_HELP)
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)

@@ -1,7 +1,9 @@
-"""Trains a model: python -m vit_jax.train --config configs/vit_digits.py --workdir DIR
+"""Trains a model: vit-jax train --config vit_digits --workdir DIR
 
 Any field of the config can be overridden: --config.optim.lr=3e-4. Run the same command again to go
-on where it stopped, for whatever reason it stopped.
+on where it stopped, for whatever reason it stopped. To fine-tune weights on a folder of images:
+--config finetune --config.init.weights=WEIGHTS --config.input.data_dir=FOLDER. All fields:
+docs/config.md; all configs: docs/configs.md.
 """
 
 from vit_jax.run import heap

@@ -202,6 +202,17 @@ def test_files_that_cannot_be_written_are_told_before(timm_folder, tmp_path, run
         assert f"--{flag}={path}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "files",
+    [("csv=a.csv", "class_csv=a.csv"), ("data=l.csv", "csv=./l.csv"), ("csv=a.safetensors",)],
+)
+def test_files_to_write_are_no_others(timm_folder, run_python, files):
+    flags = [f"--{each}" for each in (*files, "data=nowhere")]
+    done = run_python("-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", *flags)
+    assert done.returncode == 1
+    told(done.stderr, "csv=")
+
+
 def test_weights_are_given_once(timm_folder, run_python):
     command = ["-m", "vit_jax", "evaluate", "--data=nowhere"]
     done = run_python(*command, f"--checkpoint={timm_folder}", str(timm_folder))

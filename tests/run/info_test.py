@@ -1,7 +1,10 @@
 import json
 
+from flax import nnx
+
 import vit_jax
 from tests.messages import refused
+from vit_jax import models, weights
 from vit_jax.run import info
 from vit_jax.train import train
 
@@ -25,8 +28,19 @@ def test_the_config_of_a_run(tiny_run, tmp_path, run_python):
     assert document["config"]["total"]["steps"] == 2 and document["runs"][0]["versions"]
 
 
-def test_a_folder_that_is_no_work_directory(tmp_path):
-    with refused("config.json"):
+def test_weights(tmp_path):
+    fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
+    model = models.create("ViT-Ti/4", num_classes=3, rngs=nnx.Rngs(0), **fields)
+    loaded = weights.Loaded(model, "ViT-Ti/4", None, 0)
+    for to in ("huggingface", "checkpoint"):  # both have a config.json of their own, or none
+        weights.save(loaded, tmp_path / to, to)
+        said = info.describe_path(str(tmp_path / to))
+        assert said.startswith(f"The weights {tmp_path / to}: ViT-Ti/4, 8"), said
+        assert said.endswith("images of 8 x 8 pixels, 3 classes.")
+
+
+def test_a_folder_that_is_neither(tmp_path):
+    with refused(str(tmp_path)):
         info.main([str(tmp_path)])
     with refused():
         info.main([str(tmp_path), str(tmp_path)])

@@ -48,6 +48,16 @@ def define_config(fields: Sequence[str], required: bool = True) -> None:
         flags.mark_flag_as_required("config")
 
 
+def define_checkpoint(more: str = "") -> None:
+    """Defines --checkpoint: what weights.load takes. `more` ends its help."""
+    flags.DEFINE_string(
+        "checkpoint",
+        None,
+        "A run's work directory; RUN@best or RUN@300, a step of it; or weights: a file, a folder, "
+        f"a name.{more}",
+    )
+
+
 def define_processes() -> None:
     """Defines flags that differ from process to process, and so are not fields of a config."""
     flags.DEFINE_string(

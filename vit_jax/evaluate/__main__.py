@@ -160,6 +160,9 @@ def main(arguments: list[str]) -> None:
                 screen.say(line)
 
 
+ENDINGS = {"csv": ".csv", "class_csv": ".csv", "page": ".html"}
+
+
 class Files(NamedTuple):
     """The files to write, by their flags."""
 
@@ -247,8 +250,15 @@ def _output_file(flag: str) -> epath.Path | None:
     if not FLAGS[flag].value:
         return None
     file = epath.Path(FLAGS[flag].value).expanduser()
-    if flag == "page" and file.suffix != ".html":
-        raise UserError(f"--{flag}={file} is not an HTML file: give a name that ends in .html.")
+    ending = ENDINGS.get(flag, file.suffix)
+    if file.suffix != ending:
+        raise UserError(f"--{flag}={file}: give a name that ends in {ending}.")
+    # Written last, so what would be lost is found now.
+    read = [FLAGS.labels, *(data.rpartition("=")[2] for data in FLAGS.data)]
+    written = [FLAGS[other].value for other in Files._fields if other != flag]
+    taken = {epath.Path(x).expanduser().resolve() for x in (*read, *written) if x}
+    if file.resolve() in taken:
+        raise UserError(f"--{flag}={file} is the file of another flag: give another name.")
     workdir.check_output(file, flag)
     return file
 
@@ -290,10 +300,7 @@ def _config(checkpoint: epath.Path) -> RunConfig:
     if FLAGS.config:
         return adapt.load(FLAGS.config, FLAGS.config_override)
     if weights.is_external(checkpoint):
-        raise UserError(
-            f"{checkpoint} does not say what to evaluate it on: give --data FOLDER or "
-            "--config FILE."
-        )
+        raise _unknown_data(checkpoint)
     written = read_document(_workdir(checkpoint))["config"]
     return configs.resolve(written, FLAGS.config_override)
 
@@ -303,17 +310,19 @@ def _workdir(checkpoint: epath.Path) -> epath.Path:
     for folder in checkpoint.parents[:2]:
         if (folder / "config.json").is_file():
             return folder
-    raise UserError(
-        f"{checkpoint} is not in a work directory: say how to evaluate it with --config."
+    raise _unknown_data(checkpoint)
+
+
+def _unknown_data(checkpoint: epath.Path) -> UserError:
+    return UserError(
+        f"{checkpoint} does not say what to evaluate it on: give --data FOLDER or --config FILE."
     )
 
 
 if __name__ == "__main__":
     command.define_config(configs.fields(), required=False)
     command.define_processes()
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights. More may follow."
-    )
+    command.define_checkpoint(" More may follow.")
     flags.DEFINE_multi_string(
         "data", [], "Folder of images, or of a TFDS data set: no config needed. NAME=FOLDER names "
         "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "

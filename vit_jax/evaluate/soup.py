@@ -103,6 +103,7 @@ def soup(
         )
     weights.save(mean, output, "checkpoint")
     screen.say(f"saved    {output}")
+    screen.say(f"next     vit-jax predict --checkpoint {output} IMAGE...")
     return results
 
 

@@ -311,6 +311,7 @@ def finished(
     model: Model,
     row: Mapping[str, float],
     workdir: epath.Path,
+    best_step: int | None = None,
 ) -> None:
     """Prints the result after the last step, `end`, where it is, and what to do next."""
     screen.say(f"finished {end:,} steps")
@@ -321,9 +322,10 @@ def finished(
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
     screen.say(f"saved    {workdir / 'checkpoints' / str(end)}")
-    command = f"predict --checkpoint {workdir} IMAGE..."
+    weights = f"{workdir}" if best_step in (None, end) else f"{workdir}@best"
+    command = f"predict --checkpoint {weights} IMAGE..."
     if not model.num_classes:
-        command = f"train --config finetune --config.init.weights={workdir} ..."
+        command = f"train --config finetune --config.init.weights={weights} ..."
     screen.say(f"next     vit-jax {command}")
 
 

@@ -1,6 +1,6 @@
-"""What a report of a problem needs: versions, devices, settings, a run's config: vit-jax info [DIR]
+"""What a report of a problem needs: versions, devices, settings: vit-jax info [RUN or WEIGHTS]
 
-Prints Markdown, to be pasted. DIR: the work directory of a run, whose config and starts are added.
+Prints Markdown, to be pasted. Of a run its config and starts are added, of weights what they are.
 Look through it before: a config has your paths in it.
 """
 
@@ -9,11 +9,13 @@ import os
 import platform
 
 import jax
+from etils import epath
 
+from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.run.environment import PACKAGES, versions
-from vit_jax.store.workdir import read_document
+from vit_jax.store.workdir import CONFIG_FILE, read_document
 
 OTHERS = ("numpy", "tensorflow-datasets", "ml_collections", "clu", "torch", "timm", "transformers")
 SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "NVIDIA_", "CUDA_", "GLIBC_TUNABLES", "MALLOC_")
@@ -36,15 +38,25 @@ def describe() -> dict[str, str]:
     }
 
 
+def describe_path(path: str) -> str:
+    """Of a work directory its config and starts, of weights the model. UserError for others."""
+    if not weights.is_external(path) and (epath.Path(path) / CONFIG_FILE).exists():
+        return f"The run in {path}:\n\n```json\n{json.dumps(read_document(path), indent=1)}\n```"
+    info = weights.checkpoint_info(path)
+    height, width = info.preprocess.image_size
+    what = f"images of {height} x {width} pixels, {info.num_classes:,} classes"
+    return f"The weights {path}: {info.name}, {info.parameters(ema=False):,} parameters, {what}."
+
+
 def main(arguments: list[str]) -> None:
     """The command."""
     if len(arguments) > 1:
-        raise UserError(f"{' '.join(arguments)}: give one work directory, or none.")
-    documents = [(folder, read_document(folder)) for folder in arguments]
+        raise UserError(f"{' '.join(arguments)}: give one run or weights, or none.")
+    described = [describe_path(path) for path in arguments]
     for heading, text in describe().items():
         print(f"- {heading}: {text or 'none'}")
-    for folder, document in documents:
-        print(f"\nThe run in {folder}:\n\n```json\n{json.dumps(document, indent=1)}\n```")
+    for text in described:
+        print(f"\n{text}")
 
 
 if __name__ == "__main__":

@@ -252,8 +252,11 @@ class Session:
                 "Start the same command again to go on."
             )
         announce.stopped_early(self._screen, self._early, run.step.durations)
-        announce.best(self._screen, run.config.checkpoint, self._checkpoints.best(), run.workdir)
-        announce.finished(self._screen, step, run.step.model, self._log.row(step), run.workdir)
+        best = self._checkpoints.best()
+        announce.best(self._screen, run.config.checkpoint, best, run.workdir)
+        announce.finished(
+            self._screen, step, run.step.model, self._log.row(step), run.workdir, best and best[0]
+        )
         return run.step.layout.stack_layers(state)
 
     # Evaluations.

@@ -92,7 +92,9 @@ def test_the_command(toy, tmp_path, run_python, to):
     arguments = (f"--checkpoint={tmp_path}/weights", f"--output={output}", f"--to={to}")
     done = run_python("-m", "vit_jax", "export", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"ViT-2x16/4, images of 12 x 8 pixels: {output}\n"
+    assert done.stdout == (
+        f"saved {output}, a program for JAX: ViT-2x16/4, images of 12 x 8 pixels\n"
+    )
     if to == "huggingface":
         assert weights.load_with_info(tmp_path / "out").class_names == ("ant", "bee", "cat")
     elif to == "stablehlo":

@@ -74,9 +74,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
+    command.define_checkpoint()
     flags.DEFINE_string(
         "host", "127.0.0.1", "Address to answer at; 0.0.0.0 lets everybody in who reaches it."
     )

@@ -16,55 +16,67 @@ from vit_jax.tools.export.onnx_file import save as onnx
 from vit_jax.tools.export.program import stablehlo
 
 FLAGS = flags.FLAGS
+FORMATS = {
+    "huggingface": "a folder for transformers",
+    "stablehlo": "a program for JAX",
+    "onnx": "a file for ONNX's runtimes",
+    "tflite": "a file for LiteRT",
+}
 READ_BY = {"batch_size": "tflite", "platforms": "stablehlo"}
 IN_FLOAT32 = ("onnx", "tflite")
 
 
-def check_flags() -> None:
-    """UserError for flags that are empty, or that the format does not read."""
+def chosen_format() -> str:
+    """The format of --to, or else of --output's ending. UserError for flags that do not fit it."""
     for name in ("checkpoint", "output", "platforms"):
         if not FLAGS[name].value:
             raise UserError(f"--{name} is empty: give a value.")
+    ending = FLAGS.output.rpartition(".")[2]
+    to = FLAGS.to or (ending if ending in IN_FLOAT32 else "huggingface")
     for name, reader in READ_BY.items():
-        if FLAGS[name].present and FLAGS.to != reader:
+        if FLAGS[name].present and to != reader:
             raise UserError(f"--{name} is read by --to={reader} alone: leave it out.")
-    if FLAGS.to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
-        raise UserError(f"--to={FLAGS.to} computes in float32: leave --dtype=bfloat16 out.")
-    if FLAGS.int8 and FLAGS.to not in ("onnx", "stablehlo"):
-        raise UserError(f"--to={FLAGS.to} cannot be with --int8: give --to=onnx or stablehlo.")
+    if to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
+        raise UserError(f"--to={to} computes in float32: leave --dtype=bfloat16 out.")
+    if FLAGS.int8 and to not in ("onnx", "stablehlo"):
+        raise UserError(f"--to={to} cannot be with --int8: give --to=onnx or stablehlo.")
+    return to
 
 
 def main(_: list[str]) -> None:
     """The command."""
-    check_flags()
-    dtype = "float32" if FLAGS.to in IN_FLOAT32 else FLAGS.dtype
+    to = chosen_format()
+    dtype = "float32" if to in IN_FLOAT32 else FLAGS.dtype
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
     if FLAGS.int8:
         quantise(loaded.model)
     loaded, notice = weights.with_class_names(loaded)
     with cloud.staged(FLAGS.output) as output:
-        if FLAGS.to == "huggingface":
+        if to == "huggingface":
             weights.save(loaded, output, "huggingface")
-        elif FLAGS.to == "onnx":
+        elif to == "onnx":
             onnx(loaded, output)
-        elif FLAGS.to == "tflite":
+        elif to == "tflite":
             tflite.save(loaded, output, FLAGS.batch_size)
         else:
             stablehlo(loaded, output, FLAGS.platforms)
     height, width = loaded.model.preprocess.image_size
-    print(f"{loaded.name}, images of {height} x {width} pixels: {FLAGS.output}")
+    print(
+        f"saved {FLAGS.output}, {FORMATS[to]}: {loaded.name}, images of {height} x {width} pixels"
+    )
     if notice:
         print(notice)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", None, "Work directory, or a step's folder; or other weights.")
+    command.define_checkpoint()
     flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
     flags.DEFINE_enum(
         "to",
-        "huggingface",
-        ("huggingface", "stablehlo", "onnx", "tflite"),
-        "For transformers, a program for JAX, a file for ONNX's runtimes, or one for LiteRT.",
+        None,
+        FORMATS,
+        "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+        + "; default: by the ending of --output, .onnx or .tflite, else huggingface.",
     )
     flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
     flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")

@@ -1,4 +1,7 @@
-"""Finds images by their features: vit-jax neighbours features.parquet IMAGE... | --duplicates
+"""Finds images by their features.
+
+    vit-jax neighbours features.parquet --checkpoint WEIGHTS IMAGE...
+    vit-jax neighbours features.parquet --duplicates --output copies.html --images FOLDER
 
 The table is that of vit-jax embed, and is in memory while it is searched.
 """
@@ -279,11 +282,11 @@ def _write(output: Path, similar: Sequence[Similar], about: str, table: str) -> 
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("checkpoint", None, "The weights that the table was made with.")
+    flags.DEFINE_string("checkpoint", None, "The weights of the table, for IMAGE...")
     flags.DEFINE_integer("top_k", 5, "How many neighbours of an image to show.", lower_bound=1)
     flags.DEFINE_bool("duplicates", False, "Copies among the images of the table.")
     flags.DEFINE_float("threshold", THRESHOLD, "The least cosine of copies.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
-    flags.DEFINE_string("output", None, "A .csv, or .html with the pictures, to write instead.")
+    flags.DEFINE_string("output", None, "To write instead: a .csv; or a .html, with --images.")
     flags.DEFINE_string("images", None, "The folder of the table's images, for a page.")
     command.run(main, positional=True)

@@ -250,9 +250,7 @@ FLAGS = flags.FLAGS
 def define_flags(workdir: str) -> None:
     """Defines the flags of every command that makes transfers; `workdir`: the help of that flag."""
     command.define_config(configs.fields())
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or weights; or none."
-    )
+    command.define_checkpoint(" Default: none.")
     flags.DEFINE_integer("seeds", 3, "Trainings for each test, whose mean is the result.")
     flags.DEFINE_integer("choose_seeds", 1, "Trainings of each point to choose from.")
     sweeps.define_flags(workdir, "Check everything, show the commands, and train nothing.")

@@ -148,9 +148,7 @@ def _from_1(flag: str) -> list[int] | None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string(
-        "checkpoint", None, "Work directory, or a step's folder in it; or other weights."
-    )
+    command.define_checkpoint()
     flags.DEFINE_string("images", None, "Image, or folder of images. More may follow the flags.")
     flags.DEFINE_string("output", None, "Folder to write to.")
     flags.DEFINE_integer("max_images", 8, "Images to show where it looks in.", lower_bound=1)
