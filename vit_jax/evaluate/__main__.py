@@ -332,7 +332,7 @@ if __name__ == "__main__":
     flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
     flags.DEFINE_integer(
         "batch_size", None, "With --data: images computed at once on a device; default: "
-        f"{inference.CPU_EXAMPLES} on a CPU, else {BATCH_SIZE}.",
+        f"{inference.CPU_EXAMPLES} on a CPU, else {BATCH_SIZE}.", lower_bound=1,
     )  # fmt: skip
     flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
     flags.DEFINE_enum(

@@ -124,7 +124,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("data", None, "A folder of images, or of a data set of TFDS.")
     flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
     flags.DEFINE_string("output", None, "The work directory to write; not there yet.")
-    flags.DEFINE_integer("batch_size", 64, "Images computed at once on a device.")
+    flags.DEFINE_integer("batch_size", 64, "Images computed at once on a device.", lower_bound=1)
     flags.DEFINE_bool("ema", False, "The EMAs of the weights, where the runs kept them.")
     flags.DEFINE_bool("even_if_worse", False, "Write the mean even if one of them is better.")
     flags.mark_flags_as_required(["data", "output"])

@@ -247,6 +247,8 @@ def test_missing_folder(tmp_path: Path) -> None:
         create(None)
     with refused("image.jpg"):
         create(tmp_path / "nowhere")
+    with refused("image_table"):
+        create(tmp_path / "labels.csv")
 
 
 def test_missing_split(with_splits: Path) -> None:

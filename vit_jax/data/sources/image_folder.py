@@ -133,7 +133,10 @@ def find_root(data_dir: str | None, *, where: str) -> str:
         )
     root = files.expanded(data_dir)
     if not files.is_folder(root):
-        raise UserError(f"{where}.data_dir={data_dir} is not a folder. It should hold {_LAYOUTS}.")
+        cure = f"It should hold {_LAYOUTS}."
+        if extension(root) in _TABLES:
+            cure = f'For a table of images and labels set {where}.source="image_table".'
+        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {cure}")
     if not files.is_remote(root) and is_tfds_folder(root):
         raise UserError(
             f"{where}.data_dir={data_dir} holds a data set of TFDS ({_TFDS_INFO}), not folders of "
