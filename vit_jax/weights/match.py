@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.mbconv import STAGES
 from vit_jax.models.layers.resnet import ResNetSpec
-from vit_jax.weights.files import Tensors, is_floating, listed
+from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.tables import (
     BLOCK,
     MAX_STAGES,
@@ -280,7 +281,7 @@ def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
         expected, there = shape(r.axes, match.sizes), named[name]
         if _without_ones(there.shape) != _without_ones(expected):
             yield f"{name} has the shape {there.shape}, expected {expected}"
-        elif not is_floating(there.dtype):  # quantised, perhaps
+        elif not jnp.issubdtype(there.dtype, jnp.floating):  # quantised, perhaps
             yield f"{name} is of {there.dtype}, expected floating-point numbers"
     for number, name in enumerate(extra):
         near = _nearest(name, wanted, "expected", number) if nearest else ""

@@ -7,7 +7,6 @@ import ml_dtypes
 import numpy as np
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOATS_OF_8_BITS = tuple(map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)))
 # Limits on shapes that a file states, since a header costs its writer nothing.
 MAX_DIMENSIONS = 32  # NumPy has 64; arrays of models have six at most
 MAX_EMPTY = 2**40  # elements of an empty array, not counting its axes of size 0
@@ -27,11 +26,6 @@ class Tensor:
 
 
 Tensors = Mapping[str, Tensor]
-
-
-def is_floating(dtype: np.dtype) -> bool:
-    """Whether a dtype is floating-point; NumPy has neither bfloat16 nor floats of 8 bits."""
-    return dtype.kind == "f" or dtype == BFLOAT16 or dtype in FLOATS_OF_8_BITS
 
 
 def listed(items: Sequence[object], limit: int = 5) -> str:

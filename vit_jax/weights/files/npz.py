@@ -5,8 +5,9 @@ import math
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -63,8 +64,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
     if not member.filename.endswith(".npy"):
         raise UserError(f"{name} is not an array; all entries of an .npz end in .npy.")
     with file.open(member) as stream:
-        start = stream.read(12)
-        shape, fortran, dtype, offset = _header(name, start, stream.read)
+        shape, fortran, dtype, offset = _header(name, stream)
     nbytes = math.prod(shape) * dtype.itemsize
     if offset + nbytes != member.file_size:
         raise UserError(
@@ -87,17 +87,16 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
     return Tensor(shape, dtype, values)
 
 
-def _header(
-    name: str, start: bytes, more: Callable[[int], bytes]
-) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+def _header(name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """(shape, whether in Fortran's order, dtype, bytes before the values)"""
+    start = stream.read(12)
     if len(start) < 12 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
         raise UserError(f"{name} is not a NumPy array.")
     width = 2 if start[6] == 1 else 4
     length = int.from_bytes(start[8 : 8 + width], "little")
     if length > MAX_HEADER_BYTES:
         raise UserError(f"{name} has a header of {length:,} bytes; {MAX_HEADER_BYTES:,} is enough.")
-    header = start[8:] + more(8 + width + length - len(start))
+    header = start[8:] + stream.read(8 + width + length - len(start))
     parse = (
         np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
     )

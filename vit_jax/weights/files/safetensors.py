@@ -17,7 +17,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.weights.files import FLOATS_OF_8_BITS, MAX_DIMENSIONS, MAX_EMPTY, Tensor
+from vit_jax.weights.files import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
 
 MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB
 LENGTH_BYTES = 8
@@ -27,8 +27,9 @@ DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    **dict(zip(("F8_E4M3", "F8_E5M2"), FLOATS_OF_8_BITS, strict=True)),
+    "BF16": BFLOAT16,
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "IU" for n in (8, 4, 2, 1)},
     "BOOL": np.dtype("?"),
 }
