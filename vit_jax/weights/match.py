@@ -345,7 +345,8 @@ def read_without(
             + _save_alone(prefixes[-1])
         )
     (prefix,) = prefixes
-    for start in _starts(prefix):
+    # Of "module.backbone." these are "module." and "module.backbone.".
+    for start in itertools.accumulate(re.findall(r"[^.]*\.", prefix)):
         inside = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
         others = {n: x for n, x in tensors.items() if not n.startswith(start)}
         counters = [n for n, x in others.items() if not x.shape]  # as of a moving average
@@ -364,15 +365,15 @@ def read_without(
         raise refusal(path, of_all)
     try:
         read(alone)
-    except MisfitError:
-        pass
-    else:
-        names = [name for name in tensors if not name.startswith(prefix)]
+    except MisfitError as misfit:
         raise UserError(
-            f"{path} has a model's arrays under the prefix {prefix!r}, and {len(names)} others, "
-            f"{listed(names)}. {_save_alone(prefix)}"
-        )
-    raise UserError(f"{refusal(path, matches)}\n(without the prefix {prefix!r} of its names)")
+            f"{refusal(path, matches)}\n(without the prefix {prefix!r} of its names)"
+        ) from misfit
+    names = [name for name in tensors if not name.startswith(prefix)]
+    raise UserError(
+        f"{path} has a model's arrays under the prefix {prefix!r}, and {len(names)} others, "
+        f"{listed(names)}. {_save_alone(prefix)}"
+    )
 
 
 def _prefixes(layouts: Iterable[Layout], tensors: Tensors) -> list[str]:
@@ -383,12 +384,6 @@ def _prefixes(layouts: Iterable[Layout], tensors: Tensors) -> list[str]:
         there = [n.removesuffix(first) + "." for n in tensors if n.endswith(first)]
         found.append([prefix for prefix in there if prefix not in layout.prefixes])
     return min(filter(None, found), key=len, default=[])
-
-
-def _starts(prefix: str) -> Iterator[str]:
-    """ "module.backbone." -> "module.", "module.backbone." """
-    parts = prefix.split(".")[:-1]
-    return (".".join(parts[: n + 1]) + "." for n in range(len(parts)))
 
 
 def _save_alone(prefix: str) -> str:
