@@ -110,6 +110,10 @@ def _norm_axes(name: str, axes: str) -> dict[str, str]:
     return {f"{name}/scale": axes, f"{name}/bias": axes}
 
 
+def _dense_axes(name: str, inputs: str, outputs: str, layers: str = "") -> dict[str, str]:
+    return {f"{name}/kernel": f"{layers}{inputs} {outputs}", f"{name}/bias": layers + outputs}
+
+
 def is_standardized(name: str) -> bool:
     """Whether `name` is a kernel of a ResNet's convolutions, which are standardised."""
     return name.endswith("/kernel") and name.removeprefix("patches/").startswith("resnet/")
@@ -120,53 +124,34 @@ def is_standardized(name: str) -> bool:
 # hybrids cut into patches; of ResNets, W the width of the root and U1, U2 ... the units of each
 # stage behind its first.
 OURS = {
-    "patches/kernel": "P p 3 D",
-    "patches/bias": "D",
+    **_dense_axes("patches", "P p 3", "D"),
     "cls": "D",
     "distillation_token": "D",
     "registers": "R D",
     "positions/embedding": "N D",
-    BLOCK + "norm1/scale": "L D",
-    BLOCK + "norm1/bias": "L D",
-    BLOCK + "attention/qkv/kernel": "L D 3 H K",
-    QKV_BIAS: "L 3 H K",
+    **_norm_axes(BLOCK + "norm1", "L D"),
+    **_dense_axes(BLOCK + "attention/qkv", "D", "3 H K", "L "),
     BLOCK + "attention/query_bias": "L H K",
     BLOCK + "attention/value_bias": "L H K",
-    BLOCK + "attention/out/kernel": "L H K D",
-    BLOCK + "attention/out/bias": "L D",
+    **_dense_axes(BLOCK + "attention/out", "H K", "D", "L "),
     BLOCK + "scale1/scale": "L D",
-    BLOCK + "norm2/scale": "L D",
-    BLOCK + "norm2/bias": "L D",
-    BLOCK + "mlp/fc1/kernel": "L D M",
-    BLOCK + "mlp/fc1/bias": "L M",
-    BLOCK + "mlp/gate/kernel": "L D M",
-    BLOCK + "mlp/gate/bias": "L M",
-    BLOCK + "mlp/fc2/kernel": "L M D",
-    BLOCK + "mlp/fc2/bias": "L D",
+    **_norm_axes(BLOCK + "norm2", "L D"),
+    **_dense_axes(BLOCK + "mlp/fc1", "D", "M", "L "),
+    **_dense_axes(BLOCK + "mlp/gate", "D", "M", "L "),
+    **_dense_axes(BLOCK + "mlp/fc2", "M", "D", "L "),
     BLOCK + "scale2/scale": "L D",
-    "norm/scale": "D",
-    "norm/bias": "D",
+    **_norm_axes("norm", "D"),
     "pooling/probe": "D",
-    "pooling/query/kernel": "D 1 H K",
-    "pooling/query/bias": "1 H K",
-    "pooling/key_value/kernel": "D 2 H K",
-    "pooling/key_value/bias": "2 H K",
-    "pooling/out/kernel": "H K D",
-    "pooling/out/bias": "D",
-    "pooling/norm/scale": "D",
-    "pooling/norm/bias": "D",
-    "pooling/mlp/fc1/kernel": "D M",
-    "pooling/mlp/fc1/bias": "M",
-    "pooling/mlp/fc2/kernel": "M D",
-    "pooling/mlp/fc2/bias": "D",
-    "pre_logits/kernel": "D E",
-    "pre_logits/bias": "E",
-    "head/kernel": "D C",
-    "head/bias": "C",
-    "distillation_head/kernel": "D C",
-    "distillation_head/bias": "C",
-    "patches/projection/kernel": "P p F D",
-    "patches/projection/bias": "D",
+    **_dense_axes("pooling/query", "D", "1 H K"),
+    **_dense_axes("pooling/key_value", "D", "2 H K"),
+    **_dense_axes("pooling/out", "H K", "D"),
+    **_norm_axes("pooling/norm", "D"),
+    **_dense_axes("pooling/mlp/fc1", "D", "M"),
+    **_dense_axes("pooling/mlp/fc2", "M", "D"),
+    **_dense_axes("pre_logits", "D", "E"),
+    **_dense_axes("head", "D", "C"),
+    **_dense_axes("distillation_head", "D", "C"),
+    **_dense_axes("patches/projection", "P p F", "D"),
     **resnet_axes("patches/resnet", pre_activation=False),
     **resnet_axes("resnet", pre_activation=True),
 }
