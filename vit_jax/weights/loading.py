@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from vit_jax import models
 from vit_jax.core import pytrees, synsets
@@ -188,31 +188,20 @@ class CheckpointInfo:
         if self.external:
             return {name: _place(self.external.match.array(name), x) for name, x in layout.items()}
         shapes = self._shapes_under(f"{under}/")
-        factors = {name: _factors(name, shapes) for name in layout}
+        factors = {name: pair for name in layout if (pair := _factors(name, shapes))}
         wanted = dict(layout)
         for name, pair in factors.items():
-            sharding = layout[name].sharding
-            if isinstance(sharding, NamedSharding):
-                sharding = NamedSharding(sharding.mesh, PartitionSpec())
-            for n in pair:
-                wanted[n] = jax.ShapeDtypeStruct(shapes[n], layout[name].dtype, sharding=sharding)
+            wanted |= {n: _with_shape(layout[name], shapes[n]) for n in pair}
         arrays = checkpoint_dir.read_some(
             self.folder, {f"{under}/{n}": x for n, x in wanted.items()}
         )
         read = {name: arrays[f"{under}/{name}"] for name in wanted}
-        return {name: self._merged(name, read, pair) for name, pair in factors.items()}
-
-    def _merged(
-        self, name: str, arrays: Mapping[str, jax.Array], factors: tuple[str, ...]
-    ) -> jax.Array:
-        """The array of this name with its adapter, sharded as it is."""
-        kernel = arrays[name]
-        if not factors:
-            return kernel
-        a, b = (arrays[factor] for factor in factors)
-        assert self.adapter_scale is not None
-        sum_ = merged(kernel, a, b, self.adapter_scale, stacked=pytrees.is_stacked(name))
-        return jax.device_put(sum_, kernel.sharding)
+        for name, (a, b) in factors.items():
+            assert self.adapter_scale is not None
+            kernel, stacked = read[name], pytrees.is_stacked(name)
+            with_adapter = merged(kernel, read[a], read[b], self.adapter_scale, stacked=stacked)
+            read[name] = jax.device_put(with_adapter, kernel.sharding)
+        return {name: read[name] for name in layout}
 
     def _shapes_under(self, under: str) -> dict[str, tuple[int, ...]]:
         return {n.removeprefix(under): s for n, s in self.shapes.items() if n.startswith(under)}
@@ -302,15 +291,13 @@ def open_model(
         preprocess = _with_size(preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 
-    def make() -> Any:
-        return models.build(
-            spec,
-            num_classes=num_classes,
-            image_size=preprocess.image_size,
-            preprocess=preprocess,
-            rngs=nnx.Rngs(0),
-        )
-
+    make = lambda: models.build(
+        spec,
+        num_classes=num_classes,
+        image_size=preprocess.image_size,
+        preprocess=preprocess,
+        rngs=nnx.Rngs(0),
+    )
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     shapes = about.param_shapes(ema=ema)
@@ -370,17 +357,29 @@ def checkpoint_info(
       UserError: nothing is there, or as in `load`.
     """
     fetched = fetch(path)
-    if not is_external(fetched.path):
+    if is_external(fetched.path):
+        info = _read_external(fetched, image_size, num_heads)
+    else:
         info = _read_info(fetched.path)
-        _check_heads(fetched, info.spec, num_heads)
-        return info
+    heads = getattr(info.spec, "num_heads", None)
+    if num_heads not in (None, heads):
+        raise UserError(
+            f"num_heads={num_heads}, but {fetched} has {heads or 'none'}: leave it out; it is for "
+            "weights that do not state it."
+        )
+    for notice in info.external.notices() if info.external else ():
+        _print_once(f"Notice: {fetched}: {notice}")
+    return info
+
+
+def _read_external(
+    fetched: Fetched, image_size: tuple[int, int] | None, num_heads: int | None
+) -> CheckpointInfo:
+    """Metadata of another project's file."""
     opened = detect_format.open_weights(Path(fetched.path))
     contents = understand(
         dataclasses.replace(opened, caller_image_size=image_size, caller_num_heads=num_heads)
     )
-    _check_heads(fetched, contents.spec, num_heads)
-    for notice in contents.notices():
-        _print_once(f"Notice: {fetched}: {notice}")
     return CheckpointInfo(
         folder=fetched.path,
         name=contents.name,
@@ -450,16 +449,6 @@ def describe(
     }
 
 
-def _check_heads(fetched: Fetched, spec: Any, given: int | None) -> None:
-    """Raises UserError for another number of heads than the weights state."""
-    heads = getattr(spec, "num_heads", None)
-    if given not in (None, heads):
-        raise UserError(
-            f"num_heads={given}, but {fetched} has {heads or 'none'}: leave it out; it is for "
-            "weights that do not state it."
-        )
-
-
 @functools.cache
 def _print_once(line: str) -> None:
     if jax.process_index() == 0:
@@ -499,11 +488,12 @@ def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
 
 
 def _with_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """Gives a parameter the shape that it has in the weights; positions are resized later."""
+    """Gives a parameter another shape, which may not divide over the devices: so it is on each."""
     if shape == x.shape:
         return x
-    # A different number of positions may not divide over the devices.
-    sharding = x.sharding and jax.sharding.NamedSharding(x.sharding.mesh, jax.P())
+    sharding = x.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, jax.P())
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
