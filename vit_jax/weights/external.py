@@ -29,8 +29,6 @@ Documents = dict[str, dict[str, Any]]
 USUAL_IMAGE_SIZE = (224, 224)
 # Widths of ViTs whose heads have 64 channels in all published models but a few; wider ones differ.
 USUAL_HEAD_SIZE, USUAL_WIDTHS = 64, range(64, 1025)
-# Fields of a model, or "preprocess", that nothing states: their values are assumed, and said aloud.
-BARE = ("gelu", "norm_epsilon", "preprocess")
 # Letters of sizes, by field of a ViT.
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 
@@ -44,11 +42,10 @@ class ExternalWeights:
       num_classes: 0 for a model without a head.
       match: gives the parameters.
       assumed: the fields of the model, "image_size" and "preprocess" that nothing states.
-      left_out: arrays that the format's own model of this kind does not compute with either.
       positions_for: (height, width) of the images that learned positions are for, where
         `preprocess` gives images of another size.
       position_resize: how the format's own model resizes them.
-      notes: sentences on where in the file the model is.
+      notes: sentences on where in the file the model is, and what of it is left out.
     """
 
     name: str
@@ -58,17 +55,13 @@ class ExternalWeights:
     preprocess: models.Preprocess
     match: Match
     assumed: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
     positions_for: tuple[int, int] | None = None
     position_resize: str = "bilinear"
     notes: tuple[str, ...] = ()
 
     def notices(self) -> tuple[str, ...]:
-        """Sentences about where in the file it is, what is assumed, and left out."""
-        unused = f"a classifier does not compute with {', '.join(self.left_out)}: left out."
-        return tuple(
-            filter(None, (*self.notes, self.assumptions(), unused if self.left_out else ""))
-        )
+        """`notes`, and a sentence about what is assumed."""
+        return tuple(filter(None, (*self.notes, self.assumptions())))
 
     def assumptions(self) -> str:
         """A sentence with the values of `assumed`; empty if there are none."""

@@ -32,7 +32,7 @@ def understand(opened: Opened) -> ExternalWeights:
     except MisfitError as misfit:
         read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors))
         there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
-    return dataclasses.replace(there, notes=tuple(filter(None, (opened.note, note))))
+    return dataclasses.replace(there, notes=(opened.note, note, *there.notes))
 
 
 def _read(opened: Opened) -> ExternalWeights:

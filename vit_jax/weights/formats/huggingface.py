@@ -122,7 +122,7 @@ LAYOUTS = {
 def _read(opened: Opened) -> ExternalWeights:
     kind = opened.entries.get("model_type")
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
-    read, left_out = _without_pooler(opened.tensors)
+    read, notes = _without_pooler(opened.tensors)
     match = best(layouts, read)
     config = with_defaults(opened, VIT_CONFIG)
     sizes = {
@@ -141,22 +141,23 @@ def _read(opened: Opened) -> ExternalWeights:
         fields=fields(config, match),
         class_names=class_names(config, match),
         assumed=assumed(opened),
-        left_out=left_out,
+        notes=notes,
     )
 
 
 def _without_pooler(tensors: Tensors) -> tuple[Tensors, tuple[str, ...]]:
-    """(arrays to read, others); no classifier of Hugging Face's ViTs computes a pooler."""
-    if not any(name.startswith(HEAD_PREFIXES) for name in tensors):
+    """(arrays to read, a note on a pooler); no classifier of Hugging Face's ViTs computes one."""
+    pooler = [name for name in tensors if ".pooler.dense." in f".{name}"]
+    if not pooler or not any(name.startswith(HEAD_PREFIXES) for name in tensors):
         return tensors, ()
-    pooler = tuple(name for name in tensors if ".pooler.dense." in f".{name}")
-    return {name: x for name, x in tensors.items() if name not in pooler}, pooler
+    note = f"a classifier does not compute with {', '.join(pooler)}: left out."
+    return {name: x for name, x in tensors.items() if name not in pooler}, (note,)
 
 
 def assumed(opened: Opened) -> tuple[str, ...]:
     """Names of the fields that neither config.json nor preprocessor_config.json states."""
     images = () if opened.preprocessor else ("preprocess",)
-    return images if opened.config else external.BARE[:2] + images
+    return images if opened.config else ("gelu", "norm_epsilon", *images)
 
 
 def _type(spec: ViTSpec) -> str:
