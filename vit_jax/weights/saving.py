@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,7 @@ def _format(loaded: Loaded, to: str) -> Format:
                 f"--to={to} has no place for {', '.join(unplaced)}: write --to=checkpoint."
             )
     if format_ is None:
-        held = [f.destination for f in FORMATS if f.holds(model.spec, model.num_classes)]
-        others = " or ".join(dict.fromkeys(held)) or "checkpoint"
-        raise UserError(f"{to} has no {loaded.name}: write --to={others}.")
+        raise UserError(f"{to} has no {loaded.name}: write --to={_destinations(model)}.")
     return format_
 
 
@@ -150,21 +148,21 @@ def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors
     if unplaced:
         raise UserError(
             f"{layout.title} has no place for {', '.join(unplaced)}: write "
-            f"--to={' or '.join(_formats_with_places(loaded.model, params))}."
+            f"--to={_destinations(loaded.model, params)}."
         )
     arrays = format_.packed(to_theirs(layout, params), spec, loaded.model.num_classes)
     return arrays, _notice(params, spec, layout, differing) if differing else ""
 
 
-def _formats_with_places(model: Any, params: Mapping[str, np.ndarray]) -> list[str]:
-    """Formats with a place for all of these parameters; a checkpoint always has."""
+def _destinations(model: Any, params: Iterable[str] = ()) -> str:
+    """What can hold this model, with a place for these parameters; a checkpoint always can."""
     there = [
         f.destination
         for f in FORMATS
         if f.holds(model.spec, model.num_classes)
         and f.layout_for(model.spec).places.issuperset(params)
     ]
-    return [*dict.fromkeys(there), "checkpoint"]
+    return " or ".join(dict.fromkeys([*there, "checkpoint"]))
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
