@@ -43,7 +43,6 @@ scale[1 2]/scale : LAYERS.{}.layer_scale[1 2].lambda1
 # --- Dinov2
 
 REGISTERS = "dinov2_with_registers"  # a model_type of config.json
-TYPES = ("dinov2", REGISTERS)
 # Defaults of transformers' configs, by type.
 _CONFIG = {
     key: x
@@ -230,7 +229,7 @@ def _documents(
 
 DINOV2 = Format(
     destination="huggingface",
-    model_types=TYPES,
+    model_types=tuple(CONFIGS),
     needs_type=True,
     reads=_read,
     holds=_holds,

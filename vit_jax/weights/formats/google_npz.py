@@ -107,10 +107,9 @@ def _hybrid(title: str, blocks: str) -> Layout:
 def _big_vision(title: str, blocks: str) -> tuple[Layout, Layout]:
     """Layouts with positions, and without any: its models then have fixed ones."""
     tables = (_PATCHES, _AROUND, blocks, _POOLING)
-    fixed = f"{title}, positions fixed"
     return (
-        _layout(title, _PATCHES, _AROUND, "positions/embedding : pos_embedding : 1 *", *tables[2:]),
-        _layout(fixed, *tables, position_embedding="sincos_2d"),
+        _layout(title, *tables, "positions/embedding : pos_embedding : 1 *"),
+        _layout(f"{title}, positions fixed", *tables, position_embedding="sincos_2d"),
     )
 
 
