@@ -16,7 +16,7 @@ AXES = ("--config.model.width=32,64", "--config.input.subset_fraction=0.5,1")
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, fate):
+def world(tmp_path, monkeypatch, fate, capsys):
     """Studies of digits whose trainings end as prescribed; data are not looked at before them.
 
     `world.fate("model.width=32,...", "1")`: how its first start ends; `world.study(*arguments)`;
@@ -31,14 +31,14 @@ def world(tmp_path, monkeypatch, fate):
         return Study(grid.parse([*given, *arguments]), **fields)
 
     def study(*arguments, options=None, **fields):
-        made.said = []
-        return run.study(
+        capsys.readouterr()
+        result = run.study(
             made.folder,
             asked(*(arguments or AXES), **fields),
-            SweepOptions(**(options or {"slots": 4})),
-            trainer=FAKE,
-            say=made.said.append,
+            SweepOptions(**(options or {"slots": 4}), trainer=FAKE),
         )
+        made.said = capsys.readouterr().out.splitlines()
+        return result
 
     made.study, made.asked, made.starts, made.fate = study, asked, fate.starts, fate
     return made

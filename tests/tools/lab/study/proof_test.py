@@ -30,12 +30,8 @@ def test_two_models_and_two_fractions_with_a_checkpoint_that_is_half_written(
     python = preloaded_server().write_python(tmp_path / "python")
 
     def study(**options):
-        return run.study(
-            folder,
-            asked,
-            SweepOptions(slots=2, **options),
-            trainer=[str(python), "-m", "vit_jax.train"],
-        )
+        trainer = [str(python), "-m", "vit_jax.train"]
+        return run.study(folder, asked, SweepOptions(slots=2, trainer=trainer, **options))
 
     made = study()
     assert [each.state for each in made.points] == ["finished"] * 4

@@ -20,9 +20,9 @@ import json, sys
 from etils import epath
 from vit_jax.core import command
 from vit_jax.tools.lab.sweep import grid, run
-folder, arguments, options, trainer = json.loads(sys.argv.pop())
+folder, arguments, options = json.loads(sys.argv.pop())
 command.run(lambda _: run.sweep(
-    epath.Path(folder), grid.parse(arguments), run.SweepOptions(**options), trainer))
+    epath.Path(folder), grid.parse(arguments), run.SweepOptions(**options)))
 """
 
 
@@ -38,10 +38,10 @@ def world(tmp_path, fate, start_python):
 
     def run(*arguments, **options):
         asked = grid.parse(arguments or GRID)
-        sweeps.sweep(folder, asked, sweeps.SweepOptions(**options), FAKE)
+        sweeps.sweep(folder, asked, sweeps.SweepOptions(trainer=FAKE, **options))
 
     def start(**options):
-        given = json.dumps([str(folder), GRID, options, FAKE])
+        given = json.dumps([str(folder), GRID, options | {"trainer": FAKE}])
         output = tmp_path / f"output{time.monotonic_ns()}"
         process = start_python(output, "-c", PROGRAM, given, FATE=str(fate.folder))
         process.said = output.read_text

@@ -27,7 +27,7 @@ def task():
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, fate, task):
+def world(tmp_path, monkeypatch, fate, task, capsys):
     """Transfers whose trainings end as prescribed; nothing is looked at before them.
 
     `world.fate("choose", "optim.lr=1e-3", "75 0")`: outcomes of its first two starts;
@@ -38,15 +38,12 @@ def world(tmp_path, monkeypatch, fate, task):
     made = SimpleNamespace(folder=epath.Path(tmp_path / "transfer"), said=[])
 
     def transfer(*arguments, options=None, **fields):
-        made.said = []
+        capsys.readouterr()
         given = task(*arguments, **fields)
-        return transfers.transfer(
-            made.folder,
-            given,
-            SweepOptions("transfer", **(options or {"slots": 4})),
-            trainer=FAKE,
-            say=made.said.append,
-        )
+        of_sweep = SweepOptions("transfer", trainer=FAKE, **(options or {"slots": 4}))
+        result = transfers.transfer(made.folder, given, of_sweep)
+        made.said = capsys.readouterr().out.splitlines()
+        return result
 
     made.transfer, made.starts, made.fate = transfer, fate.starts, fate
     return made

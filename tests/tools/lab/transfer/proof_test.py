@@ -62,7 +62,7 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
     trainer = [str(python), "-m", "vit_jax.train"]
 
     def transfer(**options):
-        return transfers.transfer(folder, task, SweepOptions(**options), trainer=trainer)
+        return transfers.transfer(folder, task, SweepOptions(trainer=trainer, **options))
 
     with pytest.raises(TrainingsFailed) as error:
         transfer(slots=2)

@@ -55,7 +55,7 @@ def few(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch, fate, tfds):
+def world(tmp_path, monkeypatch, fate, tfds, capsys):
     """`world.run("optim.lr=1e-3,2e-3", tasks=NAMES)`; `world.fate("seed=0", "0 1")`."""
     looked = lambda task, *_: (Splits("all", task.choose_split, task.held_out_split), [])
     monkeypatch.setattr(transfers, "check_all", looked)
@@ -65,11 +65,13 @@ def world(tmp_path, monkeypatch, fate, tfds):
     made = SimpleNamespace(folder=epath.Path(tmp_path / "vtab"), said=[])
 
     def start(*overrides, tasks=NAMES[:2], seeds=2, options=(), **fields):
-        made.said = []
+        capsys.readouterr()
         asked = run.VtabRun("none", CONFIG, (*FROM_SCRATCH, *overrides), tfds, tasks)
         asked = asked._replace(seeds=seeds, **fields)
-        given = SweepOptions("vtab", slots=3, **dict(options))
-        return run.vtab(made.folder, asked, given, trainer=FAKE, say=made.said.append)
+        given = SweepOptions("vtab", slots=3, trainer=FAKE, **dict(options))
+        result = run.vtab(made.folder, asked, given)
+        made.said = capsys.readouterr().out.splitlines()
+        return result
 
     made.run, made.fate, made.starts = start, fate, fate.starts
     return made

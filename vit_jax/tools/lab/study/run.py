@@ -9,7 +9,6 @@ whatever the config evaluates is set against exaFLOPs and against examples, with
 a budget and scaling laws. --dry_run tells what each training costs. The same command again goes on.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ from vit_jax.tools.lab.sweep import grid, progress
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 DEFAULT_LAW = "M2"
@@ -67,14 +66,7 @@ def check(request: Study) -> None:
             raise UserError(f"--budget={budget:g}: give exaFLOPs, numbers above 0.")
 
 
-def study(
-    folder: epath.Path,
-    request: Study,
-    options: SweepOptions,
-    *,
-    trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
-    say: Say = print,
-) -> StudyResult:
+def study(folder: epath.Path, request: Study, options: SweepOptions) -> StudyResult:
     """Trains what is left of the grid in `folder`, and prints the results.
 
     The folder gets trainings/, which is a sweep, results.json, results.csv, results.html and two
@@ -85,7 +77,7 @@ def study(
       TrainingsFailed: some trainings have failed; the others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    all_points, known, rows = _begin(folder, request, say)
+    all_points, known, rows = _begin(folder, request)
     failed = None
     with workdir_lock.lock_for_process(folder):
         if any(row.state != "finished" for row in rows):
@@ -93,7 +85,7 @@ def study(
             sweeps.check_values(request.grid, folder / TRAININGS, errors)
             errors.raise_all()
             try:
-                sweeps.sweep(folder / TRAININGS, request.grid, options, trainer)
+                sweeps.sweep(folder / TRAININGS, request.grid, options)
             except TrainingsFailed as error:
                 failed = error
         rows = progress.read_rows(all_points, folder / TRAININGS)
@@ -107,21 +99,21 @@ def study(
         html = page.page(folder.name, result)
         sweeps.save_results(folder, results.as_json(result), results.table(result), html)
     for line in results.lines(result):
-        say(line)
-    say(f"saved    {folder / sweeps.HTML_FILE}")
+        print(line)
+    print(f"saved    {folder / sweeps.HTML_FILE}")
     if failed:
         raise failed
     return result
 
 
-def dry_run(folder: epath.Path, request: Study, options: SweepOptions, say: Say = print) -> None:
+def dry_run(folder: epath.Path, request: Study, options: SweepOptions) -> None:
     """Shows what each training costs, and its command. Reads data only where a size is missing."""
-    _begin(folder, request, say)
+    _begin(folder, request)
     sweeps.dry_run(folder / TRAININGS, request.grid, options)
 
 
 def _begin(
-    folder: epath.Path, request: Study, say: Say
+    folder: epath.Path, request: Study
 ) -> tuple[list[Point], dict[str, Cost], list[PointProgress]]:
     """Prints the costs of all points; returns the points, their costs and their progress."""
     check(request)
@@ -134,10 +126,10 @@ def _begin(
     rows = progress.read_rows(all_points, folder / TRAININGS)
     found = points.collect(rows, known)
     for line in results.cost_lines(found):
-        say(line)
+        print(line)
     total = sum(known[row.point.name].exaflops for row in rows)
     left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
-    say(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
+    print(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
     _check_law(request.law, found)
     return all_points, known, rows
 

@@ -34,11 +34,8 @@ from vit_jax.tools.lab.sweep.grid import SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
 from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
 
-TRAIN = ("-m", "vit_jax.train")
 # Results of the commands that run sweeps, beside those of the sweeps themselves.
 JSON_FILE, HTML_FILE = "results.json", "results.html"
-
-Say = Callable[[str], None]
 
 
 class TrainingsFailed(UserError):
@@ -58,12 +55,7 @@ class TrainingsFailed(UserError):
         self.reasons = reasons
 
 
-def sweep(
-    folder: epath.Path,
-    requested: SweepGrid,
-    options: SweepOptions,
-    trainer: Sequence[str] = (sys.executable, *TRAIN),
-) -> None:
+def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
     """Trains the points that have not ended, and prints the results of all.
 
     UserError for wrong grids, configs and folders, TrainingsFailed if a point failed; Preempted on
@@ -86,7 +78,7 @@ def sweep(
         )
         try:
             if options.launcher is None:
-                slots = Slots(options, trainer, live.tell)
+                slots = Slots(options, live.tell)
                 for _ in slots.run(folder, to_do, stop):
                     live.refresh(slots.running)
             elif not launch(live, folder, to_do, options, stop):
@@ -114,7 +106,8 @@ def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> 
     """Prints the command of every point."""
     for point in grid.add_points(folder, requested)[1]:
         if options.launcher is None:
-            print(shlex.join(["python", *TRAIN, *point.arguments(str(folder / point.name))]))
+            arguments = point.arguments(str(folder / point.name))
+            print(shlex.join(["python", *options.trainer[1:], *arguments]))
         else:
             print(shlex.join(job(point, folder, options)))
 

@@ -17,6 +17,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
 
 class SweepOptions(NamedTuple):
-    """The values of the command's flags of these names: how trainings run side by side."""
+    """How trainings run side by side: by flags of these names, and the command of a training."""
 
     name: str = "sweep"
     slots: int = 1
@@ -52,6 +53,7 @@ class SweepOptions(NamedTuple):
     retry_failed: bool = False
     slot_variable: str | None = None
     max_restarts: int = 5
+    trainer: Sequence[str] = (sys.executable, "-m", "vit_jax.train")
 
 
 class Running(NamedTuple):
@@ -65,19 +67,14 @@ class Running(NamedTuple):
 
 
 class Slots:
-    """Runs points by the command `trainer`, `options.slots` at a time.
+    """Runs points by the command `options.trainer`, `options.slots` at a time.
 
     tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
     "stopped", reason).
     """
 
-    def __init__(
-        self,
-        options: SweepOptions,
-        trainer: Sequence[str],
-        tell: Callable[[Point, str, str], None],
-    ):
-        self._options, self._trainer, self._tell = options, trainer, tell
+    def __init__(self, options: SweepOptions, tell: Callable[[Point, str, str], None]):
+        self._options, self._tell = options, tell
         self._waiting: list[Point] = []
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
@@ -172,7 +169,7 @@ class Slots:
             start = log.tell()
             # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
             process = subprocess.Popen(
-                [*self._trainer, *point.arguments(str(folder))],
+                [*self._options.trainer, *point.arguments(str(folder))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

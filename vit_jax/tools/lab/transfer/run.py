@@ -12,8 +12,7 @@ test. --checkpoint=none does the same from scratch. The same command again goes 
 import contextlib
 import dataclasses
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -30,7 +29,7 @@ from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder, format_values
 from vit_jax.tools.lab.sweep.grid import FILE as SWEEP_FILE
 from vit_jax.tools.lab.sweep.progress import PointProgress, count_of
-from vit_jax.tools.lab.sweep.run import Say, TrainingsFailed
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer.results import Choice, TransferResult
@@ -58,14 +57,7 @@ FIXED = (
 )  # fmt: skip
 
 
-def transfer(
-    folder: epath.Path,
-    task: TransferTask,
-    options: SweepOptions,
-    *,
-    trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
-    say: Say = print,
-) -> TransferResult:
+def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> TransferResult:
     """Runs what is left of a transfer in its folder, and prints the result.
 
     The folder gets choose/ and final/, which are sweeps, choice.json, results.json, results.csv and
@@ -79,7 +71,7 @@ def transfer(
       Preempted: on a signal; what ran has saved.
     """
     check(task)
-    record = _begin(folder, task, say)  # before anything is written
+    record = _begin(folder, task)  # before anything is written
     splits, weights_from = Splits(**record["splits"]), record["weights"]
     with workdir_lock.lock_for_process(folder):
         workdir.save(folder / FILE, json.dumps(record, indent=2) + "\n")
@@ -89,13 +81,13 @@ def transfer(
             """Trains what has not ended of a sweep."""
             try:
                 of_sweep = options._replace(name=f"{options.name}-{name}")
-                sweeps.sweep(folder / name, grid, of_sweep, trainer)
+                sweeps.sweep(folder / name, grid, of_sweep)
             except TrainingsFailed as error:
                 failures.update({f"{name}/{key}": why for key, why in error.reasons.items()})
             return _read_rows(folder / name, grid)
 
-        chosen, choose_rows = _choose(folder, task, splits, weights_from, train, say)
-        say(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
+        chosen, choose_rows = _choose(folder, task, splits, weights_from, train)
+        print(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
         rows = train(FINAL, final_grid(task, splits, weights_from, chosen.chosen))
         config, tested = task.config, evaluation_of(task)
         test = config.evals[tested]
@@ -124,28 +116,28 @@ def transfer(
             results.page(folder.name, result, every),
         )
         for line in results.lines(result):
-            say(line)
-        say(f"saved    {folder / sweeps.HTML_FILE}")
+            print(line)
+        print(f"saved    {folder / sweeps.HTML_FILE}")
     if failures:
         trainings = count_of(len(choose_rows) + len(rows), "training")
         raise TrainingsFailed(folder, failures, trainings)
     return result
 
 
-def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions, say: Say) -> None:
+def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
     check(task)
     weights_from = pin_checkpoint(task.checkpoint)
     splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
         sweeps.dry_run(folder / CHOOSE, choose_grid(task, splits, weights_from), options)
-        say("and then, with what is chosen in place of the first values:")
+        print("and then, with what is chosen in place of the first values:")
     first = task.grid.points()[0]
     final = final_grid(task, splits, weights_from, first)
     sweeps.dry_run(folder / FINAL, final, options)
 
 
-def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
+def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
     """The contents of transfer.json: as they are there, else of what was looked at now."""
     check_folder(folder, "transfer")
     fixed = {field: getattr(task, field) for field in FIXED}
@@ -163,9 +155,9 @@ def _begin(folder: epath.Path, task: TransferTask, say: Say) -> dict[str, Any]:
             f"{folder} began with other splits: {format_values(kept['splits'])}; now they are "
             f"{format_values(splits._asdict())}. If the data have changed, give another --workdir."
         )
-    say(f"weights  {weights_from or 'none: from scratch'}")
+    print(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
-        say(f"note     {note}")
+        print(f"note     {note}")
     return kept or {"task": fixed, "splits": splits._asdict(), "weights": weights_from}
 
 
@@ -194,7 +186,6 @@ def _choose(
     splits: Splits,
     weights_from: str | None,
     train: Callable[[str, SweepGrid], list[PointProgress]],
-    say: Say,
 ) -> tuple[Choice, list[PointProgress]]:
     """The choice, and the trainings that led to it."""
     by = metric_key(task, HELD_OUT)
@@ -210,7 +201,7 @@ def _choose(
             f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
             "for the test with them. For a choice from these give another --workdir."
         )
-    say(
+    print(
         f"choose   {count_of(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
     )
@@ -219,7 +210,7 @@ def _choose(
     if kept is None:
         results.write_choice(folder, now)
     elif now.chosen != kept.chosen:
-        say(
+        print(
             f"note     {format_values(now.chosen)} would be chosen now, since a training was "
             "retried; the test stays with what was chosen before it."
         )
@@ -267,9 +258,7 @@ def main(_: list[str]) -> None:
     }
     task = TransferTask(**fields, grid=grids.from_config(FLAGS.config, FLAGS.config_override))
     sweeps.run_or_show(
-        folder,
-        lambda: transfer(folder, task, options),
-        lambda: dry_run(folder, task, options, print),
+        folder, lambda: transfer(folder, task, options), lambda: dry_run(folder, task, options)
     )
 
 

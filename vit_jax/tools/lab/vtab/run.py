@@ -9,7 +9,6 @@ before anything starts. The same command again goes on.
 """
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -28,7 +27,6 @@ from vit_jax.data.sources import tfds
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.run import Say
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
@@ -198,14 +196,7 @@ class VtabRun(NamedTuple):
         return wanted
 
 
-def vtab(
-    folder: epath.Path,
-    request: VtabRun,
-    options: SweepOptions,
-    *,
-    trainer: Sequence[str] = (sys.executable, *sweeps.TRAIN),
-    say: Say = print,
-) -> VtabSummary:
+def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSummary:
     """Runs the tasks that are left, one after the other, and prints the result.
 
     The data of all tasks are looked at before the first begins. After each, results.json,
@@ -223,32 +214,32 @@ def vtab(
     _check(folder, wanted, pinned)
     summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
     for number, (name, task) in enumerate(wanted.items(), start=1):
-        say(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
+        print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
         of_task, why = options._replace(name=f"{options.name}-{name}"), ""
         try:
-            transfers.transfer(folder / name, task, of_task, trainer=trainer, say=say)
+            transfers.transfer(folder / name, task, of_task)
         except UserError as error:
             why = str(error)
         summary.results.append(_result(folder / name, name, task, data[name], pinned, why))
         sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
     for line in summary.lines():
-        say(line)
-    say(f"saved    {folder / sweeps.HTML_FILE}")
+        print(line)
+    print(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
     if failed:
         raise UserError(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
     return summary
 
 
-def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions, say: Say = print) -> None:
+def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions) -> None:
     """Checks what `vtab` checks at its start, and prints the commands of the trainings."""
     names = request.names()
     data = find_data(names, request.root)
     pinned = transfers.pin_checkpoint(request.checkpoint)
     for name in names:
-        say(f"task     {name}, of {data[name].name}")
+        print(f"task     {name}, of {data[name].name}")
         task = transfer_task(request, name, data[name], pinned)
-        transfers.dry_run(folder / name, task, options, say)
+        transfers.dry_run(folder / name, task, options)
 
 
 def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | None) -> TransferTask:
