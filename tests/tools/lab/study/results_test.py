@@ -1,12 +1,20 @@
 import numpy as np
 import pytest
 
-from vit_jax.tools.lab.study.results import by_model, frontier, optimum, stretches
+from vit_jax.tools.lab.study.results import frontier, optimum, stretches
 
 # A small model that saturates, and a large one that is better from between 4 and 8 on.
 MODELS = ["small"] * 4 + ["large"] * 3
 EXAFLOPS = [1.0, 2.0, 4.0, 8.0, 4.0, 8.0, 16.0]
 LOSS = [0.8, 0.5, 0.4, 0.4, 0.6, 0.3, 0.2]
+
+
+def by_model(models, exaflops, loss):
+    """The frontier of each model, by its label [n]."""
+    return {
+        model: frontier(exaflops, {i: loss[i] for i, each in enumerate(models) if each == model})
+        for model in dict.fromkeys(models)
+    }
 
 
 @pytest.fixture
@@ -15,11 +23,11 @@ def frontiers():
 
 
 def test_a_frontier_has_what_no_cheaper_training_is_as_good_as():
-    found = frontier([4, 1, 2, 2, 8], [0.4, 0.8, 0.5, 0.6, 0.4])
+    found = frontier([4, 1, 2, 2, 8], dict(enumerate([0.4, 0.8, 0.5, 0.6, 0.4])))
     np.testing.assert_array_equal(found.points, [1, 2, 0])
     np.testing.assert_array_equal(found.exaflops, [1, 2, 4])
     np.testing.assert_array_equal(found.loss, [0.8, 0.5, 0.4])
-    assert frontier([3.0], [0.1]).points.tolist() == [0]
+    assert frontier([3.0], {0: 0.1}).points.tolist() == [0]
 
 
 def test_between_trainings_a_line_goes_over_logarithms(frontiers):

@@ -28,49 +28,37 @@ NOTES = {
 def compute_figure(result: StudyResult) -> Figure:
     """All finished trainings over exaFLOPs, each model's frontier joined; figure 5."""
     series = []
-    for model, places in _by_model(result).items():
-        on_frontier = result.frontiers[model].points.tolist()
-        line = np.array([places.index(i) for i in on_frontier])
-        series.append(_series(result, places, "exaflops", line))
-    best = np.array([result.points[i].cost.exaflops for i in result.best])
-    scores = np.array([points.as_loss(result.metric, result.scored[i]) for i in result.best])
+    for model, losses in result.models.items():
+        line = np.searchsorted([*losses], result.frontiers[model].points)
+        series.append(_series(result, [*losses], "exaflops", line))
+    best = result.frontier
     return draw_scaling(
         series,
         [each for each in result.laws if each.curve.over == "exaflops"],
         metric=result.metric,
         x_label="training compute (exaFLOPs)",
         against="compute",
-        frontier=(best, scores) if len(best) else None,
+        frontier=(best.exaflops, points.as_loss(result.metric, best.loss)) if series else None,
     )
 
 
 def examples_figure(result: StudyResult) -> Figure:
     """Each model's best training on each number of examples; figure 4."""
     series = []
-    for places in _by_model(result).values():
-        best: dict[int, int] = {}
-        for i in sorted(places, key=result.scored.__getitem__):
-            best.setdefault(result.points[i].cost.examples, i)
-        frontier = [best[examples] for examples in sorted(best)]
-        series.append(_series(result, frontier, "examples", np.arange(len(frontier))))
+    for losses in result.models.values():
+        best = results.best_by_examples(result.points, losses)
+        series.append(_series(result, best, "examples", np.arange(len(best))))
     laws = [each for each in result.laws if each.curve.over == "examples"]
     return draw_scaling(
         series, laws, metric=result.metric, x_label="training examples", against="data"
     )
 
 
-def _by_model(result: StudyResult) -> dict[str, list[int]]:
-    """Numbers of the finished points of each model."""
-    models: dict[str, list[int]] = {}
-    for i in result.scored:
-        models.setdefault(result.points[i].model, []).append(i)
-    return models
-
-
 def _series(result: StudyResult, places: Sequence[int], over: str, line: np.ndarray) -> Series:
     first = result.points[places[0]]
     x = np.array([getattr(result.points[i].cost, over) for i in places], float)
-    y = points.as_loss(result.metric, np.array([result.scored[i] for i in places]))
+    losses = result.models[first.model]
+    y = points.as_loss(result.metric, np.array([losses[i] for i in places]))
     return Series(first.model, first.cost.family, x, y, line)
 
 
@@ -91,7 +79,7 @@ def _title(metric: str, against: str) -> str:
 
 def page(name: str, result: StudyResult) -> str:
     """The text of the file."""
-    losses, best = result.scored, set(result.best)
+    losses, best = result.scored, set(result.frontier.points.tolist())
     rows = [
         [
             each.title,
@@ -173,15 +161,15 @@ def draw_scaling(
     figure = style.blank(style.WIDTH_IN, _HEIGHT_IN)
     axes = figure.add_subplot()
     looks = _looks(series)
-    laws = [(each, each.interval) for each in curves if each.interval is not None]
+    laws = [each for each in curves if each.law is not None]
     needed, bands = [each.y for each in series], []  # for the range of y
-    for each, interval in laws:
+    for each in laws:
         # Of the interval's ends NaN remains NaN.
-        y, low, high = (points.as_loss(metric, losses) for losses in interval)
+        y, low, high = (points.as_loss(metric, losses) for losses in each.interval)
         needed.append(y)
         bands += [low[np.isfinite(low)], high[np.isfinite(high)]]
         _draw_law(axes, each, y, (low, high), *looks.get(each.curve.name, (style.MUTED, "")))
-    if any(each.curve.name in looks for each, _ in laws):  # one entry for all
+    if any(each.curve.name in looks for each in laws):  # one entry for all
         axes.plot([], [], color=style.MUTED, lw=1.4, label="law of a model")
     for one in series:
         _draw_points(axes, one, *looks[one.name])
@@ -200,8 +188,8 @@ def draw_scaling(
         shows_bands = np.ptp(wide) < MOST_WIDER * np.ptp(ends)  # else they are cut off
         axes.set_ylim(*(wide if shows_bands else ends))
     note = ""
-    if any(each.extrapolated.any() for each, _ in laws):
-        banded = any(np.isfinite(interval.low).all() for _, interval in laws)
+    if any(each.extrapolated.any() for each in laws):
+        banded = any(np.isfinite(each.interval.low).all() for each in laws)
         note = "dashed: extrapolated" + ("; bands: 90% intervals of the fit" if banded else "")
     style.entitle(figure, _title(metric, against), note)
     if series or laws:

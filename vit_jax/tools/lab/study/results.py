@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import aligned, format_count, format_significant
@@ -30,8 +29,8 @@ class Frontier(NamedTuple):
     """Trainings that no cheaper one is as good as, [n] each, from the cheapest on.
 
     Attributes:
-      points: the number of each among the points that were given.
-      most: the largest exaFLOPs that were given, of which the training may not be one of these.
+      points: the number of each in the study.
+      most: the largest exaFLOPs of all, of which the training may not be one of these.
     """
 
     exaflops: np.ndarray
@@ -73,24 +72,13 @@ class Optimum(NamedTuple):
     beyond: bool = False
 
 
-def frontier(exaflops: ArrayLike, loss: ArrayLike) -> Frontier:
-    """The frontier of points [n], n > 0."""
-    cost, losses = np.asarray(exaflops, float), np.asarray(loss, float)
-    order = np.lexsort((losses, cost))
-    least = np.minimum.accumulate(losses[order])
-    first = np.append(True, least[1:] < least[:-1])
-    kept = order[first]
-    return Frontier(cost[kept], losses[kept], kept, float(cost.max()))
-
-
-def by_model(models: Sequence[str], exaflops: ArrayLike, loss: ArrayLike) -> dict[str, Frontier]:
-    """The frontier of each model, by its label [n], in the order in which they come."""
-    result = {}
-    for model in dict.fromkeys(models):
-        mine = np.flatnonzero([each == model for each in models])
-        found = frontier(np.asarray(exaflops, float)[mine], np.asarray(loss, float)[mine])
-        result[model] = found._replace(points=mine[found.points])
-    return result
+def frontier(exaflops: Sequence[float], losses: Mapping[int, float]) -> Frontier:
+    """The frontier of the points that `losses` has, by number; `exaflops` are of all points."""
+    numbers, loss = np.array([*losses], int), np.array([*losses.values()])
+    cost = np.asarray(exaflops)[numbers]
+    order = np.lexsort((loss, cost))
+    kept = order[np.diff(np.minimum.accumulate(loss[order]), prepend=np.inf) < 0]
+    return Frontier(cost[kept], loss[kept], numbers[kept], float(cost.max(initial=0)))
 
 
 def optimum(frontiers: Mapping[str, Frontier], budget: float) -> Optimum:
@@ -114,11 +102,9 @@ class Stretch(NamedTuple):
 
 def stretches(frontiers: Mapping[str, Frontier]) -> list[Stretch]:
     """Returns the best models, from the cheapest training of the study to the last improvement."""
-    low = min(float(each.exaflops[0]) for each in frontiers.values())
-    high = max(float(each.exaflops[-1]) for each in frontiers.values())
-    points = np.concatenate([each.exaflops for each in frontiers.values()])
-    budgets = np.unique(np.append(np.geomspace(low, high, _STEPS), points))
-    budgets = np.clip(budgets, low, high)
+    costs = np.concatenate([each.exaflops for each in frontiers.values()])
+    low, high = costs.min(), costs.max()
+    budgets = np.unique(np.append(np.geomspace(low, high, _STEPS), costs)).clip(low, high)
     found: list[Stretch] = []
     for budget in map(float, budgets):
         model = optimum(frontiers, budget).model
@@ -154,14 +140,14 @@ class FittedCurve(NamedTuple):
     Attributes:
       law: None if it has none, and `why`.
       x: where it is drawn [N], from the curve's first to BEYOND times its last.
-      interval: the law at x; low and high are NaN if there is none, and `why`.
+      interval: the law at x; NaN where there is none, and `why`.
       why: "" if all went well.
     """
 
     curve: Curve
     law: ScalingLaw | None
     x: np.ndarray
-    interval: Interval | None
+    interval: Interval
     why: str = ""
 
     @property
@@ -170,38 +156,26 @@ class FittedCurve(NamedTuple):
         return self.x > self.curve.x[-1] * (1 + 1e-9)
 
 
-def curves(found: Sequence[StudyPoint], scored: Mapping[int, float]) -> list[Curve]:
-    """The frontier over exaFLOPs, and each model's best losses over the number of its examples."""
-    if not scored:
-        return []
-    best = frontier([found[i].cost.exaflops for i in scored], list(scored.values()))
-    result = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)]
-    for model in dict.fromkeys(found[i].model for i in scored):
-        losses: dict[int, float] = {}
-        for i, loss in scored.items():
-            if found[i].model == model:
-                examples = found[i].cost.examples
-                losses[examples] = min(loss, losses.get(examples, np.inf))
-        x = sorted(losses)
-        result.append(
-            Curve(model, "examples", np.array(x, float), np.array([losses[k] for k in x]))
-        )
-    return result
+def best_by_examples(found: Sequence[StudyPoint], losses: Mapping[int, float]) -> list[int]:
+    """The best of the points that `losses` has on each number of examples, from the fewest on."""
+    best: dict[int, int] = {}
+    for i in sorted(losses, key=losses.__getitem__):
+        best.setdefault(found[i].cost.examples, i)
+    return [best[examples] for examples in sorted(best)]
 
 
 def fit_curve(curve: Curve, form: str, *, chance: float) -> FittedCurve:
     """The curve with its law and interval, or why it has none."""
     x = np.geomspace(curve.x[0], BEYOND * curve.x[-1], _DRAWN)
+    nothing = np.full(len(x), np.nan)
+    law, interval, why = None, Interval(nothing, nothing, nothing), ""
     try:
         law = scaling_law.fit(curve.x, curve.loss, form, chance=chance)
-    except UserError as error:
-        return FittedCurve(curve, None, x, None, str(error))
-    try:
+        interval = interval._replace(loss=law(x))
         interval = scaling_law.interval(law, curve.x, curve.loss, x, chance=chance)
     except UserError as error:
-        nothing = np.full(len(x), np.nan)
-        return FittedCurve(curve, law, x, Interval(law(x), nothing, nothing), str(error))
-    return FittedCurve(curve, law, x, interval)
+        why = str(error)
+    return FittedCurve(curve, law, x, interval, why)
 
 
 class StudyResult(NamedTuple):
@@ -211,7 +185,8 @@ class StudyResult(NamedTuple):
       config: the config file.
       metric: the number that stands for a training's result.
       points: all of them, those that have not finished too.
-      scored: the points, by number, and their losses, of those that have.
+      models: losses of the points that have, by number, of each model.
+      frontier: of all models.
       frontiers: of each model.
       stretches: which model is the best, over the study's range of compute.
       optima: the best model for each budget.
@@ -221,20 +196,17 @@ class StudyResult(NamedTuple):
     config: str
     metric: str
     points: list[StudyPoint]
-    scored: dict[int, float]
+    models: dict[str, dict[int, float]]
+    frontier: Frontier
     frontiers: dict[str, Frontier]
     stretches: list[Stretch]
     optima: list[Optimum]
     laws: list[FittedCurve]
 
     @property
-    def best(self) -> list[int]:
-        """The points, by number, that no other one is as good as for as little compute."""
-        if not self.scored:
-            return []
-        places, losses = list(self.scored), list(self.scored.values())
-        best = frontier([self.points[i].cost.exaflops for i in places], losses)
-        return [places[i] for i in best.points]
+    def scored(self) -> dict[int, float]:
+        """The losses of the points that have finished, by number."""
+        return {i: loss for losses in self.models.values() for i, loss in losses.items()}
 
     @property
     def failures(self) -> list[str]:
@@ -247,28 +219,33 @@ class StudyResult(NamedTuple):
 
 
 def analyse(
-    config: str,
-    found: list[StudyPoint],
-    metric: str,
-    form: str,
-    budgets: Sequence[float],
+    config: str, found: list[StudyPoint], metric: str, form: str, budgets: Sequence[float]
 ) -> StudyResult:
     """Frontiers, optima and laws of points, by one metric. UserError as `points.scored`."""
     scored = points.scored(found, metric)
-    places = np.array(list(scored))
-    frontiers = by_model(
-        [found[i].model for i in scored],
-        [found[i].cost.exaflops for i in scored],
-        list(scored.values()),
-    )
-    frontiers = {
-        model: each._replace(points=places[each.points]) for model, each in frontiers.items()
-    }
-    ranges = stretches(frontiers) if frontiers else []
-    optima = [optimum(frontiers, budget) for budget in budgets]
+    models: dict[str, dict[int, float]] = {}
+    for i, loss in scored.items():
+        models.setdefault(found[i].model, {})[i] = loss
+    exaflops = [each.cost.exaflops for each in found]
+    best = frontier(exaflops, scored)
+    frontiers = {model: frontier(exaflops, losses) for model, losses in models.items()}
+    curves = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)] if scored else []
+    for model, losses in models.items():
+        numbers = best_by_examples(found, losses)
+        x = np.array([found[i].cost.examples for i in numbers], float)
+        curves.append(Curve(model, "examples", x, np.array([losses[i] for i in numbers])))
     chance = _chance(metric, found)
-    laws = [fit_curve(curve, form, chance=chance) for curve in curves(found, scored)]
-    return StudyResult(config, metric, found, scored, frontiers, ranges, optima, laws)
+    return StudyResult(
+        config,
+        metric,
+        found,
+        models,
+        best,
+        frontiers,
+        stretches(frontiers) if frontiers else [],
+        [optimum(frontiers, budget) for budget in budgets],
+        [fit_curve(curve, form, chance=chance) for curve in curves],
+    )
 
 
 def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
@@ -338,7 +315,7 @@ def _law(each: FittedCurve) -> dict[str, Any]:
         "points": {"x": each.curve.x.tolist(), "loss": each.curve.loss.tolist()},
         "why_not": each.why,
     }
-    if law is None or interval is None:
+    if law is None:
         return document
     numbers = {
         name: _finite(getattr(law, name))
@@ -394,13 +371,13 @@ def sizes(point: StudyPoint) -> list[str]:
 
 def lines(result: StudyResult) -> Iterator[str]:
     """Yields the lines that the command prints at its end."""
-    kept = set(result.best)
+    best, losses = set(result.frontier.points.tolist()), result.scored
     rows = [
         [
             each.title,
             *sizes(each),
-            result.shown(result.scored[i]) if i in result.scored else "-",
-            "frontier" if i in kept else "" if each.state == "finished" else each.state,
+            result.shown(losses[i]) if i in losses else "-",
+            "frontier" if i in best else "" if each.state == "finished" else each.state,
         ]
         for i, each in enumerate(result.points)
     ]
@@ -417,9 +394,11 @@ def lines(result: StudyResult) -> Iterator[str]:
 def describe_optimum(result: StudyResult, each: Optimum) -> str:
     """The best model for a budget, and where it comes from."""
     if each.model is None:
-        least = min((result.points[i].cost.exaflops for i in result.scored), default=math.inf)
-        why = f"less than any training that has finished ({least:.3g})"
-        return f"{each.budget:.3g} exaFLOPs: {why if result.scored else 'no training has finished'}"
+        costs = result.frontier.exaflops
+        why = "no training has finished"
+        if len(costs):
+            why = f"less than any training that has finished ({costs[0]:.3g})"
+        return f"{each.budget:.3g} exaFLOPs: {why}"
     between = " and ".join(result.points[i].name for i in each.between)
     how = "interpolated between" if len(each.between) > 1 else "that of"
     beyond = "; more than any training of the study, so not the best" if each.beyond else ""
@@ -434,7 +413,7 @@ def describe_law(result: StudyResult, each: FittedCurve) -> str:
     over = "exaFLOPs" if each.curve.over == "exaflops" else each.curve.over
     what = f"{each.curve.name} over {over}"
     end = f"{each.x[-1]:.3g}" if each.curve.over == "exaflops" else f"{each.x[-1]:,.0f}"
-    if each.law is None or each.interval is None:
+    if each.law is None:
         return f"{what}: none. {each.why}"
     loss, low, high = (float(values[-1]) for values in each.interval)
     ends = sorted((low, high), reverse=progress.is_better_high(result.metric))
