@@ -40,3 +40,10 @@ def test_names_in_words_differ():
     names = {*ClassificationConfig(calibration=True).numbers(), *by_class.MEANS, *frozen}
     assert len({kind.words(name) for name in names}) == len(names)
     assert not any("_" in kind.words(name) for name in names)
+
+
+def test_less_is_better_of_losses_and_errors():
+    for name in ("test/loss", "test/top5_error", "test/scaled_ece", "test/brier"):
+        assert kind.is_less_better(name)
+    assert not kind.is_less_better("test/accuracy")
+    assert not kind.is_less_better("lossless/knn20_accuracy")

@@ -52,6 +52,13 @@ def test_numbers_precede_names_and_only_finished_points_count(rows):
     }
 
 
+def test_a_variant_keeps_its_slash_in_the_legend(rows):
+    config = tuple(f"configs/vit_i1k.py:variant={v}" for v in ("S/16", "L/16"))
+    points = rows({"config": config, "optim.lr": LR}, lambda v: 0.5)
+    _, lines = picture.curves(points, "test/accuracy")
+    assert list(lines) == [f"config vit_i1k:variant={v}" for v in ("S/16", "L/16")]
+
+
 def test_learning_rates_have_a_logarithmic_axis():
     places = picture.places("optim.lr", LR)
     assert places["1e-3"] == pytest.approx((places["1e-4"] + places["1e-2"]) / 2)

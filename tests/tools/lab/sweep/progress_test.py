@@ -89,15 +89,6 @@ def test_the_metric_is_chosen_from_those_logged(keys, metric):
     assert progress.choose_metric([point]) == metric
 
 
-def test_lower_losses_are_better():
-    assert progress.is_better_high("test/accuracy")
-    assert not progress.is_better_high("test/loss")
-    assert not progress.is_better_high("test/top5_error")
-    assert not progress.is_better_high("test/scaled_ece")
-    assert not progress.is_better_high("test/brier")
-    assert progress.is_better_high("lossless/knn20_accuracy")
-
-
 # The screen.
 
 NUMBERS = {"train/loss": 0.5, "test/accuracy": 0.9, "speed/images_per_second": 1610.4}

@@ -9,24 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.config import RunConfig
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
+from vit_jax.evals.kind import is_less_better
 from vit_jax.models import ModelInfo
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, inputs, networks, teachers, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import CONFIG, Point, format_values
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point, format_values, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
 EXA = 1e18
-_FIELDS_OF_COST = (
-    CONFIG,
-    "model.",
-    "input.subset_fraction",
-    "total.",
-)  # of a point
+_FIELDS_OF_COST = (CONFIG, "model.", "input.subset_fraction", "total.")  # of a point
 _STATES = ("failed", "running", "waiting", "finished")  # the first that a seed has is the point's
 
 
@@ -62,7 +57,7 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
 
     Examples and classes are those that the config declares, else those of the data.
     """
-    errors, known, made = ErrorCollector(), _SizeCache(), {}
+    errors, known, made = ErrorCollector(), _Known({}, {}), {}
     for point in points:
         cost = errors.attempt(format_values(point.values), _cost, point, known)
         if cost is not NOT_MADE:
@@ -73,49 +68,35 @@ def costs(points: Sequence[Point]) -> dict[str, Cost]:
     return made
 
 
-class _SizeCache:
-    """A cache of what many points share: opening data and tracing a model take seconds."""
+class _Known(NamedTuple):
+    """What many points share, by what it depends on: data and models take seconds to look at."""
 
-    def __init__(self) -> None:
-        self._sizes: dict[str, tuple[int, int]] = {}
-        self._models: dict[str, tuple[ModelInfo, Products]] = {}
-
-    def sizes(self, config: RunConfig) -> tuple[int, int]:
-        """Examples to train on, and classes."""
-        c = config.input
-        key = repr(c)
-        if key not in self._sizes:
-            num_examples, classes = examples.declared_examples(c), c.num_classes
-            if num_examples is None or classes is None:
-                source = examples.source(c)
-                num_examples, classes = source.num_examples, source.num_classes
-            self._sizes[key] = num_examples, classes
-        return self._sizes[key]
-
-    def model(self, config: RunConfig, classes: int) -> tuple[ModelInfo, Products]:
-        """The model's figures, and what its method computes for an example."""
-        of_model = (
-            networks.architecture(config),
-            networks.preprocess(config),
-            config.lora,
-            classes,
-        )
-        key = repr((*of_model, config.method, config.input.views, config.input.batch_size))
-        if key not in self._models:
-            model = networks.model(config, num_classes=classes)
-            mesh = inputs.mesh(config.mesh)
-            teacher = teachers.teacher(config, mesh, num_classes=classes, class_names=())
-            self._models[key] = model.info, updates.products(config, model, teacher)
-        return self._models[key]
+    sizes: dict[str, tuple[int, int]]  # examples to train on, and classes
+    models: dict[str, tuple[ModelInfo, Products]]
 
 
-def _cost(point: Point, known: _SizeCache) -> Cost:
+def _cost(point: Point, known: _Known) -> Cost:
     config = point.load()
-    examples, classes = known.sizes(config)
-    model, products = known.model(config, classes)
-    steps = make_durations(config, num_examples=examples).total_steps
-    seen = steps * config.input.batch_size
-    return Cost(model, products, family(model.name), examples, steps, seen, classes)
+    c = config.input
+    data = repr(c)
+    if data not in known.sizes:
+        number, classes = examples.declared_examples(c), c.num_classes
+        if number is None or classes is None:
+            source = examples.source(c)
+            number, classes = source.num_examples, source.num_classes
+        known.sizes[data] = number, classes
+    number, classes = known.sizes[data]
+    made_from = networks.architecture(config), networks.preprocess(config), config.lora, classes
+    key = repr((*made_from, config.method, c.views, c.batch_size))
+    if key not in known.models:
+        made = networks.model(config, num_classes=classes)
+        mesh = inputs.mesh(config.mesh)
+        teacher = teachers.teacher(config, mesh, num_classes=classes, class_names=())
+        known.models[key] = made.info, updates.products(config, made, teacher)
+    model, products = known.models[key]
+    steps = make_durations(config, num_examples=number).total_steps
+    seen = steps * c.batch_size
+    return Cost(model, products, family(model.name), number, steps, seen, classes)
 
 
 def family(name: str) -> str:
@@ -129,8 +110,8 @@ def label(point: Point, cost: Cost) -> str:
     parts = []
     for field, value in point.values.items():
         if field == CONFIG:
-            path, _, variant = value.partition(":")
-            parts.append(variant or path.rpartition("/")[2].removesuffix(".py"))
+            name, _, variant = short(field, value).partition(":")
+            parts.append(variant or name)
         elif field == "model.name":
             parts.append(value)
         elif field.startswith("model."):
@@ -198,11 +179,6 @@ def _mean(name: str, rows: Sequence[PointProgress]) -> float | None:
     return statistics.mean(values) if all(map(math.isfinite, values)) else None
 
 
-def evaluation_keys(points: Sequence[StudyPoint]) -> list[str]:
-    """The names of the numbers that evaluations gave, and of the training loss."""
-    return progress.evaluation_keys(name for point in points for name in point.numbers)
-
-
 def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
     """The finished points with a number of that metric, by their place, and their losses.
 
@@ -214,7 +190,7 @@ def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
         for i, point in enumerate(points)
         if point.state == "finished" and metric in point.numbers
     }
-    if not losses and (known := evaluation_keys(points)):
+    if not losses and (known := progress.evaluation_keys(points)):
         raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
     for i, loss in losses.items():
         if loss < 0:
@@ -227,4 +203,4 @@ def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
 
 def as_loss(metric: str, value: Any) -> Any:
     """Converts a metric, or an array, to a loss, lower where it is better; or back again."""
-    return 1 - value if progress.is_better_high(metric) else value
+    return value if is_less_better(metric) else 1 - value

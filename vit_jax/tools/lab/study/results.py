@@ -13,6 +13,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import aligned, format_count, format_significant
+from vit_jax.evals.kind import is_less_better
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.tools.lab.study import points
@@ -250,7 +251,7 @@ def analyse(
 
 def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
     """M4's loss without data: 1 for error rates, as its authors; else of a guess at all classes."""
-    if progress.is_better_high(metric) or "error" in metric:
+    if not is_less_better(metric) or "error" in metric:
         return 1.0
     classes = [np.log(max(each.cost.num_classes, 2)) for each in found]
     return float(max(classes, default=1.0))
@@ -291,7 +292,7 @@ def _point(point: StudyPoint) -> dict[str, Any]:
         "state": point.state,
         "seeds": point.seeds,
         "why": point.why,
-        "numbers": {name: point.numbers[name] for name in points.evaluation_keys([point])},
+        "numbers": {name: point.numbers[name] for name in progress.evaluation_keys([point])},
     }
 
 
@@ -337,7 +338,7 @@ def _finite(number: float) -> float | None:
 
 def table(result: StudyResult) -> list[list[Any]]:
     """Rows of results.csv: a head, then values, size, state and numbers of each point."""
-    fields, names = list(result.points[0].values), points.evaluation_keys(result.points)
+    fields, names = list(result.points[0].values), progress.evaluation_keys(result.points)
     rows: list[list[Any]] = [[*fields, *_size(result.points[0]), "state", "seeds", *names]]
     for each in result.points:
         values = [each.values[field] for field in fields]
@@ -416,7 +417,7 @@ def describe_law(result: StudyResult, each: FittedCurve) -> str:
     if each.law is None:
         return f"{what}: none. {each.why}"
     loss, low, high = (float(values[-1]) for values in each.interval)
-    ends = sorted((low, high), reverse=progress.is_better_high(result.metric))
+    ends = sorted((low, high), reverse=not is_less_better(result.metric))
     interval = (
         f" ({result.shown(ends[0])} to {result.shown(ends[1])})"
         if math.isfinite(low)

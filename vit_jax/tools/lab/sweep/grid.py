@@ -261,12 +261,17 @@ def evaluation_numbers(config: RunConfig) -> dict[str, Sequence[str]]:
     return {name: list(c.numbers()) for name, c in config.evals.items() if c.kind in KINDS}
 
 
+def short(field: str, value: str) -> str:
+    """The value; of a config file, "configs/vit_digits.py:variant=S/16", without folder and .py."""
+    if field != CONFIG:
+        return value
+    path, colon, variant = value.partition(":")
+    return Path(path).stem + colon + variant
+
+
 def _readable(field: str, value: str) -> str:
     """The value, if a folder's name may contain it; else its permitted part and a hash."""
-    shown = value
-    if field == CONFIG:  # configs/vit_digits.py -> vit_digits
-        path, colon, variant = value.partition(":")
-        shown = Path(path).stem + colon + variant
+    shown = short(field, value)
     kept = re.sub(r"[^A-Za-z0-9._+=-]+", "-", shown).strip("-")
     return kept if kept == shown else f"{kept}~{_hash(value, 6)}"
 
@@ -305,7 +310,11 @@ def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[P
     """
     kept = _read(folder)
     if kept:
-        _check_same(folder, kept, grid)
+        there = kept["common"] | dict.fromkeys(kept["axes"], "an axis")
+        here = grid.common | dict.fromkeys(grid.axes, "an axis")
+        there["other flags"], here["other flags"] = " ".join(kept["flags"]), " ".join(grid.flags)
+        hint = "Values may be added to an axis that is there. "
+        check_same(folder, "sweep", there, here, hint)
     _check_values(grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
@@ -359,14 +368,6 @@ def _validate(value: Any, like: Any) -> Any:
     if isinstance(like, dict):
         return {name: _validate(one, like[""]) for name, one in value.items()}
     return value
-
-
-def _check_same(folder: epath.Path, kept: Mapping[str, Any], grid: SweepGrid) -> None:
-    """Raises a UserError that lists what differs besides the values of the axes."""
-    before = kept["common"] | dict.fromkeys(kept["axes"], "an axis")
-    now = grid.common | dict.fromkeys(grid.axes, "an axis")
-    before["other flags"], now["other flags"] = " ".join(kept["flags"]), " ".join(grid.flags)
-    check_same(folder, "sweep", before, now, "Values may be added to an axis that is there. ")
 
 
 def _check_values(grid: SweepGrid) -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from vit_jax.draw import charts, style, tiles
 from vit_jax.evals.kind import is_percentage
 from vit_jax.store import workdir
-from vit_jax.tools.lab.sweep.grid import CONFIG, SEED
+from vit_jax.tools.lab.sweep.grid import SEED, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 PNG_FILE = "results.png"
@@ -55,7 +55,7 @@ def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, D
     for row in rows:
         value = row.numbers.get(metric, math.nan)
         if row.state == "finished" and math.isfinite(value):
-            spelt = {a: _spell(a, row.point.values[a]) for a in others}
+            spelt = {a: short(a, row.point.values[a]) for a in others}
             place = spelt.pop(chosen, "")
             name = ", ".join(f"{a.rpartition('.')[2]} {v}" for a, v in spelt.items())
             lines.setdefault(name, {}).setdefault(place, []).append(value)
@@ -145,21 +145,7 @@ def _draw_line(
     axes.plot(
         across, means, marker=marker, ls="-" if joined else "", color=colour, label=label, zorder=3
     )
+    hollow = {"ms": 3.5, "mfc": style.COLOURS["paper"], "mec": colour, "mew": 0.9, "zorder": 2.5}
     for x, (_, values) in zip(across, ordered, strict=True):
         if len(values) > 1:
-            seeds = [x + SEEDS_ASIDE] * len(values)
-            axes.plot(
-                seeds,
-                values,
-                "o",
-                ms=3.5,
-                mfc=style.COLOURS["paper"],
-                mec=colour,
-                mew=0.9,
-                zorder=2.5,
-            )
-
-
-def _spell(axis: str, value: str) -> str:
-    """Shortens "configs/vit_digits.py" to "vit_digits"; keeps other values."""
-    return value.rpartition("/")[2].replace(".py", "") if axis == CONFIG else value
+            axes.plot([x + SEEDS_ASIDE] * len(values), values, "o", **hollow)

@@ -10,7 +10,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from etils import epath
@@ -146,17 +146,15 @@ def group_by_values(
     return [(dict(values), members) for values, members in groups.items()]
 
 
-def evaluation_keys(names: Iterable[str]) -> list[str]:
-    """The training loss and what evaluations gave, each name once."""
-    unique = dict.fromkeys(names)
+def evaluation_keys(rows: Sequence[Any]) -> list[str]:
+    """The training loss and what evaluations gave, each name once, of rows with `numbers`."""
+    unique = dict.fromkeys(key for row in rows for key in row.numbers)
     return [n for n in unique if n == LOSS or n.partition("/")[0] not in RESERVED]
 
 
 def choose_metric(rows: Sequence[PointProgress]) -> str:
     """An accuracy, else a loss, of the first evaluation; the training loss if there is none."""
-    keys = [
-        key for key in evaluation_keys(key for row in rows for key in row.numbers) if key != LOSS
-    ]
+    keys = [key for key in evaluation_keys(rows) if key != LOSS]
     for end in ("/accuracy", "/loss"):
         matching = [key for key in keys if key.endswith(end)]
         if matching:  # the raw weights' before their EMA's
@@ -167,11 +165,6 @@ def choose_metric(rows: Sequence[PointProgress]) -> str:
 def is_scored(row: PointProgress, metric: str) -> bool:
     """Returns whether the point has finished with a finite number of the metric."""
     return row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan))
-
-
-def is_better_high(metric: str) -> bool:
-    """Returns whether higher values of the metric are better."""
-    return not is_less_better(metric)
 
 
 def format_number(key: str, value: float | None) -> str:
@@ -322,7 +315,7 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
 
 def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
     """Writes a row for each point, the best first. UserError if it cannot be written."""
-    keys = evaluation_keys(key for row in rows for key in row.numbers)
+    keys = evaluation_keys(rows)
     lines = csv_lines(sort_rows(rows, metric), list(rows[0].point.values), keys)
     workdir.save(file, csv_text(lines))
 
@@ -343,7 +336,7 @@ def csv_lines(
 def result_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     """Lines of the results: values on the axes, metric, losses, steps, time; the best first."""
     axes = list(rows[0].point.values)
-    keys = evaluation_keys(key for row in rows for key in row.numbers)
+    keys = evaluation_keys(rows)
     losses = [key for key in keys if key.endswith("/loss") and "_ema/" not in key]
     keys = list(dict.fromkeys([metric, *losses]))
     cells = [
@@ -370,9 +363,7 @@ def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     ]
     if not axes or max((len(numbers) for _, numbers in groups), default=0) < 2:
         return []
-    best_first = sorted(
-        groups, key=lambda group: statistics.mean(group[1]), reverse=is_better_high(metric)
-    )
+    groups.sort(key=lambda g: statistics.mean(g[1]), reverse=not is_less_better(metric))
     shown = functools.partial(format_number, metric)
     cells = [
         [
@@ -382,7 +373,7 @@ def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
             f"{shown(min(numbers))} to {shown(max(numbers))}",
             str(len(numbers)),
         ]
-        for values, numbers in best_first
+        for values, numbers in groups
     ]
     head = [*axes, f"mean {metric}", "std", "range", "seeds"]
     return aligned(head, cells, left=range(len(axes)))
@@ -390,10 +381,6 @@ def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
 
 def sort_rows(rows: Sequence[PointProgress], metric: str) -> list[PointProgress]:
     """Sorts rows: the best first, then those that have not ended or have failed."""
-    sign = -1 if is_better_high(metric) else 1
-
-    def place(row: PointProgress) -> tuple[bool, float, int]:
-        ended = is_scored(row, metric)
-        return not ended, sign * row.numbers[metric] if ended else 0.0, row.point.number
-
-    return sorted(rows, key=place)
+    scored = [row for row in rows if is_scored(row, metric)]
+    scored.sort(key=lambda row: row.numbers[metric], reverse=not is_less_better(metric))
+    return [*scored, *(row for row in rows if not is_scored(row, metric))]

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from vit_jax.core.errors import UserError
 from vit_jax.draw import html_page
 from vit_jax.draw.html_page import Picture
-from vit_jax.evals.kind import is_percentage
+from vit_jax.evals.kind import is_less_better, is_percentage
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import picture, progress
 from vit_jax.tools.lab.sweep.grid import SEED, format_values
@@ -76,7 +76,7 @@ def choose(rows: Sequence[PointProgress], key: str) -> Choice:
     if not scored:
         reasons = "".join(f"\n  {reason}" for each in candidates for reason in each.failures)
         raise UserError(f"No training has a number {key}, so nothing can be chosen:{reasons}")
-    sign = -1 if progress.is_better_high(key) else 1
+    sign = 1 if is_less_better(key) else -1
     best = min(scored, key=lambda each: (sign * (each.score or 0.0), _tie_break(each.values)))
     return Choice(best.values, key, best.score, candidates, tuple(_edges(best.values, candidates)))
 
