@@ -18,7 +18,6 @@ from etils import epath
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import aligned, format_duration
-from vit_jax.core.tables import csv_text
 from vit_jax.evals.kind import is_less_better, readable
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
@@ -213,7 +212,7 @@ class Live:
         self._drawn = 0
 
     def tell(self, point: Point, what: str, why: str) -> None:
-        """Shows an event of a point."""
+        """Shows an event: a point has started (again), finished, failed, stopped, was found ..."""
         row = self._read_row(point.number, running=what in ("started", "found"))
         if what == "finished":
             metric = self._metric or choose_metric([row])
@@ -311,13 +310,6 @@ def _cells(row: PointProgress, metric: str) -> list[str]:
         format_duration(row.left_secs) if running else "",
         row.reason.splitlines()[0] if row.reason else "",
     ]
-
-
-def write_csv(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> None:
-    """Writes a row for each point, the best first. UserError if it cannot be written."""
-    keys = evaluation_keys(rows)
-    lines = csv_lines(sort_rows(rows, metric), list(rows[0].point.values), keys)
-    workdir.save(file, csv_text(lines))
 
 
 def csv_lines(

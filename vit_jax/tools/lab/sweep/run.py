@@ -78,9 +78,7 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
         )
         try:
             if options.launcher is None:
-                slots = Slots(options, live.tell)
-                for _ in slots.run(folder, to_do, stop):
-                    live.refresh(slots.running)
+                Slots(live, options).run(folder, to_do, stop)
             elif not launch(live, folder, to_do, options, stop):
                 return
         finally:
@@ -120,11 +118,13 @@ def _show(
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:
         raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
-    progress.write_csv(folder / progress.CSV_FILE, rows, metric)
+    axes, keys = list(rows[0].point.values), progress.evaluation_keys(rows)
+    lines = progress.csv_lines(progress.sort_rows(rows, metric), axes, keys)
+    workdir.save(folder / progress.CSV_FILE, csv_text(lines))
     has_picture = picture.write(folder / picture.PNG_FILE, rows, metric)
-    for lines in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
-        if lines:
-            live.say("\n" + "\n".join(lines))
+    for shown in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
+        if shown:
+            live.say("\n" + "\n".join(shown))
     live.say(f"\nsaved    {folder / progress.CSV_FILE}")
     if has_picture:
         live.say(f"saved    {folder / picture.PNG_FILE}")
@@ -138,7 +138,12 @@ def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollecto
     first = requested.points()[0]
     others = [{f: value} for f, values in requested.axes.items() for value in values[1:]]
     for values in [first, *(first | other for other in others)]:
-        Run.attempt(without_mesh(requested.load(values)), folder, errors)
+        check_config(requested.load(values), folder, errors)
+
+
+def check_config(config: RunConfig, folder: epath.Path, errors: ErrorCollector) -> None:
+    """Collects the errors of a training, whose devices may be others than these."""
+    Run.attempt(dataclasses.replace(config, mesh=MeshConfig()), folder, errors)
 
 
 def save_results(
@@ -155,11 +160,6 @@ def use_cpu_only() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def without_mesh(config: RunConfig) -> RunConfig:
-    """Returns the config for any devices: it may be checked on others than it runs on."""
-    return dataclasses.replace(config, mesh=MeshConfig())
-
-
 # The command, and what those that run sweeps share with it.
 FLAGS = flags.FLAGS
 SHARED = ("slots", "launcher", "slot_variable", "max_restarts", "retry_failed")
@@ -174,10 +174,7 @@ def define_flags(workdir: str, dry_run: str, *, json: bool = True) -> None:
     if json:
         flags.DEFINE_bool("json", False, "Print the results as one JSON object.")
     flags.DEFINE_integer(
-        "slots",
-        default.slots,
-        "Number of trainings, or launchers, at a time.",
-        lower_bound=1,
+        "slots", default.slots, "Number of trainings, or launchers, at a time.", lower_bound=1
     )
     flags.DEFINE_string(
         "launcher",

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -67,31 +67,22 @@ class Running(NamedTuple):
 
 
 class Slots:
-    """Runs points by the command `options.trainer`, `options.slots` at a time.
+    """Runs points by the command `options.trainer`, `options.slots` at a time."""
 
-    tell: called with each event: (point, "started" | "again" | "finished" | "failed" | "found" |
-    "stopped", reason).
-    """
-
-    def __init__(self, options: SweepOptions, tell: Callable[[Point, str, str], None]):
-        self._options, self._tell = options, tell
+    def __init__(self, live: Live, options: SweepOptions):
+        self._live, self._options = live, options
         self._waiting: list[Point] = []
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
         self._saved: dict[str, int] = {}
 
-    @property
-    def running(self) -> set[str]:
-        """Names of the running points."""
-        return {run.point.name for run in self._running}
-
-    def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> Iterator[None]:
-        """Yields regularly until all points have ended, or were asked to end by `stop`."""
+    def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> None:
+        """Returns when all points have ended, as they are also asked to by `stop`."""
         for point in points:  # those that still run have their slots before others are started
             place = folder / point.name
             if _is_alive(place):
                 self._running.append(Running(point, place, _holder(place).get("slot", -1), None))
-                self._tell(point, "found", "")
+                self._live.tell(point, "found", "")
             else:
                 self._waiting.append(point)
         signalled = False
@@ -105,7 +96,7 @@ class Slots:
             while not stop and self._waiting and len(self._running) < self._options.slots:
                 point = self._waiting.pop(0)
                 self._start(point, folder / point.name)
-            yield
+            self._live.refresh({run.point.name for run in self._running})
             time.sleep(POLL_SECS)
 
     def _poll(self, run: Running, *, stopping: bool) -> None:
@@ -114,7 +105,7 @@ class Slots:
             if not _is_alive(run.folder):
                 self._running.remove(run)
                 if progress.read_row(point, run.folder).state == "finished":
-                    self._tell(point, "finished", "")
+                    self._live.tell(point, "finished", "")
                 else:
                     self._waiting.insert(0, point)
             return
@@ -123,9 +114,9 @@ class Slots:
             return
         self._running.remove(run)
         if status == errors.EXIT_OK:
-            self._tell(point, "finished", "")
+            self._live.tell(point, "finished", "")
         elif stopping:
-            self._tell(point, "stopped", "")
+            self._live.tell(point, "stopped", "")
         elif status in RESTART_STATUSES or status < 0 or status > 128:
             self._requeue(run, _describe_status(status))
         else:
@@ -144,12 +135,12 @@ class Slots:
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
             self._fail(run, 1, f"{reason}{words and f'; {words}'}")
             return
-        self._tell(run.point, "again", how)
+        self._live.tell(run.point, "again", how)
         self._waiting.insert(0, run.point)
 
     def _fail(self, run: Running, status: int, reason: str) -> None:
         progress.write_failure(run.folder, status, reason)
-        self._tell(run.point, "failed", reason)
+        self._live.tell(run.point, "failed", reason)
 
     def _start(self, point: Point, folder: epath.Path) -> None:
         workdir.make(folder)
@@ -158,7 +149,7 @@ class Slots:
         held = None if _is_alive(folder) else workdir_lock.try_lock(folder, SLOT_FILE)
         if held is None:
             self._running.append(Running(point, folder, slot, None))
-            self._tell(point, "found", "")
+            self._live.tell(point, "found", "")
             return
         os.truncate(held, 0)
         progress.forget_failure(folder)
@@ -181,7 +172,7 @@ class Slots:
         os.write(held, json.dumps(holder).encode())
         os.close(held)
         self._running.append(Running(point, folder, slot, process, start))
-        self._tell(point, "started", "")
+        self._live.tell(point, "started", "")
 
 
 def _open_log(folder: epath.Path) -> BinaryIO:

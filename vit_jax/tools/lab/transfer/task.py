@@ -25,7 +25,7 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
 from vit_jax.learning.state import EMA_ENDING
-from vit_jax.run.build import Run, check_folders
+from vit_jax.run.build import check_folders
 from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import (
@@ -308,7 +308,7 @@ def check_all(
     whole = Splits(config.input.split, "", "") if parts is NOT_MADE else parts
     first = task.grid.points()[0]
     final = final_grid(task, whole, weights, first).load()
-    Run.attempt(sweeps.without_mesh(final), folder / FINAL, errors)
+    sweeps.check_config(final, folder / FINAL, errors)
     errors.raise_all()
     return parts, notes
 
