@@ -55,8 +55,8 @@ def test_a_candidate_with_a_failed_seed_or_no_finite_number_is_left_out():
     ]
     chosen = results.choose(rows, KEY)
     assert chosen.chosen == {"optim.lr": "2"}
-    assert chosen.candidates[0].failures == ("optim.lr=1,seed=1: diverged",)
-    assert chosen.candidates[2].failures == ("optim.lr=3,seed=0: not finite",)
+    assert chosen.candidates[0].failures == ["optim.lr=1,seed=1: diverged"]
+    assert chosen.candidates[2].failures == ["optim.lr=3,seed=0: not finite"]
     with refused("held_out"):
         results.choose([row(None, state="failed", reason="bad", optim__lr="1")], KEY)
 
@@ -76,7 +76,7 @@ def test_a_choice_at_the_edge_is_said(chosen, said):
 
 def test_names_have_no_edge():
     rows = [row(0.5, optim__name=name) for name in ("sgd", "adam")]
-    assert results.choose(rows, KEY).at_edge == ()
+    assert results.choose(rows, KEY).at_edge == []
 
 
 def test_it_is_read_as_it_was_written(tmp_path):

@@ -347,13 +347,13 @@ def table(result: StudyResult) -> list[list[Any]]:
     return rows
 
 
-def cost_lines(found: Sequence[StudyPoint]) -> Iterator[str]:
-    """A table of what each point costs, and the sum."""
+def cost_lines(found: Sequence[StudyPoint]) -> list[str]:
+    """Lines of a table of what each point costs."""
     rows = [
         [each.title, *sizes(each), "" if each.state == "waiting" else each.state] for each in found
     ]
     head = ["model", *SIZES, ""]
-    yield from aligned(head, rows, left={0, len(head) - 1})
+    return aligned(head, rows, left={0, len(head) - 1})
 
 
 SIZES = ("parameters", "examples", "seen", "exaFLOPs")

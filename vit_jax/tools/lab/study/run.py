@@ -98,8 +98,7 @@ def study(folder: epath.Path, request: Study, options: SweepOptions) -> StudyRes
             workdir.save(folder / f"{each.name}.png", each.data)
         html = page.page(folder.name, result)
         sweeps.save_results(folder, results.as_json(result), results.table(result), html)
-    for line in results.lines(result):
-        print(line)
+    print(*results.lines(result), sep="\n")
     print(f"saved    {folder / sweeps.HTML_FILE}")
     if failed:
         raise failed
@@ -125,8 +124,7 @@ def _begin(
     known = points.costs(all_points)
     rows = progress.read_rows(all_points, folder / TRAININGS)
     found = points.collect(rows, known)
-    for line in results.cost_lines(found):
-        print(line)
+    print(*results.cost_lines(found), sep="\n")
     total = sum(known[row.point.name].exaflops for row in rows)
     left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
     print(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")

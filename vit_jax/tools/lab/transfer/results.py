@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
     values: dict[str, str]
     scores: dict[str, float]
     score: float | None
-    failures: tuple[str, ...] = ()
+    failures: list[str]
 
 
 class Choice(NamedTuple):
@@ -61,8 +61,8 @@ class Choice(NamedTuple):
     chosen: dict[str, str]
     key: str
     score: float | None
-    candidates: tuple[Candidate, ...] = ()
-    at_edge: tuple[str, ...] = ()
+    candidates: Sequence[Candidate] = ()
+    at_edge: Sequence[str] = ()
 
 
 def choose(rows: Sequence[PointProgress], key: str) -> Choice:
@@ -78,10 +78,10 @@ def choose(rows: Sequence[PointProgress], key: str) -> Choice:
         raise UserError(f"No training has a number {key}, so nothing can be chosen:{reasons}")
     sign = 1 if is_less_better(key) else -1
     best = min(scored, key=lambda each: (sign * (each.score or 0.0), _tie_break(each.values)))
-    return Choice(best.values, key, best.score, candidates, tuple(_edges(best.values, candidates)))
+    return Choice(best.values, key, best.score, candidates, _edges(best.values, candidates))
 
 
-def _candidates(rows: Sequence[PointProgress], key: str) -> tuple[Candidate, ...]:
+def _candidates(rows: Sequence[PointProgress], key: str) -> list[Candidate]:
     """The points without their seeds, each with the trainings of all seeds."""
     candidates = []
     for values, members in progress.group_by_values(rows):
@@ -94,8 +94,8 @@ def _candidates(rows: Sequence[PointProgress], key: str) -> tuple[Candidate, ...
                 failures.append(f"{row.point.name}: {reason}")
         # With a seed missing the mean would be one of other seeds than the others' are.
         score = None if failures else statistics.mean(scores.values())
-        candidates.append(Candidate(values, scores, score, tuple(failures)))
-    return tuple(candidates)
+        candidates.append(Candidate(values, scores, score, failures))
+    return candidates
 
 
 def _tie_break(values: Mapping[str, str]) -> tuple[float, ...]:
@@ -111,13 +111,12 @@ def _edges(chosen: Mapping[str, str], candidates: Sequence[Candidate]) -> list[s
         if len(tried) < 2 or None in tried:
             continue
         numbers = sorted(number for number in tried if number is not None)
+        all_of_them = ", ".join(tried[number] for number in numbers)
         for edge, which in ((numbers[0], "smallest"), (numbers[-1], "largest")):
             if _parse_number(value) == edge:
-                all_of_them = ", ".join(tried[number] for number in numbers)
-                better = "smaller" if which == "smallest" else "larger"
                 sentences.append(
-                    f"{field}={value} is the {which} of those tried ({all_of_them}): a {better} "
-                    "one may do better."
+                    f"{field}={value} is the {which} of those tried ({all_of_them}): a "
+                    f"{which.replace('est', 'er')} one may do better."
                 )
     return sentences
 
@@ -138,10 +137,8 @@ def read_choice(folder: epath.Path) -> Choice | None:
     """The choice that the folder keeps; None if there is none. UserError if it is damaged."""
 
     def parse(document: dict[str, Any]) -> Choice:
-        each = [Candidate(**values) for values in document.pop("candidates")]
-        candidates = tuple(one._replace(failures=tuple(one.failures)) for one in each)
-        edges = tuple(document.pop("at_edge"))
-        return Choice(**document, candidates=candidates, at_edge=edges)
+        candidates = [Candidate(**values) for values in document.pop("candidates")]
+        return Choice(**document, candidates=candidates)
 
     remedy = f"Put it back from a copy; or delete it and {folder / FINAL}, which scores the test"
     return workdir.read_json(folder / CHOICE_FILE, parse, f"{remedy} once more.")
@@ -157,7 +154,7 @@ def as_dicts(value: Any) -> Any:
 
 
 class OverSeeds(NamedTuple):
-    """A number of the test over seeds; std is the sample's (n - 1), None with one seed."""
+    """A number of the test over seeds; `std` is their `deviation`."""
 
     mean: float
     std: float | None
@@ -189,7 +186,7 @@ class TransferResult(NamedTuple):
     key: str
     test: dict[str, OverSeeds]
     seeds: int
-    failures: tuple[str, ...] = ()
+    failures: Sequence[str]
 
     @property
     def scores(self) -> dict[str, OverSeeds]:
@@ -212,13 +209,14 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
             if name.startswith((f"{evaluation}/", f"{evaluation}_ema/")) and math.isfinite(number):
                 by_name.setdefault(name, {})[row.point.seed] = number
     return {
-        name: OverSeeds(
-            statistics.mean(values.values()),
-            statistics.stdev(values.values()) if len(values) > 1 else None,
-            values,
-        )
+        name: OverSeeds(statistics.mean(values.values()), deviation(values), values)
         for name, values in by_name.items()
     }
+
+
+def deviation(values: Mapping[str, float]) -> float | None:
+    """The sample's standard deviation (n - 1) over seeds; None for fewer than two."""
+    return statistics.stdev(values.values()) if len(values) > 1 else None
 
 
 def read(folder: epath.Path) -> dict[str, Any] | None:
@@ -242,25 +240,25 @@ def table(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -
     return [["sweep", *head], *([sweep, *line] for sweep, line in zip(sweeps, lines, strict=True))]
 
 
-def format_score(key: str, number: OverSeeds) -> str:
-    """ "97.21 % ± 0.15 (3 seeds)", or without a deviation where there is one seed."""
-    shown = functools.partial(progress.format_number, key)
-    seeds = len(number.values)
+def format_mean(key: str, number: OverSeeds) -> str:
+    """ "97.21% ± 0.15", or without a deviation where there is one seed."""
+    mean = progress.format_number(key, number.mean)
     if number.std is None:
-        return f"{shown(number.mean)} (1 seed)"
-    std = f"{100 * number.std:.2f}" if is_percentage(key) else f"{number.std:.2g}"
-    return f"{shown(number.mean)} ± {std} ({seeds} seeds)"
+        return mean
+    return f"{mean} ± " + (f"{100 * number.std:.2f}" if is_percentage(key) else f"{number.std:.2g}")
+
+
+def format_score(key: str, number: OverSeeds) -> str:
+    """ "97.21% ± 0.15 (3 seeds)"."""
+    return f"{format_mean(key, number)} ({progress.count_of(len(number.values), 'seed')})"
 
 
 def lines(result: TransferResult) -> Iterable[str]:
     """Yields the lines that the command prints at its end: the choice, then the test."""
     choice = result.choice
     if choice.chosen:
-        chosen, shown = (
-            format_values(choice.chosen),
-            progress.format_number(choice.key, choice.score),
-        )
-        yield f"chosen   {chosen}, by {choice.key} {shown} on {result.splits.held_out}"
+        shown = f"{choice.key} {progress.format_number(choice.key, choice.score)}"
+        yield f"chosen   {format_values(choice.chosen)}, by {shown} on {result.splits.held_out}"
         yield from (f"note     {sentence}" for sentence in choice.at_edge)
     else:
         yield "chosen   nothing: there were no lists of values, so the config's own were used"
@@ -309,7 +307,12 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         ],
         trainings_head=["", *fields, "state", "steps"],
         trainings=[
-            _training(f"{sweep}/{row.point.name}", row, fields)
+            [
+                f"{sweep}/{row.point.name}",
+                *((row.point.common | row.point.values)[field] for field in fields),
+                row.state,
+                f"{row.step:,}",
+            ]
             for sweep, each in rows.items()
             for row in each
         ],
@@ -321,11 +324,6 @@ def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
     axis, lines = picture.curves(rows, key)
     draw = functools.partial(picture.draw, axis, lines, key)
     return Picture("", f"{key} over {axis}", "", draw)
-
-
-def _training(place: str, row: PointProgress, fields: Sequence[str]) -> list[str]:
-    values = row.point.common | row.point.values
-    return [place, *(values[field] for field in fields), row.state, f"{row.step:,}"]
 
 
 def _describe_test(result: TransferResult) -> str:
@@ -350,9 +348,6 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
     return [
         *steps,
         ("result", final),
-        (
-            "test",
-            f"{_describe_test(result)}, scored after the last step of each, and never before",
-        ),
+        ("test", f"{_describe_test(result)}, scored after the last step of each, and never before"),
         ("±", "standard deviation over seeds (n - 1), not of the test's size"),
     ]

@@ -106,7 +106,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
             metric_key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
-            tuple(f"{name}: {reason}" for name, reason in failures.items()),
+            [f"{name}: {reason}" for name, reason in failures.items()],
         )
         every = {CHOOSE: choose_rows, FINAL: rows}
         sweeps.save_results(
@@ -115,8 +115,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
             results.table(result, every),
             results.page(folder.name, result, every),
         )
-        for line in results.lines(result):
-            print(line)
+        print(*results.lines(result), sep="\n")
         print(f"saved    {folder / sweeps.HTML_FILE}")
     if failures:
         trainings = count_of(len(choose_rows) + len(rows), "training")

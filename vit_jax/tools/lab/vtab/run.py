@@ -222,8 +222,7 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
             why = str(error)
         summary.results.append(_result(folder / name, name, task, data[name], pinned, why))
         sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
-    for line in summary.lines():
-        print(line)
+    print(*summary.lines(), sep="\n")
     print(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
     if failed:

@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit_jax.core.screen import aligned, format_percent
+from vit_jax.core.screen import aligned
 from vit_jax.draw import html_page
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts
+from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts, deviation, format_mean
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
 ALL, OF_GROUPS = "all 19 tasks", "three groups"
@@ -53,10 +53,20 @@ class VtabSummary(NamedTuple):
     results: list[TaskResult]
     names: Sequence[str]
 
-    def means(self) -> dict[str, OverSeeds | None]:
-        """Mean accuracies of each group, of ALL and OF_GROUPS; None where a task has none."""
-        available = {each.name: each.accuracy for each in self.results if each.accuracy}
-        return means(available)
+    @property
+    def accuracies(self) -> dict[str, OverSeeds]:
+        """Those that there are, by task."""
+        return {each.name: each.accuracy for each in self.results if each.accuracy}
+
+    @property
+    def left_out(self) -> list[str]:
+        """Tasks of the benchmark that are not run."""
+        return [name for name in TASKS if name not in self.names]
+
+    @property
+    def choices(self) -> list[str]:
+        """What numbers depend on: the keys of all results' `choices`."""
+        return list(dict.fromkeys(key for each in self.results for key in each.choices))
 
     def document(self) -> dict[str, Any]:
         """The contents of results.json."""
@@ -64,7 +74,7 @@ class VtabSummary(NamedTuple):
             "checkpoint": self.checkpoint,
             "weights": self.weights,
             "config": self.config,
-            "means": as_dicts(self.means()),
+            "means": as_dicts(means(self.accuracies)),
             "tasks": {
                 each.name: {
                     "title": TASKS[each.name].title,
@@ -73,12 +83,12 @@ class VtabSummary(NamedTuple):
                 }
                 for each in self.results
             },
-            "left_out": [name for name in TASKS if name not in self.names],
+            "left_out": self.left_out,
         }
 
     def table(self) -> list[list[Any]]:
         """Rows of results.csv: a head, each task, then each mean."""
-        choices = list(dict.fromkeys(name for each in self.results for name in each.choices))
+        choices = self.choices
         rows: list[list[Any]] = [
             ["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"]
         ]
@@ -87,30 +97,29 @@ class VtabSummary(NamedTuple):
             lines = [each.choices.get(name, "") for name in choices]
             group = TASKS[each.name].group
             rows.append([each.name, group, *_cells(each.accuracy), chosen, *lines, each.why])
-        for name, mean in self.means().items():
+        for name, mean in means(self.accuracies).items():
             rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
         return rows
 
     def page(self, name: str) -> str:
         """The text of results.html, with what each number depends on."""
-        choices = list(dict.fromkeys(key for each in self.results for key in each.choices))
         return html_page.render(
             "tools/lab/vtab/page.html",
             title=name,
             subtitle=f"{self.checkpoint} · {self.config} · VTAB-1k",
             means=[
                 [what, format_accuracy(mean), self.missing_tasks(what)]
-                for what, mean in self.means().items()
+                for what, mean in means(self.accuracies).items()
             ],
             waiting=len(self.names) - len(self.results),
-            left_out=[task for task in TASKS if task not in self.names],
+            left_out=self.left_out,
             groups={
                 group: [_row(each) for each in self.results if TASKS[each.name].group == group]
                 for group in GROUPS
             },
-            choices=choices,
+            choices=self.choices,
             depends=[
-                [TASKS[each.name].title, *(each.choices.get(key, "") for key in choices)]
+                [TASKS[each.name].title, *(each.choices.get(key, "") for key in self.choices)]
                 for each in self.results
             ],
         )
@@ -127,15 +136,16 @@ class VtabSummary(NamedTuple):
             for each in self.results
         ]
         lines = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
-        rows = [["mean of", name, format_accuracy(mean), self.missing_tasks(name)] for name, mean in
-                self.means().items()]  # fmt: skip
+        rows = [
+            ["mean of", name, format_accuracy(mean), self.missing_tasks(name)]
+            for name, mean in means(self.accuracies).items()
+        ]
         return [*lines, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
 
     def missing_tasks(self, name: str) -> str:
         """Why a mean is not there: "5 of 7 tasks"; "" if it is."""
-        available = {each.name for each in self.results if each.accuracy}
         wanted = [task for task in TASKS if name not in GROUPS or TASKS[task].group == name]
-        number = len(available.intersection(wanted))
+        number = sum(task in self.accuracies for task in wanted)
         return "" if number == len(wanted) else f"{number} of {len(wanted)} tasks"
 
 
@@ -161,16 +171,13 @@ def _mean(numbers: Sequence[OverSeeds | None]) -> OverSeeds | None:
     values = {}
     if all(set(number.values) == set(seeds) for number in available):
         values = {s: statistics.mean(number.values[s] for number in available) for s in seeds}
-    std = statistics.stdev(values.values()) if len(values) > 1 else None
-    return OverSeeds(statistics.mean(number.mean for number in available), std, values)
+    mean = statistics.mean(number.mean for number in available)
+    return OverSeeds(mean, deviation(values), values)
 
 
 def format_accuracy(number: OverSeeds | None) -> str:
     """ "72.72% ± 0.21", "-" if there is none."""
-    if number is None:
-        return "-"
-    std = "" if number.std is None else f" ± {100 * number.std:.2f}"
-    return f"{format_percent(number.mean)}{std}"
+    return "-" if number is None else format_mean("accuracy", number)
 
 
 def _cells(number: OverSeeds | None) -> list[Any]:
