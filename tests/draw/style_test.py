@@ -37,9 +37,13 @@ def test_matplotlibs_settings_stay_those_of_the_user():
 
 
 def test_pixels_are_those_of_the_png():
-    figure = style.blank(2, 1)
-    figure.add_subplot().plot([1, 2])
-    style.settle(figure)
+    @style.styled
+    def draw():
+        figure = style.blank(2, 1)
+        figure.add_subplot().plot([1, 2])
+        return figure
+
+    figure = draw()
     with Image.open(io.BytesIO(style.png(figure, dpi=50))) as image:
         np.testing.assert_array_equal(style.pixels(figure, dpi=50), np.asarray(image)[..., :3])
 

@@ -9,8 +9,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from vit_jax.draw import style, tiles
 
-Font = ImageFont.FreeTypeFont
-
 # In pixels.
 SMALLEST_SIDE = 112  # images are enlarged by a whole factor to at least this
 MARGIN, GAP = 24, 16
@@ -90,35 +88,25 @@ def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
         y = MARGIN + line * TITLE_HEIGHT
         pen.text((MARGIN, y), one_line(title, font, room), colour, font)
     for i, cell in enumerate(cells):
-        _draw_cell(sheet, pen, cell, places, places.corner(i), small)
+        x, y = places.corner(i)
+        image = Image.fromarray(cell.image.repeat(places.scale, 0).repeat(places.scale, 1))
+        sheet.paste(image, (x, y))
+        # Around the image, not over it: all of its pixels stay visible.
+        pen.rectangle((x - 1, y - 1, x + image.width, y + image.height), outline=style.GRID)
+        if cell.crossed:
+            right, bottom = x + image.width - 1, y + image.height - 1
+            pen.line((x, y, right, bottom), RED, width=3)
+            pen.line((x, bottom, right, y), RED, width=3)
+        y += image.height + 5
+        for name, value in cell.labels:
+            pen.text((x, y), one_line(name, small, image.width, value), INK, small)
+            y += LINE_HEIGHT
+        colour = RED if cell.crossed else PALE
+        pen.text((x, y), one_line(cell.note, small, image.width), colour, small)
     return sheet
 
 
-def _draw_cell(
-    sheet: Image.Image,
-    pen: ImageDraw.ImageDraw,
-    cell: Cell,
-    places: SheetLayout,
-    corner: tuple[int, int],
-    font: Font,
-) -> None:
-    x, y = corner
-    image = Image.fromarray(cell.image.repeat(places.scale, 0).repeat(places.scale, 1))
-    sheet.paste(image, corner)
-    # Around the image, not over it: all of its pixels stay visible.
-    pen.rectangle((x - 1, y - 1, x + places.width, y + places.height), outline=style.GRID)
-    if cell.crossed:
-        right, bottom = x + places.width - 1, y + places.height - 1
-        pen.line((x, y, right, bottom), RED, width=3)
-        pen.line((x, bottom, right, y), RED, width=3)
-    y += places.height + 5
-    for name, value in cell.labels:
-        pen.text((x, y), one_line(name, font, places.width, value), INK, font)
-        y += LINE_HEIGHT
-    pen.text((x, y), one_line(cell.note, font, places.width), RED if cell.crossed else PALE, font)
-
-
-def one_line(text: str, font: Font, length_px: float, ending: str = "") -> str:
+def one_line(text: str, font: ImageFont.FreeTypeFont, length_px: float, ending: str = "") -> str:
     """Fits `text` and `ending` into a line; the end of the text gives way to "…"."""
     room = length_px - font.getlength(ending)
     return tiles.fit(text, room / 72, font.size) + ending  # a point is a pixel at 72 dpi

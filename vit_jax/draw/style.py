@@ -111,7 +111,10 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     def draw_in_style(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with matplotlib.style.context(["default", _STYLE]):
             drawn = draw(*args, **kwargs)
-            settle(drawn)
+            if drawn.get_layout_engine() is not None:
+                # For good: matplotlib would lay it out again, differently, at each save.
+                drawn.draw_without_rendering()
+                drawn.set_layout_engine("none")
             return drawn
 
     return draw_in_style
@@ -194,13 +197,6 @@ def legend(drawn: Figure, *, beside: bool = False) -> None:
         drawn.set_figheight(drawn.get_figheight() + high)
 
 
-def settle(drawn: Figure) -> None:
-    """Lays the axes out for good: matplotlib would do it again, differently, at each save."""
-    if drawn.get_layout_engine() is not None:
-        drawn.draw_without_rendering()
-        drawn.set_layout_engine("none")
-
-
 def layer_ticks(axes: Axes, depth: int) -> None:
     """Makes the horizontal axis one of layers, counted from 1."""
     axes.set_xlim(0.4, depth + 0.6)
@@ -271,11 +267,6 @@ def _power(number: float) -> str:
         return "0"
     mantissa, _, exponent = f"{number:.9e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}"
-
-
-def colour(name: str, share: float) -> tuple[float, ...]:
-    """The colour of a map of matplotlib at a share from 0 to 1."""
-    return tuple(matplotlib.colormaps[name](share))
 
 
 def png(drawn: Figure, *, dpi: int = DPI) -> bytes:

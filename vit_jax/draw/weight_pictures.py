@@ -26,10 +26,9 @@ def findings(model: Any) -> Findings:
     """The pictures and numbers of a model's weights."""
     pictures: list[Picture] = []
     numbers: dict[str, float] = {}
-    text = ""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    kernels = {name: jax.device_get(params[name]) for name in _filters(params)}
-    first = first_layer.first_layer(kernels)
+    kernels = {name: x for name, x in params.items() if name in first_layer.KERNELS}
+    first = first_layer.first_layer(jax.device_get(kernels))
     filters = first_layer.components(first.kernel)
     pictures.append(
         Picture(
@@ -42,9 +41,14 @@ def findings(model: Any) -> Findings:
         )
     )
     numbers["filters_explained"] = float(filters.explained.sum())
-    table = position_table(model)
-    if table is None:
-        text = _without_positions(model)
+    table, text = position_table(model), ""
+    kind = getattr(model.spec, "position_embedding", None)
+    if kind is None:
+        text = f"A {type(model).__name__} has no position embeddings."
+    elif kind in INSIDE:
+        text = f"Its positions ({kind}) act inside attention: there is no table to show."
+    elif table is None:
+        text = "It has no position embeddings."
     else:
         share = first_layer.grid_share(table)
         chance = first_layer.chance(table.shape[:2])
@@ -66,17 +70,13 @@ def findings(model: Any) -> Findings:
     return Findings(Section("The weights", pictures, text), numbers)
 
 
-def _filters(params: dict[str, Any]) -> list[str]:
-    return [name for name in params if name in first_layer.KERNELS]
-
-
 def position_table(model: Any) -> np.ndarray | None:
     """Returns the embeddings that are added to the patches, [rows, columns, D], or None.
 
     Where each block has embeddings of its own, those of the first block.
     """
     spec = model.spec
-    if not hasattr(spec, "position_embedding") or spec.position_embedding in ("none", *INSIDE):
+    if getattr(spec, "position_embedding", "none") in ("none", *INSIDE):
         return None
     layout = spec.token_layout(model.preprocess.image_size)
     block_positions = model.blocks.block.attention_blocks[0].positions
@@ -88,15 +88,6 @@ def position_table(model: Any) -> np.ndarray | None:
         added = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))(nothing)
     patches = np.asarray(added[0, layout.num_tokens - layout.num_patches :], np.float32)
     return patches.reshape(*layout.grid, -1)
-
-
-def _without_positions(model: Any) -> str:
-    if not hasattr(model.spec, "position_embedding"):
-        return f"A {type(model).__name__} has no position embeddings."
-    kind = model.spec.position_embedding
-    if kind in INSIDE:
-        return f"Its positions ({kind}) act inside attention: there is no table to show."
-    return "It has no position embeddings."
 
 
 FILTER_COLUMNS, NARROW_COLUMNS = 7, 5

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 from etils import epath
 from matplotlib.figure import Figure
@@ -150,7 +151,7 @@ def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Fig
         number = values.shape[1]
         for j, curve in enumerate(values.T):
             # The lightest end of the map cannot be seen on white.
-            colour = style.colour(style.SIGNED, 0.88 * j / max(number - 1, 1))
+            colour = matplotlib.colormaps[style.SIGNED](0.88 * j / max(number - 1, 1))
             axes.plot(steps, curve, color=colour, marker="o", ms=3.5, lw=1.2)
         axes.set_ylabel(tiles.fit(f"{name} ({quantity.unit})", 2.2, style.FONT, lines=2))
         axes.set_xlabel("step")
