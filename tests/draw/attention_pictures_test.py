@@ -63,14 +63,15 @@ def test_heat_is_where_it_belongs():
     photo = np.full((40, 60, 3), 128, np.uint8)
     one = np.zeros((4, 6))
     one[1, 4] = 1
-    light = attention_pictures.blend(photo, one).astype(int).sum(axis=-1)
+    light_of_one = attention_pictures.blend(photo, one)
+    light = light_of_one.astype(int).sum(axis=-1)
     assert np.unravel_index(light.argmax(), light.shape)[0] in range(10, 20)
     assert np.unravel_index(light.argmax(), light.shape)[1] in range(40, 50)
-    assert attention_pictures.scale_to_max(np.array([[0.0, np.nan], [2.0, -1.0]])).tolist() == [
-        [0, 0],
-        [1, 0],
-    ]
-    assert not attention_pictures.scale_to_max(np.zeros((2, 2))).any()
+    assert (attention_pictures.blend(photo, 7 * one - (one == 0)) == light_of_one).all()
+    one[0, 0] = np.nan
+    assert (attention_pictures.blend(photo, one) == light_of_one).all()
+    cold = attention_pictures.blend(photo, 0 * one).reshape(-1, 3)
+    assert len(np.unique(cold, axis=0)) == 1
 
 
 @pytest.mark.parametrize("number", [1, 4])

@@ -197,13 +197,16 @@ PALE = 0.75  # of the photo's brightness below it
 
 
 def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Heat [R, C] from 0 to 1 over a photo [H, W, 3], which turns gray: uint8 [H, W, 3].
+    """Heat [R, C] over a photo [H, W, 3], which turns gray: uint8 [H, W, 3].
 
-    Heat is interpolated linearly between the patches' centres. NaN is no heat.
+    Heat is a share of its largest number; less than 0 and NaN are none. It is interpolated
+    linearly between the patches' centres.
     """
     photo = style.displayed(photo)
     height, width = photo.shape[:2]
-    raw = Image.fromarray(np.nan_to_num(np.asarray(heat, np.float32)))
+    heat = np.maximum(np.nan_to_num(np.asarray(heat, np.float64)), 0)
+    share = heat / max(float(heat.max()), np.finfo(np.float64).tiny)
+    raw = Image.fromarray(share.astype(np.float32))
     large = np.clip(np.asarray(raw.resize((width, height), Image.Resampling.BILINEAR)), 0, 1)
     colours = matplotlib.colormaps[style.HEAT](large)[..., :3]
     gray = photo @ np.array([0.299, 0.587, 0.114]) / 255 * PALE
@@ -231,7 +234,7 @@ def draw_overlays(
             sheet.heading(sheet.place(k, j)[1], heading)
     for j, heat in enumerate(maps.values(), start=1):
         for k, photo in enumerate(photos):
-            sheet.show(*sheet.place(k, j), blend(photo, scale_to_max(heat[k])))
+            sheet.show(*sheet.place(k, j), blend(photo, heat[k]))
     sheet.colour_bar(style.HEAT, 0, 1, "share of the largest in the image")
     return sheet.figure
 
@@ -271,17 +274,11 @@ def draw_attention(
     sheet.caption(0, 0, "photo, query" if query else "photo")
     for k, heat in enumerate(weights):
         place = k // per_row, 1 + k % per_row
-        axes = sheet.show(*place, blend(photo, scale_to_max(heat)))
+        axes = sheet.show(*place, blend(photo, heat))
         mark(axes, query, photo.shape, grid)
         sheet.caption(*place, f"head {k + 1}\n{format_percent(float(np.max(heat)), 1)}")
     sheet.colour_bar(style.HEAT, 0, 1, "attention, share of the largest in the head")
     return sheet.figure
-
-
-def scale_to_max(heat: np.ndarray) -> np.ndarray:
-    """Heat divided by its largest number; zeros if there is none above 0."""
-    x = np.nan_to_num(np.asarray(heat, np.float64))
-    return np.maximum(x, 0) / max(float(x.max()), np.finfo(np.float64).tiny)
 
 
 def mark(

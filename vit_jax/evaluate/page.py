@@ -17,7 +17,7 @@ from PIL import Image
 
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
-from vit_jax.draw.attention_pictures import blend, scale_to_max
+from vit_jax.draw.attention_pictures import blend
 from vit_jax.draw.html_page import bold
 from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.evals.kind import readable, words
@@ -157,8 +157,7 @@ def _hardest(scored: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
     (places, pixels, rollout), scores = scored.hardest, scored.scores
     seen = list(pixels)
     if rollout is not None:
-        heat = map(scale_to_max, rollout)
-        seen = [blend(*each) for each in zip(pixels, heat, strict=True)]
+        seen = [blend(*each) for each in zip(pixels, rollout, strict=True)]
     pictures = [html_page.picture_url(Image.fromarray(each), LARGE) for each in seen]
     shown = zip(places, *_thumbnails(scored, places, LARGE), pictures, strict=True)
     return [

@@ -15,7 +15,7 @@ from vit_jax.core import synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import OPENED
 from vit_jax.draw import html_page
-from vit_jax.draw.attention_pictures import blend, scale_to_max
+from vit_jax.draw.attention_pictures import blend
 from vit_jax.models import images, observe
 from vit_jax.models.head import probabilities
 from vit_jax.predict import check_finite, load_classifier, most_likely
@@ -98,7 +98,7 @@ class Explainer:
         return {
             "classes": most_likely(p, self._names, self._top_k),
             "seen": _png(seen),
-            "heat": _png(blend(seen, scale_to_max(heat))),
+            "heat": _png(blend(seen, heat)),
         }
 
     @property

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import style
-from vit_jax.draw.attention_pictures import blend, scale_to_max
+from vit_jax.draw.attention_pictures import blend
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import PhotoSheet
 from vit_jax.models import observe
@@ -126,6 +126,6 @@ def draw_mistakes(
     note = f"with the probability of each class; {what} beside each image"
     sheet = PhotoSheet(photos, captions, beside=1, lines=4, title="Most wrong", note=note, bar=True)
     for k, photo in enumerate(photos):
-        sheet.show(*sheet.place(k, 1), blend(photo, scale_to_max(heat[k])))
+        sheet.show(*sheet.place(k, 1), blend(photo, heat[k]))
     sheet.colour_bar(style.HEAT, 0, 1, f"{what}, share of the largest in the image")
     return sheet.figure
