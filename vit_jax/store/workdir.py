@@ -182,6 +182,11 @@ def save(file: epath.Path, content: str | bytes) -> None:
         raise unwritable(file, error) from error
 
 
+def save_json(file: epath.Path, document: Any) -> None:
+    """Writes JSON for people and programs, as `save`."""
+    save(file, json.dumps(document, indent=2) + "\n")
+
+
 def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
     """Parses the JSON of a file; None if there is no file.
 

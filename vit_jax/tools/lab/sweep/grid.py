@@ -332,7 +332,7 @@ def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:
         "axes": list(grid.axes),
         "points": [point.values for point in points],
     }
-    workdir.save(folder / FILE, json.dumps(document, indent=2) + "\n")
+    workdir.save_json(folder / FILE, document)
 
 
 def _read(folder: epath.Path) -> dict[str, Any]:

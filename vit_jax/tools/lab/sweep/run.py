@@ -11,7 +11,6 @@ The same command again continues, and ends with the results: a table, results.cs
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 import sys
@@ -150,7 +149,7 @@ def save_results(
     folder: epath.Path, document: Any, table: Sequence[Sequence[Any]], page: str
 ) -> None:
     """Writes results.json, results.csv and results.html. UserError if it cannot."""
-    workdir.save(folder / JSON_FILE, json.dumps(document, indent=2) + "\n")
+    workdir.save_json(folder / JSON_FILE, document)
     workdir.save(folder / progress.CSV_FILE, csv_text(table))
     workdir.save(folder / HTML_FILE, page)
 

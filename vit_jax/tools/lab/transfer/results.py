@@ -6,7 +6,6 @@ choice.json keeps the point of the lists that is best on the held-out part, and 
 """
 
 import functools
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,7 +129,7 @@ def _parse_number(text: str) -> float | None:
 
 def write_choice(folder: epath.Path, choice: Choice) -> None:
     """Keeps the choice in the folder. UserError if it cannot."""
-    workdir.save(folder / CHOICE_FILE, json.dumps(as_dicts(choice), indent=2) + "\n")
+    workdir.save_json(folder / CHOICE_FILE, as_dicts(choice))
 
 
 def read_choice(folder: epath.Path) -> Choice | None:

@@ -11,7 +11,6 @@ test. --checkpoint=none does the same from scratch. The same command again goes 
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +73,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
     record = _begin(folder, task)  # before anything is written
     splits, weights_from = Splits(**record["splits"]), record["weights"]
     with workdir_lock.lock_for_process(folder):
-        workdir.save(folder / FILE, json.dumps(record, indent=2) + "\n")
+        workdir.save_json(folder / FILE, record)
         failures: dict[str, str] = {}  # reasons by training
 
         def train(name: str, grid: SweepGrid) -> list[PointProgress]:

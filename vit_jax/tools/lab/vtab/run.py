@@ -8,7 +8,6 @@ separate the values to choose from, on 200 of the thousand examples. What data a
 before anything starts. The same command again goes on.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -278,7 +277,7 @@ def _begin(folder: epath.Path, request: VtabRun) -> str | None:
     if kept is None:
         kept = fixed | {"weights": transfers.pin_checkpoint(request.checkpoint)}
         workdir.make(folder)
-        workdir.save(file, json.dumps(kept, indent=2) + "\n")
+        workdir.save_json(file, kept)
     grid.check_same(folder, "run of VTAB", {f: kept.get(f) for f in fixed}, fixed)
     return kept["weights"]
 
