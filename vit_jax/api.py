@@ -36,7 +36,7 @@ from vit_jax.predict import Predictor
 from vit_jax.run import adapt, environment
 from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
-from vit_jax.store.workdir import read_document
+from vit_jax.store.workdir import read_document, saved_step
 from vit_jax.train import train
 
 AnyConfig: TypeAlias = RunConfig | Mapping[str, Any] | ml_collections.ConfigDict | str | Path
@@ -90,7 +90,7 @@ class Run:
     @property
     def step(self) -> int:
         """The step of the newest checkpoint; 0 if there is none."""
-        return max(checkpoint_dir.steps(self.workdir / "checkpoints"), default=0)
+        return saved_step(self.workdir)
 
     def fit(
         self, *, allow_config_change: bool = False, loggers: Sequence[Logger] = ()

@@ -201,7 +201,7 @@ def test_other_folders_are_not_steps(tmp_path):
     for name in others:
         (folder / "checkpoints" / name).mkdir()
     assert checkpoint_dir.steps(folder / "checkpoints") == [20]
-    assert progress.saved_step(folder) == 20
+    assert workdir.saved_step(folder) == 20
     (folder / "checkpoints" / "20").rmdir()
     (folder / "config.json").unlink()
     (folder / "metrics.jsonl").unlink()

@@ -163,6 +163,11 @@ def steps(directory: epath.PathLike) -> list[int]:
     return sorted(int(name) for name in names if STEP_NAME.fullmatch(name))
 
 
+def saved_step(folder: epath.PathLike) -> int:
+    """The step of a work directory's newest checkpoint; 0 if there is none."""
+    return max(steps(epath.Path(folder) / "checkpoints"), default=0)
+
+
 def make(folder: epath.Path) -> None:
     """Creates the folder and its parents. Raises UserError if it cannot."""
     try:

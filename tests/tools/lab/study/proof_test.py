@@ -38,8 +38,7 @@ def test_two_models_and_two_fractions_with_a_checkpoint_that_is_half_written(
     # A training that has finished said what its plan says.
     metrics = folder / run.TRAININGS / "model.width=64,input.subset_fraction=1" / "metrics.jsonl"
     last = json.loads(metrics.read_text().splitlines()[-1])
-    assert last["step"] == made.points[-1].cost.steps == 30
-    assert made.points[-1].cost.examples_seen == 30 * 128
+    assert made.points[-1].cost.examples_seen == last["step"] * 128 == 30 * 128
     assert made.points[-1].numbers["test/accuracy"] > 0.15
 
     # A checkpoint that is half there: the message of that training, and the page of the others.

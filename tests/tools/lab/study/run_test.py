@@ -21,7 +21,7 @@ def test_all_points_are_collected_with_their_cost(world):
     assert (small.model, small.cost.family, small.cost.examples) == ("width 32", "ViT", 718)
     assert (large.model, large.cost.examples) == ("width 64", 1437)
     # 100 epochs of 718 examples in batches of 128.
-    assert small.cost.steps == round(100 * 718 / 128)
+    assert small.cost.examples_seen == round(100 * 718 / 128) * 128
     info = models.info(
         "ViT-Ti/2", num_classes=10, image_size=8, depth=4, width=64, mlp_dim=256, num_heads=4,
         pool="avg",

@@ -33,7 +33,6 @@ class Cost(NamedTuple):
       products: FLOPs that its method computes for one example.
       family: one of FAMILIES.
       examples: different examples that it trains on.
-      steps: updates.
       examples_seen: steps x batch size.
       num_classes: of the labels.
     """
@@ -42,7 +41,6 @@ class Cost(NamedTuple):
     products: Products
     family: str
     examples: int
-    steps: int
     examples_seen: int
     num_classes: int
 
@@ -94,9 +92,8 @@ def _cost(point: Point, known: _Known) -> Cost:
         teacher = teachers.teacher(config, mesh, num_classes=classes, class_names=())
         known.models[key] = made.info, updates.products(config, made, teacher)
     model, products = known.models[key]
-    steps = make_durations(config, num_examples=number).total_steps
-    seen = steps * c.batch_size
-    return Cost(model, products, family(model.name), number, steps, seen, classes)
+    seen = make_durations(config, num_examples=number).total_steps * c.batch_size
+    return Cost(model, products, family(model.name), number, seen, classes)
 
 
 def family(name: str) -> str:

@@ -421,7 +421,7 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any], point: Point) 
 
     Of one that adapts, to a machine that may not be this one, only what the point sets is compared.
     """
-    saved_step = max(workdir.steps(folder / "checkpoints"), default=0)
+    saved_step = workdir.saved_step(folder)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
         return  # it has not begun, or will begin again
     before = workdir.read_document(folder)["config"]

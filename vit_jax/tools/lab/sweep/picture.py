@@ -1,4 +1,4 @@
-"""results.png: the metric over one axis, a line for each combination of the others.
+"""results.png: the metric of finished points over one axis, lines for values of the others.
 
 Seeds are hollow dots beside their mean, which the line goes through; an axis without an order has
 no line.
@@ -8,17 +8,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from etils import epath
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vit_jax.draw import charts, style, tiles
 from vit_jax.evals.kind import is_percentage
-from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep.grid import SEED, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
-
-PNG_FILE = "results.png"
 
 SIZE_IN = 7.6, 4.2
 AXIS_IN, NARROW_AXIS_IN = 5.0, 2.2  # length of the horizontal axis, about
@@ -31,15 +27,6 @@ FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 
 
 Dots = dict[str, list[float]]  # of a line: value on the axis -> metric of every seed
-
-
-def write(file: epath.Path, rows: Sequence[PointProgress], metric: str) -> bool:
-    """Draws the points that have finished; False if there are none. UserError if it cannot."""
-    axis, lines = curves(rows, metric)
-    if not lines:
-        return False
-    workdir.save(file, style.png(draw(axis, lines, metric)))
-    return True
 
 
 def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, Dots]]:

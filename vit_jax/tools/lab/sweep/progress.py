@@ -28,7 +28,6 @@ CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
 EARLY = ("metric", "mode", "patience", "min_delta")
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
-HEAD = ("point", "state", "step", "loss", "", "images/s", "left", "")
 # If the table is too long for the terminal, states at the end of this list are dropped first.
 ORDER = ("running", "failed", "submitted", "waiting", "finished")
 PERMANENT_EVENTS = ("again", "failed", "found")  # events that are printed beside the table as well
@@ -106,12 +105,7 @@ def _last_step(run: runs.Run) -> int | None:
     if series is None:
         return run.planned_steps
     early = stopped(zip(series.steps, series.values, strict=True), **of)
-    return run.planned_steps if early is None else max(early.step, saved_step(run.folder))
-
-
-def saved_step(folder: epath.Path) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
-    return max(workdir.steps(folder / "checkpoints"), default=0)
+    return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
 
 def read_failure(folder: epath.Path) -> str:
@@ -277,7 +271,7 @@ def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[
     """Lines of the table: a header and at most `most` points, in order."""
     metric = metric or choose_metric(rows)
     kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
-    head = [*HEAD[:4], metric, *HEAD[5:]]
+    head = ["point", "state", "step", "loss", metric, "images/s", "left", ""]
     shown = [_cells(row, metric) for row in sorted(kept, key=lambda row: row.point.number)]
     return aligned(head, shown, left={0, 1, len(head) - 1})
 

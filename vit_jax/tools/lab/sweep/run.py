@@ -26,6 +26,7 @@ from vit_jax.core import cloud, command
 from vit_jax.core.errors import ErrorCollector, Preempted, UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.core.tables import csv_text
+from vit_jax.draw import style
 from vit_jax.run.build import Run
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid, picture, progress
@@ -33,6 +34,7 @@ from vit_jax.tools.lab.sweep.grid import SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
 from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
 
+PNG_FILE = "results.png"
 # Results of the commands that run sweeps, beside those of the sweeps themselves.
 JSON_FILE, HTML_FILE = "results.json", "results.html"
 
@@ -120,13 +122,14 @@ def _show(
     axes, keys = list(rows[0].point.values), progress.evaluation_keys(rows)
     lines = progress.csv_lines(progress.sort_rows(rows, metric), axes, keys)
     workdir.save(folder / progress.CSV_FILE, csv_text(lines))
-    has_picture = picture.write(folder / picture.PNG_FILE, rows, metric)
     for shown in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
         if shown:
             live.say("\n" + "\n".join(shown))
     live.say(f"\nsaved    {folder / progress.CSV_FILE}")
-    if has_picture:
-        live.say(f"saved    {folder / picture.PNG_FILE}")
+    axis, curves = picture.curves(rows, metric)
+    if curves:
+        workdir.save(folder / PNG_FILE, style.png(picture.draw(axis, curves, metric)))
+        live.say(f"saved    {folder / PNG_FILE}")
 
 
 def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:

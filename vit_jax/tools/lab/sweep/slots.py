@@ -126,7 +126,7 @@ class Slots:
 
     def _requeue(self, run: Running, how: str) -> None:
         """Queues a point again, unless it was restarted too often without progress."""
-        name, saved = run.point.name, progress.saved_step(run.folder)
+        name, saved = run.point.name, workdir.saved_step(run.folder)
         further = saved > self._saved.get(name, 0)
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
@@ -153,7 +153,7 @@ class Slots:
             return
         os.truncate(held, 0)
         progress.forget_failure(folder)
-        self._saved.setdefault(point.name, progress.saved_step(folder))
+        self._saved.setdefault(point.name, workdir.saved_step(folder))
         variable = self._options.slot_variable
         environment = os.environ | ({variable: str(slot)} if variable else {})
         with _open_log(folder) as log:
