@@ -58,8 +58,7 @@ def far_below_zero(tokens):
     return [jnp.asarray(x, jnp.bfloat16) for x in (query, key, value)]
 
 
-@pytest.mark.parametrize("tokens", [64, 192])
-def test_half_filled_tiles_get_logits_around_zero(tokens, monkeypatch):
+def test_half_filled_tiles_get_logits_around_zero(monkeypatch):
     """What cuDNN makes NaN of; with JAX's own attention in its place."""
     taken = []
 
@@ -68,7 +67,7 @@ def test_half_filled_tiles_get_logits_around_zero(tokens, monkeypatch):
         return jax.nn.dot_product_attention(query, key, *others, **arguments, implementation="xla")
 
     monkeypatch.setattr(cudnn, "_attention", attention)
-    arrays = far_below_zero(tokens)
+    arrays = far_below_zero(64)
     cudnn.attend(*arrays)
     assert jnp.abs(taken[0]).max() < 5
     check_gradients(arrays)
@@ -85,7 +84,7 @@ def check_gradients(arrays):
 
     def of(attend, dtype):
         f = lambda *x: jnp.sum(jnp.sin(attend(*x).astype(jnp.float32) * 3))
-        return jax.grad(f, argnums=(0, 1, 2))(*(x.astype(dtype) for x in arrays))
+        return jax.jit(jax.grad(f, argnums=(0, 1, 2)))(*(x.astype(dtype) for x in arrays))
 
     ours = of(cudnn.attend, jnp.bfloat16)
     wanted = of(lambda q, k, v: plain(q, cudnn.centred(k), v), jnp.float32)
