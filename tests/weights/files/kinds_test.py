@@ -121,6 +121,7 @@ def test_floats_of_8_bits(saved, tmp_path):
         "tf_model.h5",
         "adapter_model.safetensors",
         "model.gguf",
+        "program.jax_export",
         "vit.safetensors",
     ],
 )

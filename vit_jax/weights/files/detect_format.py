@@ -21,6 +21,7 @@ _UNREAD_FILES = {
     "adapter_model.bin": "an adapter's alone: merge it into its model in peft "
     "(merge_and_unload()) and save that",
     ".onnx": "a program, not weights by name: take the model it was exported from",
+    ".jax_export": "a program, not weights by name: take the model it was exported from",
     ".gguf": "quantised: take the model it was made from",
     ".h5": "Keras's: save the model as .npz or safetensors",
     ".msgpack": "Flax's: save its parameters as .npz",
