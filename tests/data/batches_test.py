@@ -8,8 +8,8 @@ import pytest
 START = """
     from vit_jax.data import pipeline
     from vit_jax.data.sources import table as sources
-    source = sources.create("synthetic", data_dir=None, split="train", num_examples=5000,
-                            num_classes=5, image_size=(64, 64))
+    source = sources.create("synthetic", sources.Request(
+        data_dir=None, split="train", num_examples=5000, num_classes=5, image_size=(64, 64)))
     batches = pipeline.train_batches(
         source, "decode|inception_crop(32)|flip_lr", batch_size=64, seed=1, start_step=0,
         on_bad_image="skip", max_image_pixels=10**8, threads=2)
