@@ -107,6 +107,13 @@ def test_another_file_is_refused(validation, tmp_path, text, name):
         )
 
 
+def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(relabelled, "MAX_LIST_BYTES", 4)
+    (tmp_path / "real.json").write_text("[[0]]")
+    with refused("real.json", "longer"):
+        relabelled.read_real(str(tmp_path / "real.json"), "real.json")
+
+
 def test_images_without_a_number_are_refused(tmp_path):
     fill(tmp_path / "val" / "cat", ["cat.jpg"])
     (tmp_path / "real.json").write_text("[[0]]")

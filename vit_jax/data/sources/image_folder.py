@@ -365,7 +365,7 @@ def _check_classes(folder: str, names: Sequence[str], lister: _Lister) -> None:
 def _check_layout(
     root: str, folders: dict[str, str], has_images: dict[str, bool], wanted: str, where: str
 ) -> None:
-    """UserError for folders that are neither those of splits nor those of classes."""
+    """UserError for folders that are neither those of splits nor of classes, or of a data set."""
     names = [name for name in folders if name.lower() not in _SPLITS]
     if len(folders) == 1 and names:
         raise UnknownSplit(

@@ -26,6 +26,7 @@ from vit_jax.data.source import DerivedSource, Example, Source, digest, select_e
 
 CLASSES = 1000
 VALIDATION_IMAGES = 50_000
+MAX_LIST_BYTES = 2**26  # of real.json, which has 1 MB
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})\.")
 
 
@@ -160,12 +161,18 @@ def read_real(path: str, where: str) -> list[list[int]]:
     UserError if it is another file, which `where` names.
     """
     try:
-        stored: Any = parse_json(files.read(files.expanded(path)))
+        data = files.read(files.expanded(path))
     except OSError as error:
         raise UserError(
             f"{where} cannot be read ({error.strerror}). ReaL's labels are real.json of "
             "https://github.com/google-research/reassessed-imagenet."
         ) from error
+    if len(data) > MAX_LIST_BYTES:
+        raise UserError(
+            f"{where} is longer than {MAX_LIST_BYTES:,} bytes: give ReaL's real.json, of 1 MB."
+        )
+    try:
+        stored: Any = parse_json(data)
     except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}.") from error
     wrong = [

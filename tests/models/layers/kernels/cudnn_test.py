@@ -59,7 +59,7 @@ def far_below_zero(tokens):
 
 
 def test_half_filled_tiles_get_logits_around_zero(monkeypatch):
-    """What cuDNN makes NaN of; with JAX's own attention in its place."""
+    """Logits whose gradient cuDNN computes as NaN; JAX's own attention is in its place."""
     taken = []
 
     def attention(query, key, *others, **arguments):
