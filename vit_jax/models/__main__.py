@@ -1,7 +1,8 @@
-"""Writes docs/models.md: vit-jax models > docs/models.md"""
+"""Prints the table of all models: vit-jax models > docs/models.md"""
 
 from collections.abc import Iterator
 
+from vit_jax.core import command
 from vit_jax.core.screen import format_bytes
 from vit_jax.models.names import available, info
 from vit_jax.models.names import spec as spec_of
@@ -97,5 +98,10 @@ def page() -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-if __name__ == "__main__":
+def main(_: list[str]) -> None:
+    """The command."""
     print("\n".join(page()))
+
+
+if __name__ == "__main__":
+    command.run(main)

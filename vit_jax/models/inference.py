@@ -287,7 +287,7 @@ class BadImages:
     def add(self, error: UserError) -> None:
         """Tells it, or raises it."""
         if not self._skip:
-            raise error
+            raise UserError(f"{error} --on_bad_image=skip passes over such images.") from error
         self.number += 1
         self._screen.say(f"passed over: {error}")
 
