@@ -11,6 +11,7 @@ from tests.messages import refused
 from vit_jax.data import files
 from vit_jax.data.reader import encoded
 from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.splits import HELD_OUT
 
 
 def fill(folder: Path, names: Iterable[str]) -> None:
@@ -55,6 +56,8 @@ def test_folders_of_classes_are_split_by_name(tmp_path: Path) -> None:
         fill(tmp_path / name, [f"{i}.png" for i in range(500)])
     train, val = contents(create(tmp_path)), contents(create(tmp_path, "val"))
     assert len(train) + len(val) == len({*train, *val}) == 1000
+    notes = {split: create(tmp_path, split).notes for split in ("train", "val", "all")}
+    assert notes == {"train": (HELD_OUT,), "val": (), "all": ()}
     fill(tmp_path / "a", [f"more{i}.png" for i in range(300)])
     assert len(set(train) - set(contents(create(tmp_path)))) < 10  # few move, where one in ten is
     assert len(set(val) - set(contents(create(tmp_path, "val")))) < 10

@@ -11,6 +11,7 @@ import pytest
 from tests.messages import refused
 from vit_jax.data.sources import image_table, table_file
 from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.splits import HELD_OUT
 from vit_jax.data.sources.table import TableOptions
 
 
@@ -135,6 +136,7 @@ def test_one_in_ten_of_each_class_is_held_out_whatever_the_order_of_rows(tmp_pat
     path = write(tmp_path, "\n".join([header, *lines]))
     train, val, both = (create(path, split) for split in ("train", "val", "all"))
     assert (train.num_examples, val.num_examples, both.num_examples) == (270, 30, 300)
+    assert HELD_OUT in train.notes and HELD_OUT not in (*val.notes, *both.notes)
     assert contents(train).keys() | contents(val).keys() == contents(both).keys()
     labels = val.stored_labels()
     assert labels is not None

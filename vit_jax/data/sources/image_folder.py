@@ -32,7 +32,7 @@ from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
-from vit_jax.data.sources.splits import ALL, base_name, held_out, resolve
+from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 
 _READ = frozenset(TRAINING_EXTENSIONS)
 NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
@@ -272,7 +272,8 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
         by_split = {folder_name: [] for folder_name in folders}
     sizes = {key: len(images) for key, images in by_split.items()}
     resolve(split, sizes, where=where)
-    return Listing.pack(by_split[wanted], classes, sizes, lister.notes())
+    notes = [*lister.notes(), *[HELD_OUT] * (not splits and wanted == "train")]
+    return Listing.pack(by_split[wanted], classes, sizes, notes)
 
 
 def _images_in_any_folders(root: str, split: str, where: str, lister: _Lister) -> Listing:

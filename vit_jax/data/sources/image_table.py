@@ -25,7 +25,7 @@ from vit_jax.data import files
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, row_offsets
 from vit_jax.data.sources.image_folder import FORMATS, NOT_READ, read_image
-from vit_jax.data.sources.splits import ALL, base_name, held_out, resolve
+from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
     TABLES,
     Column,
@@ -104,7 +104,8 @@ class ImageTable(Source):
         self._names = rows.names.take(pa.array(places))
         self._found = rows.found[places]
         missing = rows.check_files(places, on_bad_image)
-        self.notes = (*rows.notes, *missing)
+        is_cut = wanted == "train" and not rows.split_column
+        self.notes = (*rows.notes, *missing, *(HELD_OUT,) * is_cut)
         self._sizes = self._file_sizes()
         self.fingerprint = self._fingerprint(rows.prefixes)
 

@@ -156,6 +156,9 @@ def _match(split: str, where: str) -> re.Match[str]:
     return match
 
 
+HELD_OUT = "it has no splits of its own: a tenth of it is held out as the split val"
+
+
 def held_out(orders: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Tells which images are `val` where nothing else says so, bool [n]: one in ten of each class.
 
