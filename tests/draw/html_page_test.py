@@ -78,6 +78,9 @@ def test_a_figure_is_in_the_pages_colours_and_drawn_for_two_screens(tmp_path, mo
         )
         assert "data:image/webp" in text  # the photo
         assert "data:image/png" in text and "pixelated" in text  # the numbers
+        photo, numbers = re.findall(r'width="(64|5)" height="\1" transform="matrix\((\S+)', text)
+        sides = [int(width) * float(scale) for width, scale in (photo, numbers)]
+        assert sides[0] == pytest.approx(sides[1], abs=0.05)
     images = [Image.open(io.BytesIO(data)) for data in (picture.data, style.png(drawn()))]
     assert images[0].size == images[1].size
     shown = render(tmp_path, monkeypatch, "{{ pictures([p]) }}", p=picture)

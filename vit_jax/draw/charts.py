@@ -185,7 +185,8 @@ def _inline(figure: Figure, title: str, text: str, attributes: Markup) -> Markup
     body = re.sub(r' id="[\w.]+_\d+"', "", body)
     body = re.sub(r' transform="rotate\(-0[^"]*"', "", body)
     body = re.sub(r"#[0-9a-f]{6}", lambda c: _VARIABLES.get(c[0], c[0]), body)
-    body = re.sub(r' (?:d|x|y|transform)="[^"]*"', _rounded, body)
+    # But for what scales an image: a tenth would be pixels at its other end.
+    body = re.sub(r' (?:d|x|y|transform)="(?!matrix)[^"]*"', _rounded, body)
     width, height = 72 * figure.get_size_inches()
     head = Markup('<svg viewBox="0 0 {:g} {:g}"{} role="img" aria-label="{}">\n')
     return head.format(width, height, attributes, title) + Markup(f"{body}</svg>")
