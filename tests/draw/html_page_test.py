@@ -67,8 +67,8 @@ def drawn():
 
 def test_a_figure_is_in_the_pages_colours_and_drawn_for_two_screens(tmp_path, monkeypatch):
     picture = html_page.Picture("x", "<T>", "A note.", drawn)
-    (broad, narrow), note, wide = picture.on_page()
-    assert note == "A note. How to read it $5." and not wide
+    (broad, narrow), note = picture.on_page()
+    assert note == "A note. How to read it $5."
     for kind, text in (("broad", broad), ("narrow", narrow)):
         assert text.startswith("<svg ") and f'class="{kind}"' in text
         assert "The title" not in text and "how to read" not in text  # the page says it
@@ -85,6 +85,16 @@ def test_a_figure_is_in_the_pages_colours_and_drawn_for_two_screens(tmp_path, mo
     assert images[0].size == images[1].size
     shown = render(tmp_path, monkeypatch, "{{ pictures([p]) }}", p=picture)
     assert shown.count("<svg") == 2 and "x.png" in shown
+
+
+def test_columns_of_numbers_end_at_the_right_and_empty_ones_are_left_out():
+    rows = [
+        ["ViT-32", "1,000", "", "5.29e-7", "40 of 1,000", "90.25% ± 0.07 (2 seeds)", "finished"],
+        ["7", "-", "", "<0.01%", "16.8 MiB", Markup("<b>0:10</b>"), "5"],
+    ]
+    numbers = {1: True, 3: True, 4: True, 5: True}
+    assert html_page.filled_columns(rows) == {0: False, **numbers, 6: False}
+    assert html_page.filled_columns([]) == {0: False}
 
 
 def test_a_phone_gets_no_picture_that_is_too_wide():

@@ -100,7 +100,12 @@ def text():
     one = Scored(Pictures(), SCORES, hardest)
     right = Scored(Pictures(), scores_of(LABELS, LABELS[:, 0]))
     results = {
-        "a<b>": {"val/accuracy": 1 / 3, "val/loss": 2.0, "val/examples": 50_000.0},
+        "a<b>": {
+            "val/accuracy": 1 / 3,
+            "val/loss": 2.0,
+            "val/examples": 50_000.0,
+            "val/skipped_images": 0.0,
+        },
         "other": {"val/accuracy": 0.999996, "val/loss": 3.0, "val/top5_accuracy": 1.0},
     }
     return made(results, {"val": {"a<b>": one, "other": right}})
@@ -114,13 +119,21 @@ def table_under(text, title):
 
 
 def test_models_stand_side_by_side_and_the_best_number_is_bold(text):
-    rows = re.findall(r'<span title="(val/\w+)">(.*?)</span></th>(.*?)</tr>', text)
+    plain = text.replace(' class="number"', "")
+    rows = re.findall(r'<span title="(val/\w+)">(.*?)</span></th>(.*?)</tr>', plain)
     assert rows == [
-        ("val/accuracy", "val: accuracy", "<td>33.33%</td><td><b>&gt;99.99%</b></td>"),
-        ("val/loss", "val: loss", "<td><b>2</b></td><td>3</td>"),
-        ("val/examples", "val: images", "<td>50,000</td><td>–</td>"),
-        ("val/top5_accuracy", "val: accuracy, top 5", "<td>–</td><td>100.00%</td>"),
+        ("val/accuracy", "accuracy", "<td>33.33%</td><td><b>&gt;99.99%</b></td>"),
+        ("val/loss", "loss", "<td><b>2</b></td><td>3</td>"),
+        ("val/examples", "images", "<td>50,000</td><td>–</td>"),
+        ("val/top5_accuracy", "accuracy, top 5", "<td>–</td><td>100.00%</td>"),
     ]
+    assert ">val</th>" in text
+
+
+def test_models_have_the_ends_of_their_paths_by_which_they_differ():
+    assert page.short_names(["/x/a", "/x/b/"]) == {"/x/a": "a", "/x/b/": "b"}
+    assert page.short_names(["/x/a/9", "/x/b/9"]) == {"/x/a/9": "a/9", "/x/b/9": "b/9"}
+    assert page.short_names(["hf:O/N", "m"]) == {"hf:O/N": "N", "m": "m"}
 
 
 def test_names_are_escaped_and_nothing_is_loaded_from_elsewhere(text):
@@ -226,10 +239,10 @@ def test_bars_are_as_high_as_accuracy_and_empty_bins_are_marked(text):
     assert "Expected calibration error: 0.5496" in first
     assert (first.count('class="bar"'), first.count('class="empty"')) == (6, 9)
     labels = re.findall(r"<text [^>]*rotate\(-90[^>]*>(.*?)</text>", first)
-    assert labels == list("000010110000111")
+    assert labels == ["images that are right", *"000010110000111"]
     paths = re.findall(r'class="bar">.*?<path d="(.*?)"', second, re.DOTALL)
     heights = [{float(y) for y in re.findall(r"[ML] \S+ (\S+)", path)} for path in paths]
-    assert heights == [{10.0, 196.0}] * 6  # from the bottom to the top
+    assert heights == [{10.0, 206.0}] * 6  # from the bottom to the top
 
 
 def test_classes_in_files(tmp_path):

@@ -186,7 +186,8 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
         Picture(
             "norms",
             title,
-            f"Framed are norms above {rules.RATIO_TO_MEDIAN:g} x the median, {limit:.3g}.",
+            f"A patch stands out if its norm is above {limit:.3g}, {rules.RATIO_TO_MEDIAN:g} × the "
+            "median.",
             lambda: draw_norms(pixels, last, out, captions, title=title),
         ),
     ]

@@ -7,13 +7,14 @@ page has a template beside the code that fills it, which extends "draw/page.html
 import base64
 import functools
 import io
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image, ImageFile
 
@@ -48,8 +49,8 @@ class Picture(NamedTuple):
         """The file's bytes."""
         return self.drawn if isinstance(self.drawn, bytes) else style.png(self.drawn())
 
-    def on_page(self) -> tuple[list[Markup], str, bool]:
-        """The elements that show it, what is written beside them, and whether they are wide.
+    def on_page(self) -> tuple[list[Markup], str]:
+        """The elements that show it, and what is written beside them.
 
         A figure is drawn twice, for a large screen and for a phone: page.css shows one of these.
         """
@@ -61,16 +62,15 @@ class Picture(NamedTuple):
                 '<div class="scroll"><img src="{}" alt="{}" style="width: {:.0f}px"></div>'
             )
             url = image_url(self.drawn, self.ending)
-            return [shown.format(url, title, width)], self.note, False
-        elements, is_wide = [], False
+            return [shown.format(url, title, width)], self.note
+        elements = []
         for kind, width_in in (("broad", style.WIDTH_IN), ("narrow", style.NARROW_IN)):
             with style.on_page(width_in):
                 figure = self.drawn()
             elements.append(charts.figure_svg(figure, title, kind))
-            is_wide |= figure.get_figwidth() > 0.85 * style.WIDTH_IN
         said = str(figure.get_label())
         said = f"{said[0].upper()}{said[1:]}." if said else ""
-        return elements, f"{self.note} {said}".strip(), is_wide
+        return elements, f"{self.note} {said}".strip()
 
 
 class Section(NamedTuple):
@@ -98,7 +98,25 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["thousands"] = "{:,}".format
+    environment.filters["filled_columns"] = filled_columns
     return environment
+
+
+_UNITS = "|".join(("%", " [kMGT]", " ([KMGT]i)?B", "%? (of|at) [0-9,]+"))
+# "1,123", "5.29e-7", "<0.01%", "16.8 MiB", "98.06% at 400", "90.25% ± 0.07 (2 seeds)".
+_NUMBER = rf"[<>-]?[0-9.,:]+(e-?[0-9]+)?({_UNITS})?( ± [0-9.e-]+)?( [(][0-9]+ seeds?[)])?"
+_NUMBER_OR_NONE = re.compile(f"({_NUMBER}|[–-])?")
+
+
+def filled_columns(rows: Sequence[Sequence[object]]) -> dict[int, bool]:
+    """The columns of a table that are not empty: whether all cells are numbers.
+
+    The first, that of its rows' heads, never is.
+    """
+    columns = enumerate(zip(*rows, strict=True))
+    texts = {i: [escape(cell).striptags() for cell in column] for i, column in columns if i}
+    filled = {i: all(map(_NUMBER_OR_NONE.fullmatch, c)) for i, c in texts.items() if any(c)}
+    return {0: False} | filled
 
 
 def render(template: str, *, title: str, subtitle: str, **content: object) -> str:

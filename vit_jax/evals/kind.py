@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -17,7 +16,6 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
-from vit_jax.core.screen import format_percent
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.models.inference import examples_at_once
@@ -26,53 +24,6 @@ from vit_jax.parallel import mesh as meshes
 Progress = Callable[[int, int], None]  # batches done, batches in all
 Arrays = dict[str, np.ndarray]
 INDEX = "index"
-
-
-# Words of numbers that had better be small; of all others more is better.
-LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation"))
-
-
-def is_percentage(metric: str) -> bool:
-    """Returns whether a number, such as "test/top5_accuracy", is shown as a percentage."""
-    return metric.endswith(("accuracy", "precision", "recall", "f1"))
-
-
-def readable(metric: str, value: float) -> str:
-    """A number for people: "98.06%" of "test/accuracy", "0.09995" of "loss", "1,610" images."""
-    if metric.endswith(("examples", "_images")):
-        return f"{value:,.0f}"
-    return format_percent(value) if is_percentage(metric) else f"{value:.4g}"
-
-
-# Of names of numbers: "5shot_accuracy" is read as "accuracy, 5-shot".
-_PHRASES = (
-    (r"top(\d+)_(.+)", r"\2, top \1"),
-    (r"(\d+)shot_(.+)", r"\2, \1-shot"),
-    (r"knn(\d+)_(.+)", r"\2, \1 nearest neighbours"),
-    (r"macro_(.+)", r"\1, mean of classes"),
-    (r"scaled_(.+)", r"\1, scaled by temperature"),
-    (r"sgd_probe_(.+)", r"\1, linear probe by SGD"),
-    (r"probe_(.+)", r"\1, linear probe"),
-)
-_WORDS = {
-    "ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score",
-    "f1": "F1", "l2": "L2", "lr": "learning rate", "rank_me": "rank of features (RankMe)",
-    "chosen_l2_accuracy": "accuracy with chosen L2", "examples": "images",
-}  # fmt: skip
-
-
-def words(metric: str) -> str:
-    """The name of a number, such as "top5_accuracy", in words: "accuracy, top 5"."""
-    for pattern, phrase in _PHRASES:
-        if match := re.fullmatch(pattern, metric):
-            name, _, detail = match.expand(phrase).partition(", ")
-            return f"{words(name)}, {detail}"
-    return _WORDS.get(metric, metric.replace("_", " "))
-
-
-def is_less_better(metric: str) -> bool:
-    """Whether smaller values of a number, such as "test/scaled_ece", are better."""
-    return not LESS_IS_BETTER.isdisjoint(metric.rpartition("/")[2].split("_"))
 
 
 class Evaluator(Protocol):

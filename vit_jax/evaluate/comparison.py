@@ -13,11 +13,11 @@ from etils import epath
 
 from vit_jax.core import synsets
 from vit_jax.core.files import write_text
+from vit_jax.core.metric_names import is_less_better, is_score, readable
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
 from vit_jax.evals.classification import Scores
-from vit_jax.evals.kind import is_less_better, is_percentage, readable
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 NONE = "–"  # where there is no number
@@ -84,7 +84,7 @@ def _finite(x: Any) -> Any:
 def best(name: str, values: Sequence[float | None]) -> float | None:
     """The best of several models' numbers; None where there is nothing to choose from."""
     there = [value for value in values if value is not None and math.isfinite(value)]
-    better = max if is_percentage(name) else min if is_less_better(name) else None
+    better = max if is_score(name) else min if is_less_better(name) else None
     return better(there) if better and len(set(there)) > 1 else None
 
 

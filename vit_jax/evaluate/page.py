@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
+from vit_jax.core.metric_names import readable, words
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.attention_pictures import blend
 from vit_jax.draw.html_page import bold
 from vit_jax.evals.classification import NO_LABEL, Scores
-from vit_jax.evals.kind import readable, words
 from vit_jax.evaluate import comparison
 from vit_jax.evaluate.comparison import AllScored, Pair, Results, Scored
 from vit_jax.probes.calibration import BINS, reliability
@@ -31,41 +32,62 @@ SHARES = ("precision", "recall", "F1")
 SIDE, LARGE = 112, 224  # of pictures, in pixels
 OPEN_CLASSES = 20  # that are shown at once, the worst first
 
-WIDTH, BOX = 300, (46, 292, 10, 196)  # of a chart, without the counts below
-COUNTS, DIGIT = 26, 6.5  # these are so far below the axis; the height of each digit
+WIDTH, BOX = 320, (64, 312, 10, 206)  # of a chart, without the counts below
+COUNTS, DIGIT, LABEL = 26, 6.5, 22  # these are so far below; heights of a digit, and of a label
 
 
 def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str:
     """The text of the file."""
-    models = list(results)
+    names = short_names(list(results))
+    one = next(iter(results)) if len(results) == 1 else None
     return html_page.render(
         "evaluate/page.html",
-        title=models[0] if len(models) == 1 else f"{len(models)} models",
-        subtitle=f"{made_at:%Y-%m-%d %H:%M %Z}",
-        models=models,
+        title=names[one] if one else f"{len(results)} models",
+        subtitle=f"{f'{one} · ' if one else ''}{made_at:%Y-%m-%d %H:%M %Z}",
+        models=[Markup('<span title="{}">{}</span>').format(*each) for each in names.items()],
         comparison=_comparison(results),
         evaluations=[
-            {"name": name, "classes": _classes(each), "models": list(map(_model, each.items()))}
+            {
+                "name": name,
+                "classes": _classes(each, names),
+                "models": [_model(names[model], scored) for model, scored in each.items()],
+            }
             for name, each in scored.items()
         ],
         open_classes=OPEN_CLASSES,
     )
 
 
-def _comparison(results: Results) -> list[list[str]]:
-    """A row for each number, a column for each model; the best one is bold."""
-    rows = []
+def short_names(models: Sequence[str]) -> dict[str, str]:
+    """The ends of models' paths, as long as they have to be to differ."""
+    parts = {model: PurePath(model).parts or (model,) for model in models}
+    for length in range(1, max(map(len, parts.values()), default=0) + 1):
+        ends = {model: "/".join(each[-length:]) for model, each in parts.items()}
+        if len(set(ends.values())) == len(ends):
+            return ends
+    return {model: model for model in models}
+
+
+def _comparison(results: Results) -> dict[str, list[list[str]]]:
+    """For each evaluation a row for each number, a column for each model; the best one is bold.
+
+    How many images have no label, or were skipped, is told where there are some.
+    """
+    tables: dict[str, list[list[str]]] = {}
     for name in comparison.numbers(results):
         evaluation, _, number = name.partition("/")
         values = [row.get(name) for row in results.values()]
+        if number.endswith("_images") and not any(values):
+            continue
         best = comparison.best(name, values)
         shown = [(comparison.shown(name, v), v is not None and v == best) for v in values]
-        head = Markup('<span title="{}">{}: {}</span>').format(name, evaluation, words(number))
-        rows.append([head, *(bold(text) if is_best else text for text, is_best in shown)])
-    return rows
+        head = Markup('<span title="{}">{}</span>').format(name, words(number))
+        row = [head, *(bold(text) if is_best else text for text, is_best in shown)]
+        tables.setdefault(evaluation, []).append(row)
+    return tables
 
 
-def _classes(by_model: Mapping[str, Scored]) -> dict[str, Any]:
+def _classes(by_model: Mapping[str, Scored], names_of: Mapping[str, str]) -> dict[str, Any]:
     """Rows of classes that have images or are taken for some: the worst of the first model first.
 
     Three numbers for each model; the first row is their means.
@@ -78,7 +100,10 @@ def _classes(by_model: Mapping[str, Scored]) -> dict[str, Any]:
     text = lambda share: comparison.NONE if np.isnan(share) else format_percent(share)
     means = [bold(format_percent(x)) for c in counts for x in c.means().values()]
     rows = [[names[i], f"{images[i]:,}", *(text(x[i]) for x in shares)] for i in worst_first]
-    of = list(map(_ending, by_model)) if len(by_model) > 1 else [""]
+    of = [""]
+    if len(by_model) > 1:
+        line = Markup('<br><small title="{}">{}</small>')
+        of = [line.format(model, names_of[model]) for model in by_model]
     return {
         "head": ["class", "images", *(share + m for m in of for share in SHARES)],
         "means": [bold("mean of classes"), "", *means],
@@ -88,20 +113,13 @@ def _classes(by_model: Mapping[str, Scored]) -> dict[str, Any]:
     }
 
 
-def _ending(model: str) -> Markup:
-    """A line of a column's head with the end of a model's path, in which they differ."""
-    shown = model if len(model) <= 20 else f"…{model[-19:]}"
-    return Markup('<br><small title="{}">{}</small>').format(model, shown)
-
-
-def _model(item: tuple[str, Scored]) -> dict[str, Any]:
+def _model(name: str, scored: Scored) -> dict[str, Any]:
     """What a model gets wrong."""
-    model, scored = item
     scores, names = scored.scores, scored.short_names()
     pairs = comparison.most_confused(scores, LISTED) if scores.exclusive else []
     matrix = scores.exclusive and (scores.counts.images > 0).sum() <= MATRIX
     return {
-        "name": model,
+        "name": name,
         "exclusive": scores.exclusive,
         "wrong": int((~scores.correct).sum()),
         "matrix": _matrix(scores, names) if matrix else None,
@@ -112,7 +130,7 @@ def _model(item: tuple[str, Scored]) -> dict[str, Any]:
         ],
         "confused": [_confused(pair, scored, names) for pair in pairs[:PAIRS]],
         "hardest": _hardest(scored, names),
-        "chart": _reliability(model, scores),
+        "chart": _reliability(scores),
     }  # fmt: skip
 
 
@@ -177,15 +195,17 @@ def _hardest(scored: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 @charts.styled
-def _reliability(model: str, scores: Scores) -> dict[str, Any]:
+def _reliability(scores: Scores) -> dict[str, Any]:
     """Bars of accuracy by confidence; on the diagonal the two agree. Each bin's count is below."""
     bins = reliability(scores.confidence.astype(np.float64), scores.correct)
     numbers = [f"{number:,.0f}" for number in bins.examples]
-    size = (WIDTH, round(BOX[3] + COUNTS + DIGIT * max(map(len, numbers))) + 4)
-    axes = charts.blank(size, BOX)
+    counts = COUNTS + DIGIT * max(map(len, numbers))
+    axes = charts.blank((WIDTH, round(BOX[3] + counts + LABEL) + 4), BOX)
     for axis in (axes.xaxis, axes.yaxis):
         charts.scale(axis, 0, 1, percent=True)
     hints, quiet = {}, charts.COLOURS["quiet"]
+    axes.set_ylabel("images that are right", color=quiet, labelpad=8)
+    axes.set_xlabel("how sure, and how many images", labelpad=counts - 13)
     below = -COUNTS / (BOX[3] - BOX[2])
     for i, (confidence, correct, number) in enumerate(zip(*bins, strict=True)):
         left, width, middle = (i + 0.03) / BINS, 0.94 / BINS, (i + 0.5) / BINS

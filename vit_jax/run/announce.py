@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from vit_jax import config as configs
 from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
+from vit_jax.core.metric_names import readable
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
-from vit_jax.evals.kind import readable
 from vit_jax.learning.clock import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective

@@ -326,16 +326,16 @@ def _made_with(report: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
-    """Titles, notes and pictures."""
+    """Titles, notes and pictures; none of few classes, which a table has."""
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     examples = report["classes"]["examples_of_each"]
-    return [
+    made = [
         bars("Shorter side", _middle(sides, _pixels), sides["bins"], _pixels, "pixels"),
-        bars(
-            "Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes, "bytes"
-        ),
-        curve("Examples of each class", "largest first", examples),
+        bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
     ]
+    if len(examples) > 2 * summary.EXTREMES:
+        made.append(curve("Examples of each class", "largest first", examples))
+    return made
 
 
 def _middle(spread: Mapping[str, Any], form: Any) -> str:
@@ -344,13 +344,13 @@ def _middle(spread: Mapping[str, Any], form: Any) -> str:
 
 @charts.styled
 def bars(
-    title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str], unit: str
+    title: str, note: str, bins: Sequence[Bin], label: Callable[[float], str], unit: str = ""
 ) -> tuple[str, str, Markup]:
-    """A chart of numbers of images; `label` writes the edge of a bin."""
+    """A chart of numbers of images; `label` writes the edge of a bin without its unit."""
     axes = charts.blank(SIZE, BOX)
     highest = max([count for _, _, count in bins], default=0)
     charts.scale(axes.yaxis, 0, highest * 1.05 or 1, about=5, integer=True)
-    axes.set_xlim(0, max(len(bins), 1))
+    axes.set_xlim(0, max(len(bins), 3))  # a single bar does not fill the chart
     every = max(1, -(-len(bins) // 4))
     axes.set_xticks(range(0, len(bins), every), [label(low) for low, _, _ in bins[::every]])
     hints = {}
@@ -359,7 +359,7 @@ def bars(
         bar.set_gid(f"bin{i}")
         hint = f"{label(low)} to {label(high)}: {count:,} images"
         hints[f"bin{i}"] = (Markup('class="bar"'), hint)
-    axes.set_xlabel(f"{title.lower()} ({unit})")
+    axes.set_xlabel(f"{title.lower()} ({unit})" if unit else title.lower())
     return title, f"images, {note}", charts.svg(axes, title, hints)
 
 

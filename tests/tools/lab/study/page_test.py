@@ -47,7 +47,7 @@ def test_scaling(families):
             against="compute",
         ),
         "training compute (exaFLOPs)",
-        "test/accuracy",
+        "test: accuracy",
         "-0/16",
         "law of all models",
         "dashed: extrapolated; bands: 90% intervals",

@@ -39,7 +39,7 @@ def test_a_transfer_chooses_trains_and_scores(world):
     assert [row["test/accuracy"] for row in rows] == ["", "", "", "0.903", "0.904"]
     page = (world.folder / "results.html").read_text()
     assert "90.35% ± 0.07 (2 seeds)" in page
-    assert '<tr class="chosen"><th scope="row">3e-3</th><td>90.30%</td>' in page
+    assert '<tr class="chosen"><th scope="row">3e-3</th><td class="number">90.30%</td>' in page
 
 
 def test_it_goes_on_where_it_was_and_repeats_nothing(world):

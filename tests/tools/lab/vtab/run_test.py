@@ -141,7 +141,7 @@ def test_a_run_over_tasks(world):
     assert [row["task"] for row in rows][:3] == [*NAMES[:2], "mean of natural"]
     assert rows[1]["images"] == "PNG, as TFDS stores them"
     page = (world.folder / "results.html").read_text()
-    assert "not the original images" in page and "Left out: caltech101, dtd" in page
+    assert "not the original images" in page and "Left out: Caltech101, DTD" in page
     # Again: it repeats nothing; another checkpoint is refused.
     began = len(world.starts())
     world.run("optim.lr=1e-3,2e-3")

@@ -27,17 +27,18 @@ def test_every_number_has_its_place(make_workdir):
     read = runs.read_all([first, second])
     arranged = panels.arrange(read)
     assert keys(arranged) == {
-        "Loss": ["train/loss, test/loss"],
-        "Accuracy": ["train/accuracy, test/accuracy", "val/accuracy"],
+        "Loss and accuracy": [
+            "train/loss, test/loss", "train/accuracy, test/accuracy", "val/accuracy",
+        ],
         "Optimisation": ["train/learning_rate", "train/grad_norm"],
         "Speed and input": ["speed/input_wait", "val/skipped_images"],
         "Other results": ["test/new"],
-    }
+    }  # fmt: skip
 
     assert panels.evaluations(read) == ["test", "val"]
     assert panels.left_out(read) == 1
-    assert [list(panel.lines) for panel in arranged["Accuracy"]] == [[0], [1]]
-    assert arranged["Accuracy"][1].title == "val: accuracy"
+    assert [list(panel.lines) for panel in arranged["Loss and accuracy"]] == [[0], [0], [1]]
+    assert arranged["Loss and accuracy"][2].title == "val: accuracy"
 
 
 def test_training_and_evaluations_are_in_one_picture(make_workdir):
@@ -45,8 +46,8 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     one = runs.read_all([make_workdir("a", {1: row, 9: row})])
     arranged = panels.arrange(one)
     together = "train/loss, test/loss, val/loss"
-    assert keys(arranged) == {"Loss": [together], "Accuracy": ["test/accuracy"]}
-    (panel,) = arranged["Loss"]
+    assert keys(arranged) == {"Loss and accuracy": [together, "test/accuracy"]}
+    panel, _ = arranged["Loss and accuracy"]
     assert list(panel.parts) == ["training", "test", "val"]
     drawn = panels.draw(panel, 9, num_runs=1)
     assert drawn["low"] < 1 and drawn["high"] > 3
@@ -58,14 +59,16 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     # Of several runs colours tell the runs, and one evaluation's lines are dashed.
     row = {"train/loss": 2.0, "test/loss": 1.0}
     two = runs.read_all([make_workdir(name, {1: row, 9: row}) for name in "bc"])
-    (panel,) = panels.arrange(two)["Loss"]
+    (panel,) = panels.arrange(two)["Loss and accuracy"]
     drawn = panels.draw(panel, 9, num_runs=2)["picture"]
     assert drawn.count("stroke-dasharray") == 2
     assert 'data-run="1" data-look="1" data-part="test"' in drawn
     three = runs.read_all([make_workdir(name, {1: row | {"val/loss": 1.0}}) for name in "de"])
-    assert keys(panels.arrange(three)) == {"Loss": ["train/loss, test/loss", "val/loss"]}
+    assert keys(panels.arrange(three)) == {
+        "Loss and accuracy": ["train/loss, test/loss", "val/loss"]
+    }
     others = runs.read_all([make_workdir(n, {1: {"a/loss": 1.0, "b/loss": 1.0}}) for n in "fg"])
-    assert keys(panels.arrange(others)) == {"Loss": ["a/loss", "b/loss"]}
+    assert keys(panels.arrange(others)) == {"Loss and accuracy": ["a/loss", "b/loss"]}
 
 
 def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):
@@ -75,10 +78,10 @@ def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):
     }  # fmt: skip
     arranged = panels.arrange(runs.read_all([make_workdir("a", {1: values, 2: values})]))
     assert {panel.key: panel.title for panel in arranged["Features"]} == {
-        "f/5shot_accuracy": "f: 5-shot accuracy",
-        "f/10shot_chosen_l2_accuracy": "f: 10-shot accuracy, l2 chosen",
-        "f/knn20_accuracy": "f: accuracy of 20 neighbours",
-        "f/probe_accuracy": "f: accuracy of a linear probe",
+        "f/5shot_accuracy": "f: accuracy, 5-shot",
+        "f/10shot_chosen_l2_accuracy": "f: accuracy with chosen L2, 10-shot",
+        "f/knn20_accuracy": "f: accuracy, 20 nearest neighbours",
+        "f/probe_accuracy": "f: accuracy, linear probe",
         "f/rank_me": "f: rank of features (RankMe)",
     }
     assert list(arranged) == ["Features"]

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vit_jax.core.metric_names import is_percentage, words
 from vit_jax.core.screen import format_significant
 from vit_jax.draw import charts, html_page, style
 from vit_jax.draw.html_page import Picture
-from vit_jax.evals.kind import is_percentage
 from vit_jax.probes import scaling_law
 from vit_jax.tools.lab.study import points, results
 from vit_jax.tools.lab.study.results import FittedCurve, StudyResult
@@ -74,7 +74,7 @@ def pictures(result: StudyResult) -> list[Picture]:
 
 
 def _title(metric: str, against: str) -> str:
-    return f"{metric} against {against}"
+    return f"{words(metric)}, against {against}"
 
 
 def page(name: str, result: StudyResult) -> str:
@@ -96,7 +96,7 @@ def page(name: str, result: StudyResult) -> str:
     return html_page.render(
         "tools/lab/study/page.html",
         title=name,
-        subtitle=f"{result.metric} · {result.config}",
+        subtitle=f"{words(result.metric)} · {result.config}",
         result=result,
         finished=sum(each.state == "finished" for each in result.points),
         total=format_significant(total),
@@ -107,13 +107,22 @@ def page(name: str, result: StudyResult) -> str:
         ],
         optima=[results.describe_optimum(result, each) for each in result.optima],
         laws=[results.describe_law(result, law) for law in result.laws],
-        head=["model", "family", *results.SIZES, result.metric, "state", "seeds", "frontier"],
+        head=[
+            "model",
+            "family",
+            *results.SIZES,
+            words(result.metric),
+            "state",
+            "seeds",
+            "frontier",
+        ],
         points=rows,
         level=f"{scaling_law.LEVEL:.0%}",
     )
 
 
 _HEIGHT_IN = 4.4
+MARKER = 6.5  # points
 MOST_WIDER = 4.0  # an axis for the intervals of laws, than for the points
 
 
@@ -180,7 +189,7 @@ def draw_scaling(
     axes.set_xscale("log")
     style.plain_log_ticks(axes.xaxis)
     axes.set_xlabel(x_label)
-    axes.set_ylabel(metric)
+    axes.set_ylabel(words(metric))
     if is_percentage(metric):
         axes.yaxis.set_major_formatter(style.Labels(percent=True))
     if needed:
@@ -214,7 +223,7 @@ def _looks(series: Sequence[Series]) -> dict[str, tuple[str, str]]:
 
 def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
     axes.plot(each.x[each.line], each.y[each.line], color=colour, lw=1.2, alpha=0.7, zorder=2)
-    look = {"color": colour, "mec": style.COLOURS["paper"], "mew": 0.6}
+    look = {"color": colour, "mec": style.COLOURS["paper"], "mew": 0.6, "ms": MARKER}
     axes.plot(each.x, each.y, marker, **look, label=each.name, zorder=3)
 
 
@@ -234,6 +243,8 @@ def _draw_law(
     axes.plot(x[inside], y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
     axes.plot(x[beyond], y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
     if marker:
-        axes.plot(x[-1], y[-1], marker, color=colour, mfc=style.COLOURS["paper"], ms=5, zorder=1.6)
+        axes.plot(
+            x[-1], y[-1], marker, color=colour, mfc=style.COLOURS["paper"], ms=MARKER, zorder=1.6
+        )
     if np.isfinite(interval[0]).all():
-        axes.fill_between(x, *interval, color=colour, alpha=0.13, lw=0, zorder=1)
+        axes.fill_between(x, *interval, color=colour, alpha=0.07, lw=0, zorder=1)

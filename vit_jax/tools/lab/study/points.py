@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vit_jax import models
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
-from vit_jax.evals.kind import is_less_better
+from vit_jax.core.metric_names import is_less_better
 from vit_jax.models import ModelInfo
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, inputs, networks, teachers, updates

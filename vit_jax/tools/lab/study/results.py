@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.metric_names import is_less_better, words
 from vit_jax.core.screen import aligned, format_count, format_significant
-from vit_jax.evals.kind import is_less_better
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
 from vit_jax.tools.lab.study import points
@@ -404,8 +404,8 @@ def describe_optimum(result: StudyResult, each: Optimum) -> str:
     how = "interpolated between" if len(each.between) > 1 else "that of"
     beyond = "; more than any training of the study, so not the best" if each.beyond else ""
     return (
-        f"{each.budget:.3g} exaFLOPs: {each.model}, {result.metric} {result.shown(each.loss)}, "
-        f"{how} {between}{beyond}"
+        f"{each.budget:.3g} exaFLOPs: {each.model}, {words(result.metric)} "
+        f"{result.shown(each.loss)}, {how} {between}{beyond}"
     )
 
 

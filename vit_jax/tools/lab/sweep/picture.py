@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from vit_jax.core.metric_names import is_percentage, words
 from vit_jax.draw import charts, style, tiles
-from vit_jax.evals.kind import is_percentage
 from vit_jax.tools.lab.sweep.grid import SEED, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
@@ -58,10 +58,10 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     figure = style.blank(*SIZE_IN)
     axes = figure.add_subplot()
     note = "hollow: a seed; filled: their mean" if any(len(each) > 1 for each in seeds) else ""
-    style.entitle(figure, f"{metric} over {axis}" if axis else metric, note)
+    style.entitle(figure, title(axis, metric), note)
     ends = charts.limits([v for each in seeds for v in each])
     charts.scale(axes.yaxis, *ends, percent=is_percentage(metric))
-    axes.set_ylabel(metric)
+    axes.set_ylabel(words(metric))
     _scale_across(axes, axis, where)
     for number, (name, dots) in enumerate(lines.items()):
         aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
@@ -73,6 +73,11 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
             axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
         style.legend(figure, beside=True)
     return figure
+
+
+def title(axis: str, metric: str) -> str:
+    """What the picture shows."""
+    return f"{words(metric)} over {axis}" if axis else words(metric)
 
 
 def places(axis: str, values: Sequence[str]) -> dict[str, float]:

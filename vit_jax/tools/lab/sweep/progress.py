@@ -17,8 +17,8 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
+from vit_jax.core.metric_names import is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
-from vit_jax.evals.kind import is_less_better, readable
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
 from vit_jax.store.runs import RESERVED

@@ -15,15 +15,15 @@ from etils import epath
 from markupsafe import Markup
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.metric_names import is_less_better, is_percentage, words
 from vit_jax.draw import html_page
 from vit_jax.draw.html_page import Picture
-from vit_jax.evals.kind import is_less_better, is_percentage
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import picture, progress
 from vit_jax.tools.lab.sweep.grid import SEED, format_values
 from vit_jax.tools.lab.sweep.progress import PointProgress
 from vit_jax.tools.lab.sweep.run import JSON_FILE
-from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, Splits
+from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, NO_CHECKPOINT, Splits
 
 CHOICE_FILE = "choice.json"
 LEARNING_RATE = "optim.lr"
@@ -275,14 +275,15 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
     return html_page.render(
         "tools/lab/transfer/page.html",
         title=name,
-        subtitle=f"{result.checkpoint} · {result.config}",
+        subtitle=f"{start(result.checkpoint)} · {result.config}",
         result=result,
+        key=words(result.key),
         score=format_score(result.key, score) if score else "no training has finished",
         tested=_describe_test(result),
         protocol=_protocol(result),
         choice=choice,
         shown=[_picture(rows[CHOOSE], choice.key)] if choice.chosen else [],
-        candidates_head=[*choice.chosen, choice.key, ""],
+        candidates_head=[*choice.chosen, words(choice.key), "why not"],
         candidates=[
             [
                 *(each.values[field] for field in choice.chosen),
@@ -298,7 +299,7 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         test_head=["", *(f"seed {seed}" for seed in seeds), "mean ± std"],
         test=[
             [
-                name,
+                words(name),
                 *(progress.format_number(name, numbers.values.get(seed)) for seed in seeds),
                 format_score(name, numbers),
             ]
@@ -318,11 +319,16 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
     )
 
 
+def start(checkpoint: str) -> str:
+    """What training started from."""
+    return "from scratch" if checkpoint == NO_CHECKPOINT else checkpoint
+
+
 def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
     """The scores over the lists' values, as the sweep draws them."""
     axis, lines = picture.curves(rows, key)
     draw = functools.partial(picture.draw, axis, lines, key)
-    return Picture("", f"{key} over {axis}", "", draw)
+    return Picture("", picture.title(axis, key), "", draw)
 
 
 def _describe_test(result: TransferResult) -> str:
@@ -336,11 +342,11 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
     splits, choice = result.splits, result.choice
     done = len(result.score.values) if result.score else 0
     final = f"{done} of {result.seeds} trainings on {splits.final}, each with a seed of its own"
-    steps = [("weights", result.weights or "none: from scratch")]
+    steps = [("weights", result.weights or start(NO_CHECKPOINT))]
     if choice.chosen:
         steps += [
             ("tried on", splits.choose),
-            ("chosen by", f"{choice.key} on {splits.held_out}, after the last step"),
+            ("chosen by", f"{words(choice.key)}; {splits.held_out}, after the last step"),
         ]
     else:
         steps.append(("chosen", "nothing: the values are the config's own"))

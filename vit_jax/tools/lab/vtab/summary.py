@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from vit_jax.core.screen import aligned
 from vit_jax.draw import html_page
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts, deviation, format_mean
+from vit_jax.tools.lab.transfer.results import OverSeeds, as_dicts, deviation, format_mean, start
 from vit_jax.tools.lab.vtab.table import GROUPS, TASKS
 
 ALL, OF_GROUPS = "all 19 tasks", "three groups"
@@ -106,13 +106,13 @@ class VtabSummary(NamedTuple):
         return html_page.render(
             "tools/lab/vtab/page.html",
             title=name,
-            subtitle=f"{self.checkpoint} · {self.config} · VTAB-1k",
+            subtitle=f"{start(self.checkpoint)} · {self.config} · VTAB-1k",
             means=[
                 [what, format_accuracy(mean), self.missing_tasks(what)]
                 for what, mean in means(self.accuracies).items()
             ],
             waiting=len(self.names) - len(self.results),
-            left_out=self.left_out,
+            left_out=[TASKS[name].title for name in self.left_out],
             groups={
                 group: [_row(each) for each in self.results if TASKS[each.name].group == group]
                 for group in GROUPS

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from etils import epath
 from markupsafe import Markup
 
+from vit_jax.core.metric_names import words
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import Picture, bold, code
@@ -17,8 +18,6 @@ from vit_jax.store.runs import Run, Series
 from vit_jax.store.workdir import PICTURES
 from vit_jax.tools.look.report import panels
 from vit_jax.tools.look.report.panels import Panel
-
-MOST_STEPS = 3  # of a picture: the first, the last, and between them
 
 
 def page(runs: Sequence[Run], made_at: datetime) -> str:
@@ -49,7 +48,7 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
 
 
 def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
-    """Titles of what the runs' evaluations drew, folders, numbers of steps, and some of these."""
+    """Titles of what the runs' evaluations drew, folders, numbers of steps, first and last ones."""
     drawn = []
     for run in runs:
         files: dict[epath.Path, dict[int, epath.Path]] = {}
@@ -58,14 +57,11 @@ def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
                 files.setdefault(file.parent, {})[int(file.stem)] = file
         for folder in sorted(files):
             name, steps = "/".join(folder.parts[-2:]), sorted(files[folder])
-            places = sorted(
-                {round(i * (len(steps) - 1) / (MOST_STEPS - 1)) for i in range(MOST_STEPS)}
-            )
             shown = [
-                Picture("", f"step {steps[k]:,}", "", files[folder][steps[k]].read_bytes())
-                for k in places
+                Picture("", f"step {step:,}", "", files[folder][step].read_bytes())
+                for step in sorted({steps[0], steps[-1]})
             ]
-            title = f"{name} of {run.name}" if len(runs) > 1 else name
+            title = f"{words(name)} of {run.name}" if len(runs) > 1 else words(name)
             drawn.append((title, f"{PICTURES}/{name}", len(steps), shown))
     return drawn
 
@@ -127,7 +123,7 @@ def summary(runs: Sequence[Run]) -> Table:
                 Column(
                     f"{name}: accuracy", functools.partial(_final, accuracy, format_percent), max
                 ),
-                Column("best", functools.partial(_highest, accuracy), max),
+                Column(f"{name}: best", functools.partial(_highest, accuracy), max),
             ]
         if loss in logged:
             columns.append(Column(f"{name}: loss", functools.partial(_final, loss, _loss), min))
@@ -143,7 +139,8 @@ def summary(runs: Sequence[Run]) -> Table:
         [_name(i, run)] + [_cell(each[i], most) for each, most in zip(cells, best, strict=True)]
         for i, run in enumerate(runs)
     ]
-    return Table(["run", *(column.title for column in columns)], rows, "", _attributes(runs))
+    head = ["run", *(column.title for column in columns)]
+    return Table(head, rows, "cards", _attributes(runs))
 
 
 def differing_fields(runs: Sequence[Run]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
+from vit_jax.core.metric_names import words
 from vit_jax.draw import charts
 from vit_jax.store.runs import RESERVED, Run, Series
 
@@ -21,7 +22,7 @@ class Style(NamedTuple):
     """The style in which a number is drawn.
 
     Attributes:
-      title: the title, with {} for the evaluation's name.
+      title: "" of an evaluation's: that of `words`.
       percent: a share of 1, shown in percent.
       start: lower end of the axis, if no value is lower.
       end: upper end of the axis, if no value is higher.
@@ -30,7 +31,7 @@ class Style(NamedTuple):
       only_if_any: not drawn where all values are 0.
     """
 
-    title: str
+    title: str = ""
     percent: bool = False
     start: float | None = None
     end: float | None = None
@@ -63,33 +64,31 @@ class Panel(NamedTuple):
 
 
 _NUMBER = re.compile(r"(?<!_l)\d+")  # but for that of l2
-OTHER = "Other results"
+RESULTS, OTHER = "Loss and accuracy", "Other results"
 EVALUATION = "*"  # instead of an evaluation's name
 
 # In the order of the page. "#" is any number.
 SECTIONS: dict[str, dict[str, Style]] = {
-    "Loss": {
+    RESULTS: {
         "train/loss": Style("training loss", log=True),
-        "*/loss": Style("{}: loss", log=True),
-    },
-    "Accuracy": {
+        "*/loss": Style(log=True),
         "train/accuracy": Style("training accuracy", percent=True),
-        "*/accuracy": Style("{}: accuracy", percent=True),
-        "*/top#_accuracy": Style("{}: top-# accuracy", percent=True),
-        "*/ece": Style("{}: expected calibration error", percent=True, start=0.0),
+        "*/accuracy": Style(percent=True),
+        "*/top#_accuracy": Style(percent=True),
+        "*/ece": Style(start=0.0),
     },
     "Features": {
-        "*/#shot_accuracy": Style("{}: #-shot accuracy", percent=True),
-        "*/#shot_chosen_l2_accuracy": Style("{}: #-shot accuracy, l2 chosen", percent=True),
-        "*/knn#_accuracy": Style("{}: accuracy of # neighbours", percent=True),
-        "*/probe_accuracy": Style("{}: accuracy of a linear probe", percent=True),
-        "*/sgd_probe_accuracy": Style("{}: accuracy of a linear probe by SGD", percent=True),
-        "*/rank_me": Style("{}: rank of features (RankMe)", start=0.0),
-        "*/filters_explained": Style("{}: variance in the filters shown", percent=True),
-        "*/positions_row_plus_column": Style("{}: positions, row plus column", percent=True),
-        "*/first_distance_px": Style("{}: pixels that layer 1 looks far", start=0.0),
-        "*/last_distance_px": Style("{}: pixels that the last layer looks far", start=0.0),
-        "*/high_norm_share": Style("{}: patches of high norm", percent=True, start=0.0),
+        "*/#shot_accuracy": Style(percent=True),
+        "*/#shot_chosen_l2_accuracy": Style(percent=True),
+        "*/knn#_accuracy": Style(percent=True),
+        "*/probe_accuracy": Style(percent=True),
+        "*/sgd_probe_accuracy": Style(percent=True),
+        "*/rank_me": Style(start=0.0),
+        "*/filters_explained": Style(percent=True),
+        "*/positions_row_plus_column": Style(percent=True),
+        "*/first_distance_px": Style(start=0.0),
+        "*/last_distance_px": Style(start=0.0),
+        "*/high_norm_share": Style(percent=True, start=0.0),
     },
     "Optimisation": {
         "train/learning_rate": Style("learning rate", start=0.0, exact=True),
@@ -101,8 +100,8 @@ SECTIONS: dict[str, dict[str, Style]] = {
         "speed/input_wait": Style("input wait", percent=True, start=0.0, end=1.0),
         "speed/mfu": Style("MFU", percent=True, start=0.0),
         "input/skipped_images": Style("skipped images", start=0.0, only_if_any=True),
-        "*/skipped_images": Style("{}: skipped images", start=0.0, only_if_any=True),
-        "*/unlabelled_images": Style("{}: unlabelled images", start=0.0, only_if_any=True),
+        "*/skipped_images": Style(start=0.0, only_if_any=True),
+        "*/unlabelled_images": Style(start=0.0, only_if_any=True),
     },
     OTHER: {},
 }
@@ -133,9 +132,9 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
     known = {pattern for styles in SECTIONS.values() for pattern in styles} | set(NOT_DRAWN)
     rest = [key for key in keys if _pattern(key) not in known and not _is_too_many(key)]
     for key in rest:
-        arranged.setdefault(OTHER, []).extend(_panels([key], Style(key, log=True), runs))
-    for section in ("Loss", "Accuracy"):
-        arranged[section] = _together(arranged[section], section.lower(), len(runs))
+        arranged.setdefault(OTHER, []).extend(_panels([key], Style(log=True), runs))
+    for name in ("loss", "accuracy"):
+        arranged[RESULTS] = _together(arranged[RESULTS], name, len(runs))
     return {section: panels for section, panels in arranged.items() if panels}
 
 
@@ -150,7 +149,7 @@ def _together(panels: list[Panel], name: str, num_runs: int) -> list[Panel]:
     others = {name: each.lines for name, each in zip(names[1:], same[1:], strict=True)}
     keys = ", ".join(each.key for each in same)
     one = Panel(keys, name, first.style, first.lines, names[0], others)
-    return [one, *(each for each in panels if each not in same)]
+    return [one if each is first else each for each in panels if each not in same[1:]]
 
 
 def left_out(runs: Sequence[Run]) -> int:
@@ -176,10 +175,7 @@ def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Pane
         lines = {i: run.series[key] for i, run in enumerate(runs) if key in run.series}
         if style.only_if_any and not any(any(line.values) for line in lines.values()):
             continue
-        # Not str.format: the rest of a title may be a key with braces.
-        number = _NUMBER.search(key.partition("/")[2])
-        title = style.title.replace("#", number[0]) if number else style.title
-        title = title.replace("{}", evaluation(key) or "")
+        title = style.title or words(key)
         result.append(Panel(key, title, style, lines))
     return result
 

@@ -216,8 +216,11 @@ MOST_CLASSES = len(style.SERIES)  # with a colour and a marker of their own
 SIDES_IN = (0.62, 0.3)  # of a thumbnail, for few images and for many
 AROUND_IN = 0.32  # left and right of the map
 INSIDE_IN = 0.1  # of a thumbnail, from the axes
-TOP_IN, BELOW_IN, LEGEND_IN = 0.7, 0.35, 0.2
-LEGEND_COLUMN_IN = 2.2
+TOP_IN, BELOW_IN, LEGEND_IN = 0.7, 0.35, 0.165
+# On a page, and on a phone:
+LEGEND_COLUMN_IN = (2.2, 1.4)
+HEIGHT_BY_WIDTH = (0.82, 1.15)
+THUMBNAIL = (1.0, 0.65)  # of SIDES_IN
 OTHER = "other classes"
 # Distances from its point, in thumbnails, at which a thumbnail looks for room.
 REACH = (0.0, 0.6, 1.1, 1.7)
@@ -242,9 +245,10 @@ def draw_map(
     """
     groups = _groups(labels, len(points))
     width, titled = style.canvas()
-    columns = max(1, int(width / LEGEND_COLUMN_IN))
+    column, high = LEGEND_COLUMN_IN[style.is_narrow()], HEIGHT_BY_WIDTH[style.is_narrow()]
+    columns = max(1, int(width / column))
     legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // columns) + 0.1
-    size = np.array([width - 2 * AROUND_IN, 0.82 * (width - 2 * AROUND_IN)])
+    size = np.array([width - 2 * AROUND_IN, high * (width - 2 * AROUND_IN)])
     height = (TOP_IN if titled else 0.1) + size[1] + BELOW_IN + legend
     figure = style.blank(width, height, layout=None)
     corner = AROUND_IN / width, (BELOW_IN + legend) / height
@@ -257,7 +261,7 @@ def draw_map(
     for index, (name, members) in enumerate(groups.items()):
         colour, marker = (style.MUTED, ".") if name == OTHER else style.series(index)
         colours |= dict.fromkeys(members, colour)
-        label = tiles.fit(name, 1.9, style.SMALL)
+        label = tiles.fit(name, column - 0.3, style.SMALL)
         x, y = places[members].T
         axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
     num_thumbnails = _thumbnails(axes, places, photos, colours, size)
@@ -301,7 +305,7 @@ def _thumbnails(
     size: np.ndarray,
 ) -> int:
     """Draws those that find room, framed in the colour of their class; returns how many."""
-    longer = float(np.interp(len(places), [30, 300], SIDES_IN))
+    longer = float(np.interp(len(places), [30, 300], SIDES_IN)) * THUMBNAIL[style.is_narrow()]
     height, width = photos.shape[1:3]
     shape = np.array([width, height]) * longer / max(height, width)
     placed = np.empty((0, 2))

@@ -13,7 +13,7 @@ import numpy as np
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_file, write_text
-from vit_jax.core.screen import format_percent
+from vit_jax.core.metric_names import readable, words
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
 from vit_jax.draw.attention_pictures import Question
 from vit_jax.draw.html_page import Findings, Section
@@ -188,12 +188,5 @@ def page(
         title=title,
         subtitle=f"{subtitle} · {made_at:%Y-%m-%d %H:%M %Z}",
         sections=sections,
-        numbers=[_in_words(name, value) for name, value in numbers.items()],
+        numbers=[(words(name), readable(name, value)) for name, value in numbers.items()],
     )
-
-
-def _in_words(name: str, value: float) -> tuple[str, str]:
-    """ "first_distance_px" and 56.39 -> "first distance" and "56.4 pixels"; others are shares."""
-    if name.endswith("_px"):
-        return name.removesuffix("_px").replace("_", " "), f"{value:.3g} pixels"
-    return name.replace("_", " "), format_percent(value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vit_jax.evals import kind
+from vit_jax.core import metric_names
 from vit_jax.evals.classification import ClassificationConfig
 from vit_jax.evals.frozen import FrozenConfig
 from vit_jax.probes import by_class
@@ -18,7 +18,7 @@ from vit_jax.probes import by_class
     ],
 )  # fmt: skip
 def test_numbers_for_people(name, value, text):
-    assert kind.readable(name, value) == text
+    assert metric_names.readable(name, value) == text
 
 
 @pytest.mark.parametrize(
@@ -28,22 +28,24 @@ def test_numbers_for_people(name, value, text):
         ("10shot_chosen_l2_accuracy", "accuracy with chosen L2, 10-shot"),
         ("scaled_ece", "expected calibration error, scaled by temperature"),
         ("knn20_accuracy", "accuracy, 20 nearest neighbours"), ("macro_f1", "F1, mean of classes"),
+        ("test/top5_accuracy", "test: accuracy, top 5"),
+        ("last_distance_px", "attention distance in the last layer, in pixels"),
         ("sgd_probe_lr", "learning rate, linear probe by SGD"), ("of_a_plug_in", "of a plug in"),
     ],
 )  # fmt: skip
 def test_names_in_words(name, text):
-    assert kind.words(name) == text
+    assert metric_names.words(name) == text
 
 
 def test_names_in_words_differ():
     frozen = FrozenConfig(probe_l2=(1e-3,), probe_lr=(1e-2,)).numbers()
     names = {*ClassificationConfig(calibration=True).numbers(), *by_class.MEANS, *frozen}
-    assert len({kind.words(name) for name in names}) == len(names)
-    assert not any("_" in kind.words(name) for name in names)
+    assert len({metric_names.words(name) for name in names}) == len(names)
+    assert not any("_" in metric_names.words(name) for name in names)
 
 
 def test_less_is_better_of_losses_and_errors():
     for name in ("test/loss", "test/top5_error", "test/scaled_ece", "test/brier"):
-        assert kind.is_less_better(name)
-    assert not kind.is_less_better("test/accuracy")
-    assert not kind.is_less_better("lossless/knn20_accuracy")
+        assert metric_names.is_less_better(name)
+    assert not metric_names.is_less_better("test/accuracy")
+    assert not metric_names.is_less_better("lossless/knn20_accuracy")
