@@ -78,7 +78,9 @@ def test_an_image_that_is_dropped(opened, explainer):
     opened.drop(DIGIT, 640, 160)
     said = said_of(opened, DIGIT.name)
     expected = explainer(DIGIT.read_bytes())["classes"]
-    assert said == f"{DIGIT.name}: {expected[0]['name']}, {expected[0]['probability']:.1%}"
+    assert said == (
+        f"{DIGIT.name}: taken for {expected[0]['name']}, {expected[0]['probability']:.1%} sure"
+    )
     bars = opened.run(BARS)
     assert [name for name, _, _ in bars] == [c["name"] for c in expected]
     shown = [float(number.strip("< %")) / 100 for _, number, _ in bars]

@@ -41,7 +41,7 @@ function show({ classes, seen, heat }, name) {
   one(".heat").src = heat;
   one(".classes ol").replaceChildren(...classes.map(bar));
   answer.hidden = false;
-  tell(`${name}: ${classes[0].name}, ${percent(classes[0].probability)}`);
+  tell(`${name}: taken for ${classes[0].name}, ${percent(classes[0].probability)} sure`);
 }
 
 async function ask(file, name) {
