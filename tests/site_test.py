@@ -34,6 +34,7 @@ def project(tmp_path):
         "docs/colab.ipynb": '{"cells": [{"cell_type": "markdown", "source": ["# Cells"]}]}',
         "docs/api/plugins.md": "# API\n\n::: vit_jax.plugins.add\n",
         "vit_jax/__init__.py": "",
+        "vit_jax/draw/page.css": (ROOT / "vit_jax" / "draw" / "page.css").read_text(),
         "vit_jax/plugins.py": 'def add(name: str) -> None:\n    """Adds a part."""\n',
         "benchmarks/one.csv": 'name,measured\nstep,"1.5, of `a|b`"\n',
         "configs/one.py": '"""```"""\nANSWER = 42\n',
@@ -71,6 +72,10 @@ def test_pages_lead_to_each_other_and_to_the_code(project):
     assert "[no link](there.md)" in made["a.html"] and "test: slow" not in made["a.html"]
     assert "Adds a part." in made["api/plugins.html"]
     assert "<td>1.5, of <code>a|b</code></td>" in made["source/benchmarks/one.csv.html"]
+    colours = (project / "build" / "site" / "site" / "colours.css").read_text()
+    assert re.findall(r'scheme="(\w+)"\] { --paper: (#\w+);', colours) == [
+        ("default", "#fbfbfa"), ("slate", "#131416"),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

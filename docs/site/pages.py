@@ -17,6 +17,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PAGE_CSS = ROOT / "vit_jax" / "draw" / "page.css"
 # Files of the repository and their pages; those of docs/ keep their names there.
 PAGES = {
     "README.md": "index.md",
@@ -74,7 +75,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages; one that is missing is found where it is linked to."""
+    """Adds the pages and colours; a page that is missing is found where it is linked to."""
     tops = [ROOT / name for name in PAGES if name.endswith(".md")]
     written = [file for file in tops if file.exists()]
     written += [DOCS / file.src_uri for file in files if file.is_documentation_page()]
@@ -92,7 +93,16 @@ def on_files(files: Files, config: Any) -> Files:
         if uri.startswith("source/"):
             page.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(page)
+    files.append(File.generated(config, "site/colours.css", content=colours()))
     return files
+
+
+def colours() -> str:
+    """The colours of the pages that commands write, in light and dark, for site.css."""
+    blocks = re.findall(r":root {(.*?)}", PAGE_CSS.read_text(), re.DOTALL)
+    variables = [" ".join(re.findall(r"--\w+: #\w+;", block)) for block in blocks]
+    schemes = zip(("default", "slate"), variables, strict=True)
+    return "\n".join(f'[data-md-color-scheme="{name}"] {{ {each} }}' for name, each in schemes)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
