@@ -33,6 +33,28 @@ def test_memory_is_kept_from_step_to_step(run_python):
     assert int(more) >= 32
 
 
+# MiB of the process some seconds after it has freed 256 MiB that something small lies above.
+RESIDENT = """
+import pathlib, sys, time
+import numpy as np
+from vit_jax.run import heap
+heap.SHARE = int(sys.argv[1])
+heap.keep_freed_memory()
+large, small = np.ones(2**25), np.ones(1000)
+del large
+time.sleep(3)
+print(int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
+def test_memory_is_returned_where_the_process_has_much_of_it(run_python):
+    kept, returned = (
+        int(run_python("-c", RESIDENT, share, fresh=True).stdout) for share in ("1", "100000")
+    )
+    assert kept - returned > 200
+
+
 def test_it_is_left_alone_where_something_else_computes(run_python):
     program = "from vit_jax.run import heap; print(heap.keep_freed_memory())"
     done = run_python("-c", program, fresh=True, JAX_PLATFORMS="tpu,cpu")

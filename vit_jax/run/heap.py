@@ -5,6 +5,9 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import threading
+import time
+from pathlib import Path
 
 # Parameters of mallopt (malloc.h), and the values that let glibc keep all that is freed.
 _KEEP = (
@@ -13,6 +16,7 @@ _KEEP = (
     (-1, -1),  # M_TRIM_THRESHOLD: nothing goes back
     (-2, 64 * 2**20),  # M_TOP_PAD: it grows in large steps
 )
+SHARE = 3  # until the process has one part in so many of the machine's memory
 
 
 def keep_freed_memory() -> bool:
@@ -21,14 +25,29 @@ def keep_freed_memory() -> bool:
     XLA on a CPU allocates the temporary memory of each step anew. glibc would return it to the
     kernel in between, which clears every page again. To be called before there are threads, which
     would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
-    choice.
+    choice. What is kept grows, to several times what a step needs: a step's memory finds no place
+    where something small lies in what the last one freed. So a thread returns all of it when the
+    process has a third of the machine's memory.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
         return False
-    mallopt = ctypes.CDLL(None).mallopt
-    done = [mallopt(parameter, value) == 1 for parameter, value in _KEEP]
-    return all(done)
+    libc = ctypes.CDLL(None)
+    if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP):
+        return False
+    threading.Thread(target=_return_when_much, args=(libc, SHARE), daemon=True).start()
+    return True
+
+
+def _return_when_much(libc: ctypes.CDLL, share: int) -> None:
+    """Returns freed memory whenever the process has a share of the machine's, in pages."""
+    resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])
+    most = os.sysconf("SC_PHYS_PAGES") // share
+    while True:
+        time.sleep(1)
+        if resident() > most:
+            libc.malloc_trim(0)
+            most = max(most, resident() * 5 // 4)  # what is in use cannot be returned
 
 
 def _only_cpu() -> bool:
