@@ -22,7 +22,7 @@ def readable(metric: str, value: float) -> str:
     """A number for people: "98.06%" of "test/accuracy", "0.09995" of "loss", "1,610" images."""
     if metric.endswith(("examples", "_images")):
         return f"{value:,.0f}"
-    return format_percent(value) if is_percentage(metric) else f"{value:.4g}"
+    return format_percent(value) if is_percentage(metric) else f"{value:z.4g}"
 
 
 # Of names of numbers: "5shot_accuracy" is read as "accuracy, 5-shot".
