@@ -289,9 +289,17 @@ def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):
     with refused("'vit_digits'"):
         configs.load("vit_digit:x")
     with refused("'vit_digits'"):
-        configs.load("configs/vit_digits.py")
+        configs.load("elsewhere/vit_digits.py")
     with refused("--config"):
         configs.load("")
+
+
+def test_the_pages_commands_are_right_where_there_is_no_clone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert configs.load("configs/vit_digits.py") == (configs.load("vit_digits"))
+    Path("configs").mkdir()  # somebody's own
+    with refused("configs/vit_digits.py"):
+        configs.load("configs/vit_digits.py")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def read(path: str) -> Mapping[str, Any]:
     """The result of a file's get_config(arg); path: "configs/x.py" or "configs/x.py:arg".
 
     A path that is not there may be the name of a config in configs/, in a clone and in a wheel: "x"
-    or "x:arg".
+    or "x:arg"; or configs/x.py of the repository, where there is no such folder.
 
     Raises UserError for a file that is missing, is not Python, refuses `arg`, or fails.
     """
@@ -76,10 +76,15 @@ def _unusable(file_name: str, error: BaseException) -> errors.UserError:
 
 
 def _find(name: str) -> Path:
-    """The file of that path; else the shipped config of that name, "vit_digits"."""
+    """The file of that path; else the shipped config of that name, "vit_digits".
+
+    Where no folder configs/ is there, it is that of the repository, as the pages write it.
+    """
     file = Path(name)
     if file.is_file():
         return file
+    if file.parent == Path(CONFIGS) and file.suffix == ".py" and not file.parent.exists():
+        name = file.stem
     if name in config_names():
         return folder(CONFIGS) / f"{name}.py"
     raise errors.UserError(_missing(file))
