@@ -1,14 +1,17 @@
 """Sets by name, laid out as the published ones."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 from PIL import Image
 
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core import synsets
+from vit_jax.data.sources import table
 from vit_jax.evaluate import data_sets
 from vit_jax.run.parts import eval_data, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
@@ -28,10 +31,9 @@ def folder(tmp_path):
     return make
 
 
-def on_data(*data, split=None, kinds=("classification",), labels=None, classes=None):
-    found = data_sets.on_data(
-        data, split=split, kinds=kinds, batch_size=8, labels=labels, classes=classes
-    )
+def on_data(*data, kinds=("classification",), **more):
+    given = {"split": None, "labels": None, "classes": None} | more
+    found = data_sets.on_data(data, kinds=kinds, batch_size=8, **given)
     return configs.resolve(found).evals
 
 
@@ -114,6 +116,21 @@ def test_features_of_a_folder_without_parts_are_scored_on_images_apart(folder):
     assert found["all_classification"].split == "all"
     assert on_data(data, split="all", kinds=("frozen",))["all"].split == "all"  # refused later
     assert set(on_data(data, split="train[:1]")) == {"of_train"}
+
+
+def test_images_that_were_trained_on_are_not_scored(folder, tmp_path):
+    data = folder(*"abcdefghijkl")
+    source = table.create("image_folder", table.Request("train", data))
+    run = {"config": {}, "fingerprint": {"input": source.fingerprint}, "runs": []}
+    step = epath.Path(tmp_path / "run/checkpoints/3")
+    step.mkdir(parents=True)
+    assert data_sets.learnt_from([step]) == set()  # it does not say
+    (tmp_path / "run/config.json").write_text(json.dumps(run))
+    seen = data_sets.learnt_from([step])
+    assert seen == {source.fingerprint}
+    assert set(on_data(data, seen=seen)) == {"val"}
+    assert set(on_data(data, seen=seen, split="all")) == {"all"}
+    assert set(on_data(data, seen={"another"})) == {"all"}
 
 
 @pytest.mark.parametrize("kinds", [(), ("few",), ("frozen", "frozen"), ("pictures",)])

@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import sys
+from collections.abc import Set
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -131,7 +132,8 @@ def main(arguments: list[str]) -> None:
             (checkpoint,) = checkpoints.values()
             _write_pseudo_labels(checkpoint, screen, out)
             return
-        configs_of = {path: _config(checkpoint) for path, checkpoint in checkpoints.items()}
+        seen = data_sets.learnt_from(checkpoints.values()) if FLAGS.data else frozenset()
+        configs_of = {path: _config(checkpoint, seen) for path, checkpoint in checkpoints.items()}
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}
         for path, checkpoint in checkpoints.items():
@@ -276,8 +278,8 @@ def _find(path: str) -> epath.Path:
     return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
 
 
-def _config(checkpoint: epath.Path) -> RunConfig:
-    """What to evaluate a checkpoint on."""
+def _config(checkpoint: epath.Path, seen: Set[str] = frozenset()) -> RunConfig:
+    """What to evaluate a checkpoint on; `seen`: as data_sets.on_data takes it."""
     if FLAGS.data:
         batch_size = FLAGS.batch_size
         if batch_size is None:
@@ -290,6 +292,7 @@ def _config(checkpoint: epath.Path) -> RunConfig:
         else:
             values = data_sets.on_data(
                 FLAGS.data,
+                seen=seen,
                 split=FLAGS.split,
                 kinds=FLAGS.kinds,
                 batch_size=batch_size,
@@ -328,7 +331,9 @@ if __name__ == "__main__":
         "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "
         "scored as published. May be repeated.",
     )  # fmt: skip
-    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
+    flags.DEFINE_string(
+        "split", None, "Of --data; default: test, validation, all (of data trained on: val) or val."
+    )
     flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
     flags.DEFINE_integer(
         "batch_size", None, "With --data: images computed at once on a device; default: "

@@ -4,10 +4,14 @@
 --data NAME=FOLDER       a name of SETS, or any other
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+from etils import epath
+
+from vit_jax import weights
 from vit_jax.core import synsets
 from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.data.source import Source
@@ -16,6 +20,7 @@ from vit_jax.data.sources import table as sources
 from vit_jax.evals.classification import CLASSIFICATION
 from vit_jax.evals.frozen import FROZEN
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
+from vit_jax.store.workdir import read_document
 
 SPLITS = ("test", "validation", splits.ALL, "val")  # the first that is there
 
@@ -48,9 +53,20 @@ def parse(text: str) -> Data:
     return Data(match[2], match[1]) if match else Data(text, None)
 
 
+def learnt_from(checkpoints: Iterable[epath.Path]) -> Set[str]:
+    """Fingerprints of what these were trained on, as far as their work directories say."""
+    found = set()
+    for checkpoint in checkpoints:
+        if not weights.is_external(checkpoint):
+            with contextlib.suppress(UserError):
+                found.add(read_document(checkpoint.parent.parent)["fingerprint"]["input"])
+    return found
+
+
 def on_data(
     data: Sequence[str],
     *,
+    seen: Set[str] = frozenset(),
     split: str | None,
     kinds: Sequence[str],
     batch_size: int,
@@ -61,6 +77,7 @@ def on_data(
 
     Args:
       data: as `parse` takes them.
+      seen: what `learnt_from` gives: of such data without splits only `val` is scored.
       split: of all of them; None: one of SPLITS.
       kinds: of evaluations.
       batch_size: on all devices together.
@@ -82,9 +99,11 @@ def on_data(
         fields |= _fields(folder, name, source, labels, classes)
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
+        is_all = chosen == splits.ALL and split is None
+        was_seen = is_all and bool(seen) and _train_fingerprint(location) in seen
         for each in kinds:
-            # Features are learnt from `train`, which `all` contains.
-            apart = each == FROZEN and chosen == splits.ALL and split is None
+            # `all` contains `train`, from which features are learnt.
+            apart = is_all and (was_seen or each == FROZEN)
             scored = "val" if apart else chosen
             of_split = scored.partition("[")[0]
             # A name that the log's own numbers begin with.
@@ -96,6 +115,11 @@ def on_data(
             if each == CLASSIFICATION:
                 evals[label]["calibration"] = single
     return _config(data[0], batch_size, evals)
+
+
+def _train_fingerprint(location: Mapping[str, str]) -> str:
+    data = sources.Request(data_dir=location["data_dir"], split="train", where="--data")
+    return sources.create(location["source"], data).fingerprint
 
 
 def unlabelled(data: str, split: str, *, name: str, batch_size: int) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def main(arguments: list[str]) -> None:
     check(arguments)
     compilation_cache.use()
     on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
+    on["seen"] = data_sets.learnt_from(weights.checkpoint_info(path).folder for path in arguments)
     values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
     more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
     soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)
@@ -122,7 +123,7 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     flags.DEFINE_string("data", None, "A folder of images, or of a data set of TFDS.")
-    flags.DEFINE_string("split", None, "Of --data; default: test, validation, all or val.")
+    flags.DEFINE_string("split", None, "Of --data; default: as of evaluate.")
     flags.DEFINE_string("output", None, "The work directory to write; not there yet.")
     flags.DEFINE_integer("batch_size", 64, "Images computed at once on a device.", lower_bound=1)
     flags.DEFINE_bool("ema", False, "The EMAs of the weights, where the runs kept them.")
