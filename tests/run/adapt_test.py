@@ -52,7 +52,7 @@ def adapted(num_examples, *, on_cpu=False, arg="", **given):
 
 @pytest.mark.parametrize(
     ("num_examples", "batch", "epochs", "on_cpu_batch", "on_cpu_epochs"),
-    [(30, 16, 20, 16, 20), (1000, 64, 20, 32, 6), (50_000, 512, 8, 32, 1)],
+    [(30, 16, 20, 16, 20), (1000, 64, 20, 32, 4), (50_000, 512, 8, 32, 1)],
 )
 def test_batch_and_epochs_by_the_number_of_images(
     num_examples, batch, epochs, on_cpu_batch, on_cpu_epochs
@@ -74,8 +74,8 @@ def test_images_are_prepared_as_the_weights_say_unless_a_size_is_given():
 
 
 def test_warmup_and_cadence_follow_the_length_that_is_given():
-    c = adapted(1000, on_cpu=True)  # 6 epochs of 31.25 steps
-    assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (19, 19)
+    c = adapted(1000, on_cpu=True)  # 4 epochs of 31.25 steps
+    assert (c["optim"]["warmup_steps"], c["checkpoint"]["every_steps"]) == (12, 12)
     c = adapted(1000, **{"total.steps": 50})
     assert (c["optim"]["warmup_steps"], c["evals"]["val"]["every_steps"]) == (5, 5)
     c = adapted(1000, **{"total.epochs": 100.0, "input.batch_size": 100})
