@@ -45,6 +45,8 @@ setup(
     name="vit-jax-pretraining",  # Google's package of the same import name is called vit_jax
     version=VERSION,
     description="Pre-training of Vision Transformers in JAX, from a laptop to a TPU pod",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
     entry_points={"console_scripts": ["vit-jax = vit_jax.__main__:main"]},
