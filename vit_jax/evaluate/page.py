@@ -199,7 +199,7 @@ def _reliability(scores: Scores) -> dict[str, Any]:
     """Bars of accuracy by confidence; on the diagonal the two agree. Each bin's count is below."""
     bins = reliability(scores.confidence.astype(np.float64), scores.correct)
     numbers = [f"{number:,.0f}" for number in bins.examples]
-    counts = COUNTS + DIGIT * max(map(len, numbers))
+    counts = COUNTS + DIGIT * len(f"{scores.correct.size:,}")  # as high for every model
     axes = charts.blank((WIDTH, round(BOX[3] + counts + LABEL) + 4), BOX)
     for axis in (axes.xaxis, axes.yaxis):
         charts.scale(axis, 0, 1, percent=True)

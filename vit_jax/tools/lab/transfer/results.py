@@ -305,10 +305,10 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
             ]
             for name, numbers in result.scores.items()
         ],
-        trainings_head=["", *fields, "state", "steps"],
+        trainings_head=["sweep", *fields, "state", "steps"],
         trainings=[
             [
-                f"{sweep}/{row.point.name}",
+                sweep,
                 *((row.point.common | row.point.values)[field] for field in fields),
                 row.state,
                 f"{row.step:,}",
