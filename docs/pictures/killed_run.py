@@ -1,6 +1,7 @@
 """A run that was killed again and again, on one that was not: losses, and what each start computed.
 
-Drawn from the rows of `python -m benchmarks.killed_run`; dark where its reader's pages are.
+Drawn from the rows of `python -m benchmarks.killed_run`; dark where its reader's pages are, legible
+on a phone.
 """
 
 import csv
@@ -13,11 +14,11 @@ ROWS = ROOT / "benchmarks" / "results" / "killed_run.csv"
 FILE = ROOT / "docs" / "killed_run.svg"
 
 HUES = ("blue", "amber", "green", "purple")
-WIDTH, LEFT, RIGHT, LANE = 480, 62, 468, 20
+WIDTH, LEFT, RIGHT, LANE = 360, 52, 350, 20  # of a phone; wider screens show it larger
 TOP, BOTTOM, MOST_LOSS = 6, 172, 2.9  # edges of the curves, and the loss at the upper one
 STYLE = """
-text { font: 13px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #1d2030; }
-.quiet { fill: #555b70; font-size: 12px; } .same { font-weight: 600; }
+text { font: 12px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; fill: #1d2030; }
+.quiet { fill: #555b70; } .same { font-weight: 600; }
 .grid { stroke: #d9dce6; } .straight { stroke: #c3c8d6; stroke-width: 7; }
 path, line { fill: none; stroke-width: 1.3; stroke-linejoin: round; stroke-linecap: round; }
 .kill { stroke: #c0392b; stroke-width: 2.2; }
@@ -70,7 +71,8 @@ def draw(straight: Start, starts: Sequence[Start]) -> str:
     y = lambda loss: round(BOTTOM - (BOTTOM - TOP) * loss / MOST_LOSS, 1)
     bottom = BOTTOM + 14 + LANE * len(starts)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 22}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 4 // 3}" '
+        f'viewBox="0 0 {WIDTH} {bottom + 22}" role="img">',
         "<title>The losses of a killed run lie on those of one that was never stopped</title>",
         f"<style>{STYLE}</style>",
         *_curves(straight, starts, x, y),
@@ -108,11 +110,11 @@ def _lanes(straight: Start, starts: Sequence[Start], x: Scale) -> Iterator[str]:
         computed = end
         if start.killed:
             yield _cross(end, middle)
-            words, style = f"killed after step {max(start.losses):,}", ""
+            words, style = f"killed after {max(start.losses):,}", ""
         elif start.checksum == straight.checksum:
-            words, style = f"all {start.arrays} arrays have the same bits", "same"
+            words, style = f"all {start.arrays} arrays: the same bits", "same"
         else:
-            words, style = "other bits than those of the other run", "same"
+            words, style = "other bits than the other run's", "same"
         right = end < 0.65 * WIDTH
         yield _text(
             end + 9 if right else begin - 9, middle + 4, words, style, "" if right else "end"
@@ -120,7 +122,7 @@ def _lanes(straight: Start, starts: Sequence[Start], x: Scale) -> Iterator[str]:
 
 
 def _legend(kills: int) -> list[str]:
-    left = 232
+    left = 142
     return [
         f'<path class="straight" d="M{left} 16h22"/>',
         _text(left + 32, 20, "a run that was never stopped"),
