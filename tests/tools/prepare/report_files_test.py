@@ -115,6 +115,9 @@ def test_the_page_is_one_file(folder: Path) -> None:
     assert "Classes without examples: 1 (c)." in page and "<li>c</li>" in page
     assert page.index("the same bytes, of another class") < page.index("<p>near, ")
     assert "a and b</th>" in page
+    counts = page[page.index("<h2>Counts") : page.index("<h2>Images and classes")]
+    for reason in ("duplicate", "truncated"):
+        assert counts.count(f">{summary.reason_in_words(reason)}<") == 1
 
 
 def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:

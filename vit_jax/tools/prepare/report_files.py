@@ -304,9 +304,10 @@ def _counts(report: Mapping[str, Any]) -> dict[str, list[list[str]]]:
              f"{s['files']:,}", format_bytes(s["bytes"])]
             for name, s in report["splits"].items()
         ],
-        "reasons": [
+        "copies_left_out": [
             [summary.reason_in_words(reason), f"{number:,}", format_percent(number / listed)]
             for reason, number in report["left_out"].items()
+            if reason not in report["faults"]
         ],
         "faults": [
             [f["what"], f"{f['images']:,}", *(f"{f['became'].get(a, 0):,}" for a in ACTIONS)]
