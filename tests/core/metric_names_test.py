@@ -1,5 +1,7 @@
 """How numbers are called and written for people."""
 
+import math
+
 import pytest
 
 from vit_jax.core import metric_names
@@ -13,12 +15,23 @@ from vit_jax.probes import by_class
     [
         ("test/accuracy", 0.9976, "99.76%"), ("accuracy", 1.0, "100.00%"), ("f1", 0.0, "0.00%"),
         ("macro_recall", 0.99996, ">99.99%"), ("macro_precision", 1e-9, "<0.01%"),
-        ("accuracy", 0.9999, "99.99%"), ("test/loss", 0.099951, "0.09995"), ("ece", 1.0, "1"),
-        ("val/examples", 50_000.0, "50,000"), ("skipped_images", 3.0, "3"), ("loss", -0.0, "0"),
+        ("accuracy", 0.9999, "99.99%"), ("test/loss", 0.099951, "0.09995"), ("ece", 1.0, "1.000"),
+        ("val/examples", 50_000.0, "50,000"), ("skipped_images", 3.0, "3"), ("loss", -0.0, "0.000"),
+        ("nll", 1234.0, "1234"),
     ],
 )  # fmt: skip
 def test_numbers_for_people(name, value, text):
     assert metric_names.readable(name, value) == text
+
+
+def test_numbers_of_a_column_have_as_many_decimals():
+    for column, texts in (
+        ([2.6, 0.04862, None, 3.612], ["2.600", "0.049", "3.612"]),
+        ([0.3613, math.nan, 0.0486], ["0.3613", "nan", "0.0486"]),
+        ([0.0], ["0.000"]),
+    ):
+        numbers = [x for x in column if x is not None]
+        assert [metric_names.readable("loss", x, column) for x in numbers] == texts
 
 
 @pytest.mark.parametrize(

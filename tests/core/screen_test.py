@@ -141,6 +141,6 @@ def test_a_percentage_is_all_or_nothing_only_where_it_is(share, expected):
 
 
 def test_significant_digits():
-    numbers = [5.291e-7, 1234.5, 0.5, 0, 1e10, -2e-12]
-    expected = ["5.29e-7", "1.23e3", "0.5", "0", "1e10", "-2e-12"]
+    numbers = [5.291e-7, 1234.5, 0.5, 0, 1e10, -2e-12, 2.23e-4, 150]
+    expected = ["5.29e-7", "1.23e3", "0.500", "0.00", "1.00e10", "-2.00e-12", "2.23e-4", "150"]
     assert [screen.format_significant(number) for number in numbers] == expected

@@ -123,7 +123,7 @@ def test_models_stand_side_by_side_and_the_best_number_is_bold(text):
     rows = re.findall(r'<span title="(val/\w+)">(.*?)</span></th>(.*?)</tr>', plain)
     assert rows == [
         ("val/accuracy", "accuracy", "<td>33.33%</td><td><b>&gt;99.99%</b></td>"),
-        ("val/loss", "loss", "<td><b>2</b></td><td>3</td>"),
+        ("val/loss", "loss", "<td><b>2.000</b></td><td>3.000</td>"),
         ("val/examples", "images", "<td>50,000</td><td>–</td>"),
         ("val/top5_accuracy", "accuracy, top 5", "<td>–</td><td>100.00%</td>"),
     ]
@@ -226,9 +226,9 @@ def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
     assert re.findall(r"<p>(.*?)<br><code>(.*?)</code>", shown) == [
         ("<b>n01440764 tench, Tinca tinca</b> taken for <b>shark</b> (30.00%), loss –",
          "&lt;b&gt;15.png"),
-        ("<b>&lt;goldfish&gt;</b> taken for <b>shark</b> (99.76%), loss 6", "&lt;b&gt;13.png"),
+        ("<b>&lt;goldfish&gt;</b> taken for <b>shark</b> (99.76%), loss 6.000", "&lt;b&gt;13.png"),
         ("<b>n01440764 tench, Tinca tinca, shark</b> taken for <b>&lt;goldfish&gt;</b> (80.00%), "
-         "loss 4", "&lt;b&gt;12.png"),
+         "loss 4.000", "&lt;b&gt;12.png"),
     ]  # fmt: skip
     assert shown.count('title="attention rollout"') == 3
     assert shown.count("data:image/jpeg") == 5  # one is damaged

@@ -1,6 +1,8 @@
 """Numbers of evaluations for people: their names in words, and what is better."""
 
+import math
 import re
+from collections.abc import Iterable
 
 from vit_jax.core.screen import format_percent
 
@@ -18,11 +20,19 @@ def is_percentage(metric: str) -> bool:
     return is_score(metric) or metric.endswith(("_share", "_explained", "_row_plus_column"))
 
 
-def readable(metric: str, value: float) -> str:
-    """A number for people: "98.06%" of "test/accuracy", "0.09995" of "loss", "1,610" images."""
+def readable(metric: str, value: float, column: Iterable[float | None] = ()) -> str:
+    """A number for people: "98.06%" of "test/accuracy", "0.09990" of "loss", "1,610" images.
+
+    Of four digits; in a column of a table it has as many decimals as the largest number there.
+    """
     if metric.endswith(("examples", "_images")):
         return f"{value:,.0f}"
-    return format_percent(value) if is_percentage(metric) else f"{value:z.4g}"
+    if is_percentage(metric):
+        return format_percent(value)
+    largest = max((abs(each) for each in column if each and math.isfinite(each)), default=0)
+    if 1e-4 <= largest < 1e3:
+        return f"{value:z.{3 - math.floor(math.log10(largest))}f}"
+    return f"{value:z#.4g}".removesuffix(".")
 
 
 # Of names of numbers: "5shot_accuracy" is read as "accuracy, 5-shot".

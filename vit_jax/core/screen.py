@@ -139,8 +139,9 @@ def format_percent(share: float, decimals: int = 2) -> str:
 
 
 def format_significant(number: float) -> str:
-    """5.291e-7 -> "5.29e-7", where Python writes 5.29e-07; three digits."""
-    return re.sub(r"e([+-]?)0*", lambda e: f"e{e[1].strip('+')}", f"{number:.3g}")
+    """1.1e-7 -> "1.10e-7", where Python writes 1.1e-07; three digits."""
+    text = f"{number:#.3g}" if abs(number) >= 1e-3 or number == 0 else f"{number:.2e}"
+    return re.sub(r"e([+-]?)0*", lambda e: f"e{e[1].strip('+')}", text).removesuffix(".")
 
 
 def format_duration(secs: float) -> str:

@@ -8,7 +8,7 @@ from vit_jax.draw import style
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval
 from vit_jax.tools.lab.study.page import Series, draw_scaling
-from vit_jax.tools.lab.study.results import Curve, FittedCurve
+from vit_jax.tools.lab.study.results import Curve, FittedCurve, StudyResult, frontier, laws
 
 FAMILIES = {"ViT": 3, "hybrid": 2, "ResNet": 4}
 
@@ -97,3 +97,18 @@ def test_a_law_without_an_interval_and_no_points_at_all():
         "bands" in text.get_text() for text in figure.findobj() if hasattr(text, "get_text")
     )
     check(lambda: draw_scaling([], [], **options), "training examples")
+
+
+def test_a_table_of_laws_has_a_row_for_each_curve():
+    fitted = law("all models"), law("ViT-0/16", interval=False)
+    none = fitted[0]._replace(law=None, why="too few points")
+    best = frontier([1.0], {0: 2.6})
+    result = StudyResult(
+        "config.py", "loss", [], {"m": {0: 2.6}}, best, {}, [], [], [*fitted, none]
+    )
+    assert laws(result) == [
+        ["all models", "exaFLOPs", "M1", "1.000", "", "10.0", "0.200", "0.180 to 0.220", ""],
+        ["ViT-0/16", "exaFLOPs", "M1", "1.000", "", "10.0", "0.200", "",
+         "no interval: as many points as parameters"],
+        ["all models", "exaFLOPs", "none", "", "", "", "", "", "too few points"],
+    ]  # fmt: skip

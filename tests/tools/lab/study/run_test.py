@@ -96,7 +96,7 @@ def test_none_finished_is_a_page_without_points(world):
         world.study("--config.model.width=32,64", budgets=(1.0,))
     page = (world.folder / "results.html").read_text()
     assert "0 of 2 points have finished" in page
-    assert "1 exaFLOPs: no training has finished" in page
+    assert "1.00 exaFLOPs: no training has finished" in page
 
 
 def test_seeds_are_taken_together(world):

@@ -121,7 +121,7 @@ def test_the_table_shows_the_state_of_each_point(shown_row):
     lines = progress.table(rows, None, most=9)
     assert [line.split() for line in lines] == [
         ["point", "state", "step", "loss", "test/accuracy", "images/s", "left"],
-        ["seed=1", "running", "20/40", "0.5", "90.00%", "1,610", "1:15"],
+        ["seed=1", "running", "20/40", "0.5000", "90.00%", "1,610", "1:15"],
         ["seed=2", "failed", "the", "images", "are", "bad"],
         ["seed=3", "waiting"],
         ["seed=4", "finished", "1,000/1,000", "not", "finite", "90.00%"],

@@ -106,7 +106,8 @@ def page(name: str, result: StudyResult) -> str:
             for s in result.stretches
         ],
         optima=[results.describe_optimum(result, each) for each in result.optima],
-        laws=[results.describe_law(result, law) for law in result.laws],
+        laws_head=results.LAWS,
+        laws=results.laws(result),
         head=[
             "model",
             "family",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.metric_names import is_less_better, words
+from vit_jax.core.metric_names import is_less_better, readable, words
 from vit_jax.core.screen import aligned, format_count, format_significant
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval, ScalingLaw
@@ -215,8 +215,9 @@ class StudyResult(NamedTuple):
         return [f"{each.name}: {each.why}" for each in self.points if each.why]
 
     def shown(self, loss: float) -> str:
-        """A loss as the metric it stands for, as tables show it."""
-        return progress.format_number(self.metric, points.as_loss(self.metric, loss))
+        """A loss as the metric it stands for, as a column of all points shows it."""
+        losses = [points.as_loss(self.metric, each) for each in self.scored.values()]
+        return progress.format_number(self.metric, points.as_loss(self.metric, loss), losses)
 
 
 def analyse(
@@ -385,11 +386,11 @@ def lines(result: StudyResult) -> Iterator[str]:
     head = ["model", *SIZES, result.metric, ""]
     yield from aligned(head, rows, left={0, len(head) - 1})
     for low, high, model in result.stretches:
-        yield f"best     {low:.3g} to {high:.3g} exaFLOPs: {model}"
+        yield f"best     {format_significant(low)} to {format_significant(high)} exaFLOPs: {model}"
     for each in result.optima:
         yield f"budget   {describe_optimum(result, each)}"
-    for law in result.laws:
-        yield f"law      {describe_law(result, law)}"
+    if result.laws:
+        yield from aligned(LAWS, laws(result), left={0, 1, 2, len(LAWS) - 1})
 
 
 def describe_optimum(result: StudyResult, each: Optimum) -> str:
@@ -398,33 +399,41 @@ def describe_optimum(result: StudyResult, each: Optimum) -> str:
         costs = result.frontier.exaflops
         why = "no training has finished"
         if len(costs):
-            why = f"less than any training that has finished ({costs[0]:.3g})"
-        return f"{each.budget:.3g} exaFLOPs: {why}"
+            why = f"less than any training that has finished ({format_significant(costs[0])})"
+        return f"{format_significant(each.budget)} exaFLOPs: {why}"
     between = " and ".join(result.points[i].name for i in each.between)
     how = "interpolated between" if len(each.between) > 1 else "that of"
     beyond = "; more than any training of the study, so not the best" if each.beyond else ""
     return (
-        f"{each.budget:.3g} exaFLOPs: {each.model}, {words(result.metric)} "
+        f"{format_significant(each.budget)} exaFLOPs: {each.model}, {words(result.metric)} "
         f"{result.shown(each.loss)}, {how} {between}{beyond}"
     )
 
 
-def describe_law(result: StudyResult, each: FittedCurve) -> str:
-    """The law of a curve, with its extrapolation marked as one."""
-    over = "exaFLOPs" if each.curve.over == "exaflops" else each.curve.over
-    what = f"{each.curve.name} over {over}"
-    end = f"{each.x[-1]:.3g}" if each.curve.over == "exaflops" else f"{each.x[-1]:,.0f}"
+LAWS = ("law of", "over", "form", "exponent", "limit", "extrapolated to", "gives", "interval", "")
+
+
+def laws(result: StudyResult) -> list[list[str]]:
+    """Cells of a table below LAWS; the last one says why there is no law or interval."""
+    exponents = [each.law.exponent for each in result.laws if each.law]
+    return [_law_cells(result, each, exponents) for each in result.laws]
+
+
+def _law_cells(result: StudyResult, each: FittedCurve, exponents: Sequence[float]) -> list[str]:
+    over_compute = each.curve.over == "exaflops"
+    head = [each.curve.name, "exaFLOPs" if over_compute else each.curve.over]
     if each.law is None:
-        return f"{what}: none. {each.why}"
+        return [*head, "none", *[""] * 5, each.why]
     loss, low, high = (float(values[-1]) for values in each.interval)
     ends = sorted((low, high), reverse=not is_less_better(result.metric))
-    interval = (
-        f" ({result.shown(ends[0])} to {result.shown(ends[1])})"
-        if math.isfinite(low)
-        else ", no interval: as many points as parameters"
-    )
-    limit = f", limit {result.shown(each.law.limit)}" if each.law.limit > 0 else ""
-    return (
-        f"{what}: {each.law.form}, exponent {each.law.exponent:.3g}{limit}; extrapolated to "
-        f"{end}: {result.shown(loss)}{interval}"
-    )
+    has_interval = math.isfinite(low)
+    return [
+        *head,
+        each.law.form,
+        readable("exponent", each.law.exponent, exponents),
+        result.shown(each.law.limit) if each.law.limit > 0 else "",
+        format_significant(each.x[-1]) if over_compute else f"{each.x[-1]:,.0f}",
+        result.shown(loss),
+        " to ".join(map(result.shown, ends)) if has_interval else "",
+        "" if has_interval else "no interval: as many points as parameters",
+    ]

@@ -18,6 +18,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError, nearest
+from vit_jax.core.screen import format_significant
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir, workdir_lock
@@ -127,7 +128,8 @@ def _begin(
     print(*results.cost_lines(found), sep="\n")
     total = sum(known[row.point.name].exaflops for row in rows)
     left = sum(known[row.point.name].exaflops for row in rows if row.state != "finished")
-    print(f"study    {len(rows)} trainings, {total:.3g} exaFLOPs; {left:.3g} are left to do")
+    total_flops, left_flops = map(format_significant, (total, left))
+    print(f"study    {len(rows)} trainings, {total_flops} exaFLOPs; {left_flops} are left to do")
     _check_law(request.law, found)
     return all_points, known, rows
 

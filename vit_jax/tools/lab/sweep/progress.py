@@ -10,7 +10,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from etils import epath
@@ -160,13 +160,13 @@ def is_scored(row: PointProgress, metric: str) -> bool:
     return row.state == "finished" and math.isfinite(row.numbers.get(metric, math.nan))
 
 
-def format_number(key: str, value: float | None) -> str:
-    """A number as tables show it: 98.06%, 0.09995, 1,610."""
+def format_number(key: str, value: float | None, column: Iterable[float | None] = ()) -> str:
+    """A number as tables show it: 98.06%, 0.09995, 1,610; `column`: those of all rows."""
     if value is None:
         return "-"
     if math.isnan(value):
         return "not finite"
-    return f"{value:,.0f}" if key == SPEED and value >= 10 else readable(key, value)
+    return f"{value:,.0f}" if key == SPEED and value >= 10 else readable(key, value, column)
 
 
 def _train_secs(run: runs.Run, batch_size: int) -> float:
@@ -324,18 +324,18 @@ def result_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     axes = list(rows[0].point.values)
     keys = evaluation_keys(rows)
     losses = [key for key in keys if key.endswith("/loss") and "_ema/" not in key]
-    keys = list(dict.fromkeys([metric, *losses]))
+    columns = {key: [row.numbers.get(key) for row in rows] for key in (metric, *losses)}
     cells = [
         [
             *(row.point.values[axis] for axis in axes),
-            *(format_number(key, row.numbers.get(key)) for key in keys),
+            *(format_number(key, row.numbers.get(key), each) for key, each in columns.items()),
             f"{row.step:,}",
             format_duration(row.train_secs),
             "" if row.state == "finished" else row.state,
         ]
         for row in sort_rows(rows, metric)
     ]
-    head = [*axes, *keys, "step", "time", ""]
+    head = [*axes, *columns, "step", "time", ""]
     return aligned(head, cells, left={*range(len(axes)), len(head) - 1})
 
 
@@ -350,7 +350,8 @@ def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     if not axes or max((len(numbers) for _, numbers in groups), default=0) < 2:
         return []
     groups.sort(key=lambda g: statistics.mean(g[1]), reverse=not is_less_better(metric))
-    shown = functools.partial(format_number, metric)
+    column = [number for _, numbers in groups for number in numbers]
+    shown = functools.partial(format_number, metric, column=column)
     cells = [
         [
             *values,

@@ -272,6 +272,7 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
     choice, score = result.choice, result.score
     seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
     fields = [*choice.chosen, SEED]
+    scores = [each.score for each in choice.candidates]
     return html_page.render(
         "tools/lab/transfer/page.html",
         title=name,
@@ -287,7 +288,7 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         candidates=[
             [
                 *(each.values[field] for field in choice.chosen),
-                progress.format_number(choice.key, each.score),
+                progress.format_number(choice.key, each.score, scores),
                 "; ".join(each.failures),
             ]
             for each in choice.candidates

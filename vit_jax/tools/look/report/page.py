@@ -10,7 +10,7 @@ from typing import NamedTuple
 from etils import epath
 from markupsafe import Markup
 
-from vit_jax.core.metric_names import words
+from vit_jax.core.metric_names import readable, words
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import charts, html_page
 from vit_jax.draw.html_page import Picture, bold, code
@@ -113,7 +113,7 @@ def summary(runs: Sequence[Run]) -> Table:
     """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
     columns = [
         Column("step", _steps),
-        Column("training loss", functools.partial(_final, "train/loss", _loss), min),
+        Column("training loss", _losses("train/loss", runs), min),
     ]
     logged = {key for run in runs for key in run.series}
     for name in panels.evaluations(runs):
@@ -126,7 +126,7 @@ def summary(runs: Sequence[Run]) -> Table:
                 Column(f"{name}: best", functools.partial(_highest, accuracy), max),
             ]
         if loss in logged:
-            columns.append(Column(f"{name}: loss", functools.partial(_final, loss, _loss), min))
+            columns.append(Column(f"{name}: loss", _losses(loss, runs), min))
     columns += [
         Column("images/s", _speed, max),
         Column("devices", _devices),
@@ -197,7 +197,10 @@ def _best(column: Column, cells: Sequence[TableCell]) -> float | None:
     return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
 
 
-_loss = "{:#.4g}".format
+def _losses(key: str, runs: Sequence[Run]) -> Callable[[Run], TableCell]:
+    """The cells of a column of losses."""
+    column = [run.series[key].values[-1] for run in runs if key in run.series]
+    return functools.partial(_final, key, functools.partial(readable, key, column=column))
 
 
 def _final(key: str, form: Callable[[float], str], run: Run) -> TableCell:
