@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
@@ -33,7 +33,8 @@ def numbers(results: Results) -> list[str]:
 def table(results: Results) -> list[str]:
     """Lines for people: a row for each number that any model has, a column for each model."""
     names = [name for name in numbers(results) if not name.endswith(("examples", "_images"))]
-    rows = [[name, *(shown(name, row.get(name)) for row in results.values())] for name in names]
+    values = {name: [row.get(name) for row in results.values()] for name in names}
+    rows = [[name, *(shown(name, each, of) for each in of)] for name, of in values.items()]
     return aligned(["", *results], rows, left={0})
 
 
@@ -88,9 +89,9 @@ def best(name: str, values: Sequence[float | None]) -> float | None:
     return better(there) if better and len(set(there)) > 1 else None
 
 
-def shown(name: str, value: float | None) -> str:
-    """A number for people: 98.06%, 0.09995."""
-    return NONE if value is None or math.isnan(value) else readable(name, value)
+def shown(name: str, value: float | None, among: Iterable[float | None] = ()) -> str:
+    """A number for people, 98.06%, 0.09995; `among` those of other models, with their decimals."""
+    return NONE if value is None or math.isnan(value) else readable(name, value, among)
 
 
 class Seen(NamedTuple):

@@ -45,7 +45,8 @@ def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str
         title=names[one] if one else f"{len(results)} models",
         subtitle=f"{f'{one} · ' if one else ''}{made_at:%Y-%m-%d %H:%M %Z}",
         models=[Markup('<span title="{}">{}</span>').format(*each) for each in names.items()],
-        comparison=_comparison(results),
+        # What images were scored for comes first.
+        comparison=sorted(_comparison(results).items(), key=lambda each: each[0] not in scored),
         evaluations=[
             {
                 "name": name,
@@ -80,7 +81,7 @@ def _comparison(results: Results) -> dict[str, list[list[str]]]:
         if number.endswith("_images") and not any(values):
             continue
         best = comparison.best(name, values)
-        shown = [(comparison.shown(name, v), v is not None and v == best) for v in values]
+        shown = [(comparison.shown(name, v, values), v is not None and v == best) for v in values]
         head = Markup('<span title="{}">{}</span>').format(name, words(number))
         row = [head, *(bold(text) if is_best else text for text, is_best in shown)]
         tables.setdefault(evaluation, []).append(row)
