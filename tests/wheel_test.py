@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # All that a build reads.
-SOURCES = ("vit_jax", "configs", "cards", "setup.py", "pyproject.toml", "MANIFEST.in")
+SOURCES = ("vit_jax", "configs", "cards", "setup.py", "README.md", "pyproject.toml", "MANIFEST.in")
 NO_CODE = ("*.pyc", "__pycache__")
 
 
