@@ -222,6 +222,15 @@ def test_errors_are_shown_with_their_pictures(text):
     assert 'title="&lt;b&gt;11.png"' in of_pairs and 'title="damaged"' in of_pairs
 
 
+def test_of_many_errors_of_a_pair_the_page_says_how_many_it_shows():
+    labels, prediction = np.zeros((7, 1), int), np.array([1, 1, 1, 1, 1, 1, 2])
+    text = made({"m": {}}, {"val": {"m": Scored(Pictures(), scores_of(labels, prediction))}})
+    (shown,) = re.findall(r"most confused.*?<h2>", text, re.DOTALL)
+    assert "5 of 7 wrong images" in shown
+    assert ": 6 images, 4 of them shown</p>" in shown and ": 1 image</p>" in shown
+    assert shown.count("<code>") == 5
+
+
 def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
     (shown,) = re.findall(r"highest loss.*?<h2>", text, re.DOTALL)
     assert re.findall(r"<p>(.*?)<br><code>(.*?)</code>", shown) == [

@@ -201,12 +201,12 @@ def test_tables_say_how_runs_ended(make_workdir):
         ],
         [
             "a", "20 of 30", "1.500", "50.00%", "<b>75.00% at 10</b>", "2,000", "8 × TPU v5 lite",
-            "01234567+", "2026-01-01 10:00, 2 starts",
+            "01234567+", "2026-01-01 10:00 UTC, 2 starts",
         ],
         ["&lt;b&gt;&amp;c", "10", "not finite", "<b>60.00%</b>", "60.00% at 10", *"––––"],
         [
             "d", "nothing logged yet", "–", "–", "–", "–", "8 × TPU v5 lite", "01234567+",
-            "2026-01-01 10:00",
+            "2026-01-01 10:00 UTC",
         ],
     ]  # fmt: skip
 

@@ -257,9 +257,9 @@ def _commit(run: Run) -> TableCell:
 
 
 def _started(run: Run) -> TableCell:
-    """The time of the run's first start, and its number of starts."""
+    """The time of the run's first start, in UTC as it is logged, and its number of starts."""
     if not run.starts:
         return TableCell(NOTHING)
     times = [str(start.get("time", "")) for start in run.starts]
     again = f", {len(times)} starts" if len(times) > 1 else ""
-    return TableCell(f"{times[0][:16].replace('T', ' ')}{again}", hint="\n".join(times))
+    return TableCell(f"{times[0][:16].replace('T', ' ')} UTC{again}", hint="\n".join(times))
