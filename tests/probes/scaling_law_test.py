@@ -58,11 +58,9 @@ def test_parameters_of_curves_without_noise_are_found(form):
 @pytest.mark.parametrize("form", scaling_law.PARAMETERS)
 def test_losses_solve_the_equation_of_the_form(form):
     law = LAWS[form]
-    left = (law(X) - law.irreducible) / ((law.chance - law(X)) ** law.alpha if form == "M4" else 1)
-    right = {
-        "M3": np.exp(law.log_scale) * (1 / X + law.shift) ** law.exponent,
-        "saturating": np.exp(law.log_scale) * (X + law.shift) ** -law.exponent,
-    }.get(form, np.exp(law.log_scale) * X**-law.exponent)
+    numbers = law._asdict() | {"e": law(X), "x": X, "scale": np.exp(law.log_scale)}
+    formula = scaling_law.FORMULAS[form].replace("·", "*").replace("^", "**")
+    left, right = (eval(side, {}, numbers) for side in formula.split(" = "))
     np.testing.assert_allclose(left, right, rtol=1e-6)
     assert law(np.array([1e40]))[0] == pytest.approx(law.limit, rel=1e-4, abs=1e-6)
 

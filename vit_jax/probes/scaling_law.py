@@ -1,13 +1,6 @@
 """Curves of loss against examples or compute, fitted and extrapolated: arXiv 2209.06640, section 3.
 
-With x the examples or the compute and e the loss or error rate, the forms are
-
-    M1          e = scale x^-exponent
-    M2          e = irreducible + scale x^-exponent
-    M3          e = scale (1/x + shift)^exponent
-    M4          (e - irreducible) / (chance - e)^alpha = scale x^-exponent
-    saturating  e = irreducible + scale (x + shift)^-exponent    (arXiv 2106.04560, equation 1)
-
+With x the examples or the compute and e the loss or error rate, the forms are those of FORMULAS.
 All are fitted to the logarithms of both sides, by least squares. Given irreducible, shift and
 chance these are linear in the rest, so a search over one or two numbers finds the optimum of the
 whole. M4 is fitted as its authors' code does it; `_fit_m4` says how, and why.
@@ -21,6 +14,13 @@ import scipy.special
 
 from vit_jax.core.errors import UserError, nearest
 
+FORMULAS = {
+    "M1": "e = scale · x^-exponent",
+    "M2": "e = irreducible + scale · x^-exponent",
+    "M3": "e = scale · (1/x + shift)^exponent",
+    "M4": "(e - irreducible) / (chance - e)^alpha = scale · x^-exponent",
+    "saturating": "e = irreducible + scale · (x + shift)^-exponent",  # arXiv 2106.04560, equation 1
+}
 # The numbers that each form has to fit.
 PARAMETERS = {"M1": 2, "M2": 3, "M3": 3, "M4": 5, "saturating": 4}
 MARGIN = 1e-3  # of irreducible below, and chance above, every loss: the authors' code

@@ -42,6 +42,10 @@ def test_all_points_are_collected_with_their_cost(world):
     assert rows[0]["model.width"] == "32"
     assert rows[0]["examples_seen"] == str(round(100 * 718 / 128) * 128)
     page = (world.folder / "results.html").read_text()
+    assert "4 of 4 points have finished; all of them together take " in page
+    assert (
+        "Form M1: e = scale · x^-exponent, with x the exaFLOPs or examples, and e the loss" in page
+    )
     assert page.count('class="broad"') == page.count('class="narrow"') == 2
     assert "<script" not in page
 

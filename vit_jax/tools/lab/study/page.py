@@ -108,6 +108,9 @@ def page(name: str, result: StudyResult) -> str:
         optima=[results.describe_optimum(result, each) for each in result.optima],
         laws_head=results.LAWS,
         laws=results.laws(result),
+        forms={
+            each.law.form: scaling_law.FORMULAS[each.law.form] for each in result.laws if each.law
+        },
         head=[
             "model",
             "family",
