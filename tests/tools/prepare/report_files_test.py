@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from markupsafe import escape
@@ -136,6 +137,20 @@ def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
 def test_every_reason_has_a_description() -> None:
     for reason in (*faults.FAULTS, *summary.REASONS, "in_evaluation:imagenet2012"):
         assert summary.reason_in_words(reason)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 9, 40])
+def test_axes_of_bars_end_with_the_last_edge(number: int) -> None:
+    bins = [(float(i), i + 1.0, 5) for i in range(number)]
+    _, _, picture = report_files.bars("title", "note", bins, "edge {:.0f}".format)
+    ticks = re.findall(r">edge (\d+)</text>", picture)
+    assert (ticks[0], ticks[-1]) == ("0", str(number)) and len(ticks) == min(number, 4) + 1
+
+
+def test_notes_of_charts_have_units() -> None:
+    for values, note in (([384] * 5, "all 384 pixels"), ([384, 500, 1800], "median 500 pixels")):
+        sides = summary._distribution(np.array(values))
+        assert report_files._middle(sides, report_files._with_unit) == note
 
 
 def test_charts_with_no_bar_and_with_one() -> None:

@@ -209,10 +209,11 @@ def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
 MOST_NAMED = 2000  # classes without examples, on the page
 SHOWN_CLASS_PAIRS = 40
 COPY_KINDS = tuple(summary.KINDS.values())
-_pixels = "{:,.0f}".format
+_pixels, _with_unit = "{:,.0f}".format, "{:,.0f} pixels".format
 
-SIZE, BOX = (330, 206), (50, 322, 10, 164)  # of a chart
+SIZE, BOX = (330, 206), (50, 300, 10, 164)  # of a chart; on the right half a label
 POINTS = 400  # of a curve
+TICKS = 4  # of bars, and the end of the last one
 
 Bin = tuple[float, float, int]
 
@@ -331,7 +332,7 @@ def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
     sides, nbytes = report["shorter_side"], report["file_bytes"]
     examples = report["classes"]["examples_of_each"]
     made = [
-        bars("Shorter side", _middle(sides, _pixels), sides["bins"], _pixels, "pixels"),
+        bars("Shorter side", _middle(sides, _with_unit), sides["bins"], _pixels, "pixels"),
         bars("Size of a file", _middle(nbytes, format_bytes), nbytes["bins"], format_bytes),
     ]
     if len(examples) > 2 * summary.EXTREMES:
@@ -340,7 +341,11 @@ def _charts(report: Mapping[str, Any]) -> list[tuple[str, str, Markup]]:
 
 
 def _middle(spread: Mapping[str, Any], form: Any) -> str:
-    return f"median {form(spread['median'])}" if spread["bins"] else "none"
+    """What is written over the bars: all values are one, or have this median."""
+    if not spread["bins"]:
+        return "none"
+    one = spread["min"] == spread["max"]
+    return f"{'all' if one else 'median'} {form(spread['median'])}"
 
 
 @charts.styled
@@ -351,9 +356,11 @@ def bars(
     axes = charts.blank(SIZE, BOX)
     highest = max([count for _, _, count in bins], default=0)
     charts.scale(axes.yaxis, 0, highest * 1.05 or 1, about=5, integer=True)
-    axes.set_xlim(0, max(len(bins), 3))  # a single bar does not fill the chart
-    every = max(1, -(-len(bins) // 4))
-    axes.set_xticks(range(0, len(bins), every), [label(low) for low, _, _ in bins[::every]])
+    beside = max(0, 3 - len(bins)) / 2  # a single bar stands in the middle, and does not fill all
+    axes.set_xlim(-beside, len(bins) + beside)
+    edges = [low for low, _, _ in bins[:1]] + [high for _, high, _ in bins]
+    ticks = sorted({round(i * len(bins) / TICKS) for i in range(TICKS + 1)}) if bins else []
+    axes.set_xticks(ticks, [label(edges[i]) for i in ticks])
     hints = {}
     for i, (low, high, count) in enumerate(bins):
         (bar,) = axes.bar(i + 0.03, count, 0.94, align="edge", color=charts.RUNS[0])
