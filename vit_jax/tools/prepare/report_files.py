@@ -213,7 +213,6 @@ _pixels, _with_unit = "{:,.0f}".format, "{:,.0f} pixels".format
 
 SIZE, BOX = (330, 206), (50, 300, 10, 164)  # of a chart; on the right half a label
 POINTS = 400  # of a curve
-TICKS = 4  # of bars, and the end of the last one
 
 Bin = tuple[float, float, int]
 
@@ -359,7 +358,8 @@ def bars(
     beside = max(0, 3 - len(bins)) / 2  # a single bar stands in the middle, and does not fill all
     axes.set_xlim(-beside, len(bins) + beside)
     edges = [low for low, _, _ in bins[:1]] + [high for _, high, _ in bins]
-    ticks = sorted({round(i * len(bins) / TICKS) for i in range(TICKS + 1)}) if bins else []
+    every = max(1, -(-len(bins) // 4))  # so that labels do not touch
+    ticks = [*range(0, len(bins) - every + 1, every), len(bins)] if bins else []
     axes.set_xticks(ticks, [label(edges[i]) for i in ticks])
     hints = {}
     for i, (low, high, count) in enumerate(bins):
