@@ -1,6 +1,7 @@
 """Which numbers are drawn, and which of their points."""
 
 import math
+import re
 
 from vit_jax.store import runs
 from vit_jax.store.runs import Series
@@ -69,6 +70,17 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     }
     others = runs.read_all([make_workdir(n, {1: {"a/loss": 1.0, "b/loss": 1.0}}) for n in "fg"])
     assert keys(panels.arrange(others)) == {"Loss and accuracy": ["a/loss", "b/loss"]}
+
+
+def test_a_single_evaluation_has_a_hollow_dot(make_workdir):
+    """It has no dash that would tell it from the training."""
+    rows = {1: {"train/loss": 2.0, "test/loss": 1.0}, 9: {"train/loss": 2.0}}
+    read = runs.read_all([make_workdir(name, rows) for name in "ab"])
+    (panel,) = panels.arrange(read)["Loss and accuracy"]
+    drawn = panels.draw(panel, 9, num_runs=2)["picture"]
+    lines = re.split(r'data-part="(\w+)"', drawn)[1:]
+    assert lines[::2] == ["training", "training", "test", "test"]
+    assert ["var(--card)" in line for line in lines[1::2]] == [False, False, True, True]
 
 
 def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):

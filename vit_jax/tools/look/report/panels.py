@@ -284,8 +284,8 @@ def _draw_line(
     (line,) = axes.plot(
         *hovered, **look, marker="o", ms=4, mew=0, markevery=dotted, gid=f"run{name}"
     )
-    if by.dashes:
-        line.set_linestyle((0, by.dashes))
+    if by.dashes:  # hollow dots: a single point has no dashes
+        line.set(linestyle=(0, by.dashes), mfc=charts.COLOURS["card"], mew=1.4)
     bad = [step for step, value in zip(*kept, strict=True) if math.isnan(value)]
     if bad:
         at_bottom = axes.get_xaxis_transform()
