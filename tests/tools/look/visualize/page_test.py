@@ -103,7 +103,7 @@ def numbers(findings):
 def test_of_a_vit(folder):
     found = made("ViT-Ti/8", folder, asked=options(max_images=4), **SMALL)
     assert {"filters", "positions", *ATTENTION, *FEATURES, "cka", "mistakes"} == pictures(found)
-    assert "of 5 images are wrong" in found[3].section.text
+    assert found[3].section.text.endswith(" of 5 images are wrong.")
     assert 0 <= numbers(found)["accuracy"] < 1
     assert 0 < numbers(found)["first_distance_px"] < 32
     assert 0 < numbers(found)["positions_row_plus_column"] < 1
@@ -211,6 +211,21 @@ def test_mistakes_are_the_surest_ones():
     np.testing.assert_allclose(wrong.probabilities, [[0.1, 0.8], [0.1, 0.7]])
     one_by_one = mistakes.find_mistakes(found, logits, most=1, probabilities="sigmoid")
     np.testing.assert_allclose(one_by_one.probabilities, [[1 / 11, 8 / 18]])
+
+
+def test_images_without_a_class_of_the_model_are_counted():
+    found = photos.Photos(tuple(map(Path, "abc")), (0, None, None), None)
+    outputs = photos.Outputs(np.eye(3), np.zeros((3, 1)), [])
+    shown = mistakes.findings(create("ViT-Ti/8", **SMALL), found, outputs, str)
+    text = "0 of 1 images are wrong; of 2 more no class of the model is known."
+    assert (shown.section.text, shown.numbers) == (text, {"accuracy": 1})
+
+
+@pytest.mark.parametrize(("predicted", "what"), [(True, "seen as"), (False, "relevance for")])
+def test_captions_say_what_their_class_is(predicted, what):
+    found = photos.Photos((Path("a/b.png"),), (None,), None)
+    captions = page._captions(found, [0], ("n01514668 cock",), predicted=predicted)
+    assert captions == [f"b, {what} cock"]
 
 
 def test_layers_are_those_of_the_model(folder):

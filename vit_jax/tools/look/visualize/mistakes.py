@@ -82,7 +82,9 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
             "model's classes."
         )
         return Findings(Section(TITLE, [], text), {})
-    text = f"{mistakes.wrong:,} of {mistakes.labelled:,} images are wrong."
+    more = len(photos) - mistakes.labelled
+    unknown = f"; of {more:,} more no class of the model is known" if more else ""
+    text = f"{mistakes.wrong:,} of {mistakes.labelled:,} images are wrong{unknown}."
     numbers = {"accuracy": 1 - mistakes.wrong / mistakes.labelled}
     if not mistakes.wrong:
         return Findings(Section(TITLE, [], text), numbers)

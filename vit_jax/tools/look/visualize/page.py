@@ -54,7 +54,8 @@ def sections(
     if outputs.logits is not None:
         predicted = outputs.logits[places].argmax(axis=-1).tolist()
         classes = predicted if wanted is None else [wanted] * len(places)
-    question = Question(classes, _captions(shown, classes, names), options.layers, options.query)
+    captions = _captions(shown, classes, names, predicted=wanted is None)
+    question = Question(classes, captions, options.layers, options.query)
     pixels = shown.pixels(inputs)
     groups = photos.groups(lambda label: title(label, names))
     return [
@@ -101,13 +102,14 @@ def _aliases(name: str) -> list[str]:
 
 
 def _captions(
-    shown: Photos, classes: Sequence[int] | None, names: Sequence[str] | None
+    shown: Photos, classes: Sequence[int] | None, names: Sequence[str] | None, *, predicted: bool
 ) -> list[str]:
-    """The name of each file, and the class whose relevance is shown."""
+    """The name of each file, and the class whose relevance is shown: predicted, or asked for."""
     if classes is None:
         return shown.names
     titles = [title(number, names) for number in classes]
-    return [f"{file}: {title}" for file, title in zip(shown.names, titles, strict=True)]
+    what = "seen as" if predicted else "relevance for"
+    return [f"{file}, {what} {title}" for file, title in zip(shown.names, titles, strict=True)]
 
 
 def title(number: int, names: Sequence[str] | None) -> str:
