@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # mike calls mkdocs
@@ -52,6 +53,20 @@ def build(folder):
     )
 
 
+def chromium(folder, address, *options):
+    """The page as it is after its scripts."""
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update",
+            "--disable-sync", f"--user-data-dir={folder / 'profile'}",
+            "--virtual-time-budget=60000", "--dump-dom", *options, address,
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
 def pages(folder):
     site = folder / "build" / "site"
     return {str(f.relative_to(site)): f.read_text() for f in sorted(site.rglob("*.html"))}
@@ -92,18 +107,29 @@ def test_tables_of_sentences_are_marked_for_phones(project):
 @pytest.mark.parametrize("page", ["index", "api/plugins"])
 def test_search_without_a_server(project, page):
     assert build(project).returncode == 0
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", f"--user-data-dir={project / 'profile'}",
-            "--virtual-time-budget=60000", "--dump-dom",
-            f"{(project / 'build' / 'site' / page).as_uri()}.html?q=sentence",
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    found = re.findall(r'href="([^"]*)" class="md-search-result__link"', done.stdout)
+    shown = chromium(project, f"{(project / 'build' / 'site' / page).as_uri()}.html?q=sentence")
+    found = re.findall(r'href="([^"]*)" class="md-search-result__link"', shown)
     assert any(address.endswith("/a.html?h=sentence#part") for address in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(
+    ("width", "expected"), [(500, "700 auto, 480 visible"), (1440, "1000 visible, 480 visible")]
+)
+def test_charts_scroll_on_phones_before_their_letters_are_too_small(tmp_path, width, expected):
+    Image.new("RGB", (1000, 100)).save(tmp_path / "chart.png")
+    (tmp_path / "killed_run.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="480" height="9"/>'
+    )
+    (tmp_path / "a.html").write_text(
+        f"<style>img {{ max-width: 100% }} {(ROOT / 'docs/site/site.css').read_text()}</style>"
+        '<body class="md-typeset"><p><img src="chart.png"></p><p><img src="killed_run.svg"></p>'
+        "<script>onload = () => document.title = [...document.images].map(image => image.width"
+        " + ' ' + getComputedStyle(image.parentElement).overflowX).join(', ')</script>"
+    )
+    done = chromium(tmp_path, (tmp_path / "a.html").as_uri(), f"--window-size={width},900")
+    assert f"<title>{expected}</title>" in done
 
 
 @pytest.mark.slow
