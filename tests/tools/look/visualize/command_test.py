@@ -36,7 +36,7 @@ def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
     with Image.open(tmp_path / "o" / "positions_over_steps.webp") as movie:
         assert movie.n_frames == 2
     page = (tmp_path / "o" / "index.html").read_text()
-    assert page.count("<img ") == len(files) - 1
+    assert {*re.findall(r"<code>([\w.-]+)</code>", page)} == files - {"index.html"}
     assert 'src="http' not in page
 
 
