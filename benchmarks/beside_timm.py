@@ -11,7 +11,8 @@ and the memory of the largest process.
 
 Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new head, cosine
 after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different: timm
-draws the new head at random (here: zeros), and its loader has processes (here: threads).
+draws the new head at random (here: zeros), its cosine begins with the warmup (but not with
+--warmup-prefix), and its loader has processes (here: threads).
 """
 
 import csv
