@@ -136,7 +136,7 @@ def adapt(arg, facts):
     # where there are many.
     batch = min(512, max(16, 2 ** round(math.log2(n / 20))))
     epochs = 20 if n < 2_000 else 10 if n < 20_000 else 8  # 8 as the paper's on ImageNet
-    if facts.on_cpu:  # minutes, not hours: 4,000 images take five of a ViT-Ti/16
+    if facts.on_cpu:  # minutes, not hours: 4,000 images take seven of a ViT-Ti/16
         batch, epochs = min(batch, 32), min(epochs, max(1, 4_000 // n))
     # Warmup and cadence follow what is given.
     batch, given = facts.given("input.batch_size", batch), facts.given

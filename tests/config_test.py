@@ -296,7 +296,7 @@ def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):
 
 def test_the_pages_commands_are_right_where_there_is_no_clone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert configs.load("configs/vit_digits.py") == (configs.load("vit_digits"))
+    assert configs.load("configs/vit_digits.py") == configs.load("vit_digits")
     Path("configs").mkdir()  # somebody's own
     with refused("configs/vit_digits.py"):
         configs.load("configs/vit_digits.py")

@@ -32,9 +32,9 @@ def folder(tmp_path):
 
 
 def on_data(*data, kinds=("classification",), **more):
-    given = {"split": None, "labels": None, "classes": None} | more
-    found = data_sets.on_data(data, kinds=kinds, batch_size=8, **given)
-    return configs.resolve(found).evals
+    arguments = {"split": None, "labels": None, "classes": None} | more
+    values = data_sets.on_data(data, kinds=kinds, batch_size=8, **arguments)
+    return configs.resolve(values).evals
 
 
 def test_folders_are_named_by_their_split_or_as_one_says(folder):
@@ -124,13 +124,13 @@ def test_images_that_were_trained_on_are_not_scored(folder, tmp_path):
     run = {"config": {}, "fingerprint": {"input": source.fingerprint}, "runs": []}
     step = epath.Path(tmp_path / "run/checkpoints/3")
     step.mkdir(parents=True)
-    assert data_sets.learnt_from([step]) == set()  # it does not say
+    assert data_sets.training_fingerprints([step]) == set()  # it does not say
     (tmp_path / "run/config.json").write_text(json.dumps(run))
-    seen = data_sets.learnt_from([step])
-    assert seen == {source.fingerprint}
-    assert set(on_data(data, seen=seen)) == {"val"}
-    assert set(on_data(data, seen=seen, split="all")) == {"all"}
-    assert set(on_data(data, seen={"another"})) == {"all"}
+    trained_on = data_sets.training_fingerprints([step])
+    assert trained_on == {source.fingerprint}
+    assert set(on_data(data, trained_on=trained_on)) == {"val"}
+    assert set(on_data(data, trained_on=trained_on, split="all")) == {"all"}
+    assert set(on_data(data, trained_on={"another"})) == {"all"}
 
 
 @pytest.mark.parametrize("kinds", [(), ("few",), ("frozen", "frozen"), ("pictures",)])

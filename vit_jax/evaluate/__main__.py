@@ -132,8 +132,8 @@ def main(arguments: list[str]) -> None:
             (checkpoint,) = checkpoints.values()
             _write_pseudo_labels(checkpoint, screen, out)
             return
-        seen = data_sets.learnt_from(checkpoints.values()) if FLAGS.data else frozenset()
-        configs_of = {path: _config(checkpoint, seen) for path, checkpoint in checkpoints.items()}
+        trained_on = data_sets.training_fingerprints(checkpoints.values() if FLAGS.data else ())
+        configs_of = {path: _config(each, trained_on) for path, each in checkpoints.items()}
         results: dict[str, dict[str, float]] = {}
         scored: dict[str, dict[str, Scored]] = {}
         for path, checkpoint in checkpoints.items():
@@ -278,8 +278,8 @@ def _find(path: str) -> epath.Path:
     return checkpoint if weights.is_external(checkpoint) else checkpoint_dir.find(checkpoint)
 
 
-def _config(checkpoint: epath.Path, seen: Set[str] = frozenset()) -> RunConfig:
-    """What to evaluate a checkpoint on; `seen`: as data_sets.on_data takes it."""
+def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunConfig:
+    """What to evaluate a checkpoint on; `trained_on`: as data_sets.on_data takes it."""
     if FLAGS.data:
         batch_size = FLAGS.batch_size
         if batch_size is None:
@@ -292,7 +292,7 @@ def _config(checkpoint: epath.Path, seen: Set[str] = frozenset()) -> RunConfig:
         else:
             values = data_sets.on_data(
                 FLAGS.data,
-                seen=seen,
+                trained_on=trained_on,
                 split=FLAGS.split,
                 kinds=FLAGS.kinds,
                 batch_size=batch_size,

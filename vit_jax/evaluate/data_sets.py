@@ -53,20 +53,20 @@ def parse(text: str) -> Data:
     return Data(match[2], match[1]) if match else Data(text, None)
 
 
-def learnt_from(checkpoints: Iterable[epath.Path]) -> Set[str]:
+def training_fingerprints(checkpoints: Iterable[epath.Path]) -> Set[str]:
     """Fingerprints of what these were trained on, as far as their work directories say."""
-    found = set()
+    fingerprints = set()
     for checkpoint in checkpoints:
         if not weights.is_external(checkpoint):
             with contextlib.suppress(UserError):
-                found.add(read_document(checkpoint.parent.parent)["fingerprint"]["input"])
-    return found
+                fingerprints.add(read_document(checkpoint.parent.parent)["fingerprint"]["input"])
+    return fingerprints
 
 
 def on_data(
     data: Sequence[str],
     *,
-    seen: Set[str] = frozenset(),
+    trained_on: Set[str] = frozenset(),
     split: str | None,
     kinds: Sequence[str],
     batch_size: int,
@@ -77,7 +77,7 @@ def on_data(
 
     Args:
       data: as `parse` takes them.
-      seen: what `learnt_from` gives: of such data without splits only `val` is scored.
+      trained_on: what `training_fingerprints` gives: of such data without splits `val` is scored.
       split: of all of them; None: one of SPLITS.
       kinds: of evaluations.
       batch_size: on all devices together.
@@ -100,10 +100,10 @@ def on_data(
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         is_all = chosen == splits.ALL and split is None
-        was_seen = is_all and bool(seen) and _train_fingerprint(location) in seen
+        overlaps = is_all and bool(trained_on) and _train_fingerprint(location) in trained_on
         for each in kinds:
             # `all` contains `train`, from which features are learnt.
-            apart = is_all and (was_seen or each == FROZEN)
+            apart = is_all and (overlaps or each == FROZEN)
             scored = "val" if apart else chosen
             of_split = scored.partition("[")[0]
             # A name that the log's own numbers begin with.

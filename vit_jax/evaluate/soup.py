@@ -115,7 +115,8 @@ def main(arguments: list[str]) -> None:
     check(arguments)
     compilation_cache.use()
     on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
-    on["seen"] = data_sets.learnt_from(weights.checkpoint_info(path).folder for path in arguments)
+    folders = [weights.checkpoint_info(path).folder for path in arguments]
+    on["trained_on"] = data_sets.training_fingerprints(folders)
     values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
     more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
     soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)

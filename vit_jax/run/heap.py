@@ -16,7 +16,7 @@ _KEEP = (
     (-1, -1),  # M_TRIM_THRESHOLD: nothing goes back
     (-2, 64 * 2**20),  # M_TOP_PAD: it grows in large steps
 )
-SHARE = 3  # until the process has one part in so many of the machine's memory
+SHARE = 3  # freed memory is kept up to one part in so many of the machine's
 
 
 def keep_freed_memory() -> bool:
@@ -27,7 +27,7 @@ def keep_freed_memory() -> bool:
     would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
     choice. What is kept grows, to several times what a step needs: a step's memory finds no place
     where something small lies in what the last one freed. So a thread returns all of it when the
-    process has a third of the machine's memory.
+    process has one part in SHARE of the machine's memory.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
@@ -35,14 +35,14 @@ def keep_freed_memory() -> bool:
     libc = ctypes.CDLL(None)
     if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP):
         return False
-    threading.Thread(target=_return_when_much, args=(libc, SHARE), daemon=True).start()
+    threading.Thread(target=_trim_large_heap, args=(libc, SHARE), daemon=True).start()
     return True
 
 
-def _return_when_much(libc: ctypes.CDLL, share: int) -> None:
-    """Returns freed memory whenever the process has a share of the machine's, in pages."""
+def _trim_large_heap(libc: ctypes.CDLL, share: int) -> None:
+    """Returns freed memory whenever the process has more than 1 / share of the machine's."""
     resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])
-    most = os.sysconf("SC_PHYS_PAGES") // share
+    most = os.sysconf("SC_PHYS_PAGES") // share  # pages, as those of statm
     while True:
         time.sleep(1)
         if resident() > most:
