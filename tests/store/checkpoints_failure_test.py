@@ -68,25 +68,30 @@ from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
 
 disk = sys.argv[1]
+filled = disk + "/somebody else's"
 arrays = {str(i): jax.random.normal(jax.random.key(i), (64, 64)) for i in range(30)}
 state = {"params": arrays, "step": jnp.int32(0)}
+
+def fill(left):
+    try:
+        with open(filled, "ab", buffering=0) as filler:
+            for _ in itertools.count():
+                filler.write(bytes(4096))
+    except OSError:
+        os.truncate(filled, os.path.getsize(filled) - left)
+
 for left in sys.argv[2:]:
     c = Checkpoints(f"{disk}/{left}", keep_last=1, keep_every_steps=None, best_metric=None,
                     best_mode="max")
     c.save(1, state, {}, None)
     c.wait()
     c.save(2, state, {}, None)
-    filled = disk + "/somebody else's"
-    try:
-        with open(filled, "wb", buffering=0) as filler:
-            for _ in itertools.count():
-                filler.write(bytes(4096))
-    except OSError:
-        os.truncate(filled, os.path.getsize(filled) - int(left))
     try:
         try:
             for step in itertools.count(3):
+                fill(int(left))  # anew, since an older step was deleted
                 c.save(step, state, {}, None)
+                c.wait()
         finally:
             c.close()
     except UserError as error:

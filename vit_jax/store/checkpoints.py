@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
@@ -180,11 +181,7 @@ class Checkpoints:
             with contextlib.suppress(Exception):
                 self._manager.check_for_errors()
                 break
-        for left in self._directory.glob(
-            "*.orbax-checkpoint-tmp*"
-        ):  # it may be what fills the disk
-            with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
-                left.rmtree(missing_ok=True)
+        self._remove_unfinished()
         self._manager.reload()
         latest = self.latest_step()
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
@@ -203,6 +200,17 @@ class Checkpoints:
                 f"{failed.advice}"
             ) from error
         raise error
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a failed save has written, since it may be what fills the disk."""
+        unfinished = lambda: list(self._directory.glob("*.orbax-checkpoint-tmp*"))
+        for _ in range(20):
+            for folder in unfinished():
+                with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
+                    folder.rmtree(missing_ok=True)
+            time.sleep(0.1)  # TensorStore's threads may write on, and make the folder anew
+            if not unfinished():
+                return
 
     def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:
         if jax.process_index() == 0:
