@@ -102,9 +102,8 @@ def asked(monkeypatch):
     told = {}
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     monkeypatch.setattr(jax.config, "update", told.__setitem__)
-    monkeypatch.setattr(mesh, "available_cores", lambda: 6)
-    sizes = {"SC_PHYS_PAGES": 16 * 10**6, "SC_PAGE_SIZE": 4000}
-    monkeypatch.setattr(mesh.os, "sysconf", sizes.__getitem__)
+    monkeypatch.setattr(mesh.machine, "cores", lambda: 6)
+    monkeypatch.setattr(mesh.machine, "memory_bytes", lambda: 64 * 10**9)
     return told
 
 

@@ -11,13 +11,13 @@ computes.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from vit_jax.core import machine
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
@@ -292,7 +292,7 @@ class Batches:
         self._first_slot, self._stop, self._batch_size = first_slot, stop, batch_size
         self._num_batches = num_batches
         self._on_bad_image, self._is_skipping = on_bad_image, False
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = threads or machine.cores()
         self._made = 0
         # TensorFlow stops the threads of a dataset with the last reference to it: those in here.
         self._open: dict[str, Any] = {}

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from PIL import Image
 
 from vit_jax import models
-from vit_jax.core import axes
+from vit_jax.core import axes, machine
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.screen import Screen
 from vit_jax.models.images import load
@@ -216,7 +216,7 @@ class ImageFunction:
             except UserError as error:
                 return name, error
 
-        threads = meshes.available_cores()
+        threads = machine.cores()
         with contextlib.closing(_ahead(prepare, images, batch_size, threads)) as prepared:
             while True:
                 # One compiled size: the last batch is filled up.

@@ -21,7 +21,7 @@ from flax import nnx
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from vit_jax.core import axes, errors
+from vit_jax.core import axes, errors, machine
 
 AXES = ("replica", "data", "fsdp", "tensor")
 BATCH_AXES = ("replica", "data", "fsdp")
@@ -194,14 +194,6 @@ def use_cores_as_devices(weights_bytes: int) -> None:
     told = getattr(jax.config, "jax_num_cpu_devices", -1) > 0
     if told or HOST_DEVICES_FLAG in os.environ.get("XLA_FLAGS", ""):
         return
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    fit = memory // MEMORY_SHARE // max(weights_bytes, 1)
+    fit = machine.memory_bytes() // MEMORY_SHARE // max(weights_bytes, 1)
     with contextlib.suppress(RuntimeError):  # in a process that has used its devices already
-        jax.config.update("jax_num_cpu_devices", max(1, min(available_cores(), fit)))
-
-
-def available_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        jax.config.update("jax_num_cpu_devices", max(1, min(machine.cores(), fit)))

@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+from vit_jax.core import machine
+
 # Parameters of mallopt (malloc.h), and the values that let glibc keep all that is freed.
 _KEEP = (
     (-8, 1),  # M_ARENA_MAX: only the first arena can hold large blocks
@@ -16,7 +18,7 @@ _KEEP = (
     (-1, -1),  # M_TRIM_THRESHOLD: nothing goes back
     (-2, 64 * 2**20),  # M_TOP_PAD: it grows in large steps
 )
-SHARE = 3  # freed memory is kept up to one part in so many of the machine's
+SHARE = 3  # freed memory is kept up to one part in so many of what the process may use
 
 
 def keep_freed_memory() -> bool:
@@ -27,7 +29,7 @@ def keep_freed_memory() -> bool:
     would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
     choice. What is kept grows, to several times what a step needs: a step's memory finds no place
     where something small lies in what the last one freed. So a thread returns all of it when the
-    process has one part in SHARE of the machine's memory.
+    process has one part in SHARE of the memory that it may use.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
@@ -42,7 +44,7 @@ def keep_freed_memory() -> bool:
 def _trim_large_heap(libc: ctypes.CDLL, share: int) -> None:
     """Returns freed memory whenever the process has more than 1 / share of the machine's."""
     resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])
-    most = os.sysconf("SC_PHYS_PAGES") // share  # pages, as those of statm
+    most = machine.memory_bytes() // os.sysconf("SC_PAGE_SIZE") // share  # pages, as in statm
     while True:
         time.sleep(1)
         if resident() > most:

@@ -12,8 +12,9 @@ import jax
 from etils import epath
 
 from vit_jax import weights
-from vit_jax.core import command
+from vit_jax.core import command, machine
 from vit_jax.core.errors import UserError
+from vit_jax.core.screen import format_bytes
 from vit_jax.run.environment import PACKAGES, versions
 from vit_jax.store.workdir import CONFIG_FILE, read_document
 
@@ -28,7 +29,8 @@ def describe() -> dict[str, str]:
     found = versions([*PACKAGES, *OTHERS])
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in found.items()),
-        "system": f"{platform.platform()}, {os.cpu_count()} cores",
+        "system": f"{platform.platform()}, {machine.cores()} cores, "
+        f"{format_bytes(machine.memory_bytes())} of memory",
         "devices": f"{len(devices)} x {', '.join(sorted(kinds))} ({jax.default_backend()})",
         "settings": ", ".join(
             f"{name}={value}"

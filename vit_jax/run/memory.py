@@ -1,13 +1,13 @@
 """Checks that arrays fit before they are allocated, and advice when memory runs out."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 
 import jax
 
 from vit_jax.config import RunConfig
+from vit_jax.core import machine
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import format_bytes
 from vit_jax.learning.losses import Batch
@@ -69,7 +69,7 @@ def device_memory(device: jax.Device) -> int | None:
     None where the device does not report it.
     """
     if device.platform == "cpu":
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+        return machine.memory_bytes() // jax.local_device_count()
     stats = device.memory_stats()
     return None if not stats else stats.get("bytes_limit")
 

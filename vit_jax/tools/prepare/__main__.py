@@ -15,7 +15,6 @@ of this machine and uploaded.
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from absl import flags
 from etils import epath
 
-from vit_jax.core import cloud, command
+from vit_jax.core import cloud, command, machine
 from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.files import cache_dir
 from vit_jax.core.screen import Screen, format_bytes
@@ -80,7 +79,7 @@ def main(arguments: list[str]) -> None:
         folder = output / collection.name / options.version / WORK_DIR / "beam"
         run = tasks.beam_runner(folder, FLAGS.beam_flags)
     else:
-        run = tasks.process_runner(FLAGS.workers or os.cpu_count() or 1)
+        run = tasks.process_runner(FLAGS.workers or machine.cores())
     try:
         data_set = prepare(collection, output, options, run, screen)
     except KeyboardInterrupt as error:

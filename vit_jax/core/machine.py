@@ -1,0 +1,54 @@
+"""The memory and cores that this process may use: the machine's, or what a container allows.
+
+A container's limits are those of its control groups, of version 1 or 2, and of the groups around
+them (https://docs.kernel.org/admin-guide/cgroup-v2.html); neither os.sysconf nor os.cpu_count
+knows them.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+GROUP = Path("/proc/self/cgroup")
+MOUNTED = Path("/sys/fs/cgroup")
+
+
+def memory_bytes() -> int:
+    """Bytes of memory; beyond a container's limit the kernel ends the process."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [*_limits("memory", "memory.limit_in_bytes"), *_limits("", "memory.max")]
+    return min([there, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+def cores() -> int:
+    """The number of cores, at least 1."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    there = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    quotas = [
+        *(limit.split() for limit in _limits("", "cpu.max")),
+        *zip(_limits("cpu", "cpu.cfs_quota_us"), _limits("cpu", "cpu.cfs_period_us"), strict=True),
+    ]
+    allowed = [
+        math.ceil(int(quota) / int(period))
+        for quota, period in quotas
+        if quota.isdigit()  # "max" or -1: no limit
+    ]
+    return max(1, min([there, *allowed]))
+
+
+def _limits(controller: str, name: str) -> Iterator[str]:
+    """The contents of a group's file and its ancestors' files, as far as they are there.
+
+    controller: of version 1; "": version 2, which has one tree for all.
+    """
+    try:
+        lines = GROUP.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for _, controllers, group in (line.split(":", 2) for line in lines):
+        if controller in controllers.split(","):
+            # In a container, the path may be that of the host, of which only the root is there.
+            for folder in (MOUNTED / controller / group.lstrip("/") / "x").parents:
+                if folder.is_relative_to(MOUNTED / controller) and (folder / name).is_file():
+                    yield (folder / name).read_text().strip()
