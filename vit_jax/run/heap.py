@@ -11,13 +11,16 @@ from pathlib import Path
 
 from vit_jax.core import machine
 
-# Parameters of mallopt (malloc.h), and the values that let glibc keep all that is freed.
-_KEEP = (
-    (-8, 1),  # M_ARENA_MAX: only the first arena can hold large blocks
-    (-4, 0),  # M_MMAP_MAX: large blocks lie in it, too
-    (-1, -1),  # M_TRIM_THRESHOLD: nothing goes back
-    (-2, 64 * 2**20),  # M_TOP_PAD: it grows in large steps
-)
+# Parameters of mallopt (malloc.h): values that let glibc keep all that is freed, and those that are
+# set again when the process has grown too large. Arenas cannot be had back.
+_ARENA_MAX, _MMAP_MAX, _TOP_PAD, _TRIM_THRESHOLD = -8, -4, -2, -1
+_KEEP = {
+    _ARENA_MAX: 1,  # only the first arena can hold large blocks
+    _MMAP_MAX: 0,  # large blocks lie in it, too
+    _TRIM_THRESHOLD: -1,  # nothing goes back
+    _TOP_PAD: 64 * 2**20,  # it grows in large steps
+}
+_RETURN = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10}  # as by default
 SHARE = 3  # freed memory is kept up to one part in so many of what the process may use
 
 
@@ -28,28 +31,28 @@ def keep_freed_memory() -> bool:
     kernel in between, which clears every page again. To be called before there are threads, which
     would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
     choice. What is kept grows, to several times what a step needs: a step's memory finds no place
-    where something small lies in what the last one freed. So a thread returns all of it when the
-    process has one part in SHARE of the memory that it may use.
+    where something small lies in what the last one freed. So a thread ends this, and returns all
+    that is free, when the process has one part in SHARE of the memory that it may use.
     """
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
         return False
     libc = ctypes.CDLL(None)
-    if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP):
+    if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP.items()):
         return False
-    threading.Thread(target=_trim_large_heap, args=(libc, SHARE), daemon=True).start()
+    threading.Thread(target=_return_from_large_heap, args=(libc, SHARE), daemon=True).start()
     return True
 
 
-def _trim_large_heap(libc: ctypes.CDLL, share: int) -> None:
-    """Returns freed memory whenever the process has more than 1 / share of the machine's."""
-    resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])
-    most = machine.memory_bytes() // os.sysconf("SC_PAGE_SIZE") // share  # pages, as in statm
-    while True:
-        time.sleep(1)
-        if resident() > most:
-            libc.malloc_trim(0)
-            most = max(most, resident() * 5 // 4)  # what is in use cannot be returned
+def _return_from_large_heap(libc: ctypes.CDLL, share: int) -> None:
+    """Waits until the process has 1 / share of the memory; from then on what is freed goes back."""
+    most = machine.memory_bytes() // os.sysconf("SC_PAGE_SIZE") // share
+    resident = lambda: int(Path("/proc/self/statm").read_text().split()[1])  # pages
+    while resident() <= most:
+        time.sleep(0.25)
+    for parameter, value in _RETURN.items():
+        libc.mallopt(parameter, value)
+    libc.malloc_trim(0)
 
 
 def _only_cpu() -> bool:
