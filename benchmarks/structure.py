@@ -152,12 +152,17 @@ def import_graph(trees: dict[Path, ast.Module], root: Path) -> dict[Path, set[Pa
 
 
 def imported_names(tree: ast.Module) -> Iterator[str]:
-    """Every imported name with its module: "vit_jax.core.errors.UserError"."""
+    """Every imported name with its module: "vit_jax.core.errors.UserError".
+
+    What tables of parts name, "module:attribute", is imported when it is asked for.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"vit_jax[.\w]+:\w+", str(node.value)):
+            yield node.value.replace(":", ".")
 
 
 def arrows(graph: dict[Path, set[Path]], package: Path) -> set[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import pkgutil
 import re
 import subprocess
 import sys
@@ -45,6 +46,9 @@ CONVERTS = PACKAGE / "tools" / "export" / "tflite.py"  # TensorFlow's converter 
 # What is imported -> packages of extras under another name, which need not be installed.
 EXTRAS_OF = {"mlflow": ["mlflow-skinny"], "sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
 
+# What a table of parts says: "module:attribute", imported when it is asked for.
+PART = re.compile(r"vit_jax(\.\w+)+:\w+")
+
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 TREES = {file: ast.parse(file.read_text()) for file in FILES}
 
@@ -58,7 +62,7 @@ class Import(NamedTuple):
 
 
 def imports(tree: ast.Module) -> list[Import]:
-    """Every import in a file, including those inside functions."""
+    """Every import in a file: those inside functions, and what tables of parts name, too."""
     result = []
 
     def visit(node: ast.AST, lazy: bool) -> None:
@@ -67,6 +71,8 @@ def imports(tree: ast.Module) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
             result.extend(Import(f"{start}.{a.name}", node.lineno, lazy) for a in node.names)
+        elif isinstance(node, ast.Constant) and PART.fullmatch(str(node.value)):
+            result.append(Import(node.value.replace(":", "."), node.lineno, True))
         lazy = lazy or isinstance(node, ast.FunctionDef | ast.Lambda)
         for child in ast.iter_child_nodes(node):
             visit(child, lazy)
@@ -106,6 +112,15 @@ def test_imports_go_downwards():
             assert FLOORS[there] < FLOORS[here], (
                 f"{where}: floor {FLOORS[here]} imports {imported.module} of floor {FLOORS[there]}."
             )
+
+
+def test_tables_of_parts_name_what_exists():
+    """Type checkers do not read strings."""
+    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    parts = [value for value in values if PART.fullmatch(str(value))]
+    assert parts
+    assert all(callable(pkgutil.resolve_name(part)) for part in parts)
 
 
 def test_tensorflow_stays_in_its_place():
@@ -174,11 +189,13 @@ def test_every_folder_of_code_is_a_package():
 
 def test_finds_what_it_looks_for():
     """The tests above would pass on anything if this failed."""
-    source = "import vit_jax.a\ndef f():\n    from vit_jax.data import b as c\nfrom .x import y"
+    source = "import vit_jax.a\ndef f():\n    from vit_jax.data import b as c\nfrom .x import y\n"
+    source += "PARTS = {'z': 'vit_jax.z:Z'}"
     assert imports(ast.parse(source)) == [
         Import("vit_jax.a", 1, False),
         Import("vit_jax.data.b", 3, True),
         Import(".x.y", 4, False),
+        Import("vit_jax.z.Z", 5, True),
     ]
     assert place("vit_jax.data.b") == "data/"
     assert place("vit_jax.config.RunConfig") == "config.py"

@@ -127,7 +127,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     command.define_processes()
     flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
     flags.DEFINE_bool(

@@ -84,5 +84,5 @@ def pixels(image: bytes, size: tuple[int, int], source: Source, index: int) -> n
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     command.run(main)

@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 from vit_jax.core import errors
 from vit_jax.core import command
-command.define_config([], required=False)
+command.define_config(list, required=False)
 def main(arguments):
     {body}
 command.run(main)
@@ -60,7 +60,7 @@ def test_unknown_flag_is_the_users_error(run_python):
 
 @pytest.mark.parametrize("flag", ["--lr=1", "--optim.lr", "--learning_rate=1", "--LR=1", "--lrr=1"])
 def test_a_flag_that_is_a_field_gets_its_whole_name(flag, capsys, monkeypatch):
-    monkeypatch.setattr(command, "_fields", ["optim.lr", "total.steps"])
+    monkeypatch.setattr(command, "_fields", [lambda: ["optim.lr", "total.steps"]])
     with pytest.raises(SystemExit) as ended:
         command._parse(["prog", flag], "")
     assert ended.value.code == 1

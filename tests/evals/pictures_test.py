@@ -15,7 +15,8 @@ from vit_jax import models
 from vit_jax.draw import attention_pictures
 from vit_jax.draw.html_page import Findings, Section
 from vit_jax.evals import Evals
-from vit_jax.evals.pictures import NUMBERS, Pictures, Shown
+from vit_jax.evals.kind import Shown
+from vit_jax.evals.pictures import NUMBERS, Pictures
 from vit_jax.learning.clock import Cadence
 from vit_jax.parallel import mesh as meshes
 

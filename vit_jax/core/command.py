@@ -26,16 +26,16 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 OVERRIDE = "config_override"
 PREFIX = "--config."
 _AT_HOME = re.compile(r"(-{0,2}(?:[\w.]+=)*)(~(?:/.*)?)", re.DOTALL)
-_fields: list[str] = []  # the config's fields, if the command takes a config
+_fields: list[Callable[[], Sequence[str]]] = []  # the config's, if the command takes a config
 _called: list[str] = []  # the program and command that `call_as` names
 
 
-def define_config(fields: Sequence[str], required: bool = True) -> None:
+def define_config(fields: Callable[[], Sequence[str]], required: bool = True) -> None:
     """Defines --config and makes --config.section.field=value work.
 
-    fields: "optim.lr" and so on, for the message about a flag that was meant as one of them.
+    fields: lists "optim.lr" and so on, for the message about a flag that was meant as one of them.
     """
-    _fields.extend(fields)
+    _fields.append(fields)
     flags.DEFINE_string(
         "config",
         None,
@@ -171,7 +171,8 @@ def _meant(error: flags.Error) -> str:
     """A hint at the field that an unknown flag may stand for, as --lr for --config.optim.lr."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
-    meant = [f"{PREFIX}{field}" for field in synonyms.fields_meant(error.flagname, _fields)]
+    fields = [field for listed in _fields for field in listed()]
+    meant = [f"{PREFIX}{field}" for field in synonyms.fields_meant(error.flagname, fields)]
     return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
 
 

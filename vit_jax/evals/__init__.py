@@ -9,25 +9,27 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from vit_jax.core.schema import entry_points
-from vit_jax.evals.classification import CLASSIFICATION, ClassificationConfig
-from vit_jax.evals.frozen import FROZEN, FrozenConfig
 from vit_jax.evals.kind import EvalConfig, Evaluator
-from vit_jax.evals.pictures import PICTURES, PicturesConfig
 from vit_jax.learning.clock import Cadence
 
 NamedProgress = Callable[[str, int, int], None]  # name, batches done, batches in all
 Stop = Any  # its bool is whether a stop was requested
 
-KINDS: dict[str, type[EvalConfig]] = {
-    CLASSIFICATION: ClassificationConfig,
-    FROZEN: FrozenConfig,
-    PICTURES: PicturesConfig,
-}
+CLASSIFICATION, FROZEN = "classification", "frozen"
+
+KINDS = entry_points.Parts[type[EvalConfig]](
+    "evaluators",
+    {
+        CLASSIFICATION: "vit_jax.evals.classification:ClassificationConfig",
+        FROZEN: "vit_jax.evals.frozen:FrozenConfig",
+        "pictures": "vit_jax.evals.pictures:PicturesConfig",
+    },
+)
 
 
 def find(kind: str) -> type[EvalConfig]:
     """The dataclass of a kind's fields; what all kinds have if there is none of this name."""
-    return KINDS.get(kind) or entry_points.find("evaluators", kind) or EvalConfig
+    return KINDS.find(kind) or EvalConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,6 @@ from vit_jax.probes import by_class
 from vit_jax.probes import calibration as probabilities
 from vit_jax.probes.by_class import ClassCounts
 
-CLASSIFICATION = "classification"
-
 # A new one is a word here and an array of `scores`; its name tells how it is shown (kind.py).
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.

@@ -31,7 +31,6 @@ from vit_jax.learning.losses import Objective
 from vit_jax.probes import few_shot, logistic, neighbours
 from vit_jax.probes.principal import rank_me
 
-FROZEN = "frozen"
 LIMIT_BYTES = 20 * 2**30  # of all kept features; those that were used longest ago go first
 
 Labelled = tuple[np.ndarray, np.ndarray]  # features float32 [N, D], labels int32 [N]
@@ -131,8 +130,8 @@ class FrozenConfig(EvalConfig):
         assert inputs.read_train is not None
         reads = (inputs.read_train, inputs.read)
         readers = [
-            FeatureReader(read, inputs.objective, cache)
-            for read, cache in zip(reads, inputs.caches, strict=True)
+            FeatureReader(read, inputs.objective, None if key is None else FeatureCache(*key))
+            for read, key in zip(reads, inputs.cache_keys, strict=True)
         ]
         return Frozen(self, *readers, num_classes=inputs.num_classes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,23 @@ class Evaluator(Protocol):
         ...
 
 
+class Shown(NamedTuple):
+    """Images to look at.
+
+    Attributes:
+      inputs: float32 [N, H, W, 3], normalised.
+      pixels: uint8 [N, H, W, 3].
+      labels: their N classes, whose relevance is shown; None where an image has no label, and that
+        of the class that the model predicts is.
+      captions: N.
+    """
+
+    inputs: np.ndarray
+    pixels: np.ndarray
+    labels: Sequence[int | None]
+    captions: Sequence[str]
+
+
 @dataclasses.dataclass(frozen=True)
 class EvalInputs:
     """What an evaluator is made from.
@@ -47,7 +64,8 @@ class EvalInputs:
       read_train: as `read`, of the split that is learnt from; None if the kind has none.
       columns: the logits of the data's classes; None: all.
       images: reads so many of the split's first images, the same on every host.
-      caches: two FeatureCaches, of the split learnt from and of the other; None: nothing is kept.
+      cache_keys: what features depend on beside the parameters, of the split learnt from and of the
+        other; None: none are kept.
       keep: called with the scores of all images; None: nobody asks for them.
     """
 
@@ -58,8 +76,8 @@ class EvalInputs:
     num_classes: int
     read_train: Callable[..., Any] | None = None
     columns: Sequence[int] | None = None
-    images: Callable[[int], Any] | None = None
-    caches: tuple[Any, Any] = (None, None)
+    images: Callable[[int], Shown] | None = None
+    cache_keys: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
     keep: Callable[[Any], None] | None = None
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core.schema.fields import field
-from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress
+from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, Shown
 from vit_jax.models.observe import chunks
 from vit_jax.parallel import mesh as meshes
 
@@ -20,26 +19,6 @@ NUMBERS = (
     "filters_explained", "positions_row_plus_column", "first_distance_px", "last_distance_px",
     "high_norm_share",
 )  # fmt: skip
-
-
-class Shown(NamedTuple):
-    """Images to look at.
-
-    Attributes:
-      inputs: float32 [N, H, W, 3], normalised.
-      pixels: uint8 [N, H, W, 3].
-      labels: their N classes, whose relevance is shown; None where an image has no label, and that
-        of the class that the model predicts is.
-      captions: N.
-    """
-
-    inputs: np.ndarray
-    pixels: np.ndarray
-    labels: Sequence[int | None]
-    captions: Sequence[str]
-
-
-PICTURES = "pictures"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -323,7 +323,7 @@ def _unknown_data(checkpoint: epath.Path) -> UserError:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields(), required=False)
+    command.define_config(configs.fields, required=False)
     command.define_processes()
     command.define_checkpoint(" More may follow.")
     flags.DEFINE_multi_string(

@@ -17,8 +17,7 @@ from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources import image_folder, splits
 from vit_jax.data.sources import table as sources
-from vit_jax.evals.classification import CLASSIFICATION
-from vit_jax.evals.frozen import FROZEN
+from vit_jax.evals import CLASSIFICATION, FROZEN
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
 from vit_jax.store.workdir import read_document
 

@@ -188,24 +188,26 @@ def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagen
     graph = nnx.graphdef(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
     classes = ModelClasses(2, None)
 
-    def file(*overrides):
+    def key(*overrides):
         config = frozen(of_imagenet, shots=(1,), neighbours=())
         config = configs.resolve(configs.to_dict(config), overrides)
         data = eval_data.eval_data("f", config, classes, inputs.mesh(config.mesh), (8, 8))
-        return evaluations._cache(config, data, graph).path({"p": np.ones(2)}).name
+        return evaluations._cache_key(config, data, graph)
 
-    first = file()
-    assert first == file("evals.f.shots=1,2", "evals.f.batch_size=3")
-    assert first != file("input.mean=0.4,0.5,0.5") != file("evals.f.split=val[:5]") != first
-    assert first != file("evals.f.preprocess=decode|resize(8, method='bicubic')")
+    first = key()
+    assert first == key("evals.f.shots=1,2", "evals.f.batch_size=3")
+    assert first != key("input.mean=0.4,0.5,0.5") != key("evals.f.split=val[:5]") != first
+    assert first != key("evals.f.preprocess=decode|resize(8, method='bicubic')")
     image = tmp_path / "data" / "val" / "n01440764" / "0.png"
     Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(image)
     os.utime(image, (1, 1))
-    assert first != file()
+    assert first != key()
 
 
 def test_files_are_not_looked_at_where_no_features_are_kept(of_imagenet, monkeypatch):
-    monkeypatch.setattr(evaluations, "_cache", lambda *_, **__: pytest.fail("not for accuracies"))
+    monkeypatch.setattr(
+        evaluations, "_cache_key", lambda *_, **__: pytest.fail("not for accuracies")
+    )
     mesh = inputs.mesh(of_imagenet.mesh)
     data = eval_data.eval_data("val", of_imagenet, ModelClasses(2, None), mesh, (8, 8))
     graph = nnx.graphdef(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))

@@ -1,19 +1,21 @@
-"""Parts that other packages add, found by name through entry points; see docs/plugins.md.
+"""Parts by name: our own, and those that other packages add; see docs/plugins.md.
 
-An entry point is loaded only when its name is asked for, which happens when none of our own parts
-has that name: ours win. Names are listed without loading anything.
+Both are entry points, "module:attribute", ours in tables beside the code that asks for them. One is
+loaded only when its name is asked for, so that a run imports what its config names and nothing
+else. Ours win. Names are listed without loading anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core import errors
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 PREFIX = "vit_jax."
 
@@ -64,6 +66,35 @@ GROUPS: dict[str, _Rule] = {
 
 _added: dict[tuple[str, str], Any] = {}
 _loaded: dict[tuple[str, str], tuple[Any, str, str]] = {}  # object, its distribution, version
+
+
+class Parts(Mapping[str, T]):
+    """Our own parts of a group, by name; `find` and `names` know those of other packages too."""
+
+    def __init__(self, group: str, own: Mapping[str, str]) -> None:
+        """own: "module:attribute" by name."""
+        self._group, self._own = group, own
+
+    def __getitem__(self, name: str) -> T:
+        """Our own part of this name, imported now if it has not been before."""
+        return importlib.metadata.EntryPoint(name, self._own[name], PREFIX + self._group).load()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def find(self, name: str) -> T | None:
+        """The part of this name; None if there is none. UserError as the function `find`."""
+        return self[name] if name in self else find(self._group, name)
+
+    def names(self) -> list[str]:
+        """The names of all parts; nothing is loaded."""
+        return [*self, *names(self._group)]
 
 
 def add(group: str, name: str, part: Any) -> None:

@@ -5,10 +5,6 @@ import dataclasses
 from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
-from vit_jax.learning.methods.dino import DINO
-from vit_jax.learning.methods.distillation import Distillation
-from vit_jax.learning.methods.mae import MAE
-from vit_jax.learning.methods.masked_patch import MaskedPatch
 
 SUPERVISED = "supervised"
 
@@ -20,21 +16,22 @@ class Supervised:
     kind: str = field(SUPERVISED)
 
 
-METHODS: dict[str, type] = {
-    SUPERVISED: Supervised,
-    "dino": DINO,
-    "distillation": Distillation,
-    "mae": MAE,
-    "masked_patch": MaskedPatch,
-}
+METHODS = entry_points.Parts[type](
+    "methods",
+    {
+        SUPERVISED: "vit_jax.learning.methods:Supervised",
+        "dino": "vit_jax.learning.methods.dino:DINO",
+        "distillation": "vit_jax.learning.methods.distillation:Distillation",
+        "mae": "vit_jax.learning.methods.mae:MAE",
+        "masked_patch": "vit_jax.learning.methods.masked_patch:MaskedPatch",
+    },
+)
 
 
 def find(kind: str) -> type:
     """The dataclass of a method's fields. UserError for one that is not there."""
-    if kind in METHODS:
-        return METHODS[kind]
-    method = entry_points.find("methods", kind)
+    method = METHODS.find(kind)
     if method is None:
-        names = [*METHODS, *entry_points.names("methods")]
-        raise errors.UserError(f"config.method.kind={kind!r}. {errors.nearest(kind, names)}")
+        nearest = errors.nearest(kind, METHODS.names())
+        raise errors.UserError(f"config.method.kind={kind!r}. {nearest}")
     return method

@@ -16,7 +16,7 @@ from vit_jax.data import label_index, streams
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Source
 from vit_jax.data.sources import relabelled
-from vit_jax.evals.frozen import FROZEN
+from vit_jax.evals import FROZEN
 from vit_jax.learning import losses
 from vit_jax.learning.feed import BadImages, Feed, local_rows
 from vit_jax.parallel import mesh as meshes

@@ -14,13 +14,10 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
-from vit_jax.core.schema import entry_points
 from vit_jax.data.source import NO_LABEL, Source, select_examples
 from vit_jax.evals import KINDS, Evals
 from vit_jax.evals.classification import Scores
-from vit_jax.evals.frozen import FeatureCache
-from vit_jax.evals.kind import EvalInputs, SplitReader
-from vit_jax.evals.pictures import Shown
+from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
 from vit_jax.learning.clock import Cadence, EarlyStopping
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
@@ -51,7 +48,7 @@ def evals(
         objective_of_data = objective
         if columns is not None:  # some of the model's classes, or all in another order
             objective_of_data = dataclasses.replace(objective, num_classes=len(columns))
-        cache = functools.partial(_cache, config, graph=graph) if keep_features else lambda _: None
+        key = functools.partial(_cache_key, config, graph=graph)
         inputs = EvalInputs(
             read=_reader(test, graph, mesh),
             read_train=_reader(train, graph, mesh) if train else None,
@@ -62,7 +59,7 @@ def evals(
             columns=columns,
             images=functools.partial(_shown, name, config, test, objective),
             # Without a split to learn from nothing is kept: the files' times need not be read.
-            caches=(cache(train), cache(test)) if train else (None, None),
+            cache_keys=(key(train), key(test)) if train and keep_features else (None, None),
             keep=None if scores is None else functools.partial(scores.__setitem__, name),
         )
         by_name[name] = (c.make(inputs), Cadence(c.every_steps, total_steps))
@@ -112,9 +109,10 @@ def _shown(
     )
 
 
-def _cache(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> FeatureCache:
+def _cache_key(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> tuple[str, ...]:
+    """What the features of a split depend on beside the parameters."""
     split, c = data.split, config.input
-    return FeatureCache(
+    return (
         split.source.fingerprint,
         split.source.stamp(),
         split.preprocess,
@@ -138,11 +136,10 @@ def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
 def check_evals(config: RunConfig) -> None:
     """UserError for an unknown kind, or for a best metric that is never measured."""
     for name, c in config.evals.items():
-        if c.kind not in KINDS and entry_points.find("evaluators", c.kind) is None:
-            available = [*KINDS, *entry_points.names("evaluators")]
+        if KINDS.find(c.kind) is None:
             raise errors.UserError(
                 f"evals.{name}.kind={c.kind!r} is not an evaluation. "
-                f"{errors.nearest(c.kind, available)}"
+                f"{errors.nearest(c.kind, KINDS.names())}"
             )
         fields = [field for field in ("classes", "labels") if getattr(c, field) is not None]
         if len(fields) > 1 or (fields and not c.classifies):

@@ -238,7 +238,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
     flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
     flags.DEFINE_integer("steps", 100, "How many steps, each on a batch of the training data.")

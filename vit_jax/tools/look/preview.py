@@ -139,7 +139,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
     flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
     flags.DEFINE_string("output", None, "The PNG file to write.")

@@ -427,7 +427,7 @@ def _print(lines: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     flags.DEFINE_string(
         "topology",
         None,

@@ -187,7 +187,7 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields(), required=False)
+    command.define_config(configs.fields, required=False)
     flags.DEFINE_multi_string("workdir", None, "Of the run; of several runs to record a card.")
     flags.DEFINE_string("card", None, "The card; default: that of the run's config in cards/.")
     flags.DEFINE_string("record", None, "Writes a card to this file instead.")

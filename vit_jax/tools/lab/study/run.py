@@ -181,7 +181,7 @@ def _budget(text: str) -> float:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     sweeps.define_flags(
         "Folder of the study, with all of its trainings.",
         "Show costs and commands, and train nothing.",

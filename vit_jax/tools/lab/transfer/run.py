@@ -238,7 +238,7 @@ FLAGS = flags.FLAGS
 
 def define_flags(workdir: str) -> None:
     """Defines the flags of every command that makes transfers; `workdir`: the help of that flag."""
-    command.define_config(configs.fields())
+    command.define_config(configs.fields)
     command.define_checkpoint(" Default: none.")
     flags.DEFINE_integer("seeds", 3, "Trainings for each test, whose mean is the result.")
     flags.DEFINE_integer("choose_seeds", 1, "Trainings of each point to choose from.")
