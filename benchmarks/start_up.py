@@ -114,7 +114,8 @@ def measure(what: str, scratch: str) -> Iterator[tuple[str, Costs]]:
     elif what == "import":
         yield "import jax", to_end("-c", "import jax")
         yield "import flax.nnx", to_end("-c", "import flax.nnx")
-        yield "import models, weights", to_end("-c", "from vit_jax import models, weights")
+        code = "from vit_jax import models, weights; weights.load"
+        yield "import models, weights", to_end("-c", code)
     elif what == "folder":
         folder = Path(scratch, "images")
         if not folder.exists():

@@ -15,7 +15,7 @@ from vit_jax.learning.warm_start import warm_start
 from vit_jax.models.layers.posemb import resize_positions
 from vit_jax.run.parts import inputs, networks
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.weights.loading import describe
+from vit_jax.weights.description import describe
 
 RESET = "init.head=reset"
 NON_SQUARE = "input.preprocess=decode|resize((12, 16))"  # 3 x 4 patches instead of 2 x 2
@@ -286,7 +286,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.learning.warm_start import warm_start
-from vit_jax.weights.loading import describe
+from vit_jax.weights.description import describe
 from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
 

@@ -9,7 +9,7 @@ from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.parallel.mesh import make_mesh
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.weights.loading import describe
+from vit_jax.weights.description import describe
 
 model = dict(depth=2, width=16, mlp_dim=32, num_heads=2, num_classes=4, image_size=8)
 vit = nnx.eval_shape(lambda: models.create("ViT-Ti/4", **model, rngs=nnx.Rngs(0)))

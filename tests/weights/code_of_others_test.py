@@ -9,8 +9,8 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.weights.description import describe
 from vit_jax.weights.files import from_array
-from vit_jax.weights.loading import describe
 
 EVIL = "evil.Class"
 SMALL = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "num_classes": 4, "image_size": 8}

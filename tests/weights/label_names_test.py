@@ -6,6 +6,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax import weights
+from vit_jax.core import class_names
 from vit_jax.weights import external
 from vit_jax.weights.formats import timm
 
@@ -64,7 +65,7 @@ def test_timms_names():
     ],
 )
 def test_classes_without_names_agree_with_any(others, expected):
-    assert external.same_classes(("ant", "bee", "cat"), others) == expected
+    assert class_names.agree(("ant", "bee", "cat"), others) == expected
 
 
 @pytest.mark.parametrize("to", ["huggingface", "timm"])

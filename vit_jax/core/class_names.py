@@ -50,6 +50,19 @@ def are_same(ours: Sequence[str], theirs: Sequence[str]) -> bool:
     return list(map(normal, ours)) == list(map(normal, theirs))
 
 
+def placeholder(number: int) -> str:
+    """Hugging Face's name for a class without one: "LABEL_3"."""
+    return f"LABEL_{number}"
+
+
+def agree(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    """Returns whether these are the same classes in the same order, as far as both have names."""
+    return len(ours) == len(theirs) and all(
+        normal(a) == normal(b) or placeholder(i) in (a, b)
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
+    )
+
+
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
     """The first class in which two lists differ, as part of a sentence; "" if they are the same.
 

@@ -1,5 +1,7 @@
 """A method of pre-training other than by labels, as a step sees it; methods/ has them."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -8,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax import weights
 from vit_jax.core.axes import BATCH, CLASSES, constrain
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.parallel.products import Products, count
-from vit_jax.weights import LazyModel
 
 
 class StepInputs(NamedTuple):
@@ -73,7 +75,7 @@ class Teacher:
       num_classes: C, of the data.
     """
 
-    model: LazyModel
+    model: weights.LazyModel
     scale: tuple[float, ...]
     shift: tuple[float, ...]
     columns: tuple[int, ...] | None

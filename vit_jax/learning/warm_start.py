@@ -6,19 +6,21 @@ the same. In both cases learned positions are resized for images of another size
 are fresh: at first they change nothing, and so is what a method of pre-training adds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from vit_jax import weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.learning.state import TrainState
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.models.layers.posemb import is_table, places_axis, resize
-from vit_jax.weights import CheckpointInfo
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset(
@@ -31,7 +33,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 def warm_start(
     fresh: TrainState,
-    trained: CheckpointInfo,
+    trained: weights.CheckpointInfo,
     model: ModelInfo,
     *,
     head: str,
@@ -70,7 +72,7 @@ def warm_start(
     return fresh._replace(params=pytrees.unflatten(fresh_params | taken))
 
 
-def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> None:
+def _check_finite(taken: Mapping[str, jax.Array], trained: weights.CheckpointInfo) -> None:
     """Raises UserError that names an array; the first step would only report a NaN loss."""
     finite = jax.device_get(
         jax.jit(lambda x: jax.tree.map(lambda a: jnp.isfinite(a).all(), x))(taken)
@@ -85,7 +87,7 @@ def _check_finite(taken: Mapping[str, jax.Array], trained: CheckpointInfo) -> No
 
 
 def shapes_to_take(
-    params: Any, trained: CheckpointInfo, model: ModelInfo, *, head: str, ema: bool
+    params: Any, trained: weights.CheckpointInfo, model: ModelInfo, *, head: str, ema: bool
 ) -> Shapes:
     """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
 
@@ -112,7 +114,9 @@ def _part(name: str) -> str:
     return name.split("/", maxsplit=1)[0]
 
 
-def _check(trained: CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes) -> None:
+def _check(
+    trained: weights.CheckpointInfo, model: ModelInfo, wanted: Shapes, offered: Shapes
+) -> None:
     """Raises UserError that lists all differences, and how to resolve them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
     differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]

@@ -12,13 +12,12 @@ from typing import Any
 import jax
 
 from vit_jax import config as configs
-from vit_jax import models
+from vit_jax import models, weights
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file
 from vit_jax.run import environment
 from vit_jax.run.parts import examples, preprocessing
-from vit_jax.weights import checkpoint_info
 
 
 class Facts:
@@ -46,7 +45,7 @@ class Facts:
         path = self.config.init.weights
         if path is None:
             raise errors.UserError("init.weights is not given.")
-        return checkpoint_info(path).preprocess
+        return weights.checkpoint_info(path).preprocess
 
     @property
     def eval_ops(self) -> str:

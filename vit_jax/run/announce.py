@@ -1,5 +1,7 @@
 """Messages of a run to the person who watches it."""
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +12,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax import config as configs
+from vit_jax import weights
 from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, pytrees
 from vit_jax.core.metric_names import readable
@@ -32,7 +35,6 @@ from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store.runs import RESERVED
 from vit_jax.store.workdir import flatten
-from vit_jax.weights import CheckpointInfo
 
 _NAMED = 10  # classes without an image that are named
 
@@ -198,7 +200,7 @@ def unsharded(screen: Screen, layout: StateLayout) -> None:
             )
 
 
-def warm_start(screen: Screen, trained: CheckpointInfo, model: ModelInfo) -> None:
+def warm_start(screen: Screen, trained: weights.CheckpointInfo, model: ModelInfo) -> None:
     """Announces the origin of the first parameters."""
     old, new = (" x ".join(map(str, tokens.grid)) for tokens in (trained.tokens, model.tokens))
     change = "" if old == new else f"; {old} patches become {new}"

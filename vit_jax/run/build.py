@@ -45,8 +45,6 @@ from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.run.parts.updates import StepParts, step_parts
 from vit_jax.store import checkpoint_dir
 from vit_jax.store import workdir as workdirs
-from vit_jax.weights import CheckpointInfo
-from vit_jax.weights.external import same_classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Run:
     eval_data: dict[str, EvalData]
     cached_bytes: int
     evals: Evals
-    trained: CheckpointInfo | None
+    trained: weights.CheckpointInfo | None
     shapes: dict[str, tuple[int, ...]]
     description: dict[str, Any]
 
@@ -236,13 +234,16 @@ def _cached_bytes(
     return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
 
 
-def _trained(c: InitConfig, is_new: bool) -> CheckpointInfo | None:
+def _trained(c: InitConfig, is_new: bool) -> weights.CheckpointInfo | None:
     """The description of init.weights, if the run starts from them."""
     return networks.trained_weights(c) if is_new and c.weights else None
 
 
 def _shapes_to_take(
-    c: InitConfig, trained: CheckpointInfo | None, layout: StateLayout, model: networks.Model
+    c: InitConfig,
+    trained: weights.CheckpointInfo | None,
+    layout: StateLayout,
+    model: networks.Model,
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of the parameters that init.weights gives."""
     if trained is None:
@@ -250,13 +251,13 @@ def _shapes_to_take(
     return shapes_to_take(layout.state.params, trained, model.info, head=c.head, ema=c.ema)
 
 
-def _check_head(c: InitConfig, trained: CheckpointInfo | None, source: Source) -> None:
+def _check_head(c: InitConfig, trained: weights.CheckpointInfo | None, source: Source) -> None:
     """Raises UserError if a head is kept whose classes have other names than those of the data."""
     names = source.class_names
     if trained is None or c.head != "keep" or not names or not trained.class_names:
         return
     theirs, in_order = trained.class_names, tuple(range(len(names)))
-    if same_classes(names, theirs) or synsets.places(names, theirs) == in_order:
+    if class_names.agree(names, theirs) or synsets.places(names, theirs) == in_order:
         return
     raise UserError(
         f"init.head=keep takes a head over other classes from init.weights={c.weights}. Of the "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.core.class_names import normal
+from vit_jax.core.class_names import placeholder
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, name_of_units
 from vit_jax.models.vit import SIZES
@@ -427,19 +427,6 @@ def class_names(key: str, labels: Document, num_classes: int) -> ClassNames:
         raise UserError(f"config.json: {key} has names that are not words: {listed(nonsense)}.")
     names = tuple(str(named.get(i, placeholder(i))) for i in range(num_classes))
     return None if len(_nameless(names)) == num_classes else names
-
-
-def placeholder(number: int) -> str:
-    """Hugging Face's name for a class without one: "LABEL_3"."""
-    return f"LABEL_{number}"
-
-
-def same_classes(names: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether these are the same classes in the same order, as far as both have names."""
-    return len(names) == len(others) and all(
-        normal(a) == normal(b) or placeholder(i) in (a, b)
-        for i, (a, b) in enumerate(zip(names, others, strict=True))
-    )
 
 
 def notice_of_nameless(names: Sequence[str]) -> str:

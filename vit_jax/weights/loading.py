@@ -27,20 +27,15 @@ from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.class_names import printable
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.schema import renamed
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.posemb import METHODS, check_resizable, is_table, resize
 from vit_jax.parallel import mesh as meshes
 from vit_jax.store import checkpoint_dir
-from vit_jax.weights import external
+from vit_jax.weights import description, external
 from vit_jax.weights.external import ExternalWeights
 from vit_jax.weights.files import detect_format
-from vit_jax.weights.formats import understand
 from vit_jax.weights.online import Fetched, fetch
-
-FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
-WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
 
 
 class Loaded(NamedTuple):
@@ -376,6 +371,8 @@ def _read_external(
     fetched: Fetched, image_size: tuple[int, int] | None, num_heads: int | None
 ) -> CheckpointInfo:
     """Metadata of another project's file."""
+    from vit_jax.weights.formats import understand  # their tables: checkpoints need none
+
     opened = detect_format.open_weights(Path(fetched.path))
     contents = understand(
         dataclasses.replace(opened, caller_image_size=image_size, caller_num_heads=num_heads)
@@ -402,51 +399,12 @@ def _read_info(path: str | epath.Path) -> CheckpointInfo:
             detect_format.check_folder(Path(path))
         raise
     about = checkpoint_dir.read_description(folder)
-    if about.get("format_version") not in (FORMAT_VERSION, WITH_ADAPTERS):
-        raise UserError(
-            f"{folder} has format version {about.get('format_version')}, this vit_jax reads "
-            f"{FORMAT_VERSION} and {WITH_ADAPTERS}: install the version that wrote it."
-        )
-    fields = renamed.fields(about)["model"]
-    names, name = about["class_names"], fields.pop("name")
-    images: dict[str, Any] = {
-        field: tuple(x) if isinstance(x, list) else x for field, x in about["preprocess"].items()
-    }
+    described = description.parse(about, origin=str(folder))
     return CheckpointInfo(
         folder=folder,
-        name=name,
-        spec=models.spec_of_json(name, fields),
-        num_classes=about["num_classes"],
-        class_names=tuple(names) if names else None,
-        preprocess=models.Preprocess(**images),
         shapes={name: tuple(array["shape"]) for name, array in about["arrays"].items()},
-        adapter_scale=about.get("adapter_scale"),
+        **described._asdict(),
     )
-
-
-def describe(
-    info: models.ModelInfo,
-    *,
-    num_classes: int,
-    class_names: tuple[str, ...] | None,
-    preprocess: models.Preprocess,
-    adapter_scale: float | None = None,
-    init_weights: str | None = None,
-) -> dict[str, Any]:
-    """A checkpoint's metadata as JSON: all that `load` and prediction need.
-
-    `init_weights` is the pinned name of the weights that training began with.
-    """
-    of_adapters = {} if adapter_scale is None else {"adapter_scale": adapter_scale}
-    return {
-        "format_version": WITH_ADAPTERS if of_adapters else FORMAT_VERSION,
-        **of_adapters,
-        **({} if init_weights is None else {"init_weights": init_weights}),
-        "model": {"name": info.name, **info.spec},
-        "num_classes": num_classes,
-        "class_names": list(class_names) if class_names else None,
-        "preprocess": dataclasses.asdict(preprocess),
-    }
 
 
 @functools.cache

@@ -21,10 +21,11 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.models.layers.posemb import sincos
+from vit_jax.weights.description import describe
 from vit_jax.weights.external import Format
 from vit_jax.weights.files import Tensors, npz, safetensors
 from vit_jax.weights.formats import FORMATS
-from vit_jax.weights.loading import Loaded, describe
+from vit_jax.weights.loading import Loaded
 from vit_jax.weights.tables import Layout, is_standardized, to_theirs
 
 DESTINATIONS = (*dict.fromkeys(f.destination for f in FORMATS), "checkpoint")

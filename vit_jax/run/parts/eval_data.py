@@ -24,7 +24,6 @@ from vit_jax.run import memory
 from vit_jax.run.parts.device_cache import TRAIN_SUFFIX, SplitOfRun, cached_set, is_cached
 from vit_jax.run.parts.examples import open_split
 from vit_jax.run.parts.preprocessing import image_size
-from vit_jax.weights import external
 
 SYNTHETIC = "synthetic"
 
@@ -145,7 +144,7 @@ def _by_name(source: Source, classes: ModelClasses) -> Source:
     ImageNet-A only their own logits are compared, as in its paper.
     """
     theirs, ours = source.class_names, classes.names
-    if not theirs or not ours or classes.assumed or external.same_classes(theirs, ours):
+    if not theirs or not ours or classes.assumed or class_names.agree(theirs, ours):
         return source
     known = synsets.wordnet_ids(theirs) and synsets.wordnet_ids(ours)
     if known or len(set(ours)) < len(ours) or not set(theirs) <= set(ours):
@@ -160,7 +159,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     the 200 of ImageNet-A. UserError for other classes than the model's.
     """
     theirs, ours = source.class_names, classes.names
-    if theirs and ours and external.same_classes(theirs, ours):
+    if theirs and ours and class_names.agree(theirs, ours):
         return None
     ids, known = (synsets.wordnet_ids(names or ()) for names in (theirs, ours))
     if ids and known and set(ids) <= set(known):

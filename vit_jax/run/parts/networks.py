@@ -1,5 +1,7 @@
 """The model of a run, and its description in checkpoints."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from vit_jax.models.adapters import Adapters, add
 from vit_jax.models.layers.kernels.choice import XLA
 from vit_jax.run.parts.pins import prefix_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
-from vit_jax.weights.loading import describe
+from vit_jax.weights.description import describe
 
 
 @dataclasses.dataclass(frozen=True)

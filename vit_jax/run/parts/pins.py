@@ -26,7 +26,7 @@ def named_weights(config: RunConfig) -> dict[tuple[str, str], str]:
     for section, field in FIELDS:
         value = getattr(getattr(config, section), field, None) or ""
         try:
-            if weights.is_name(value):
+            if value and weights.is_name(value):
                 found[section, field] = value
         except UserError as error:
             raise prefix_field(f"{section}.{field}", value, error) from error

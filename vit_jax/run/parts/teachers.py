@@ -1,5 +1,7 @@
 """The model that a method learns from: its classes have to be those of the data."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from etils import epath
@@ -8,13 +10,12 @@ from jax.sharding import Mesh
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import synsets
-from vit_jax.core.class_names import normal
+from vit_jax.core.class_names import agree, normal
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.learning.method import Teacher
 from vit_jax.run.parts.networks import pretraining
 from vit_jax.run.parts.pins import prefix_field
-from vit_jax.weights import external
 
 _HEADLESS = (
     "method.teacher={path} has no head over classes: give weights of a model that classifies the "
@@ -97,7 +98,7 @@ def _columns(
     names, assumed = weights.names_of_classes(model.class_names, model.num_classes)
     differs = model.num_classes != num_classes
     if names and class_names:
-        if external.same_classes(class_names, names):
+        if agree(class_names, names):
             return None
         columns = synsets.places(class_names, names)
         if columns is not None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax import models
+from vit_jax.core.class_names import placeholder
 from vit_jax.core.errors import UserError
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.family import ModelSpec
@@ -318,7 +319,7 @@ def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, An
     """Entries of config.json about classes; none for a model without a head."""
     if not num_classes:
         return {}
-    names = names or tuple(map(external.placeholder, range(num_classes)))
+    names = names or tuple(map(placeholder, range(num_classes)))
     word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
     said = num_classes == 1 or word == "multi"
     return {
