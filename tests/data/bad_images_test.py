@@ -9,6 +9,7 @@ import pytest
 from tests.data.pipeline_test import MakeSource, evaluate, rows_of, take, train
 from tests.messages import refused
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
 from vit_jax.data.source import Example, Source
@@ -120,7 +121,7 @@ def test_running_out_of_memory_is_not_a_bad_image(
 
         return ops.Op(apply, output_size=lambda size: size)
 
-    monkeypatch.setitem(ops.OPS, "exhaust", shade_17_exhausts)
+    monkeypatch.setitem(entry_points._added, ("ops", "exhaust"), shade_17_exhausts)
     if on_bad_image == "fail":
         source.examples[2] = source.examples[1]
     with pytest.raises((tf.errors.ResourceExhaustedError, MemoryError)):

@@ -13,7 +13,9 @@ from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
 from vit_jax.data.ops.autoaugment import CHOICES, DISTORTIONS, REACH
+from vit_jax.data.ops.decode import flip_lr
 from vit_jax.data.ops.effects import affine
+from vit_jax.data.ops.resizing import resize_small
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 from vit_jax.learning.losses import LossConfig, Objective
@@ -136,7 +138,7 @@ def test_both_mirror_some_images(expected):
     pixels = expected["central_crop 0"]
     theirs_ = {image.tobytes() for image in expected["flips"]}
     assert theirs_ == {pixels.tobytes(), pixels[:, ::-1].tobytes()}
-    flip = ops.flip_lr()
+    flip = flip_lr()
     seeds = [tf.constant([i, 0], tf.int64) for i in range(32)]
     assert {flip.apply(tf.constant(pixels), s).numpy().tobytes() for s in seeds} == theirs_
 
@@ -144,7 +146,7 @@ def test_both_mirror_some_images(expected):
 def test_sizes_are_those_of_big_vision(expected):
     actual = []
     for side, height, width in sizes():
-        actual.append(ops.resize_small(side).output_size((height, width)))
+        actual.append(resize_small(side).output_size((height, width)))
     np.testing.assert_array_equal(actual, expected["small"])
 
 

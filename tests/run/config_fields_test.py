@@ -21,7 +21,7 @@ from vit_jax.core import axes
 from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
-from vit_jax.data.sources import table as sources
+from vit_jax.data.sources import image_table, tfds
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning.state import TrainState
@@ -285,11 +285,10 @@ def evaluator(c, inputs):
 def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
     make = lambda name: functools.partial(StandIn, name)
-    monkeypatch.setitem(sources.SOURCES, "tfds", FakeTfds)
-    monkeypatch.setitem(sources.SOURCES, "image_table", FakeTfds)
+    for module, finds in ((tfds, "find_folder"), (image_table, "find_tables")):
+        monkeypatch.setattr(module, "create", FakeTfds)
+        monkeypatch.setattr(module, finds, lambda data_dir, where: "")
     monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
-    monkeypatch.setitem(sources.FOLDERS, "tfds", lambda data_dir, where: "")
-    monkeypatch.setitem(sources.FOLDERS, "image_table", lambda data_dir, where: "")
     for kind in evaluations.KINDS.values():
         monkeypatch.setattr(kind, "make", evaluator)
         monkeypatch.setattr(kind, "numbers", lambda self: ("accuracy",))

@@ -9,7 +9,6 @@ from PIL import Image
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
-from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded
 
 NUM_WINDOWS = 4000
@@ -97,7 +96,7 @@ def test_resized_crop_is_distributed_as_described(height: int, width: int, area_
 
 
 def of_window(method: str, seed: int, pixels: np.ndarray) -> np.ndarray:
-    op = ops.random_resized_crop(24, method=method)
+    op = decode.random_resized_crop(24, method=method)
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy().astype(int)
 
 
@@ -130,7 +129,7 @@ def test_resized_crop_decodes_only_its_window(
 ) -> None:
     pixels = photo_like(120, 90)
     image = Encoded(tf.constant(encode(pixels)), tf.constant([120, 90]), tf.constant(1))
-    op = ops.random_resized_crop(24)
+    op = decode.random_resized_crop(24)
     assert op.decode is not None
     for seed in range(3):
         at = tf.constant([seed, 0], tf.int64)

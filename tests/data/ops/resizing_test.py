@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import resizing
+from vit_jax.data.ops import decode, resizing
 from vit_jax.data.ops import table as ops
 
 # Equal except for sums on the border between two levels: hardly one value in 10,000.
@@ -77,9 +77,9 @@ def test_bilinear_is_one_call_of_tensorflow_rounded(edges, size, antialias) -> N
 def test_ops_are_bilinear_by_default(edges) -> None:
     pixels, seed = tf.constant(edges), tf.constant([0, 0], tf.int64)
     for op, antialias in (
-        (ops.resize((40, 30)), True),
-        (ops.resize_small(30), True),
-        (ops.inception_crop((40, 30), 1.0, 1.0), False),
+        (resizing.resize((40, 30)), True),
+        (resizing.resize_small(30), True),
+        (decode.inception_crop((40, 30), 1.0, 1.0), False),
     ):
         expected = resized(edges, (40, 30), "bilinear", antialias=antialias)
         if not antialias:  # its window may be a few pixels smaller than the image
@@ -164,11 +164,11 @@ def test_every_op_takes_every_method(edges, method) -> None:
     seed = tf.constant([0, 0], tf.int64)
     pixels = tf.constant(edges)
     expected = resized(edges, (40, 30), method)
-    for op in (ops.resize, ops.resize_small):
-        size = (40, 30) if op is ops.resize else 30
+    for op in (resizing.resize, resizing.resize_small):
+        size = (40, 30) if op is resizing.resize else 30
         actual = op(size, method=method, levels="nearest").apply(pixels, seed)
         np.testing.assert_array_equal(actual.numpy(), expected)
-    crops = [ops.inception_crop(30, method=method, antialias=a) for a in (True, False)]
+    crops = [decode.inception_crop(30, method=method, antialias=a) for a in (True, False)]
     filtered, sampled = (crop.apply(pixels, seed).numpy() for crop in crops)
     assert filtered.shape == sampled.shape == (30, 30, 3)
     assert (filtered != sampled).any() == (method not in ("nearest", "area"))
@@ -207,7 +207,7 @@ def test_a_reduced_window_shows_the_same(
     image = Encoded(tf.constant(data), tf.constant([600, 480]), tf.constant(1))
     for seed in range(3):
         exact, actual = (
-            ops.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
+            decode.inception_crop(64, method=method, antialias=antialias, reduced=reduced)
             .decode(image, tf.constant([seed, 0], tf.int64))
             .numpy()
             .astype(int)

@@ -7,6 +7,7 @@ from PIL import Image
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
@@ -139,8 +140,8 @@ def test_only_the_window_is_decoded_and_equals_the_whole_decoded(
         # An op in between forces decoding the whole image first, which shifts the crop's seed.
         image = encoded(Example(data, (0,)), 10**9)
         assert isinstance(image, Encoded)
-        whole = ops.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
-        crop = ops.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
+        whole = decode.decode().decode(Encoded(image.data, image.size, tf.constant(1)), None)
+        crop = decode.inception_crop(96).apply(whole, tf.constant([seed, 1], tf.int64)).numpy()
         difference = np.abs(window - crop)
         assert difference.max() <= WINDOW_LEVELS
         assert difference.mean() <= WINDOW_MEAN_LEVELS
@@ -181,7 +182,7 @@ def test_tiny_crops_are_possible(
 
 def test_uint8_is_within_a_level_of_float(photo_like: Callable[..., np.ndarray]) -> None:
     pixels = tf.constant(photo_like(130, 170))
-    actual = ops.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
+    actual = decode.inception_crop(64).apply(pixels, tf.constant([5, 0], tf.int64))
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.constant([130, 170, 3]), tf.zeros([1, 0, 4]), [5, 0], min_object_covered=0.0,
         aspect_ratio_range=(3 / 4, 4 / 3), area_range=(0.05, 1.0), max_attempts=100,

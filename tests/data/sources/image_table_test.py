@@ -11,8 +11,8 @@ import pytest
 from tests.messages import refused
 from vit_jax.data.sources import image_table, table_file
 from vit_jax.data.sources import table as sources
+from vit_jax.data.sources.request import TableOptions
 from vit_jax.data.sources.splits import HELD_OUT
-from vit_jax.data.sources.table import TableOptions
 
 
 def fill(folder: Path, names: Iterable[str]) -> None:

@@ -21,50 +21,33 @@ import numpy as np
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops.augmentations import (
-    color_jitter,
-    gaussian_blur,
-    grayscale,
-    random_erasing,
-    solarize,
-    three_augment,
-)
-from vit_jax.data.ops.autoaugment import autoaugment, randaugment
-from vit_jax.data.ops.decode import (
-    central_crop,
-    crop_border,
-    decode,
-    flip_lr,
-    inception_crop,
-    pad_crop,
-    random_resized_crop,
-    white_level,
-)
 from vit_jax.data.ops.op import KnownSize, OnDevice, Op, check
-from vit_jax.data.ops.resizing import resize, resize_long, resize_small
 from vit_jax.data.reader import Encoded
 
-OPS: dict[str, Callable[..., Op]] = {
-    "decode": decode,
-    "white_level": white_level,
-    "inception_crop": inception_crop,
-    "random_resized_crop": random_resized_crop,
-    "resize": resize,
-    "resize_small": resize_small,
-    "resize_long": resize_long,
-    "central_crop": central_crop,
-    "crop_border": crop_border,
-    "pad_crop": pad_crop,
-    "flip_lr": flip_lr,
-    "randaugment": randaugment,
-    "autoaugment": autoaugment,
-    "color_jitter": color_jitter,
-    "grayscale": grayscale,
-    "solarize": solarize,
-    "gaussian_blur": gaussian_blur,
-    "three_augment": three_augment,
-    "random_erasing": random_erasing,
-}
+OPS = entry_points.Parts[Callable[..., Op]](
+    "ops",
+    {
+        "decode": "vit_jax.data.ops.decode:decode",
+        "white_level": "vit_jax.data.ops.decode:white_level",
+        "inception_crop": "vit_jax.data.ops.decode:inception_crop",
+        "random_resized_crop": "vit_jax.data.ops.decode:random_resized_crop",
+        "resize": "vit_jax.data.ops.resizing:resize",
+        "resize_small": "vit_jax.data.ops.resizing:resize_small",
+        "resize_long": "vit_jax.data.ops.resizing:resize_long",
+        "central_crop": "vit_jax.data.ops.decode:central_crop",
+        "crop_border": "vit_jax.data.ops.decode:crop_border",
+        "pad_crop": "vit_jax.data.ops.decode:pad_crop",
+        "flip_lr": "vit_jax.data.ops.decode:flip_lr",
+        "randaugment": "vit_jax.data.ops.autoaugment:randaugment",
+        "autoaugment": "vit_jax.data.ops.autoaugment:autoaugment",
+        "color_jitter": "vit_jax.data.ops.augmentations:color_jitter",
+        "grayscale": "vit_jax.data.ops.augmentations:grayscale",
+        "solarize": "vit_jax.data.ops.augmentations:solarize",
+        "gaussian_blur": "vit_jax.data.ops.augmentations:gaussian_blur",
+        "three_augment": "vit_jax.data.ops.augmentations:three_augment",
+        "random_erasing": "vit_jax.data.ops.augmentations:random_erasing",
+    },
+)
 
 
 class OpCall(NamedTuple):
@@ -269,10 +252,10 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
 
 
 def _op(call: OpCall, where: str) -> Op:
-    op = OPS.get(call.name) or entry_points.find("ops", call.name)
+    op = OPS.find(call.name)
     if op is None:
-        there = [*OPS, *entry_points.names("ops")]
-        raise UserError(f"{where}: there is no op {call.name!r}. {nearest(call.name, there)}")
+        there = nearest(call.name, OPS.names())
+        raise UserError(f"{where}: there is no op {call.name!r}. {there}")
     signature = inspect.signature(op)
     try:
         for name in call.kwargs:

@@ -32,6 +32,7 @@ from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
 from vit_jax.data.source import Example, Source, digest
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 
 _READ = frozenset(TRAINING_EXTENSIONS)
@@ -122,6 +123,11 @@ def read_image(
             f"{path} cannot be read ({error.strerror}); it was there when the {seen}."
         ) from error
     return Example(data, labels, orientation(data))
+
+
+def create(r: Request) -> ImageFolder:
+    """The split that is asked for."""
+    return ImageFolder(r.data_dir, r.split, where=r.where, labelled=r.labelled)
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:

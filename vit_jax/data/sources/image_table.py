@@ -25,6 +25,7 @@ from vit_jax.data import files
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, row_offsets
 from vit_jax.data.sources.image_folder import FORMATS, NOT_READ, read_image
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
     TABLES,
@@ -161,6 +162,18 @@ def _size(path: str) -> int:
 
 def _no_labels(number: int) -> Labels:
     return Labels(np.zeros(number + 1, np.int64), np.zeros(0, np.int32))
+
+
+def create(r: Request) -> ImageTable:
+    """The split that is asked for."""
+    return ImageTable(
+        r.data_dir,
+        r.split,
+        where=r.where,
+        labelled=r.labelled,
+        label_column=r.label,
+        **r.table._asdict(),
+    )
 
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:

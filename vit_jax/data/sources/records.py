@@ -15,9 +15,9 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import filelock
 import google_crc32c
@@ -29,6 +29,7 @@ from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.source import digest
+from vit_jax.data.sources.request import FileCache
 
 _OPENING_THREADS = 16  # threads that wait for the disk
 _OPEN_FILES = 256  # well below the usual limit of 1,024 a process
@@ -234,14 +235,6 @@ def _stamps(paths: Sequence[Path]) -> np.ndarray:
 
 _COPYING_THREADS = 8  # threads that wait for the network
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class FileCache(NamedTuple):
-    """The folder that copies are kept in."""
-
-    folder: Path  # made if it is not there
-    limit_bytes: int | None  # the most bytes in it; None: the disk is the limit
-    progress: Callable[[int, int], None]  # called with the bytes copied so far, and all to copy
 
 
 def copies(

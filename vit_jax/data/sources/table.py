@@ -1,9 +1,10 @@
 """The table of sources, and those that need no files: the package's digits, synthetic images."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -14,10 +15,8 @@ from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.label_index import Labels, single
 from vit_jax.data.source import Example, JoinedSource, Source, Unlabelled, digest
 from vit_jax.data.sources import splits
-from vit_jax.data.sources.image_folder import ImageFolder, find_root
-from vit_jax.data.sources.records import FileCache
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import resolve
-from vit_jax.data.sources.tfds import Tfds, find_folder
 
 _FILE = Path(__file__).with_name("digits.npz")
 _NUM_TRAIN = 1437  # 80 %; the file is shuffled, so its first 1,437 digits are the training split
@@ -44,6 +43,11 @@ class Digits(Source):
         self._images = [_encoded(Image.fromarray(digit), "PNG") for digit in gray]
         self.num_examples = part.num_examples
         self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
+
+    @classmethod
+    def create(cls, r: Request) -> Digits:
+        """The split that is asked for."""
+        return cls(r.split, where=r.where)
 
     def read(self, indices: np.ndarray) -> list[Example]:
         return [Example(self._images[i], (int(self._labels[i]),)) for i in indices]
@@ -78,6 +82,11 @@ class Synthetic(Source):
         self._images = [_blotches(seed, image_size) for seed in range(_DISTINCT_IMAGES)]
         self.fingerprint = digest(f"{self.name} {num_examples} {num_classes} {image_size}")
 
+    @classmethod
+    def create(cls, r: Request) -> Synthetic:
+        """As many examples as are asked for."""
+        return cls(r.num_examples, r.num_classes, r.image_size)
+
     def read(self, indices: np.ndarray) -> list[Example]:
         return [
             Example(self._images[i % _DISTINCT_IMAGES], (int(i % self.num_classes),))
@@ -104,77 +113,26 @@ def _encoded(image: Image.Image, file_format: str) -> bytes:
     return file.getvalue()
 
 
-class TableOptions(NamedTuple):
-    """How `image_table` reads a table; see its fields of `input`."""
-
-    image_column: str | None = None
-    split_column: str | None = None
-    label_separator: str | None = None
-    on_bad_image: str = "fail"
-
-
-class Request(NamedTuple):
-    """What is wanted of a source; each source reads what concerns it."""
-
-    split: str
-    data_dir: str | None = None
-    num_examples: int | None = None  # as declared
-    num_classes: int | None = None
-    image_size: tuple[int, int] = (1, 1)  # (height, width) of synthetic images
-    cache: FileCache | None = None  # where record files are copied to
-    label_weights: bool = True  # whether labels have the weights that the data give them
-    label: str | None = None  # a feature of records, or derived from some: see tfds_labels.py
-    labelled: bool = True  # whether images need labels; else those that are there are not read
-    table: TableOptions = TableOptions()
-    # The config's section, for messages: "input", "input.mixture.birds", or "evals.test", whose
-    # declared number of classes is the training data's.
-    where: str = "input"
-
-
-def _image_table(r: Request) -> Source:
-    from vit_jax.data.sources.image_table import ImageTable  # Arrow takes a while to import
-
-    return ImageTable(
-        r.data_dir,
-        r.split,
-        where=r.where,
-        labelled=r.labelled,
-        label_column=r.label,
-        **r.table._asdict(),
-    )
-
-
-def _find_tables(data_dir: str | None, *, where: str) -> object:
-    from vit_jax.data.sources.image_table import find_tables
-
-    return find_tables(data_dir, where=where)
-
-
-SOURCES: dict[str, Callable[[Request], Source]] = {
-    "digits": lambda r: Digits(r.split, where=r.where),
-    "tfds": lambda r: Tfds(
-        r.data_dir,
-        r.split,
-        r.num_classes,
-        where=r.where,
-        cache=r.cache,
-        label_weights=r.label_weights,
-        label=r.label,
-        labelled=r.labelled,
-    ),
-    "image_folder": lambda r: ImageFolder(r.data_dir, r.split, where=r.where, labelled=r.labelled),
-    "image_table": _image_table,
-    "synthetic": lambda r: Synthetic(r.num_examples, r.num_classes, r.image_size),
-}
-
-
+SOURCES = entry_points.Parts[Callable[[Request], Source]](
+    "sources",
+    {
+        "digits": "vit_jax.data.sources.table:Digits.create",
+        "tfds": "vit_jax.data.sources.tfds:create",
+        "image_folder": "vit_jax.data.sources.image_folder:create",
+        "image_table": "vit_jax.data.sources.image_table:create",
+        "synthetic": "vit_jax.data.sources.table:Synthetic.create",
+    },
+)
 WITHOUT_SPLITS = ("synthetic",)
 # Sources that read from a `data_dir`: finds what they read there.
-FOLDERS: dict[str, Callable[..., object]] = {
-    "tfds": find_folder,
-    "image_folder": find_root,
-    "image_table": _find_tables,
-}
+FOLDERS = entry_points.Parts[Callable[..., object]](
+    "sources",
+    {
+        "tfds": "vit_jax.data.sources.tfds:find_folder",
+        "image_folder": "vit_jax.data.sources.image_folder:find_root",
+        "image_table": "vit_jax.data.sources.image_table:find_tables",
+    },
+)
 
 
 def has_folder(name: str) -> bool:
@@ -187,9 +145,9 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
 
     The source is unknown, or its folder is not given, does not exist or is of another kind.
     """
-    if _factory(name) is None:
-        there = [*SOURCES, *entry_points.names("sources")]
-        raise UserError(f"{where}.source={name!r}: there is no such source. {nearest(name, there)}")
+    if SOURCES.find(name) is None:
+        there = nearest(name, SOURCES.names())
+        raise UserError(f"{where}.source={name!r}: there is no such source. {there}")
     if data_dir is not None and not has_folder(name):
         raise UserError(
             f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
@@ -199,13 +157,9 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
         FOLDERS[name](data_dir, where=where)
 
 
-def _factory(name: str) -> Callable[[Request], Source] | None:
-    return SOURCES.get(name) or entry_points.find("sources", name)
-
-
 def _open(name: str, request: Request) -> Source:
     """Opens the split, or its slices one behind the other."""
-    slices, make = splits.parts(request.split), _factory(name)
+    slices, make = splits.parts(request.split), SOURCES.find(name)
     assert make is not None, "check_folder has found it"
     if name in WITHOUT_SPLITS or len(slices) == 1:
         return make(request)

@@ -20,7 +20,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import files, label_index
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, digest, locate, read_parts
-from vit_jax.data.sources.records import ArrayRecords, FileCache, TFRecords, copies
+from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
+from vit_jax.data.sources.request import FileCache, Request
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
 from vit_jax.data.sources.tfds_writer import NOTE
@@ -237,6 +238,20 @@ class Tfds(Source):
             return Example(image[0], ())
         labels = self._labels.labels(feature, where=lambda: self.describe(index))
         return Example(image[0], labels, weights=self._labels.weights(feature))
+
+
+def create(r: Request) -> Tfds:
+    """The split that is asked for."""
+    return Tfds(
+        r.data_dir,
+        r.split,
+        r.num_classes,
+        where=r.where,
+        cache=r.cache,
+        label_weights=r.label_weights,
+        label=r.label,
+        labelled=r.labelled,
+    )
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:

@@ -19,7 +19,7 @@ from vit_jax.data.source import (
 )
 from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources
-from vit_jax.data.sources.records import FileCache
+from vit_jax.data.sources.request import FileCache, Request, TableOptions
 from vit_jax.data.streams import Stream
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.run.parts.device_cache import DEVICE
@@ -61,7 +61,7 @@ def open_split(
     labelled = labelled and labels_of is None
     opened = sources.create(
         kind,
-        sources.Request(
+        Request(
             data_dir=inherited_data_dir(c, kind, data_dir),
             split=split,
             num_examples=num_examples,
@@ -92,12 +92,12 @@ def inherited_label(c: InputConfig, source: str, own: str | None) -> str | None:
     return own or (c.label if source == c.source else None)
 
 
-def table_options(c: InputConfig, source: str) -> sources.TableOptions:
+def table_options(c: InputConfig, source: str) -> TableOptions:
     """How a table is read; a component or an evaluation of another kind of source reads none."""
     columns = (c.image_column, c.split_column, c.label_separator)
     if source != c.source:
         columns = (None, None, None)
-    return sources.TableOptions(*columns, on_bad_image=c.on_bad_image)
+    return TableOptions(*columns, on_bad_image=c.on_bad_image)
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:
