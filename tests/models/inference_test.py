@@ -10,6 +10,7 @@ from flax import nnx
 
 from tests.messages import refused
 from vit_jax import models
+from vit_jax.core import axes
 from vit_jax.models import inference
 
 FLOAT32 = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
@@ -57,7 +58,7 @@ def test_an_unknown_dtype_names_the_nearest():
 
 
 def test_a_cpu_computes_eight_at_once():
-    assert inference.examples_at_once() == inference.CPU_EXAMPLES == 8
+    assert axes.examples_at_once() == axes.CPU_EXAMPLES == 8
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

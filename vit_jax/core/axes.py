@@ -170,6 +170,17 @@ def target() -> Target:
     return Target(device.platform, device.device_kind)
 
 
+CPU_EXAMPLES = 8
+
+
+def examples_at_once() -> int | None:
+    """How many examples a device computes at once; None: as many as it is given.
+
+    On a CPU activations of a few stay in the caches: up to twice as fast as larger batches.
+    """
+    return CPU_EXAMPLES if target().platform == "cpu" else None
+
+
 def can_divide() -> bool:
     """Returns whether `per_device` knows the part of each device."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -18,7 +18,6 @@ from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch, Objective
-from vit_jax.models.inference import examples_at_once
 from vit_jax.parallel import mesh as meshes
 
 Progress = Callable[[int, int], None]  # batches done, batches in all
@@ -181,7 +180,7 @@ class SplitReader:
         self.num_examples, self.where = num_examples, where
 
         def compute(params: Any, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-            chunk = examples_at_once()
+            chunk = axes.examples_at_once()
             if chunk is None:
                 return of_batch(nnx.merge(graph, params), batch), batch["weight"]
             model = nnx.merge(graph, _undivided(params, mesh))

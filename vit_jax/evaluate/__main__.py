@@ -20,7 +20,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
@@ -283,7 +283,7 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
     if FLAGS.data:
         batch_size = FLAGS.batch_size
         if batch_size is None:
-            batch_size = inference.examples_at_once() or BATCH_SIZE
+            batch_size = axes.examples_at_once() or BATCH_SIZE
         batch_size *= jax.device_count()
         if FLAGS.pseudo_labels:
             values = data_sets.unlabelled(
@@ -337,7 +337,7 @@ if __name__ == "__main__":
     flags.DEFINE_list("kinds", ["classification"], "With --data: classification, frozen.")
     flags.DEFINE_integer(
         "batch_size", None, "With --data: images computed at once on a device; default: "
-        f"{inference.CPU_EXAMPLES} on a CPU, else {BATCH_SIZE}.", lower_bound=1,
+        f"{axes.CPU_EXAMPLES} on a CPU, else {BATCH_SIZE}.", lower_bound=1,
     )  # fmt: skip
     flags.DEFINE_string("labels", None, "With --data: ReaL's file of labels, real.json.")
     flags.DEFINE_enum(

@@ -25,6 +25,7 @@ from PIL import Image
 
 from vit_jax import models
 from vit_jax.core import axes, machine
+from vit_jax.core.axes import CPU_EXAMPLES, examples_at_once
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.screen import Screen
 from vit_jax.models.images import load
@@ -32,7 +33,6 @@ from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.linear import DTYPES
 from vit_jax.parallel import mesh as meshes
 
-CPU_EXAMPLES = 8
 BATCH_SIZE = 32  # where a device computes all that it is given
 MAX_BATCH_SIZE = 2**14  # 9 GiB of images of 224 pixels
 BATCH_SIZE_HELP = (
@@ -46,14 +46,6 @@ DTYPE_HELP = (
 )
 TOLERANCE = 1e-2  # of a probability: bfloat16 has 8 bits, and a ViT's logits sum many products
 _TURNS, _ENOUGH_SECS = 3, 1.0  # of timing: batches of seconds are timed once
-
-
-def examples_at_once() -> int | None:
-    """How many examples a device computes at once; None: as many as it is given.
-
-    On a CPU activations of a few stay in the caches: up to twice as fast as larger batches.
-    """
-    return CPU_EXAMPLES if axes.target().platform == "cpu" else None
 
 
 def check_dtype(dtype: str | None) -> None:
