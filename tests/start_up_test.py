@@ -18,3 +18,21 @@ def test_trainings_and_evaluations_start_without_what_pages_and_probes_need(run_
     )
     imported = run_python("-c", code, fresh=True).stdout.split()
     assert not {"matplotlib", "scipy.optimize", "scipy.special"}.intersection(imported)
+
+
+def test_a_training_imports_only_what_its_config_names(run_python, tmp_path):
+    code = (
+        "import sys; from etils import epath; from vit_jax import config, train\n"
+        "from vit_jax.run.build import Run\n"
+        "Run.build(config.load('vit_digits'), epath.Path(sys.argv[1]))\n"
+        "print(*sorted(sys.modules))"
+    )
+    imported = run_python("-c", code, str(tmp_path), fresh=True).stdout.split()
+    assert {"vit_jax.evals.classification", "vit_jax.data.ops.decode"} <= set(imported)
+    unnamed = (
+        "vit_jax.weights.loading", "vit_jax.weights.online", "vit_jax.weights.formats",
+        "vit_jax.learning.methods.", "vit_jax.evals.frozen", "vit_jax.evals.pictures",
+        "vit_jax.data.sources.tfds", "vit_jax.data.sources.image_folder",
+        "vit_jax.data.ops.autoaugment", "vit_jax.data.ops.augmentations", "vit_jax.models.observe",
+    )  # fmt: skip
+    assert [name for name in imported if name.startswith(unnamed)] == []
