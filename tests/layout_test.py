@@ -1,6 +1,7 @@
 """The floor plan: import directions, where TensorFlow may be, what setup.py installs."""
 
 import ast
+import functools
 import importlib.metadata
 import pkgutil
 import re
@@ -50,7 +51,11 @@ EXTRAS_OF = {"mlflow": ["mlflow-skinny"], "sklearn": ["scikit-learn"], "umap": [
 PART = re.compile(r"vit_jax(\.\w+)+:\w+")
 
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
-TREES = {file: ast.parse(file.read_text()) for file in FILES}
+
+
+@functools.cache  # and not on import, which every worker does
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text()) for file in FILES}
 
 
 class Import(NamedTuple):
@@ -99,7 +104,7 @@ def name(file: Path) -> str:
 
 
 def test_imports_go_downwards():
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         here = place_of_file(file)
         assert here in FLOORS, f"{name(file)} is new: give it a floor in the table above."
         for imported in imports(tree):
@@ -116,7 +121,7 @@ def test_imports_go_downwards():
 
 def test_tables_of_parts_name_what_exists():
     """Type checkers do not read strings."""
-    nodes = [node for tree in TREES.values() for node in ast.walk(tree)]
+    nodes = [node for tree in trees().values() for node in ast.walk(tree)]
     values = [node.value for node in nodes if isinstance(node, ast.Constant)]
     parts = [value for value in values if PART.fullmatch(str(value))]
     assert parts
@@ -125,7 +130,7 @@ def test_tables_of_parts_name_what_exists():
 
 def test_tensorflow_stays_in_its_place():
     """data/ may import it freely, the others neither it nor what imports it."""
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         if place_of_file(file) == "data/":
             continue
         for imported in imports(tree):
@@ -169,7 +174,7 @@ def test_what_is_imported_is_installed():
     """Each import is declared in setup.py, not a transitive accident; extras only when called."""
     required, extras = map(declared_packages, ("install_requires", "extras_require"))
     installed_by = EXTRAS_OF | importlib.metadata.packages_distributions()
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for imported in imports(tree):
             top = imported.module.split(".")[0]
             if top in sys.stdlib_module_names or top == "vit_jax":
