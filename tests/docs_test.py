@@ -91,7 +91,7 @@ def run_blocks(tmp_path, preloaded_server):
         'case " $* " in\n'
         "  *--dry_run*) ;;\n"
         '  *" vit_jax.train "* | *" vit_jax train "* | *" vit_jax sweep "* | '
-        '*" vit_jax transfer "* | *" vit_jax study "*) '
+        '*" vit_jax transfer "* | *" vit_jax study "* | *" vit_jax find_lr "*) '
         f'set -- "$@" {small} ;;\n'
         # After so few steps a model is sure of nothing.
         '  *" vit_jax evaluate "*" --pseudo_labels="*) set -- "$@" --confidence=0 ;;\n'
