@@ -12,7 +12,7 @@ from vit_jax import models
 # of its parts. float32: sums in another order. bfloat16: its three digits, through all layers.
 AGREEMENT = {"float32": 2e-4, "bfloat16": 5e-3}
 TOY = {"depth": 2, "width": 32, "mlp_dim": 64, "num_heads": 2, "units": (1, 2), "root_width": 32}
-SMALL = {"width_coefficient": 0.25, "depth_coefficient": 0.6, "dropout": 0.2}  # an EfficientNet
+SMALL = {"width_coefficient": 0.25, "depth_coefficient": 0.3, "dropout": 0.2}  # an EfficientNet
 STEPS = 3  # the head begins at zero, so only it has a gradient in the first step
 # One of each kind; the others differ from it only in patch size.
 KINDS = (
@@ -77,15 +77,16 @@ def outcomes(run_python, runs):
 @pytest.mark.parametrize("dtype", AGREEMENT)
 def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
     """Every name in bfloat16, one of each kind in both dtypes."""
-    names = {"1": KINDS, "8": one_of_each() if dtype == "bfloat16" else KINDS}
+    # Batch norms over 16 positions make 3 % of the loss of bfloat16's rounding.
+    exempt = {"EfficientNet-B0"} if dtype == "bfloat16" else set()
+    compared = [name for name in KINDS if name not in exempt]
+    names = {"1": compared, "8": one_of_each() if dtype == "bfloat16" else KINDS}
     assert set(KINDS) <= set(names["8"])
     runs = [(name, toy(name, dtype=dtype), n) for n in names for name in names[n]]
     results = outcomes(run_python, runs)
     for name in names["8"]:
         assert np.isfinite(results[name, "8"]["numbers"]).all(), name
-    # Batch norms over 16 positions make 3 % of the loss of bfloat16's rounding.
-    exempt = {"EfficientNet-B0"} if dtype == "bfloat16" else set()
-    for name in set(KINDS) - exempt:
+    for name in compared:
         alone, together = (np.array(results[name, devices]["numbers"]) for devices in ("1", "8"))
         assert np.ptp(alone[0]) > 1e-4, name  # the loss has changed
         largest = alone.max(axis=1, keepdims=True)
@@ -98,6 +99,6 @@ def test_models_train_on_eight_devices_as_on_one(run_python, dtype):
     assert divided[f"{unit}/conv2/kernel"] == ["", "", "", "fsdp", "tensor"]
     assert divided[f"{unit}/conv3/kernel"] == ["", "", "", "tensor", "fsdp"]
     of_efficient = results["EfficientNet-B0", "8"]["divided"]
-    assert of_efficient["stage3/rest/block/expand/kernel"] == ["", "fsdp", "tensor"]
-    assert of_efficient["stage3/rest/block/norm2/running_mean"] == ["", "tensor"]
+    assert of_efficient["stage6/rest/block/expand/kernel"] == ["", "fsdp", "tensor"]
+    assert of_efficient["stage6/rest/block/norm2/running_mean"] == ["", "tensor"]
     assert of_hybrid[f"patches/{unit}/conv3/kernel"] == divided[f"{unit}/conv3/kernel"]
