@@ -11,8 +11,8 @@ and the memory of the largest process.
 
 Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new head, cosine
 after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different: timm
-draws the new head at random (here: zeros), its cosine begins with the warmup (but not with
---warmup-prefix), and its loader has processes (here: threads).
+draws the new head at random (here: zeros), its cosine begins with the warmup (but after it with
+--warmup_prefix, as ours), and its loader has processes (here: threads).
 """
 
 import csv
@@ -32,6 +32,12 @@ _WEIGHTS = flags.DEFINE_string("weights", None, "Folder of model.safetensors.", 
 _DATA = flags.DEFINE_string("data_dir", None, "Image folder.", required=True)
 _SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "One or more.")
 _EPOCHS = flags.DEFINE_integer("epochs", 4, "How long to train.")
+_PROGRAMS = flags.DEFINE_multi_enum(
+    "program", ["vit_jax", "timm"], ["vit_jax", "timm"], "One or both."
+)
+_PREFIX = flags.DEFINE_bool(
+    "warmup_prefix", False, "timm's cosine begins after the warmup, at the peak, as ours does."
+)
 
 LR, DECAY, BATCH, SIZE_PX = 3e-4, 0.05, 32, 224
 
@@ -59,7 +65,8 @@ def main(_: list[str]) -> None:
     data = Path(_DATA.value)
     images = len(list(data.glob("train/*/*")))
     for seed in _SEEDS.value:
-        for program, train in (("vit_jax", ours), ("timm", timm)):
+        for program in _PROGRAMS.value:
+            train = {"vit_jax": ours, "timm": timm}[program]
             with tempfile.TemporaryDirectory() as folder:
                 accuracy, run = train(Path(folder), seed)
             row = {
@@ -67,6 +74,9 @@ def main(_: list[str]) -> None:
                 "data": data.name,
                 "train_images": images,
                 "epochs": _EPOCHS.value,
+                "cosine_begins": (
+                    "after warmup" if program == "vit_jax" or _PREFIX.value else "with warmup"
+                ),
                 "seed": seed,
                 "accuracy": round(accuracy, 4),
                 "cpu_secs": round(run.cpu_secs, 1),
@@ -94,14 +104,21 @@ def ours(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
 def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     """A training by timm; accuracy on val."""
     classes = len(list(Path(_DATA.value).glob("train/*")))
+    # timm counts the epochs of a prefixed warmup beside --epochs.
+    schedule = ["--warmup-prefix"] if _PREFIX.value else []
+    cosine_epochs = _EPOCHS.value - len(schedule)
     arguments = [
         str(Path(_TIMM.value, "train.py")), *TIMM.split(), f"--model=local-dir:{_WEIGHTS.value}",
         f"--data-dir={_DATA.value}", "--val-split=val", f"--num-classes={classes}",
-        f"--epochs={_EPOCHS.value}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
+        f"--epochs={cosine_epochs}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
+        *schedule,
     ]  # fmt: skip
     run = costs.of_python(*arguments, quiet=True, python=_PYTHON.value)
     with (folder / "run" / "summary.csv").open() as file:
-        return float(list(csv.DictReader(file))[-1]["eval_top1"]) / 100, run
+        epochs = list(csv.DictReader(file))
+    if len(epochs) != _EPOCHS.value:
+        raise SystemExit(f"timm trained {len(epochs)} epochs instead of {_EPOCHS.value}.")
+    return float(epochs[-1]["eval_top1"]) / 100, run
 
 
 if __name__ == "__main__":
