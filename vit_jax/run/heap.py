@@ -52,7 +52,9 @@ def _return_from_large_heap(libc: ctypes.CDLL, share: int) -> None:
         time.sleep(0.25)
     for parameter, value in _RETURN.items():
         libc.mallopt(parameter, value)
-    libc.malloc_trim(0)
+    while True:  # what lies in the heap and is in use now goes back when it has been freed
+        libc.malloc_trim(0)
+        time.sleep(1)
 
 
 def _only_cpu() -> bool:
