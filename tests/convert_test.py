@@ -16,9 +16,9 @@ from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.state import state_layout
-from vit_jax.learning.warm_start import warm_start
 from vit_jax.models.layers.posemb import METHODS
 from vit_jax.run.parts import inputs, networks
+from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.weights import saving
 
 

@@ -16,8 +16,8 @@ from vit_jax import models, weights
 from vit_jax.convert import convert
 from vit_jax.core import pytrees
 from vit_jax.learning.state import state_layout
-from vit_jax.learning.warm_start import warm_start
 from vit_jax.run.parts import inputs, networks
+from vit_jax.run.parts.warm_start import warm_start
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 # Constants of timm and Hugging Face.

@@ -1,7 +1,5 @@
 """A method of pre-training other than by labels, as a step sees it; methods/ has them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -10,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax import weights
 from vit_jax.core.axes import BATCH, CLASSES, constrain
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
@@ -68,14 +65,14 @@ class Teacher:
     state: no checkpoint has them, and each start reads them again.
 
     Attributes:
-      model: the model, whose parameters are not read yet.
+      model: a weights.LazyModel, whose parameters are not read yet.
       scale, shift: of each channel, which bring images from the trained model's normalisation to
         this one's.
       columns: its logits of the data's classes; None: all of them.
       num_classes: C, of the data.
     """
 
-    model: weights.LazyModel
+    model: Any
     scale: tuple[float, ...]
     shift: tuple[float, ...]
     columns: tuple[int, ...] | None

@@ -26,7 +26,6 @@ from vit_jax.evals import Evals
 from vit_jax.learning.feed import Feed
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, total_bytes
-from vit_jax.learning.warm_start import shapes_to_take
 from vit_jax.run import memory
 from vit_jax.run.parts import (
     device_cache,
@@ -43,6 +42,7 @@ from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses, eval_data
 from vit_jax.run.parts.examples import inherited_data_dir
 from vit_jax.run.parts.updates import StepParts, step_parts
+from vit_jax.run.parts.warm_start import shapes_to_take
 from vit_jax.store import checkpoint_dir
 from vit_jax.store import workdir as workdirs
 

@@ -27,12 +27,12 @@ from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.learning.step import Scalars
 from vit_jax.learning.updates import Updates, lower_update
-from vit_jax.learning.warm_start import warm_start
 from vit_jax.models import ModelInfo
 from vit_jax.run import announce, environment
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
+from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
 

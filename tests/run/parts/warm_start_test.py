@@ -11,9 +11,9 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.state import state_layout
-from vit_jax.learning.warm_start import warm_start
 from vit_jax.models.layers.posemb import resize_positions
 from vit_jax.run.parts import inputs, networks
+from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.weights.description import describe
 
@@ -285,7 +285,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.learning.warm_start import warm_start
+from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.weights.description import describe
 from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
