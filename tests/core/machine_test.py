@@ -71,6 +71,13 @@ def test_without_control_groups(groups):
     assert (machine.memory_bytes(), machine.cores()) == (64 * GIB, 8)
 
 
+def test_limits_that_cannot_be_read(groups, tmp_path):
+    groups("0::/\n", {"memory.max": str(GIB)})
+    (tmp_path / "mounted/memory.max").write_bytes(b"")
+    (tmp_path / "mounted/cpu.max").mkdir()
+    assert (machine.memory_bytes(), machine.cores()) == (64 * GIB, 8)
+
+
 def test_this_machine():
     assert 0 < machine.memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < machine.cores() <= (os.cpu_count() or 1)

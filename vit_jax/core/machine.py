@@ -5,6 +5,7 @@ them (https://docs.kernel.org/admin-guide/cgroup-v2.html); neither os.sysconf no
 knows them.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -42,12 +43,11 @@ def _limits(controller: str, name: str) -> Iterator[str]:
 
     controller: of version 1; "": version 2, which has one tree for all.
     """
-    try:
-        lines = GROUP.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for _, controllers, group in (line.split(":", 2) for line in lines):
-        if controller in controllers.split(","):
+    with contextlib.suppress(OSError):  # not Linux, or hidden: no limit is known
+        for line in GROUP.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controller not in controllers.split(","):
+                continue
             # In a container, the path may be that of the host, of which only the root is there.
             for folder in (MOUNTED / controller / group.lstrip("/") / "x").parents:
                 if folder.is_relative_to(MOUNTED / controller) and (folder / name).is_file():
