@@ -161,7 +161,9 @@ def imported_names(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"vit_jax[.\w]+:\w+", str(node.value)):
+        elif isinstance(node, ast.Constant) and re.fullmatch(
+            r"vit_jax[.\w]+:[.\w]+", str(node.value)
+        ):
             yield node.value.replace(":", ".")
 
 

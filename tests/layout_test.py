@@ -48,7 +48,7 @@ CONVERTS = PACKAGE / "tools" / "export" / "tflite.py"  # TensorFlow's converter 
 EXTRAS_OF = {"mlflow": ["mlflow-skinny"], "sklearn": ["scikit-learn"], "umap": ["umap-learn"]}
 
 # What a table of parts says: "module:attribute", imported when it is asked for.
-PART = re.compile(r"vit_jax(\.\w+)+:\w+")
+PART = re.compile(r"vit_jax(\.\w+)+:\w+(\.\w+)*")
 
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 
