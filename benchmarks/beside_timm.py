@@ -17,6 +17,7 @@ draws the new head at random (here: zeros), its cosine begins with the warmup (b
 
 import csv
 import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -83,7 +84,8 @@ def main(_: list[str]) -> None:
                 "wall_secs": round(run.wall_secs, 1),
                 "peak_mib": round(run.peak_bytes / 2**20),
             }
-            rows.record("beside_timm", "vit_jax configs", "jax flax optax", row)
+            versions = versions_of_timm() if program == "timm" else None
+            rows.record("beside_timm", "vit_jax configs", "jax flax optax", row, versions=versions)
 
 
 def ours(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
@@ -119,6 +121,17 @@ def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     if len(epochs) != _EPOCHS.value:
         raise SystemExit(f"timm trained {len(epochs)} epochs instead of {_EPOCHS.value}.")
     return float(epochs[-1]["eval_top1"]) / 100, run
+
+
+def versions_of_timm() -> str:
+    """Those that its train.py runs with: the checkout's timm, the environment's torch."""
+    program = (
+        "import platform, timm, torch; print(f'python {platform.python_version()}, "
+        "timm {timm.__version__}, torch {torch.__version__}')"
+    )
+    command = [_PYTHON.value, "-c", program]
+    done = subprocess.run(command, cwd=_TIMM.value, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":
