@@ -52,7 +52,7 @@ TIMM = (
 OURS = (
     f"--config=configs/finetune.py:folder,size={SIZE_PX} --config.model.dtype=float32 "
     f"--config.input.batch_size={BATCH} "
-    f"--config.input.preprocess=decode|inception_crop({SIZE_PX},0.5,method='bicubic',antialias=True)"
+    f"--config.input.preprocess=decode|random_resized_crop({SIZE_PX},0.5,method='bicubic')"
     f"|flip_lr --config.evals.val.preprocess=decode|resize_small({SIZE_PX},'bicubic')"
     f"|central_crop({SIZE_PX}) --config.optim.name=adam --config.optim.lr={LR} "
     f"--config.optim.weight_decay={DECAY} --config.optim.weight_decay_meaning=lr_scaled "

@@ -116,13 +116,21 @@ def beside_timm(
     return Line(f"{what}, {data}", unit, cell("vit_jax"), peers, less=less)
 
 
-def on_tpu(topology: str) -> Line:
-    """A line from the rows of benchmarks.compiled_for_tpu: ViT-L/16, batch 4096, data parallel."""
-    common = {"device": f"compiled for {topology}", "model": "ViT-L/16", "settings": ""}
-    cell = lambda name: Cell("compiled_for_tpu", "mega_cycles", common | {"program": name})
-    peers = {"big_vision": cell("big_vision")}
+def on_tpu(topology: str, settings: str = "") -> Line:
+    """A line from the rows of benchmarks.compiled_for_tpu: ViT-L/16, batch 4096, data parallel.
+
+    settings: of this project's program.
+    """
+    common = {"device": f"compiled for {topology}", "model": "ViT-L/16"}
+    cell = lambda **where: Cell("compiled_for_tpu", "mega_cycles", common | where)
     what = f"L/16 training step, bfloat16, batch 4096, {topology}"
-    return Line(what, "estimated megacycles", cell("own"), peers, less=True)
+    return Line(
+        what + f", `{settings}`" * bool(settings),
+        "estimated megacycles",
+        cell(program="own", settings=settings),
+        {"big_vision": cell(program="big_vision", settings="")},
+        less=True,
+    )
 
 
 def compiled_for_gpu(what: str, unit: str, column: str) -> Line:
@@ -174,6 +182,7 @@ LINES = (
     compiled_for_gpu("bytes accessed", "GB", "accessed_gb"),
     compiled_for_gpu("memory", "GiB", "peak_gib"),
     on_tpu("v5e:16x16"),
+    on_tpu("v5e:16x16", "mesh.shard_optimizer=true"),
     on_tpu("v6e:16x16"),
 )
 

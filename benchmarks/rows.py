@@ -65,10 +65,15 @@ def installed(*packages: str) -> str:
 
 
 def cpu() -> str:
-    """Name of the processor and number of its cores."""
+    """The processor's name, its family where the kernel tells it, and the number of cores.
+
+    The family, since a virtual machine's processor may be called "AMD EPYC" of any generation.
+    """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()} x {len(names)}"
+    of = lambda key: [line.split(":")[1].strip() for line in lines if line.startswith(key)]
+    names, families = of("model name"), of("cpu family")
+    family = f", family {families[0]}" if families else ""
+    return f"{names[0] if names else platform.processor()}{family} x {len(names)}"
 
 
 def gpu() -> str | None:
