@@ -107,6 +107,16 @@ def test_other_sources_are_read_once(
     assert len(seen) == 6
 
 
+def test_records_that_were_written_anew_are_read_anew(
+    five: Source, list_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label_index.find(five)
+    corrected = list_source([Example(b"", labels) for labels in LISTS[::-1]])
+    monkeypatch.setattr(corrected, "fingerprint", five.fingerprint)
+    monkeypatch.setattr(corrected, "stamp", lambda: "later")
+    assert lists(label_index.find(corrected)) == LISTS[::-1]
+
+
 def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Path) -> None:
     """The user's home cannot be written; for root too, since a file takes its place."""
     cache_folder.touch()

@@ -29,6 +29,7 @@ from vit_jax.data.source import (
     Labels,
     SelectedSource,
     Source,
+    digest,
     join_labels,
     row_offsets,
 )
@@ -88,7 +89,8 @@ def find(source: Source, progress: Progress = lambda done, total: None) -> Label
         return find(source.source, progress).take(selected)
     if isinstance(source, JoinedSource):
         return join_labels([find(part, progress) for part in source.parts])
-    cache = cache_dir() / "labels" / f"{source.fingerprint}.npz"
+    # Records that were written anew with other labels have the fingerprint of the old ones.
+    cache = cache_dir() / "labels" / f"{digest(source.fingerprint + source.stamp())}.npz"
     with contextlib.suppress(UserError, FileNotFoundError):  # damaged: made again
         cached = read(cache)
         if cached.num_examples == source.num_examples:

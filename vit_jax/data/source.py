@@ -207,6 +207,24 @@ def read_parts(
     return [items[i] for i in range(len(indices))]
 
 
+def class_difference(one: Source, other: Source) -> str:
+    """How the classes of two sources differ, for a message; "" if a label means the same in both.
+
+    "n01514668" and "n01514668 cock" are the same.
+    """
+    names, others = one.class_names, other.class_names
+    if one.num_classes != other.num_classes:
+        differ = f"{one.num_classes:,} and {other.num_classes:,}"
+    elif names and others and synsets.places(names, others) != tuple(range(one.num_classes)):
+        differ = "not the same names, or not in the same order"
+    else:
+        return ""
+    if names and others:
+        lists = [synsets.wordnet_ids(one) or one for one in (names, others)]
+        differ += f" ({class_names.difference(*lists)})"
+    return differ
+
+
 class JoinedSource(Source):
     """The examples of all `parts`, one part behind the other, as of one data set."""
 
@@ -247,30 +265,17 @@ class MixtureSource(JoinedSource):
     """The examples of all components, one component behind the other, by the order of names."""
 
     def __init__(self, components: Mapping[str, Source]) -> None:
-        """UserError unless all have the same classes: labels are taken as they are.
-
-        "n01514668" and "n01514668 cock" are the same.
-        """
+        """UserError unless all have the same classes: labels are taken as they are."""
         self._names = sorted(components)
         parts = [components[name] for name in self._names]
         for (name, part), (other_name, other) in itertools.combinations(
             zip(self._names, parts, strict=True), 2
         ):
-            names, others = part.class_names, other.class_names
-            in_order = tuple(range(part.num_classes))
-            if part.num_classes != other.num_classes:
-                difference = f"{part.num_classes:,} and {other.num_classes:,}"
-            elif names and others and synsets.places(names, others) != in_order:
-                difference = "not the same names, or not in the same order"
-            else:
-                continue
-            if names and others:
-                lists = [synsets.wordnet_ids(one) or one for one in (names, others)]
-                difference += f" ({class_names.difference(*lists)})"
-            raise UserError(
-                f"input.mixture: {name} and {other_name} have other classes: {difference}. Labels "
-                "are not translated; prepare the data sets with one list of classes."
-            )
+            if differ := class_difference(part, other):
+                raise UserError(
+                    f"input.mixture: {name} and {other_name} have other classes: {differ}. Labels "
+                    "are not translated; prepare the data sets with one list of classes."
+                )
         super().__init__(parts)
         self.name = " + ".join(self._names)
 

@@ -144,6 +144,15 @@ def test_sets_of_one_name_in_two_places(tmp_path: Path, originals: list[str]) ->
     assert path != paths[0] and Path(path).read_bytes() == b"1" * 3000
 
 
+def test_relative_paths_of_two_projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for project in ("a", "b"):
+        (tmp_path / project / "data").mkdir(parents=True)
+        (tmp_path / project / "data" / "x-00").write_bytes(project.encode())
+        monkeypatch.chdir(tmp_path / project)
+        (path,) = copies(cache(tmp_path), ["data/x-00"])
+        assert Path(path).read_bytes() == project.encode()
+
+
 def test_several_at_once_copy_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: copies(cache(tmp_path), originals), range(4)))

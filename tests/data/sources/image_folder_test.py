@@ -194,6 +194,17 @@ def test_a_folder_in_a_class_makes_no_splits(tmp_path: Path) -> None:
     assert source.num_examples + create(tmp_path, "val").num_examples == 100
 
 
+def test_joined_splits_have_the_same_classes(tmp_path: Path) -> None:
+    for split, names in (("training", ("bird", "cat", "dog")), ("validation", ("cat", "dog"))):
+        for name in names:
+            fill(tmp_path / split / name, ["0.jpg"])
+    with refused("input.split=training+validation", "3 and 2", "'bird'", "`train`"):
+        create(tmp_path, "training+validation")
+    (tmp_path / "training").rename(tmp_path / "train")  # it gives the classes
+    joined = create(tmp_path, "train+validation")
+    assert contents(joined)[3:] == [("cat/0.jpg", 1), ("dog/0.jpg", 2)]
+
+
 def test_images_beside_the_classes_of_a_split_are_ignored(with_splits: Path) -> None:
     for split in ("train", "val"):
         fill(with_splits / split, ["all.jpg"])

@@ -237,6 +237,11 @@ def test_lists_of_labels_in_parquet(images: Path) -> None:
     assert contents(source) == {"0.jpg": "7+10", "1.jpg": "7", "2.jpg": ""}
 
 
+def test_an_empty_separator(images: Path) -> None:
+    with refused("input.label_separator is empty"):
+        create(write(images, PLAIN), label_separator="")
+
+
 def test_labels_that_look_like_several_are_named(images: Path) -> None:
     source = create(write(images, "image,label\n0,a\n1,b\n2,a|b\n"))
     assert source.class_names == ("a", "a|b", "b")
@@ -261,6 +266,26 @@ def test_images_without_labels(images: Path) -> None:
     source = create(write(images, "image\n0\n1\n"), labelled=False)
     assert source.num_examples == 2
     assert source.read(np.array([0]))[0].labels == ()
+
+
+@pytest.mark.parametrize("options", [{"label": "breed"}, {"label_separator": "|"}])
+def test_without_labels_the_same_images_are_held_out(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    names = [f"{i}.jpg" for i in range(60)]
+    fill(tmp_path, names)
+    label = options.get("label", "label")
+    cells = [f"{name},{'abc'[i % 3]}{'|d' * (i % 2)}" for i, name in enumerate(names)]
+    path = write(tmp_path, "\n".join([f"image,{label}", *cells]))
+    files = lambda **more: create(path, "val", **options, **more).file_names()
+    assert files(labelled=False) == files()
+
+
+def test_a_row_with_a_split_counts_whatever_the_order(images: Path) -> None:
+    lines = ["0,a,", "0,a,train", "0,a,", "1,b,train"]
+    for order in (lines, lines[::-1]):
+        path = write(images, "\n".join(["image,label,split", *order]))
+        assert create(path, "train").num_examples == 2
 
 
 def test_rows_that_repeat_count_once(images: Path) -> None:
@@ -347,6 +372,10 @@ def test_bytes_of_images_in_parquet_are_for_prepare(images: Path) -> None:
     table = pa.table({"image": [{"bytes": b"x", "path": None}], "label": [0]})
     pq.write_table(table, images / "a.parquet")
     with refused("vit-jax prepare records"):
+        create(images / "a.parquet")
+    several = {"image": [["0.jpg", "1.jpg"]], "label": [["a", "b"]]}
+    pq.write_table(pa.table(several), images / "a.parquet")
+    with refused("'image' has list"):
         create(images / "a.parquet")
     (images / "a.parquet").write_bytes(b"PAR1")
     with refused("a.parquet"):

@@ -9,6 +9,7 @@ from tests.data.sources.image_folder_test import create, fill
 from tests.messages import refused
 from vit_jax.core import synsets
 from vit_jax.data import label_index
+from vit_jax.data.source import NO_LABEL, Example
 from vit_jax.data.sources import relabelled
 
 CLASSES = list(synsets.names_1k())
@@ -123,7 +124,7 @@ def test_images_without_a_number_are_refused(tmp_path):
         )
 
 
-def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path):
+def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path, monkeypatch):
     for name in ("cat", "dog"):
         fill(tmp_path / name, ["a.jpeg"])
     plain = create(tmp_path, "all")
@@ -132,3 +133,5 @@ def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path):
     assert (source.num_classes, source.class_names[3]) == (4, "cat")
     assert "2 of the model's 4" in source.notes[-1]
     assert source.fingerprint != plain.fingerprint
+    monkeypatch.setattr(plain, "read", lambda _: [Example(b"", (-1, 2, 1))])
+    assert source.read(np.array([0]))[0].labels == (NO_LABEL, NO_LABEL, 1)

@@ -112,3 +112,5 @@ def test_several_slices() -> None:
     check_disjoint(apart, "train[...]", where="input")
     with refused("evals.x.split", "'train'"):
         check_disjoint([*apart, Slice("train", 799, 900)], "a+b", where="evals.x")
+    with refused("evals.x.split", "'train'"):
+        check_disjoint([Slice("all", 0, 900), Slice("train", 0, 9)], "all+train", where="evals.x")

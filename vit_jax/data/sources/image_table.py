@@ -78,7 +78,7 @@ class ImageTable(Source):
             Column("input.image_column", image_column),
             Column("input.label", label_column, needed=labelled),
             Column("input.split_column", split_column, needed=split_column is not None),
-            Column("input.label_separator", label_separator if labelled else None),
+            Column("input.label_separator", label_separator),
         )
         # The table of the training split numbers the labels.
         chosen = {name: tables[name] for name in (WHOLE, "train", wanted) if name in tables}
@@ -388,7 +388,7 @@ class _Rows(NamedTuple):
 
     def _unique(self) -> "_Rows":
         """The rows in their order, each file once. UserError if two rows say different things."""
-        rank = np.argsort(self.orders, kind="stable")
+        rank = np.lexsort((self.splits < 0, self.orders))  # of one file, rows with a split first
         same = np.flatnonzero(np.diff(self.orders[rank]) == 0)
         for one, other in zip(rank[same].tolist(), rank[same + 1].tolist(), strict=True):
             texts = [self._label_texts(row) for row in (one, other)]

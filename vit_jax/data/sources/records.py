@@ -245,6 +245,7 @@ def copies(
     `name` is the name of the data set. UserError if there is no room, or if copying fails.
     """
     home, _, _ = paths[0].rpartition("/")
+    home = home if files.is_remote(home) else os.path.abspath(home)
     folder = cache.folder / f"{name}-{digest(home)[:16]}"
     targets = [folder / path.rpartition("/")[2] for path in paths]
     try:

@@ -22,7 +22,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
 from vit_jax.data import files, label_index
 from vit_jax.data.label_index import Labels
-from vit_jax.data.source import DerivedSource, Example, Source, digest, select_examples
+from vit_jax.data.source import NO_LABEL, DerivedSource, Example, Source, digest, select_examples
 
 CLASSES = 1000
 VALIDATION_IMAGES = 50_000
@@ -47,13 +47,18 @@ class ByName(DerivedSource):
 
     def read(self, indices: np.ndarray) -> list[Example]:
         return [
-            example._replace(labels=tuple(self._places[list(example.labels)].tolist()))
+            example._replace(labels=tuple(self._renumbered(np.array(example.labels, int)).tolist()))
             for example in self.source.read(indices)
         ]
 
     def stored_labels(self) -> Labels | None:
         stored = self.source.stored_labels()
-        return None if stored is None else stored._replace(labels=self._places[stored.labels])
+        return stored and stored._replace(labels=self._renumbered(stored.labels))
+
+    def _renumbered(self, labels: np.ndarray) -> np.ndarray:
+        """The labels as places in `names`; what is not a class of the source, as NO_LABEL."""
+        is_class = (labels >= 0) & (labels < len(self._places))
+        return np.where(is_class, self._places[labels * is_class], NO_LABEL).astype(np.int32)
 
 
 class Relabelled(DerivedSource):

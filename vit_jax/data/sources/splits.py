@@ -51,6 +51,12 @@ def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) ->
                 f"{where}.split={split!r}: the slices share examples of {one.name!r}, from "
                 f"{other.start:,} to {min(one.stop, other.stop):,}. Let each example be in one."
             )
+    names = {part.name for part in known}
+    if ALL in names and len(names) > 1:
+        raise UserError(
+            f"{where}.split={split!r}: {ALL!r} has the examples of {min(names - {ALL})!r}, too. "
+            "Let each example be in one."
+        )
 
 
 def base_name(split: str, *, where: str) -> str:

@@ -13,7 +13,14 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data.label_index import Labels, single
-from vit_jax.data.source import Example, JoinedSource, Source, Unlabelled, digest
+from vit_jax.data.source import (
+    Example,
+    JoinedSource,
+    Source,
+    Unlabelled,
+    class_difference,
+    digest,
+)
 from vit_jax.data.sources import splits
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import resolve
@@ -165,6 +172,13 @@ def _open(name: str, request: Request) -> Source:
         return make(request)
     opened = [make(request._replace(split=part)) for part in slices]
     splits.check_disjoint([part.part for part in opened], request.split, where=request.where)
+    for part, other in zip(opened, slices, strict=True):
+        if request.labelled and (differ := class_difference(opened[0], part)):
+            raise UserError(
+                f"{request.where}.split={request.split}: {slices[0]} and {other} have other "
+                f"classes: {differ}. Labels are not translated. Of a folder or tables the split "
+                "`train` gives the classes of all: call the one with all classes so."
+            )
     return JoinedSource(opened)
 
 

@@ -88,6 +88,11 @@ class Table(NamedTuple):
 
 def read_table(path: str, columns: Columns) -> Table:
     """Reads a table. UserError: not a table, a column is missing, or two would do."""
+    if columns.separator.name == "":
+        raise UserError(
+            f"{columns.separator.option} is empty: give what stands between labels, such as | or a "
+            "space, or none where a cell is one label."
+        )
     is_parquet = path.lower().endswith(".parquet")
     names, cells, lines, bad_lines, remark = (_parquet if is_parquet else _text)(path, columns)
     images, labels, splits = cells
@@ -336,21 +341,22 @@ def _parquet(path: str, columns: Columns) -> _Cells:
         raise UserError(
             f"{path} is not a Parquet file, or it is damaged ({error}). Get it again."
         ) from error
+    image_name, label_name, split_name = found
     cells = [
-        None if name is None else _as_text(path, name, table[name].combine_chunks())
-        for name in found
+        None if name is None else _as_text(path, name, table[name].combine_chunks(), lists=lists)
+        for name, lists in ((image_name, False), (label_name, True), (split_name, False))
     ]
     others = [name for name in names if name not in found]
     remark = f"; not read: {', '.join(map(repr, others[:10]))}" if others else ""
     return _Cells(found, cells, np.arange(1, len(table) + 1), [], remark)
 
 
-def _as_text(path: str, name: str, cells: pa.Array) -> pa.Array:
-    """Text of any column; of a column of lists, lists of text. UserError."""
+def _as_text(path: str, name: str, cells: pa.Array, *, lists: bool) -> pa.Array:
+    """Text of any column; with `lists`, lists of text where its cells are lists. UserError."""
     kind = cells.type
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     try:
-        if any(is_list(kind) for is_list in lists):
+        if lists and any(is_list(kind) for is_list in are_lists):
             return cells.cast(pa.large_list(kind.value_type)).cast(pa.large_list(_TEXT))
         if pa.types.is_floating(kind):
             cells = cells.cast(pa.float64())

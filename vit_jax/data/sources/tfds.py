@@ -249,7 +249,7 @@ def create(r: Request) -> Tfds:
         where=r.where,
         cache=r.cache,
         label_weights=r.label_weights,
-        label=r.label,
+        label=r.label if r.labelled else None,
         labelled=r.labelled,
     )
 

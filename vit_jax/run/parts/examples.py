@@ -69,7 +69,7 @@ def open_split(
             image_size=image_size,
             cache=_file_cache(c),
             label_weights=c.label_weights,
-            label=inherited_label(c, kind, label) if labelled else None,
+            label=inherited_label(c, kind, label),
             labelled=labelled,
             table=table_options(c, kind),
             where=where,
