@@ -8,7 +8,7 @@ from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import table as ops
-from vit_jax.data.pipeline import bad_images
+from vit_jax.data.pipeline import bad_images, eval_batches
 from vit_jax.data.reader import encoded
 from vit_jax.data.source import Example, Source
 
@@ -76,6 +76,41 @@ def test_records_that_cannot_be_read_are_named_too(
     source.examples[129] = Example(source.examples[0].image, (11,))
     names = [line.partition(" is ")[0].partition(": ")[0] for line in look(source)]
     assert sorted(names) == ["example 129", "example 67", "record 66", "record 80"]
+
+
+@pytest.fixture
+def corrupt_later(list_source: Any, source: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Example 5 of 600 is a bad image, and record 300, which is read ahead of it, is damaged."""
+    many = list_source(source.examples[:1] * 600)
+    many.examples[5] = Example(b"text", (0,))
+    whole = many.read
+
+    def read(indices: np.ndarray) -> list[Example]:
+        if 300 in indices:
+            raise UserError("record 300 is damaged")
+        return whole(indices)
+
+    monkeypatch.setattr(many, "read", read)
+    return many
+
+
+def test_a_record_that_is_read_ahead_is_no_fault_of_a_batch_before_it(corrupt_later: Any) -> None:
+    faults = look(corrupt_later)
+    assert [fault.partition(":")[0] for fault in faults] == ["example 5", "record 300 is damaged"]
+    batches = lambda on_bad_image: eval_batches(
+        corrupt_later,
+        "decode|resize(8)",
+        batch_size=64,
+        on_bad_image=on_bad_image,
+        max_image_pixels=10**4,
+        threads=2,
+    )
+    with batches("fail") as made, refused("example 5 is a bad image"):
+        next(made)
+    with batches("skip") as made:
+        assert [next(made)["weight"].sum() for _ in range(4)] == [63, 64, 64, 64]
+        with refused("record 300"):
+            next(made)
 
 
 def test_other_failures_of_a_source_are_not_bad_images(

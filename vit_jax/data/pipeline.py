@@ -339,12 +339,11 @@ class Batches:
     def _recover(self, error: Exception) -> None:
         """Goes on with the batch that tf.data failed to make, without its bad images, or raises."""
         first = self._first_slot + self._made * self._batch_size
-        if self._reader.failure:
-            raise self._reader.failure from error
+        stop = min(first + self._batch_size, self._stop)
+        self._reader.raise_failure(first, stop, error)
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise error  # the fault of no image
         if self._on_bad_image == "fail" or self._is_skipping:
-            stop = min(first + self._batch_size, self._stop)
             raise self._decoder.first_bad_image(first, stop) or error from error
         self._is_skipping = True
         self._start(first)

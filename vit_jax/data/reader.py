@@ -189,7 +189,9 @@ class Reader:
     def __init__(self, source: Source, choose: Choose, max_image_pixels: int) -> None:
         self.source = source
         self.max_image_pixels = max_image_pixels
-        self.failure: Exception | None = None  # tf.data would turn it into a string
+        # What tf.data would turn into a string: of a second attempt, and of reads by their slot.
+        self.failure: Exception | None = None
+        self._failed_reads: dict[int, Exception] = {}
         self.faults: dict[int, str] = {}  # of the bad images that were met, by their examples
         self._choose = choose
 
@@ -198,8 +200,19 @@ class Reader:
         try:
             return self._read(first, stop)
         except Exception as error:
-            self.failure = self.failure or error
+            self._failed_reads[first] = error
             raise
+
+    def raise_failure(self, first: int, stop: int, cause: Exception) -> None:
+        """Raises what failed of the slots [first, stop), if anything did, and forgets the rest.
+
+        Reads are ahead of the batches: those of later slots fail again when these are reached.
+        """
+        failed = [slot for slot in self._failed_reads if first - READ_EXAMPLES < slot < stop]
+        failure = self._failed_reads[min(failed)] if failed else self.failure
+        self._failed_reads = {}
+        if failure is not None:
+            raise failure from cause
 
     def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
