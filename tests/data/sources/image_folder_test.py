@@ -116,6 +116,12 @@ def test_a_table_beside_classes_is_nobodys_business(with_splits: Path, tmp_path:
     assert create(with_splits).num_classes == 3
 
 
+def test_a_table_above_the_data_set_is_nobodys_business(tmp_path: Path) -> None:
+    fill(tmp_path / "photos/mine", ["0.png", "1.png"])
+    table_of(tmp_path / "taxes.csv", "ab")
+    assert create(tmp_path / "photos").class_names == ("mine",)
+
+
 @pytest.mark.parametrize("names", [("images",), ("train_images", "test_images"), ("img", "data")])
 def test_folders_of_images_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name in names:

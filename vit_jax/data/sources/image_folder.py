@@ -244,7 +244,7 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
     }
     lister.pass_over_beside(root, "beside the folders")
     if not splits:
-        _check_classes(root, sorted(folders), lister)
+        _check_classes(root, root, sorted(folders), lister)
         classes = sorted(map(normal, folders))
         images = _images(root, lister)
         held_out = _held_out(images)
@@ -264,7 +264,7 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
         train_classes = lister.subfolders(train_folder)
         _check_names(train_folder, train_classes)
         if train_classes:
-            _check_classes(train_folder, train_classes, lister)
+            _check_classes(root, train_folder, train_classes, lister)
         classes = sorted(map(normal, train_classes))
         by_split = {wanted: _images(folders[wanted], lister)}
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
@@ -343,16 +343,19 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
     return sorted(images)
 
 
-def _check_classes(folder: str, names: Sequence[str], lister: _Lister) -> None:
-    """UserError where the names are of folders that hold the images of all classes."""
+def _check_classes(root: str, folder: str, names: Sequence[str], lister: _Lister) -> None:
+    """UserError where the names, in `folder`, are of folders that hold the images of all classes.
+
+    root: the data set's folder, or the same one; what lies above it is not the data's.
+    """
     words = [re.findall(r"[a-z]+", name.lower()) for name in names]
     are_no_classes = all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
     if len(names) > 1 and not are_no_classes:
         return
     tables = [
-        files.join(above, entry.name)
-        for above in (folder, folder.rpartition("/")[0])
-        for entry in (lister.entries(above) if above else ())
+        files.join(place, entry.name)
+        for place in dict.fromkeys((folder, root))
+        for entry in lister.entries(place)
         if entry.is_file and extension(entry.name) in _TABLES
     ]
     with_images = [path for name in names if lister.images(path := files.join(folder, name), "")]
