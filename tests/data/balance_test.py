@@ -52,8 +52,10 @@ def test_the_same_example_has_other_random_numbers_at_each_visit() -> None:
 
 def test_examples_with_several_labels_or_none() -> None:
     """Example 0 has no label; 1 has two, and is the only one of either class."""
-    _, examples = stream_of([(), (2, 4), (3,)])(np.arange(300))
+    epochs, examples = stream_of([(), (2, 4), (3,)])(np.arange(300))
     np.testing.assert_array_equal(np.bincount(examples, minlength=3), [0, 200, 100])
+    pairs = np.stack([epochs, examples], axis=1)
+    assert len(np.unique(pairs, axis=0)) == len(pairs), "it would be the same crop twice in a batch"
 
 
 def test_no_labels_at_all() -> None:

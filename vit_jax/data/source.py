@@ -251,6 +251,11 @@ class JoinedSource(Source):
         part, place = locate(self._ends, index)
         return self.parts[part].describe(int(place))
 
+    def file_names(self) -> list[str] | None:
+        names = [part.file_names() for part in self.parts]
+        known = [each for each in names if each is not None]
+        return list(itertools.chain(*known)) if len(known) == len(names) else None
+
     def stamp(self) -> str:
         return digest("\n".join(part.stamp() for part in self.parts))
 

@@ -145,6 +145,7 @@ def balanced(by_class: ByClass, *, seed: int) -> Stream:
     classes = np.flatnonzero(sizes)
     if not len(classes):
         raise UserError('input.balance="class": no example has a label. Set input.balance=none.')
+    several = len(np.unique(by_class.examples)) < len(by_class.examples)  # labels of an example
 
     def stream(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         blocks, places = np.divmod(positions, len(classes))
@@ -154,7 +155,8 @@ def balanced(by_class: ByClass, *, seed: int) -> Stream:
         class_keys = keys(seed, epochs, visited)
         members = permute(places, num_examples=sizes[visited], keys=class_keys)
         examples = by_class.examples[by_class.offsets[visited] + members].astype(np.int64)
-        return blocks, examples  # an example in several classes is another one at each visit
+        # An example in several classes is augmented anew at each visit, in one block too.
+        return (blocks * len(classes) + order if several else blocks), examples
 
     return stream
 

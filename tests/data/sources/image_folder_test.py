@@ -209,6 +209,7 @@ def test_joined_splits_have_the_same_classes(tmp_path: Path) -> None:
     (tmp_path / "training").rename(tmp_path / "train")  # it gives the classes
     joined = create(tmp_path, "train+validation")
     assert contents(joined)[3:] == [("cat/0.jpg", 1), ("dog/0.jpg", 2)]
+    assert joined.file_names() == ["0.jpg"] * 5
 
 
 def test_images_beside_the_classes_of_a_split_are_ignored(with_splits: Path) -> None:

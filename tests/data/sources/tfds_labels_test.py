@@ -72,6 +72,19 @@ def labels(source: Source) -> list[int]:
     return [e.labels[0] for e in source.read(np.arange(source.num_examples))]
 
 
+def test_a_list_of_labels_beside_a_label(tmp_path: Path) -> None:
+    features = {
+        "label": f.ClassLabel(num_classes=3),
+        "labels": f.Sequence(f.ClassLabel(num_classes=5)),
+    }
+    folder = write(tmp_path / "1.0.0", "x", features, [{"label": 2, "labels": [4, 1]}])
+    usual, several = opened(folder), opened(folder, "labels")
+    assert usual.read(np.array([0]))[0].labels == (2,)
+    assert several.read(np.array([0]))[0].labels == (4, 1)
+    assert (usual.num_classes, several.num_classes) == (3, 5)
+    assert opened(folder, "label").fingerprint == usual.fingerprint != several.fingerprint
+
+
 def scene(*depths: float) -> dict:
     return {"objects": [{"size": 1, "pixel_coords": [300, 200, depth]} for depth in depths]}
 

@@ -81,6 +81,9 @@ def test_what_it_cannot_do_is_refused_before_the_run(build):
         build("input.preprocess=decode|resize(8)|grayscale(0.5)")
     with refused("decode|resize_small(8)"):
         build("input.preprocess=decode|resize_small(8)|pad_crop(8, 1)")
+    with refused("input.preprocess", "pad_crop(16, 1) asks for 16 x 16 of 8 x 8"):
+        digits = ("input.source=digits", "input.num_examples=none", "input.num_classes=none")
+        build(*digits, "input.preprocess=decode|pad_crop(16, 1)")
 
 
 def test_what_does_not_fit_is_refused_before_the_run(build, monkeypatch):

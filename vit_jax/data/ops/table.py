@@ -158,8 +158,11 @@ class Preprocess:
         number = self._number_before_random()
         return Preprocess(self._ops[:number], self._texts[:number])
 
-    def on_device(self) -> DeviceOps:
-        """The other ops, for devices. UserError if one of them has no such version."""
+    def on_device(self, size: KnownSize = None) -> DeviceOps:
+        """The other ops, for devices. UserError if one of them has no such version.
+
+        size: of the images before them, where it is known: UserError if an op cannot take these.
+        """
         first = self._number_before_random()
         ops = {}
         for place, op in enumerate(self._ops[first:], start=first):
@@ -175,6 +178,10 @@ class Preprocess:
                     f"{' and '.join(ON_DEVICE)} have one. Leave it out, or "
                     "set input.cache=ram, which keeps images on the host."
                 )
+            try:
+                size = op.output_size(size)
+            except ValueError as error:
+                raise UserError(f"{self._texts[place]} {error}.") from error
             ops[place] = op.on_device
         return DeviceOps(ops)
 
@@ -355,7 +362,10 @@ class Views:
     def __call__(
         self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int
     ) -> dict[str, tf.Tensor]:
-        """uint8 [H, W, 3] of each view; the first is what its ops alone make with this seed."""
+        """uint8 [H, W, 3] of each view; the first is what its ops alone make with this seed.
+
+        Of several views the image is decoded once, as a whole: `reduced` has no effect there.
+        """
         first, *others = self._views
         if not others:
             pixels = self._views[first](image, seed, max_image_pixels=max_image_pixels)

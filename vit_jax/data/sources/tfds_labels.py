@@ -102,7 +102,7 @@ class LabelReader:
     """Reads the labels of records.
 
     Attributes:
-      is_usual: the label is the feature `label`, or the list `labels`, which may have weights.
+      is_usual: the label is that taken by default: `label`, else the list `labels`.
       is_list: an example has any number of labels.
     """
 
@@ -124,13 +124,15 @@ class LabelReader:
         `features` are tfds.features of the data set in `folder`. UserError if the features that are
         needed are not there.
         """
-        self.is_usual = label is None or label in _usual(features)
+        usual = _usual(features)
+        self.is_usual = label is None or label in usual[:1]
         self._derivation: Derivation | None = None
-        self.weighted = self.is_usual and label_weights and WEIGHTS in features
+        is_label = label is None or label in usual
+        self.weighted = is_label and label_weights and WEIGHTS in features
         if self.weighted:
             _check_weights(folder, features[WEIGHTS])
-        if self.is_usual:
-            self._key, feature = _label_feature(folder, features)
+        if is_label:
+            self._key, feature = _label_feature(folder, features, label)
         elif label in DERIVATIONS:
             self._key = label
             self._derivation = DERIVATIONS[label]
@@ -139,7 +141,7 @@ class LabelReader:
             _check_there(folder, features, label, where)
         else:
             self._key, feature = str(label), _feature(folder, features, str(label), where)
-        self.is_list = self.is_usual and self._key == "labels"
+        self.is_list = is_label and self._key == "labels"
         if self._derivation is None:
             self.num_classes, self.class_names = _classes(folder, self._key, feature, num_classes)
 
@@ -248,16 +250,16 @@ def _usual(features: Any) -> list[str]:
     return [key for key in ("label", "labels") if key in features]
 
 
-def _label_feature(folder: str, features: Any) -> tuple[str, Any]:
-    """ "label" or "labels", and the feature of one label."""
+def _label_feature(folder: str, features: Any, wanted: str | None) -> tuple[str, Any]:
+    """ "label" or "labels", and the feature of one label; without `wanted`, the first there is."""
     keys = _usual(features)
     if "image" not in features or not keys:
         raise UserError(
             f"{folder}: examples have the features {', '.join(sorted(features))}; image, and label "
             "or labels, are needed. Another feature is taken as the label by input.label."
         )
-    feature = features[keys[0]]
-    return keys[0], getattr(feature, "feature", feature)
+    key = wanted or keys[0]
+    return key, getattr(features[key], "feature", features[key])
 
 
 def _check_weights(folder: str, feature: Any) -> None:

@@ -76,6 +76,7 @@ def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
         size = decoded.image_size(
             split.source, preprocess.before_random(), max_image_pixels=c.max_image_pixels
         )
+        preprocess.on_device(size)
     except UserError as error:
         raise UserError(f"{split.section}.preprocess={split.preprocess!r}: {error}") from error
     source = split.source
