@@ -61,6 +61,7 @@ class Match:
       rules: the rules of the parameters that the file has.
       assumed: what nothing states about it (external.ExternalWeights).
       pads_class_position: whether the class token has no position, which equals one of zeros.
+      twice: names with the layout's prefix that the file also has without it.
     """
 
     layout: Layout
@@ -69,6 +70,7 @@ class Match:
     rules: tuple[Rule, ...]
     assumed: tuple[str, ...] = ()
     pads_class_position: bool = False
+    twice: tuple[str, ...] = ()
 
     @functools.cached_property
     def misfits(self) -> int:
@@ -181,10 +183,13 @@ def refusal(path: Path, matches: Sequence[Match]) -> UserError:
 
 
 def _match(layout: Layout, tensors: Tensors) -> Match:
-    named = _without_prefix(layout, tensors)
+    prefix = _prefix(layout, tensors)
+    # Arrays without the prefix keep their names, as a classifier beside "vit." does.
+    named = {n.removeprefix(prefix): t for n, t in tensors.items()}
+    twice = tuple(prefix + n for n in tensors if prefix and prefix + n in tensors)
     counted = _counted(layout, named)
     rules = _rules_of_parts_there(layout, named, counted)
-    return Match(layout, _sizes(rules, named, counted), named, rules)
+    return Match(layout, _sizes(rules, named, counted), named, rules, twice=twice)
 
 
 def part(ours: str) -> str:
@@ -195,14 +200,10 @@ def part(ours: str) -> str:
     return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
 
 
-def _without_prefix(layout: Layout, tensors: Tensors) -> Tensors:
-    """Arrays by the table's names, without the prefix that most of these have in the file."""
+def _prefix(layout: Layout, tensors: Tensors) -> str:
+    """The prefix that most of the table's names have in the file."""
     firsts = {p.name for r in layout.rules for p in pieces(r, {})}
-    best = max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
-    if not best:
-        return tensors
-    # Arrays without the prefix keep their names, as a classifier beside "vit." does.
-    return {n.removeprefix(best): t for n, t in tensors.items()}
+    return max(layout.prefixes, key=lambda p: sum(p + n in tensors for n in firsts))
 
 
 def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
@@ -265,6 +266,8 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
 def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
     """The problems, one line each; finding the nearest names takes most of the time."""
     named = match.tensors
+    for name in match.twice:
+        yield f"{name} is there without its prefix, too: leave one of them out"
     wanted = {p.name: r for r in match.rules for p in pieces(r, match.sizes)}
     ignored = [re.compile(pattern) for pattern in match.layout.ignored]
     extra = [

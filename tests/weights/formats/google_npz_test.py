@@ -170,6 +170,14 @@ def test_layers_may_be_stacked_and_names_prefixed(tmp_path, images, same):
     same(weights.load(tmp_path / "state.npz"), plain)
 
 
+def test_arrays_with_and_without_a_prefix_are_refused(tmp_path, images):
+    arrays, _ = reference(images, released=True)
+    prefixed = {f"params/{name}": x for name, x in arrays.items()}
+    np.savez(tmp_path / "x.npz", **prefixed, **{"head/bias": np.full(3, 9, np.float32)})
+    with refused("params/head/bias"):
+        weights.load(tmp_path / "x.npz")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, ">f4"])
 def test_other_floats(tmp_path, images, dtype):
     arrays, expected = reference(images, released=True)

@@ -10,7 +10,7 @@ from tests.messages import refused
 from vit_jax import weights
 from vit_jax.models.images import load
 from vit_jax.predict import Predictor
-from vit_jax.weights.files import safetensors
+from vit_jax.weights.files import from_array, safetensors
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -54,6 +54,16 @@ def test_there_and_back(tmp_path, toy, same, fields, kind):
     same(again.model, ours.model)
     assert again.model.spec == ours.model.spec
     assert again.class_names == ours.class_names
+
+
+def test_arrays_with_and_without_a_prefix_are_refused(tmp_path, toy):
+    weights.save(toy(), tmp_path / "x", "huggingface")
+    file = tmp_path / "x" / "model.safetensors"
+    arrays = {name: from_array(np.array(x.read())) for name, x in safetensors.read(file).items()}
+    other = from_array(np.full(16, 7, np.float32))
+    safetensors.write(file, arrays | {"layernorm.weight": other})
+    with refused("vit.layernorm.weight"):
+        weights.load(tmp_path / "x")
 
 
 def test_without_config_json_the_arrays_tell(tmp_path, toy, same):
