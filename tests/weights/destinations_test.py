@@ -69,6 +69,14 @@ def test_a_class_token_without_a_position_computes_the_same_there(
     np.testing.assert_allclose(there(images), loaded.model(images), atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", ["sincos_1d", "sincos_2d"])
+def test_registers_beside_fixed_positions_compute_the_same_there(tmp_path, toy, images, positions):
+    loaded = toy(pool="avg", registers=2, gelu="exact", position_embedding=positions)
+    weights.save(loaded, tmp_path / "out", "timm")
+    there = weights.load(tmp_path / "out")
+    np.testing.assert_allclose(there(images), loaded.model(images), atol=1e-5)
+
+
 def test_the_table_has_these_rows():
     cells = [
         line.split("|")[1].strip() for line in DOCS.read_text().splitlines() if "|" in line[:1]

@@ -98,6 +98,8 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     kind = getattr(spec, "position_embedding", None)
     if kind in ("sincos_1d", "sincos_2d"):
         tokens = spec.token_layout(loaded.model.preprocess.image_size)
+        # Registers have no rows there; a distillation token, which counts as one here, has.
+        tokens = tokens._replace(registers=int(spec.distillation_token))
         arrays[POSITIONS] = sincos(kind, tokens, spec.width).astype(np.float32)
     elif POSITIONS in arrays and spec.has_class_token and not spec.class_position:
         # Zeros for the class token compute the same function.
