@@ -34,8 +34,8 @@ def npy(array, allow_pickle=False):
     return stream.getvalue()
 
 
-def zipped(path, **members):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+def zipped(path, method=zipfile.ZIP_DEFLATED, **members):
+    with zipfile.ZipFile(path, "w", method) as file:
         for name, data in members.items():
             file.writestr(f"{name}.npy", data)
     return path
@@ -69,6 +69,21 @@ def test_npz_with_a_flipped_bit(tmp_path):
     path.write_bytes(data)
     with refused("CRC-32"):
         read(path)
+
+
+@pytest.mark.parametrize("part", [0, 0.5], ids=["header", "values"])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compressed_npz_with_damage(tmp_path, method, part):
+    numbers = np.random.default_rng(0).normal(size=40_000).astype(np.float32)
+    path = zipped(tmp_path / "x.npz", method, a=npy(numbers))
+    with zipfile.ZipFile(path) as file:
+        (member,) = file.infolist()
+    data = bytearray(path.read_bytes())
+    place = data.index(b"a.npy") + len("a.npy") + int(part * member.compress_size)
+    data[place : place + 16] = b"\xff" * 16
+    path.write_bytes(data)
+    with named_error("x.npz", "Get the file anew"):  # zlib, bz2 and lzma have their own words
+        npz.read(path)["a"].read()
 
 
 def array_of(shape, dtype="<f4"):

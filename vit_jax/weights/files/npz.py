@@ -1,6 +1,7 @@
 """NumPy's .npz files. All that a file states about itself is checked before it is used."""
 
 import io
+import lzma
 import math
 import warnings
 import zipfile
@@ -20,6 +21,8 @@ MAX_ARRAYS = 100_000
 # A file of zeros alone is compressed to a thousandth, one of weights hardly at all.
 MAX_EXPANSION = 100
 ALWAYS_ALLOWED_BYTES = 2**30
+# What zipfile raises for damage, and for methods and encryption that it lacks.
+_UNREADABLE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -33,7 +36,7 @@ def read(path: Path) -> dict[str, Tensor]:
         members = file.infolist()
         _check_sizes(path, members)
         tensors = {m.filename.removesuffix(".npy"): _tensor(path, file, m) for m in members}
-    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path} cannot be read as .npz: {error}. Get the file anew.") from error
     if len(tensors) != len(members):
         raise UserError(f"{path} has several arrays of one name.")
@@ -77,7 +80,7 @@ def _tensor(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tenso
             with file.open(member) as stream:
                 stream.read(offset)
                 data = stream.read(nbytes + 1)  # past the end, where zip verifies its checksum
-        except (OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        except _UNREADABLE as error:
             raise UserError(f"{name} cannot be read: {error}. Get the file anew.") from error
         if len(data) != nbytes:
             raise UserError(f"{name} has {len(data):,} bytes instead of {nbytes:,}: damaged.")
