@@ -98,6 +98,7 @@ class Format:
       needs_type: whether it reads no others, such as those without a config.json.
       hint: the end of the message about a model that it cannot hold.
       packed: arrays to write, as the format's files have them.
+      prepares: how its readers prepare images of a model that is written, by its own preparation.
       is_plain: whether fields of `core.schema.fields` without a place elsewhere are refused.
     """
 
@@ -110,6 +111,7 @@ class Format:
     needs_type: bool = False
     hint: str = "Write --to=google_npz or checkpoint."
     packed: Callable[[Tensors, Any, int], Tensors] = lambda tensors, *_: tensors
+    prepares: Callable[[models.Preprocess], models.Preprocess] = lambda about: about
     is_plain: bool = True
 
     def recognises(self, opened: Opened) -> bool:

@@ -45,7 +45,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
       to: one of DESTINATIONS. A checkpoint is written as the only one of a work directory, with the
         model's step.
       approximate: also write where the format's readers have slightly different epsilons in a
-        ResNet, or resize images slightly differently; stderr reports the change.
+        ResNet, or resize images in another way; stderr reports the change.
 
     Raises:
       UserError: the format cannot hold this model, or the path cannot be written. Nothing is
@@ -114,9 +114,10 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
 def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
     """Writes the files of a format; returns what its readers compute differently."""
     model, to = loaded.model, format_.destination
-    about, image_notice = model.preprocess, ""
+    about, notices = model.preprocess, [""]
     if to != "google_npz":  # which states only the size of images
-        about, image_notice = pillows(about, to, approximate=approximate)
+        about, notices[0] = pillows(about, to, approximate=approximate)
+        notices.append(_resizing_notice(about, format_, approximate=approximate))
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
     arrays, epsilon_notice = _arrays(loaded, format_, approximate)
     if to == "google_npz":
@@ -127,7 +128,7 @@ def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) ->
             safetensors.write(folder / "model.safetensors", arrays)
             for name, document in documents.items():
                 (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    return " ".join(filter(None, (epsilon_notice, image_notice)))
+    return " ".join(filter(None, (epsilon_notice, *notices)))
 
 
 def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
@@ -232,6 +233,37 @@ def pillows(
         )
     near = dataclasses.replace(about, interpolation=instead, antialias=True)
     return near, f"its images are resized by {instead} with antialias instead of {ours}."
+
+
+def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: bool) -> str:
+    """What readers of a format resize in another way, by more than its rounding; "" if nothing.
+
+    UserError where that is so and `approximate` is not set.
+    """
+    there = format_.prepares(about)
+    (fit, sides), (their_fit, their_sides) = map(_resizing, (about, there))
+    apart = max(abs(ours - theirs) for ours, theirs in zip(sides, their_sides, strict=True))
+    if about.resize is None or (fit == their_fit and apart <= 1):
+        return ""
+    change = f"{_resizing_words(there)} instead of {_resizing_words(about)}"
+    if not approximate:
+        raise UserError(
+            f"{format_.destination} states one factor for both sides, and would prepare this "
+            f"model's images with {change}: write --to=checkpoint. Or vit-jax convert "
+            "--approximate, which writes that."
+        )
+    return f"its images are prepared with {change}."
+
+
+def _resizing(about: models.Preprocess) -> tuple[str, tuple[int, int]]:
+    """(fit, (height, width)); a shorter side is the same as covering a square."""
+    resize = about.resize or about.image_size
+    return ("cover", (resize, resize)) if isinstance(resize, int) else (about.fit, resize)
+
+
+def _resizing_words(about: models.Preprocess) -> str:
+    fit = "" if isinstance(about.resize, int) else f", fit={about.fit}"
+    return f"resize={about.resize}{fit}"
 
 
 def _scalable(spec: Any, layout: Layout) -> bool:

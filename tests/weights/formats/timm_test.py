@@ -117,6 +117,29 @@ def test_unsupported_resizing_is_refused_or_reported():
     assert pillows(preprocess, "timm", approximate=False) == (preprocess, "")
 
 
+@pytest.mark.parametrize(
+    ("size", "resize", "theirs"),
+    [((16, 12), 20, (26, 20)), ((12, 12), (16, 24), (16, 16)), ((12, 12), (24, 16), (24, 24))],
+)
+def test_resizing_by_two_factors_is_refused_or_reported(
+    tmp_path, toy, capsys, size, resize, theirs
+):
+    ours = toy(image_size=size, preprocess=Preprocess(size, resize, size))
+    with refused(f"resize={resize}", f"resize={theirs}"):
+        weights.save(ours, tmp_path / "x", "timm")
+    assert not list(tmp_path.iterdir())
+    weights.save(ours, tmp_path / "x", "timm", approximate=True)
+    told = capsys.readouterr().err
+    assert f"with resize={theirs}, " in told and f"instead of resize={resize}" in told
+    assert weights.checkpoint_info(tmp_path / "x").preprocess.resize in (theirs, theirs[0])
+
+
+def test_rounding_of_a_side_is_written(tmp_path, toy):
+    about = Preprocess((16, 12), (20, 14), (16, 12))  # 12 / 0.8 = 15
+    weights.save(toy(image_size=(16, 12), preprocess=about), tmp_path / "x", "timm")
+    assert weights.checkpoint_info(tmp_path / "x").preprocess.resize == (20, 15)
+
+
 # --- EfficientNets
 
 

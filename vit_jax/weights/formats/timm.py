@@ -627,4 +627,7 @@ FORMAT = Format(
     ),
     layout_for=_layout_for,
     documents=_documents,
+    prepares=lambda about: preprocess(
+        {"pretrained_cfg": _pretrained_cfg(0, about)}, about.image_size
+    ),
 )
