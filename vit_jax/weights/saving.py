@@ -114,10 +114,12 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
 def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
     """Writes the files of a format; returns what its readers compute differently."""
     model, to = loaded.model, format_.destination
-    about, notices = model.preprocess, [""]
-    if to != "google_npz":  # which states only the size of images
-        about, notices[0] = pillows(about, to, approximate=approximate)
-        notices.append(_resizing_notice(about, format_, approximate=approximate))
+    about = model.preprocess
+    if to == "google_npz":  # which states only the size of images
+        image_notices = [_unstated_notice(loaded, format_)]
+    else:
+        about, notice = pillows(about, to, approximate=approximate)
+        image_notices = [notice, _resizing_notice(about, format_, approximate=approximate)]
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
     arrays, epsilon_notice = _arrays(loaded, format_, approximate)
     if to == "google_npz":
@@ -128,7 +130,7 @@ def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) ->
             safetensors.write(folder / "model.safetensors", arrays)
             for name, document in documents.items():
                 (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    return " ".join(filter(None, (epsilon_notice, *notices)))
+    return " ".join(filter(None, (epsilon_notice, *image_notices)))
 
 
 def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
@@ -233,6 +235,15 @@ def pillows(
         )
     near = dataclasses.replace(about, interpolation=instead, antialias=True)
     return near, f"its images are resized by {instead} with antialias instead of {ours}."
+
+
+def _unstated_notice(loaded: Loaded, format_: Format) -> str:
+    """What a format of arrays alone does not say of this model; "" if nothing."""
+    ours = dataclasses.asdict(loaded.model.preprocess)
+    theirs = dataclasses.asdict(format_.prepares(loaded.model.preprocess))
+    unstated = [f"{name}={x}" for name, x in ours.items() if x != theirs[name]]
+    unstated += ["names of classes"] if loaded.class_names else []
+    return f"it holds arrays alone, and not {', '.join(unstated)}." if unstated else ""
 
 
 def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: bool) -> str:

@@ -258,6 +258,20 @@ def test_what_the_arrays_cannot_tell_is_not_written(tmp_path, toy, fields, messa
     assert not list(tmp_path.iterdir())
 
 
+def test_what_the_arrays_do_not_say_is_told(tmp_path, toy, capsys):
+    about = models.Preprocess((12, 12), 14, (12, 12), (0.4, 0.5, 0.6), interpolation="bicubic")
+    ours = toy(preprocess=about)
+    weights.save(ours, tmp_path / "x.npz", "google_npz")
+    told = capsys.readouterr().err
+    for name in ("resize=14", "crop=(12, 12)", "mean=(0.4, 0.5, 0.6)", "=bicubic", "classes"):
+        assert name in told
+    assert "std=" not in told
+    again = weights.load_with_info(tmp_path / "x.npz")
+    capsys.readouterr()
+    weights.save(again, tmp_path / "y.npz", "google_npz")
+    assert not capsys.readouterr().err
+
+
 def test_differences_are_reported_at_once(tmp_path, images):
     arrays, _ = reference(images, released=True)
     arrays["head/kernal"] = arrays.pop("head/kernel")

@@ -144,8 +144,11 @@ def _read(opened: Opened) -> ExternalWeights:
     # The class token of the released models has a position, that of big_vision's has none.
     released = not match.layout.title.startswith("big_vision")
     match, size = external.with_image_size(opened, match, class_position=released)
-    preprocess = models.Preprocess(size, size)
-    return external.external_weights(match, preprocess, assumed=("preprocess",))
+    return external.external_weights(match, _preprocess(size), assumed=("preprocess",))
+
+
+def _preprocess(size: tuple[int, int]) -> models.Preprocess:
+    return models.Preprocess(size, size)
 
 
 def layout_for(spec: ViTSpec | BiTSpec) -> Layout:
@@ -174,5 +177,6 @@ FORMAT = Format(
     holds=lambda spec, _: type(spec) in (ViTSpec, HybridSpec, BiTSpec),
     layout_for=layout_for,
     documents=_documents,
+    prepares=lambda about: _preprocess(about.image_size),
     hint="Write --to=huggingface or timm.",
 )
