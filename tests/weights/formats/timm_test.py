@@ -104,6 +104,20 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
     assert weights.load(tmp_path / "out").spec.num_heads == 16
 
 
+@pytest.mark.parametrize("argument", ["pool_include_prefix", "dynamic_img_pad"])
+def test_arguments_that_make_another_model_of_the_same_arrays_are_refused(tmp_path, toy, argument):
+    weights.save(toy(pool="avg", registers=2), tmp_path / "x", "timm")
+    file = tmp_path / "x" / "config.json"
+    config = json.loads(file.read_text())
+    config["model_args"][argument] = False
+    file.write_text(json.dumps(config))
+    weights.checkpoint_info(tmp_path / "x")
+    config["model_args"][argument] = True
+    file.write_text(json.dumps(config))
+    with refused(argument):
+        weights.checkpoint_info(tmp_path / "x")
+
+
 def test_unsupported_resizing_is_refused_or_reported():
     for about, instead in (
         (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),

@@ -202,6 +202,7 @@ _HYBRID_ROOT_WIDTH = 64
 _BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 _UNREAD_OF_BIT = ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type")
 _UNREAD_OF_HYBRID = ("padding_same",)
+_FALSE_OF_VIT = ("pool_include_prefix", "dynamic_img_pad")
 _EFFICIENTNETS = re.compile(r"(?P<tf>tf_)?efficientnet_(b[0-8]|l2)(_(ap|ns|ns_475))?")
 _PADDINGS = {"same": "same", "": "symmetric"}
 _EPSILONS = {"same": 1e-3, "symmetric": 1e-5}  # the default of an architecture with this padding
@@ -300,6 +301,9 @@ def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
     if match.is_bit and pool != "avg":
         unknown.append(f"global_pool={pool!r}")
+    if not match.is_bit:
+        flags = [name for name in _FALSE_OF_VIT if external.flag(arguments, name, False)]
+        unknown += [f"{name}=true" for name in flags]
     if unknown:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
 
