@@ -353,6 +353,16 @@ def positive(document: Document, key: str, default: float) -> float:
     return float(value)
 
 
+def cropped_part(document: Document, default: float, image_size: Sequence[int]) -> float:
+    """crop_pct, the part of a resized image's sides that the crop to `image_size` keeps."""
+    part = positive(document, "crop_pct", default)
+    least, most = max(image_size) / MAX_SIDE, min(image_size)
+    if not least <= part <= most:
+        between = f"between {least:.3g} and {most}, by which sides become 1 to {MAX_SIDE:,} pixels"
+        raise _wrong("crop_pct", part, between)
+    return part
+
+
 def channels(document: Document, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
     """Three numbers, of RGB; standard deviations above 0."""
     value = document.get(key)
@@ -392,7 +402,10 @@ def _short(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can be
+        return False
 
 
 # --- names of classes

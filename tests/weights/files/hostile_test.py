@@ -253,6 +253,10 @@ def edited(tmp_path, toy, bit):
         ("timm", {"pretrained_cfg.mean": [1, 2]}, "mean=[1, 2]"),
         ("timm", {"pretrained_cfg.std": [1, 0, 1]}, "std=[1, 0, 1]"),
         ("timm", {"model_args.global_pool": "avg"}, "global_pool='avg'"),
+        ("timm", {"pretrained_cfg.crop_pct": 1e-320}, "crop_pct"),
+        ("timm", {"pretrained_cfg.crop_pct": 13}, "crop_pct=13"),
+        ("timm", {"pretrained_cfg.crop_pct": 10**400}, "crop_pct=1000"),
+        ("huggingface", {"layer_norm_eps": 10**400}, "layer_norm_eps=1000"),
     ],
 )
 def test_a_false_config_is_refused(edited, kind, changes, message):
@@ -358,6 +362,8 @@ def test_sizes_that_hugging_face_does_not_state_are_defaults(edited, kind, key, 
         ({"image_processor_type": 3}, "image_processor_type=3"),
         ({"image_mean": ["a", "b", "c"]}, "image_mean=['a', 'b', 'c']"),
         ({"rescale_factor": 0}, "rescale_factor=0"),
+        ({"image_mean": [10**400] * 3}, "image_mean=[1000"),
+        ({"rescale_factor": 10**400}, "rescale_factor=1000"),
     ],
 )
 def test_a_false_processor_is_refused(edited, changes, message):

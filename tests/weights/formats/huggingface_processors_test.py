@@ -68,6 +68,8 @@ def test_defaults_in_which_versions_differ_have_to_be_stated(kind, lost, values)
          "shortest_edge"),
         ({"image_processor_type": "ConvNextImageProcessor", "do_center_crop": True},
          "do_center_crop"),
+        ({"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 40},
+          "crop_pct": 1e-320, "resample": 3}, "crop_pct"),
     ],
 )  # fmt: skip
 def test_what_is_refused(document, message):

@@ -44,7 +44,7 @@ def _convnext(size: Pair | int, values: Mapping[str, Any]) -> Steps:
         raise UserError(f"{FILE}: a ConvNextImageProcessor crops by crop_pct: drop do_center_crop.")
     if size >= 384:
         return Steps((size, size))
-    return Steps(int(size / _fraction(values, 224 / 256)), (size, size))
+    return Steps(int(size / external.cropped_part(values, 224 / 256, [size])), (size, size))
 
 
 def _levit(size: Pair | int, _: Mapping[str, Any]) -> Steps:
@@ -52,14 +52,10 @@ def _levit(size: Pair | int, _: Mapping[str, Any]) -> Steps:
 
 
 def _poolformer(size: Pair | int, values: Mapping[str, Any]) -> Steps:
-    fraction = _fraction(values, 1.0)
-    if isinstance(size, int) or size[0] == size[1]:
-        return Steps(int((size if isinstance(size, int) else size[0]) / fraction))
-    return Steps((int(size[0] / fraction), int(size[1] / fraction)))
-
-
-def _fraction(values: Mapping[str, Any], if_null: float) -> float:
-    return external.positive(values, "crop_pct", if_null)
+    height, width = (size, size) if isinstance(size, int) else size
+    part = external.cropped_part(values, 1.0, (height, width))
+    resize = (int(height / part), int(width / part))
+    return Steps(resize[0] if height == width else resize)
 
 
 class _Varies(NamedTuple):

@@ -360,9 +360,8 @@ def preprocess(config: Mapping[str, Any], image_size: tuple[int, int]) -> models
         return models.Preprocess(image_size, image_size)
     mode = external.word(about, "crop_mode", "center", _CROP_MODES)
     interpolation = external.word(about, "interpolation", "bicubic", models.INTERPOLATIONS)
-    kept = external.positive(about, "crop_pct", 0.875)
+    kept = external.cropped_part(about, 0.875, image_size)
     height, width = image_size
-    external.side("crop_pct", int(max(image_size) / kept))
     before_crop = (int(height / kept), int(width / kept))
     resize: tuple[int, int] | int = before_crop
     fit = next(fit for fit, its in _CROP_MODE_OF.items() if its == mode)
