@@ -21,6 +21,7 @@ from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core.errors import Preempted, UserError
+from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.updates import Updates
 from vit_jax.run import session
@@ -252,6 +253,46 @@ def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run):
     added = (tmp_path / "metrics.jsonl").read_text().removeprefix(rows)
     assert json.loads(added)["step"] == 1
     assert "test/accuracy" in added
+
+
+@pytest.mark.parametrize(
+    ("moment", "step", "mode"),
+    [("due", 2, "max"), ("run", 2, "max"), ("due", 6, "min")],
+    ids=["before an evaluation", "during one", "before the last one"],
+)
+def test_the_best_step_is_the_same_after_a_stop_there(
+    tmp_path, tiny_run, monkeypatch, capsys, moment, step, mode
+):
+    """Its loss is measured when the run goes on, after its checkpoint was written."""
+    stop = stop_at(monkeypatch, moment, step)
+    config = tiny_run(
+        EVALUATED, "evals.test.every_steps=2", "checkpoint.every_steps=2", "checkpoint.keep_last=1",
+        "checkpoint.best_metric=test/loss", f"checkpoint.best_mode={mode}",
+    )  # fmt: skip
+    with pytest.raises(Preempted):
+        train(config, tmp_path, stop=stop)
+    for _ in range(2):  # goes on, and says its result again
+        train(config, tmp_path)
+        assert f"best     step {step} by test: loss" in capsys.readouterr().out
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    losses = {row["step"]: row["test/loss"] for row in rows if "test/loss" in row}
+    assert list(losses) == [2, 4, 6]
+    assert checkpoint_dir.best_of(losses, mode) == step
+    assert {step, 6} <= set(checkpoint_dir.steps(tmp_path / "checkpoints"))
+    assert checkpoint_dir.find(f"{tmp_path}@best").name == str(step)
+
+
+def stop_at(monkeypatch, method, step):
+    """A request to stop, true once this method of Evals is called for this step."""
+    stop, original = [], getattr(Evals, method)
+
+    def call(self, at, *arguments, **options):
+        if at == step:
+            stop.append("SIGTERM")
+        return original(self, at, *arguments, **options)
+
+    monkeypatch.setattr(Evals, method, call)
+    return stop
 
 
 def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypatch):

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.store.runs import MetricsFile
 
 DESCRIPTION = {"model": {"depth": 12, "patch": (16, 16)}, "class_names": ["cat", "dog"]}
 
@@ -185,6 +187,31 @@ def test_keeps_the_last_the_periodic_and_the_best(
     assert checkpoints.latest_step() == 60
 
 
+def test_what_is_measured_after_a_save_counts(open_checkpoints, tmp_path):
+    """And a save of the same step anew forgets it."""
+    rules = {"keep_last": 1, "best_metric": "accuracy"}
+    state = {"params": {"x": jnp.float32(0)}}
+    checkpoints = open_checkpoints(**rules)
+    checkpoints.save(10, state, {}, {})
+    checkpoints.add_metrics(10, {"accuracy": 0.9})
+    checkpoints.add_metrics(10, {"loss": 2.0})  # keeps the other
+    checkpoints.save(20, state, {}, {"accuracy": 0.1})
+    checkpoints.add_metrics(20, {"accuracy": float("nan")})
+    checkpoints.close()
+    assert checkpoints.best() == (10, 0.9)
+    assert folders(tmp_path / "run" / "checkpoints") == [10, 20]
+    log = MetricsFile(tmp_path / "run" / "metrics.jsonl")
+    for step, accuracy in ((10, 0.9), (15, 1.0), (20, 1.0)):  # 20: the checkpoint's own counts
+        log.write(step, {"accuracy": accuracy})
+    log.write(20, {"accuracy": float("nan")})
+    checkpoints = open_checkpoints(**rules)
+    assert checkpoints.best() == (10, 0.9)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "10")
+    checkpoints = open_checkpoints(**rules)
+    checkpoints.save(10, state, {}, {})
+    assert checkpoints.best() == (20, 0.1)
+
+
 # Asynchrony and devices.
 
 
@@ -210,6 +237,7 @@ RESHARD = """
 import sys, jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from vit_jax.store.checkpoints import Checkpoints
+from vit_jax.store.runs import MetricsFile
 x = {"k": np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32), "b": np.ones(3)}
 x["b"] = x["b"].astype(jax.numpy.bfloat16)
 

@@ -287,6 +287,7 @@ class Session:
             "before the evaluations that were missed", self._log.row(step)
         )
         if missed := self._evaluate(step, weights, done):
+            self._checkpoints.add_metrics(step, missed)
             self.write(step, {}, missed)
 
 

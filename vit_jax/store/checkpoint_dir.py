@@ -25,6 +25,7 @@ from jax.experimental import multihost_utils
 from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
+from vit_jax.store.runs import METRICS_FILE, MetricsFile
 from vit_jax.store.workdir import read_document, steps
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
@@ -177,13 +178,20 @@ def find(path: epath.PathLike) -> epath.Path:
 
 
 def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
-    """The values of a metric, by step, of the checkpoints in a folder that have one."""
+    """The values of a metric, by step, of the checkpoints in `<workdir>/checkpoints` that have one.
+
+    That of a run that was stopped before its evaluation is in the log alone.
+    """
+    folder = epath.Path(directory)
+    rows = MetricsFile(folder.parent / METRICS_FILE).rows()
+    logged = {row["step"]: row[metric] for row in rows if metric in row}
     values = {}
-    for step in steps(directory):
+    for step in steps(folder):
         with contextlib.suppress(DamagedError):
-            metrics = read_description(epath.Path(directory) / str(step))["metrics"]
-            if metric in metrics:
-                values[step] = metrics[metric]
+            metrics = read_description(folder / str(step))["metrics"]
+            value = metrics.get(metric, logged.get(step))
+            if value is not None:
+                values[step] = value
     return values
 
 

@@ -104,6 +104,7 @@ class Checkpoints:
         assert len(arrays) == len(jax.tree.leaves(state)), "two leaves of one name"
         finite = {k: float(v) for k, v in (metrics or {}).items() if math.isfinite(v)}
         document = checkpoint_dir.describe(arrays, description, finite)
+        self._best.values.pop(step, None)  # of a damaged checkpoint of this step
         self._best.add(step, finite)
         items = {
             checkpoint_dir.STATE: array_files.to_save(pytrees.unflatten(arrays)),
@@ -113,6 +114,10 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         except Exception as error:
             self._fail(error)
+
+    def add_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        """Adds what was measured after this step was saved; later starts read it from the log."""
+        self._best.add(step, metrics)
 
     def restore(self, layout: Any) -> Any | None:
         """The newest valid state, sharded as `layout`; None if there is no checkpoint.
@@ -251,13 +256,12 @@ class _Best:
 
     @classmethod
     def of(cls, directory: epath.Path, metric: str | None, mode: str) -> "_Best":
-        """With the values of an earlier process, from the checkpoints' descriptions."""
+        """With the values of an earlier process, from the checkpoints' descriptions and the log."""
         values = {} if metric is None else checkpoint_dir.metric_values(directory, metric)
         return cls(metric, mode, values)
 
     def add(self, step: int, metrics: dict[str, float]) -> None:
-        self.values.pop(step, None)
-        if self.metric in metrics:
+        if self.metric in metrics and math.isfinite(metrics[self.metric]):
             self.values[step] = metrics[self.metric]
 
     def step(self, steps: Collection[int]) -> int | None:
