@@ -344,17 +344,17 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 @pytest.mark.parametrize(("platform", "ahead"), [("tpu", 2), ("gpu", 2), ("cpu", 0)])
 def test_the_loop_stays_few_steps_ahead_of_the_devices(platform, ahead, monkeypatch):
     waited = []
-    monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.append(str(x)))
+    monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.extend(jax.tree.leaves(x)))
     mesh = types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform=platform)]))
     layout = types.SimpleNamespace(unstack_layers=lambda state: state, mesh=mesh)
     updates = Updates(layout, lambda state, batch: (state, batch), (), lambda step: False)
     for step in range(5):
         updates(step, None, step)
     done = 5 - ahead
-    assert waited == [str(step) for step in range(done)]
+    assert waited == list(range(done))
     updates.finish()
     updates.finish()
-    assert waited[done:] == [f"deque({list(range(done, 5))})", "deque([])"]
+    assert waited == list(range(5))
 
 
 def test_warm_start_takes_the_parameters(tmp_path, tiny_run, trained):

@@ -144,7 +144,7 @@ def test_a_norm_that_is_not_finite_changes_only_the_count(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, before.opt_state, after.opt_state)
 
 
-def test_a_skipped_batch_changes_only_the_count():
+def test_a_skipped_batch_changes_only_the_counts():
     trainer = Trainer(ema_decay=0.9)
     trainer.step(trainer.batch(0))
     before = jax.device_get(trainer.state)
@@ -152,7 +152,10 @@ def test_a_skipped_batch_changes_only_the_count():
     trainer.state, scalars = skip_update(trainer.state, nan)
     after = jax.device_get(trainer.state)
     assert (before.step, after.step) == (1, 2)
-    jax.tree.map(np.testing.assert_array_equal, before._replace(step=2), after)
+    changed = lambda name, x: x + 1 if name in ("step", "opt_state/2/count") else x
+    assert "opt_state/2/count" in pytrees.flatten(before)  # the schedule's; Adam's is beside others
+    expected = pytrees.map_named(changed, before)
+    jax.tree.map(np.testing.assert_array_equal, expected, after)
     assert jax.device_get(scalars)["first_bad_step"] == 0
     trainer.step(trainer.batch(2))  # its arrays are where the compiled step expects them
 
@@ -383,6 +386,15 @@ def spoiled_batch(monkeypatch):
         monkeypatch.setattr(updates, "make_update", make)
 
     return spoil
+
+
+@pytest.mark.parametrize("name", ["sgd", "rmsprop"])
+def test_steps_behind_a_skipped_one_take_the_rate_that_is_logged(name, tmp_path, tiny_run):
+    """All counts of schedules go on, so that a cooldown reaches its end."""
+    fields = (f"optim.name={name}", "optim.momentum=0", "optim.weight_decay=0.1", "model.depth=1")
+    state = train(tiny_run(*fields, "total.steps=3", "input.skip_steps=1,2"), tmp_path)
+    counts = {n: int(x) for n, x in pytrees.flatten(state.opt_state).items() if "count" in n}
+    assert counts and set(counts.values()) == {3}, counts
 
 
 @pytest.mark.slow

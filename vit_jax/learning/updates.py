@@ -106,23 +106,26 @@ class Updates:
 
     def finish(self) -> None:
         """Waits for all steps that have begun."""
-        jax.block_until_ready(self._in_flight)
+        jax.block_until_ready(list(self._in_flight))  # a deque is a leaf to JAX
         self._in_flight.clear()
 
 
 def skip_update(
     state: TrainState, batch: Batch, *teacher_params: Any
 ) -> tuple[TrainState, Scalars]:
-    """Replaces an update: the step is counted, its batch is ignored.
+    """Replaces an update: the step is counted, also by optax's schedules; its batch is ignored.
 
     Schedules and random numbers of later steps are as if the step had been trained on.
     """
     del batch, teacher_params
-    step, scalars = _counted(state)
-    return state._replace(step=step), scalars
-
-
-@jax.jit
-def _counted(state: TrainState) -> tuple[jax.Array, Scalars]:
+    # The state of a schedule is a count alone; the counts of moments, which stay, are beside them.
+    is_schedule = lambda x: getattr(x, "_fields", None) == ("count",)
+    counted = lambda x: x._replace(count=_next(x.count)) if is_schedule(x) else x
+    opt_state = jax.tree.map(counted, state.opt_state, is_leaf=is_schedule)
+    state = state._replace(step=_next(state.step), opt_state=opt_state)
     # Copies, since the state's own arrays are donated to the next update.
-    return state.step + 1, jax.tree.map(jnp.copy, first_bad(state))
+    return state, _copied(first_bad(state))
+
+
+_next = jax.jit(lambda count: count + 1)
+_copied = jax.jit(lambda scalars: jax.tree.map(jnp.copy, scalars))
