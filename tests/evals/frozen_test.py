@@ -173,6 +173,19 @@ def test_the_numbers_are_those_of_the_probes():
     assert numbers["examples"] == 50
 
 
+def test_images_without_a_label_count_for_the_rank_alone():
+    train, test = pixels(30), pixels(50, seed=1)
+    without = [(x, np.where(np.arange(len(y)) % 5 < 3, y, -1)) for x, y in (train, test)]
+    labelled = [(x[y >= 0], y[y >= 0]) for x, y in without]
+    expected = {"examples": 30.0, "rank_me": evaluate(train, test)["rank_me"]}
+    assert evaluate(*without) == evaluate(*labelled) | expected
+    nothing = (test[0], np.full(50, -1))
+    with refused("evals.f"):
+        evaluate(train, nothing)
+    of_rank = evaluate(train, nothing, shots=(), neighbours=(), probe_l2=(), probe_lr=())
+    assert of_rank["rank_me"] == expected["rank_me"]
+
+
 def test_what_is_left_out_is_not_computed():
     numbers = evaluate(pixels(12), pixels(6), shots=(), neighbours=(), probe_l2=(), probe_lr=())
     assert set(numbers) == {"rank_me", "examples"}

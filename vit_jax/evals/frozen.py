@@ -25,7 +25,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, cache_dir
 from vit_jax.core.schema.fields import field
 from vit_jax.data import label_index
-from vit_jax.data.source import Source, share_examples
+from vit_jax.data.source import NO_LABEL, Source, share_examples
 from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, SplitReader
 from vit_jax.learning.losses import Objective
 from vit_jax.probes import few_shot, logistic, neighbours
@@ -82,6 +82,11 @@ class FrozenConfig(EvalConfig):
         probe = ("probe_accuracy", "probe_l2") if self.probe_l2 else ()
         by_sgd = ("sgd_probe_accuracy", "sgd_probe_lr") if self.probe_lr else ()
         return (*by_shots, *by_neighbours, *probe, *by_sgd, "rank_me", "examples")
+
+    @property
+    def classifies_features(self) -> bool:
+        """Whether there are numbers that take labels: all but the features' rank."""
+        return bool(self.shots or self.neighbours or self.probe_l2 or self.probe_lr)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
         """UserError unless features of `source` can be classified by those of `train`."""
@@ -149,13 +154,17 @@ class Frozen:
 
         "5shot_accuracy" is the mean over draws with the given l2, "5shot_deviation" their standard
         deviation, "5shot_chosen_l2_accuracy" the mean with each draw's l2 chosen on shots held out.
-        Nothing if bool(stop) becomes true meanwhile. UserError for a class with too few examples,
-        or for features that are not finite.
+        Images without a label count for the rank alone. Nothing if bool(stop) becomes true
+        meanwhile. UserError for a class with too few examples, for a split without labels, or for
+        features that are not finite.
         """
         train = self._train.read(params, progress, stop)
         test = train and self._test.read(params, progress, stop)
         if train is None or test is None:
             return {}
+        rank = rank_me(train[0])
+        if self._c.classifies_features:
+            train, test = self._train.labelled(train), self._test.labelled(test)
         numbers: dict[str, float] = {}
         for shots in self._c.shots:
             draws = [
@@ -191,7 +200,6 @@ class Frozen:
                 epochs=self._c.probe_epochs,
             )
             numbers |= {"sgd_probe_accuracy": probe.accuracy(test), "sgd_probe_lr": lr}
-        rank = rank_me(train[0])
         return numbers | {"rank_me": rank, "examples": float(len(test[1]))}
 
 
@@ -219,8 +227,8 @@ class FeatureReader:
     def read(self, params: Any, progress: Progress, stop: Any) -> Labelled | None:
         """Features and labels; bad images that are skipped and padding are left out.
 
-        None if bool(stop) becomes true meanwhile. UserError if no image is left, or if features are
-        not finite.
+        A label may be NO_LABEL. None if bool(stop) becomes true meanwhile. UserError if no image is
+        left, or if features are not finite.
         """
         kept = self._cache.read(params) if self._cache else None
         if kept is not None:
@@ -243,6 +251,17 @@ class FeatureReader:
         if self._cache:
             self._cache.write(params, (x, labels))
         return x, labels
+
+    def labelled(self, features: Labelled) -> Labelled:
+        """Those that have a label. UserError if none has."""
+        x, labels = features
+        there = labels != NO_LABEL
+        if not there.any():
+            raise UserError(
+                f"{self._split.where}: none of its {len(labels):,} images has a label, by which "
+                "features are compared: give another split."
+            )
+        return features if there.all() else (x[there], labels[there])
 
 
 class FeatureCache:
