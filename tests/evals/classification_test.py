@@ -149,19 +149,20 @@ def test_the_scores_of_all_images_are_told():
         BAD,
         (WRONG, [2, 0], [0.75, 0.5], 1.0),
         (RIGHT, [2, -1], [0.25, 0.0], 1.0),  # not scored
+        (RIGHT, [1, 2], [0.25, 1.0], 1.0),
         PADDING,
     ]
-    run(examples, num_examples=4, keep=kept.append)
+    run(examples, num_examples=5, keep=kept.append)
     (scores,) = kept
-    assert scores.places.tolist() == [0, 2]
-    assert scores.labels.tolist() == [[0, -1], [2, 0]]
-    assert scores.prediction.tolist() == [0, 1]
-    assert scores.correct.tolist() == [True, False]
+    assert scores.places.tolist() == [0, 2, 4]
+    assert scores.labels.tolist() == [[0, -1], [2, 0], [2, -1]]
+    assert scores.prediction.tolist() == [0, 1, 0]
+    assert scores.correct.tolist() == [True, False, False]
     assert scores.confidence == pytest.approx(1 / (1 + 2 * math.exp(-9)), rel=1e-5)
     loss = math.log(1 + 2 * math.exp(-9)) + 9 * 0.25 / 1.25  # of the share of class 1
     assert scores.loss[0] == pytest.approx(loss, rel=1e-5)
-    assert scores.exclusive and scores.counts.images.tolist() == [2, 0, 1]
-    assert scores.counts.predicted.tolist() == [1, 1, 0]
+    assert scores.exclusive and scores.counts.images.tolist() == [2, 0, 2]
+    assert scores.counts.predicted.tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize("batch_size", [2, 7])

@@ -174,6 +174,9 @@ class Classification:
     def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
         """Of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""
         kept = {name: arrays[name][labelled] for name in KEPT}
+        # Labels that weigh too little were before others.
+        order = np.argsort(kept["labels"] == NO_LABEL, axis=1, kind="stable")
+        kept["labels"] = np.take_along_axis(kept["labels"], order, axis=1)
         counts, exclusive = ClassCounts(*decided), not decided.any()
         if exclusive:
             counts = by_class.count_largest(kept["labels"], kept["prediction"], self._num_classes)
