@@ -11,7 +11,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.core import pytrees
-from vit_jax.learning.optim import optimizers
+from vit_jax.learning.optim import optimizers, patterns
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 B1, B2, EPS, MOMENTUM = 0.9, 0.999, 1e-8, 0.9
@@ -271,20 +271,26 @@ def test_kernels_without_a_gradient_lose_the_effective_weight_decay(name, meanin
         np.testing.assert_allclose(u, -lost * p, rtol=1e-5, err_msg=n)
 
 
-def test_lambs_effective_weight_decay_is_measured_by_its_trust_ratios():
-    """The mean over the kernels, each with the ratio of its norm to its update's."""
+@pytest.mark.parametrize("freeze", [(), ("blocks/0", "head"), ("blocks/0-1", "head/kernel")])
+def test_lambs_effective_weight_decay_is_measured_by_its_trust_ratios(freeze):
+    """The mean over the trained kernels, each with the ratio of its norm to its update's."""
     params, fields = float32(tree(0)), {"weight_decay": 0.3, "weight_decay_meaning": "lr_scaled"}
-    tx = optimizers.create("lamb", **settings(**fields))
-    _, state = tx.update(float32(GRADIENTS[0]), tx.init(params), params)
+    tx = patterns.without_frozen(optimizers.create("lamb", **settings(**fields)), freeze)
+    is_frozen = patterns.frozen(params, freeze) if freeze else None
+    still = lambda g, mask: g * ~patterns.over(mask, g)
+    grads = jax.tree.map(still, GRADIENTS[0], is_frozen) if freeze else GRADIENTS[0]
+    _, state = tx.update(float32(grads), tx.init(params), params)
     kernels = {n: p for n, p in matrices(params).items() if n.endswith("kernel")}
     ratios = [
         np.linalg.norm(p) / np.linalg.norm(np.sign(matrices(GRADIENTS[0])[n]) + 0.3 * p)
         for n, p in kernels.items()
+        if matrices(grads)[n].any()
     ]
     share = optimizers.effective_weight_decay(
-        "lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, **fields
+        "lamb", state, LRS[0], peak_lr=PEAK, momentum=0.9, is_frozen=is_frozen, **fields
     )
-    assert share == pytest.approx(LRS[0] * 0.3 * np.mean(ratios), rel=1e-4)
+    expected = LRS[0] * 0.3 * np.mean(ratios) if ratios else 0
+    assert share == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", [n for n in optimizers.OPTIMIZERS if n != "sgd"])

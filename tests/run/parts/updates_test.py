@@ -1,4 +1,5 @@
 import contextlib
+import json
 from types import SimpleNamespace
 
 import jax
@@ -65,6 +66,14 @@ def test_schedule_reads_its_fields(tiny_run):
     rates = [float(lr(tiny_run(*base, change))(12)) for change in ("seed=0", *changes[:2])]
     assert len(set(rates)) == 3
     assert lr(tiny_run(*base, changes[2]))(0) == 0
+
+
+def test_the_logged_weight_decay_is_that_of_what_is_trained(tmp_path, tiny_run, quick_compilation):
+    """LAMB's ratio of a layer without gradient, as all blocks at first, is 1 / weight_decay."""
+    fields = ("optim.name=lamb", "optim.eps=1e-6", "optim.weight_decay=1e-6", "total.steps=2")
+    train(tiny_run(*fields, "optim.warmup_steps=none", "optim.freeze=blocks/0"), tmp_path)
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < row["train/effective_weight_decay"] < 10 * 1e-6 * row["train/learning_rate"]
 
 
 def test_a_trace_that_would_never_come_is_refused(tiny_run):

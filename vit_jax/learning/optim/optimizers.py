@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from vit_jax.core import pytrees
@@ -175,11 +176,19 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
     return optax.masked(matrices.per_matrix(one, joint=m.joint_qkv), kernels_only)
 
 
-def mean_trust_ratio(opt_state: Any) -> jax.Array:
-    """Mean trust ratio of the last update, []; query, key and value count as their ratios do."""
+def mean_trust_ratio(opt_state: Any, is_frozen: Any = None) -> jax.Array:
+    """Mean trust ratio of the last update, []; query, key and value count as their ratios do.
+
+    is_frozen: masks as `patterns.frozen` gives; what is frozen is left out. 0 if all are.
+    """
     is_it = lambda x: isinstance(x, TrustRatio)
     (state,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
-    return jnp.mean(jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state.ratio)]))
+    ratios, masks = pytrees.flatten(state.ratio), pytrees.flatten(is_frozen)
+    for name, mask in masks.items():
+        if name in ratios:  # one for each layer, or for each layer's projections
+            ratios[name] = ratios[name][~np.repeat(mask, len(ratios[name]) // mask.size)]
+    kept = [x for x in ratios.values() if x.size]
+    return jnp.mean(jnp.concatenate(kept)) if kept else jnp.zeros(())
 
 
 # --- weight decay
@@ -376,6 +385,7 @@ def effective_weight_decay(
     weight_decay_meaning: str,
     peak_lr: float,
     momentum: float,
+    is_frozen: Any = None,
 ) -> jax.Array | float | None:
     """The fraction of itself that a kernel lost to decay in the last update, at rate `lr`.
 
@@ -384,10 +394,11 @@ def effective_weight_decay(
     optimizers it is None: their update rules mix decay and gradient.
 
     opt_state: the whole optimizer's state after that update, however it is wrapped.
+    is_frozen: masks as `patterns.frozen` gives, of parameters that are not updated; None: all are.
     """
     if not weight_decay:
         return 0.0
     share = lr * decay_per_lr(weight_decay, weight_decay_meaning, peak_lr)
     if WEIGHT_DECAY_MEANINGS[weight_decay_meaning].decoupled:
-        return share * mean_trust_ratio(opt_state) if name == "lamb" else share
+        return share * mean_trust_ratio(opt_state, is_frozen) if name == "lamb" else share
     return share / (1 - momentum) if name == "sgd" else None

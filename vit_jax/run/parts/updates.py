@@ -48,8 +48,12 @@ def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
     )
 
 
-def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], dict[str, Any]]:
+def rates(
+    c: OptimConfig, schedule: schedules.Schedule, is_frozen: Any = None
+) -> Callable[[Any, Any], dict[str, Any]]:
     """The logged rates of an update: learning rate, and the share that kernels shrink by.
+
+    is_frozen: masks as `patterns.frozen` gives; None: all parameters are trained.
 
     A function of (number of updates before it, the optimizer's state after it).
     """
@@ -64,6 +68,7 @@ def rates(c: OptimConfig, schedule: schedules.Schedule) -> Callable[[Any, Any], 
             weight_decay_meaning=c.weight_decay_meaning,
             peak_lr=c.lr,
             momentum=c.momentum,
+            is_frozen=is_frozen,
         )
         known = {} if shrinkage is None else {"train/effective_weight_decay": shrinkage}
         return {"train/learning_rate": lr, **known}
@@ -388,5 +393,8 @@ def _layout(config: RunConfig, model: Model, *rest: Any) -> StateLayout:
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
     """The function that a run compiles; its arguments are those of `layout.in_steps`."""
-    logged = rates(config.optim, parts.schedule)
+    o, is_frozen = parts.objective, None
+    if o.freeze or o.adapters:
+        is_frozen = patterns.frozen(parts.layout.state.params, o.freeze, o.adapters)
+    logged = rates(config.optim, parts.schedule, is_frozen)
     return make_update(parts.layout.in_steps, parts.objective, logged, config.seed)
