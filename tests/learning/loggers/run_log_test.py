@@ -1,14 +1,18 @@
+import errno
 import io
 
 import jax
 import numpy as np
+import pytest
 from etils import epath
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
 from tests.messages import refused
+from vit_jax.core.errors import UserError
 from vit_jax.learning.histograms import Histogram
 from vit_jax.learning.loggers import RunLog, write_parameters
 from vit_jax.learning.loggers.tensorboard import TensorBoard
@@ -63,6 +67,24 @@ def test_rows_before_a_checkpoint_survive_a_kill(tmp_path):
     events = EventAccumulator(str(tmp_path)).Reload()  # as the file is now
     assert [event.step for event in events.Tensors("train/loss")] == [1, 2]
     log.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("method", ["write", "flush"])
+def test_rows_that_cannot_be_written_give_a_message(tmp_path, monkeypatch, method):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer, one_more = (TensorBoard(epath.Path(tmp_path), start_step=0) for _ in range(2))
+    writer.flush()
+    monkeypatch.setattr(RecordWriter, method, full)
+    with refused("No space left"):
+        for step in range(1, 100):  # the thread takes a moment
+            writer.write(step, {"train/loss": 1.0})
+            writer.flush()
+    writer.close(UserError("the first"))  # which is told, and not this one
+    one_more.write(1, {"train/loss": 1.0})
+    with refused("No space left"):
+        one_more.close(None)
 
 
 def test_a_tensorboard_that_is_open_drops_rows_after_the_restored_step(tmp_path):

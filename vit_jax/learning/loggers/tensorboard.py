@@ -18,6 +18,7 @@ from PIL import Image
 
 from vit_jax.core.files import atomic_file
 from vit_jax.learning.histograms import Histogram
+from vit_jax.store.workdir import unwritable
 
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
@@ -42,7 +43,7 @@ class TensorBoard:
             _truncate_after(file, start_step)
         now, host = time.time(), socket.gethostname()
         path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
-        self._opened = contextlib.ExitStack()
+        self._workdir, self._opened = workdir, contextlib.ExitStack()
         # At gs:// and the like open() gives a context manager that is not the file.
         self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
         self._flushed = time.monotonic()
@@ -56,7 +57,7 @@ class TensorBoard:
         self._last = self._thread.submit(self._append, start)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one row. OSError if an earlier one could not be written."""
+        """Writes one row. UserError if an earlier one could not be written."""
         from tensorboard.plugins.scalar import metadata
 
         kind = metadata.create_summary_metadata("", "")
@@ -97,7 +98,7 @@ class TensorBoard:
             tensor = make_tensor_proto(array)
             event.summary.value.add(tag=name, tensor=tensor, metadata=kinds[name])
         if self._last.done():
-            self._last.result()
+            self._wait(self._last)
         self._last = self._thread.submit(self._append, event)
 
     def _append(self, event: Any) -> None:
@@ -106,17 +107,27 @@ class TensorBoard:
             self._records.flush()
             self._flushed = time.monotonic()
 
+    def _wait(self, written: Future[None]) -> None:
+        try:
+            written.result()
+        except OSError as error:
+            raise unwritable(self._workdir, error) from error
+
     def flush(self) -> None:
-        """Waits until all rows are in the file."""
-        self._thread.submit(self._records.flush).result()
+        """Waits until all rows are in the file. UserError if they cannot be written."""
+        self._wait(self._thread.submit(self._records.flush))
 
     def close(self, error: BaseException | None) -> None:
-        """Writes the remaining rows."""
+        """Writes the remaining rows. UserError if it cannot, unless that is not the first error."""
+        closed = self._thread.submit(self._close)
         self._thread.shutdown()
-        self._records.flush()
-        self._opened.close()
         if error is None:
-            self._last.result()
+            self._wait(self._last)
+            self._wait(closed)
+
+    def _close(self) -> None:
+        with self._opened:
+            self._records.flush()
 
 
 def _truncate_after(file: epath.Path, step: int) -> None:
