@@ -178,6 +178,16 @@ def test_every_image_is_checked_on_request(tmp_path, look, images, monkeypatch):
     told(error, "evals.test: ")
 
 
+def test_bad_images_of_all_processes_are_counted(look, images, monkeypatch):
+    """Each reads a part of them; here another one has found three in each split."""
+    both = lambda counts: np.stack([counts, (3, 0)])
+    monkeypatch.setattr("vit_jax.run.check.multihost_utils.process_allgather", both)
+    skip = ("input.on_bad_image=skip", "input.max_bad_fraction=0.5", EVAL)
+    table, error = look(*images, *skip, "input.batch_size=1", all_images=True)
+    told(error, "input: ", "3 of 4")
+    assert "read all, 3 of them bad images" in rows(table)["evals.test"]
+
+
 def test_images_of_one_class_teach_nothing(look, images, tmp_path):
     shutil.rmtree(tmp_path / "images/train/b")
     shutil.rmtree(tmp_path / "images/test/b")

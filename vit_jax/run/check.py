@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from jax.experimental import multihost_utils
 
 from vit_jax import models
 from vit_jax.cluster.peers import Peers
@@ -137,12 +138,17 @@ def _look_at_all(
     config: RunConfig, source: Source, preprocess: str, where: str, screen: Screen
 ) -> int:
     """Counts the bad images, naming each on the screen; UserError if there may be none."""
-    c, bad, unreadable, examples = config.input, 0, 0, source.num_examples
+    c, counts, examples = config.input, np.zeros(2, np.int32), source.num_examples
     bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
-    for fault in inputs.bad_images(c, source, preprocess, bar):
-        screen.note(f"bad      {fault.text}")
-        bad += 1
-        unreadable += not fault.skippable
+    try:
+        for fault in inputs.bad_images(c, source, preprocess, bar):
+            screen.note(f"bad      {fault.text}")
+            counts += (1, not fault.skippable)
+    except UserError:
+        multihost_utils.process_allgather(counts)  # the others wait for this process's
+        raise
+    every = multihost_utils.process_allgather(counts)  # each process has read a part
+    bad, unreadable = every.reshape(-1, 2).sum(axis=0).tolist()
     device_cache.check_images(c, SplitOfRun(where, source, preprocess))
     if unreadable:
         raise UserError(
