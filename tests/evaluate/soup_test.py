@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -66,6 +68,27 @@ def test_one_alone_is_none(steps, config, tmp_path):
     for paths in ([], steps[:1], steps[:1] * 2):
         with refused():
             soup.soup(paths, str(tmp_path / "mean"), config, Screen(quiet=True))
+
+
+def test_an_output_that_is_there_is_refused_first(steps, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(soup, "evaluate", None)  # is not called
+    with refused(tmp_path):
+        soup.soup(steps, str(tmp_path), config, Screen(quiet=True))
+
+
+def test_inputs_have_to_be_alike(steps, monkeypatch):
+    """Positions of another size do not add up; for other colours the mean is of no model."""
+    info = weights.checkpoint_info
+    for change in ({"image_size": (16, 16)}, {"std": (0.2, 0.2, 0.2)}):
+
+        def changed(path, change=change):
+            found = info(path)
+            preprocess = dataclasses.replace(found.preprocess, **change)
+            return dataclasses.replace(found, preprocess=preprocess) if path == steps[1] else found
+
+        monkeypatch.setattr(weights, "checkpoint_info", changed)
+        with refused("size, mean and std", next(iter(change.values()))):
+            soup.check(steps)
 
 
 def test_models_have_to_be_alike(steps, tmp_path):

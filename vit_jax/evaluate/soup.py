@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
+from etils import epath
 from flax import nnx
 
 from vit_jax import config as configs
@@ -30,7 +31,7 @@ ACCURACY = "accuracy"
 
 
 def check(paths: Sequence[str]) -> None:
-    """UserError unless these are several weights of one model and the same classes.
+    """UserError unless these are several weights of one model, the same classes and inputs.
 
     Also for models with batch norms, whose statistics would have to be measured anew.
     """
@@ -44,6 +45,12 @@ def check(paths: Sequence[str]) -> None:
             other.class_names and first.class_names and other.class_names != first.class_names
         ):
             raise UserError(f"{path} and {paths[0]} are not of one model and the same classes.")
+        one, another = ((p.image_size, p.mean, p.std) for p in (first.preprocess, other.preprocess))
+        if one != another:
+            raise UserError(
+                f"{path} and {paths[0]} are not of the same inputs, by size, mean and std: "
+                f"{another} and {one}. Give weights that were trained alike in these."
+            )
 
 
 def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
@@ -80,6 +87,8 @@ def soup(
         the best of them, and `even_if_worse` is false. Nothing is written then.
     """
     check(paths)
+    if epath.Path(output).exists():  # said before the evaluations, not after them
+        raise UserError(f"{output} is there already: give another output, or delete it.")
     mean = average(paths, ema=ema)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder, "soup")
