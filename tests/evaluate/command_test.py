@@ -183,12 +183,11 @@ def test_kernels_in_eight_bits(timm_folder, folder):
             assert numbers["val_int8/loss"] == rounded
 
 
-def test_flags_of_data_need_data(timm_folder, run_python):
-    done = run_python(
-        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--labels=real.json"
-    )  # fmt: skip
+@pytest.mark.parametrize("flag", ["labels=real.json", "kinds=frozen", "batch_size=8"])
+def test_flags_of_data_need_data(timm_folder, run_python, flag):
+    done = run_python("-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--{flag}")
     assert done.returncode == 1
-    assert "--labels" in done.stderr and "--data" in done.stderr
+    told(done.stderr, "--" + flag.partition("=")[0], "--data")
 
 
 @pytest.mark.parametrize("flag", ["csv", "page"])

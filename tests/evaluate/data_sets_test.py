@@ -51,6 +51,13 @@ def test_folders_are_named_by_their_split_or_as_one_says(folder):
         on_data(data, split="tset")
 
 
+@pytest.mark.parametrize(
+    ("split", "name"), [("my-test", "my_test"), ("2nd", "of_2nd"), ("train", "of_train")]
+)
+def test_any_splits_name_makes_one_of_an_evaluation(folder, split, name):
+    assert set(on_data(folder(f"{split}/cat", f"{split}/dog"), split=split)) == {name}
+
+
 def test_a_split_that_is_there_and_wrong_is_not_passed_over(folder, tmp_path):
     """Or the numbers of another one would be taken for its."""
     data = folder("val/cat", "val/dog", "test/cat", "test/dog")

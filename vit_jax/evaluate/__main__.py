@@ -192,10 +192,11 @@ def _check_flags() -> None:
     inference.check_dtype(FLAGS.dtype)
     if FLAGS.data and FLAGS.config:
         raise UserError("--data and --config both say what to evaluate on: give one.")
-    for name in ("split", "labels", "classes"):
-        if getattr(FLAGS, name) is not None and not FLAGS.data:
+    for name in ("split", "labels", "classes", "kinds", "batch_size"):
+        if FLAGS[name].present and not FLAGS.data:
+            field = "kind" if name == "kinds" else name
             raise UserError(
-                f"--{name} needs --data FOLDER. In a config it is --config.evals.NAME.{name}."
+                f"--{name} needs --data FOLDER. In a config it is --config.evals.NAME.{field}."
             )
 
 

@@ -19,6 +19,7 @@ from vit_jax.data.sources import image_folder, splits
 from vit_jax.data.sources import table as sources
 from vit_jax.evals import CLASSIFICATION, FROZEN
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
+from vit_jax.store.runs import RESERVED
 from vit_jax.store.workdir import read_document
 
 SPLITS = ("test", "validation", splits.ALL, "val")  # the first that is there
@@ -104,9 +105,10 @@ def on_data(
             # `all` contains `train`, from which features are learnt.
             apart = is_all and (overlaps or each == FROZEN)
             scored = "val" if apart else chosen
-            of_split = scored.partition("[")[0]
-            # A name that the log's own numbers begin with.
-            own = "of_train" if of_split == "train" else of_split
+            # A name as evaluations have them, and none of the log's own.
+            own = re.sub(r"\W", "_", scored.partition("[")[0])
+            if own in RESERVED or not own.isidentifier():
+                own = f"of_{own}"
             label = f"{name or own}_{each}" if len(kinds) > 1 else name or own
             if label in evals:
                 raise UserError(f"--data {folder}: two are called {label}. Write NAME={folder}.")
