@@ -82,6 +82,14 @@ def test_a_few_steps_tell_how_long_a_run_takes(look, tmp_path):
     )
 
 
+def test_a_step_that_does_not_fit_is_explained(look, monkeypatch):
+    def no_room(*_, **__):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", no_room)
+    told(look(time_steps=True)[1], "input.batch_size", "model.remat")
+
+
 def test_a_long_run_is_told_what_is_shorter(tmp_path, tiny_run):
     def shorter(step_secs, *overrides):
         run = Run.attempt(tiny_run("total.steps=10_000", *overrides), tmp_path, ErrorCollector())

@@ -74,7 +74,8 @@ def check(
         announce.parameters(screen, parts.step.objective, parts.step.layout)
     errors.raise_all()
     if time_steps:
-        screen.say(_time(parts, screen))
+        with explain_out_of_memory(config):
+            screen.say(_time(parts, screen))
 
 
 def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None:
@@ -222,7 +223,7 @@ def _time(run: Run, screen: Screen) -> str:
             updates.update(run.config, run.step), layout.in_steps, run.batch_layout
         ).compile()
     state, teacher_params = layout.in_steps.init(run.config.seed), layout.read_teacher_params()
-    with explain_out_of_memory(run.config), run.feed(start_step=0) as feed:
+    with run.feed(start_step=0) as feed:
         for _ in range(WARM_UP_STEPS + TIMED_STEPS):
             start = time.perf_counter()
             state, scalars = update(state, next(feed), *teacher_params)
