@@ -4,6 +4,7 @@ import dataclasses
 import os
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -198,6 +199,8 @@ def test_features_of_other_images_or_another_preparation_are_not_taken(of_imagen
     assert first == key("evals.f.shots=1,2", "evals.f.batch_size=3")
     assert first != key("input.mean=0.4,0.5,0.5") != key("evals.f.split=val[:5]") != first
     assert first != key("evals.f.preprocess=decode|resize(8, method='bicubic')")
+    with jax.default_matmul_precision("highest"):
+        assert first != key()
     image = tmp_path / "data" / "val" / "n01440764" / "0.png"
     Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(image)
     os.utime(image, (1, 1))

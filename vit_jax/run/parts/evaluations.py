@@ -119,6 +119,7 @@ def _cache_key(config: RunConfig, data: EvalData, graph: nnx.GraphDef) -> tuple[
         f"{c.mean} {c.std} {c.on_bad_image} {c.max_image_pixels}",
         re.sub(r" at 0x\w+", "", repr(graph)),
         f"{jax.devices()[0].device_kind} {jax.__version__}",
+        f"{jax.config.jax_default_matmul_precision}",
     )
 
 
