@@ -357,7 +357,7 @@ class LogConfig:
     )
     profile_at_step: int | None = field(
         None,
-        "a trace from this step on, which has to be one of the run's, for TensorBoard's profiler",
+        "the step after which a trace for TensorBoard's profiler begins; not the last",
         bounds=(1, 2**31),
     )
     profile_steps: int = field(5, "how many steps of it", bounds=(1, 2**31))

@@ -148,6 +148,8 @@ def test_a_collapsed_teacher_is_told():
         row, 1
     )
     assert method.warning({}, 1) is None
+    # A microbatch of one image says nothing of it.
+    assert list(dino.teacher_metrics(apart[:1], weight[:1])) == ["teacher_entropy"]
 
 
 def test_a_run_warns_once(tmp_path, capsys):

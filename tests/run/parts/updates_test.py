@@ -77,9 +77,9 @@ def test_the_logged_weight_decay_is_that_of_what_is_trained(tmp_path, tiny_run, 
 
 
 def test_a_trace_that_would_never_come_is_refused(tiny_run):
-    assert make_durations(tiny_run("log.profile_at_step=6"), num_examples=64).total_steps == 6
+    assert make_durations(tiny_run("log.profile_at_step=5"), num_examples=64).total_steps == 6
     with refused("profile_at_step"):
-        make_durations(tiny_run("log.profile_at_step=7"), num_examples=64)
+        make_durations(tiny_run("log.profile_at_step=6"), num_examples=64)
 
 
 @pytest.mark.parametrize("field", ["log.every_steps", "checkpoint.every_steps"])

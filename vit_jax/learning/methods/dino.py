@@ -428,10 +428,13 @@ def teacher_metrics(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Arra
     """[B] each: the entropy of what the teacher says, and its divergence from the batch's mean.
 
     The latter's mean is the information that it gives of which image it sees: 0 if it has
-    collapsed, be it to one prototype or to all alike.
+    collapsed, be it to one prototype or to all alike. With optim.grad_accum_steps it is that among
+    the images of a microbatch, which is less; of one image it is left out.
     """
     mean = jnp.einsum("btk,b->k", targets, weight) / jnp.maximum(jnp.sum(weight) * LARGE, 1e-9)
     each = jnp.mean(entropy(targets), axis=1)
+    if len(targets) == 1:
+        return {"teacher_entropy": each}
     log_mean = jnp.log(jnp.maximum(mean, 1e-30))
     information = -jnp.mean(jnp.einsum("btk,k->bt", targets, log_mean), axis=1) - each
     return {"teacher_entropy": each, "teacher_information": information}

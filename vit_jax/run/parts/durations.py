@@ -59,9 +59,10 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
             f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
         )
     profile = config.log.profile_at_step
-    if profile is not None and profile > total_steps:
+    if profile is not None and profile >= total_steps:
         raise errors.UserError(
-            f"log.profile_at_step={profile} never comes: total.* amounts to {total_steps:,} steps."
+            f"log.profile_at_step={profile} traces the steps after it, but total.* amounts to "
+            f"{total_steps:,} steps: give less than that, or none."
         )
     never = [step for step in config.input.skip_steps if step > total_steps]
     if never:
