@@ -282,6 +282,18 @@ def test_the_best_step_is_the_same_after_a_stop_there(
     assert checkpoint_dir.find(f"{tmp_path}@best").name == str(step)
 
 
+@pytest.mark.parametrize("step", [2, 6])
+def test_an_evaluation_interrupted_twice_is_repeated(tmp_path, tiny_run, monkeypatch, step):
+    """Going on without it would lose its numbers; after the last step, the run's result."""
+    config = tiny_run(EVALUATED, "evals.test.every_steps=2")
+    for _ in range(2):
+        with pytest.raises(Preempted, match=f"step {step} "):
+            train(config, tmp_path, stop=stop_at(monkeypatch, "run", step))
+    train(config, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows if "test/accuracy" in row] == [2, 4, 6]
+
+
 def stop_at(monkeypatch, method, step):
     """A request to stop, true once this method of Evals is called for this step."""
     stop, original = [], getattr(Evals, method)

@@ -111,7 +111,7 @@ class Session:
         """Prepares the loop from this state on; returns the number of its step.
 
         Opens the log and the feed, runs the evaluations that were missed if the run was stopped
-        during the last ones, and compiles the update, unless no step is left.
+        during the last ones, and compiles the update, unless no step is left or it stops again.
         """
         run, config, start = self._run, self._run.config, int(state.step)
         layout, durations = run.step.layout, run.step.durations
@@ -289,6 +289,8 @@ class Session:
         if missed := self._evaluate(step, weights, done):
             self._checkpoints.add_metrics(step, missed)
             self.write(step, {}, missed)
+        if step:  # of step 0 nothing is saved
+            self._stopping = bool(self._stop)  # a signal may have come meanwhile
 
 
 def initial_state(
