@@ -70,6 +70,14 @@ def test_any_file_damaged_in_any_way_restores_the_right_bits(
     assert outcomes == {1, 2}
 
 
+def test_a_damaged_checkpoint_is_not_the_best_one(run, open_checkpoints, make_state, layout_of):
+    """Its description, which is intact, has the best value."""
+    shutil.rmtree(run / "checkpoints" / "2" / "state")
+    checkpoints = open_checkpoints(best_metric="accuracy")
+    checkpoints.restore(layout_of(make_state(0)))
+    assert checkpoints.best() == (1, 0.5)
+
+
 def test_a_damaged_checkpoint_is_moved_aside_with_a_notice_and_saved_again(
     run, open_checkpoints, make_state, layout_of, capsys
 ):

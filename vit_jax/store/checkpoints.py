@@ -145,8 +145,8 @@ class Checkpoints:
         return None
 
     def best(self) -> tuple[int, float] | None:
-        """The step with the best metric, and its value; None if there is none."""
-        step = self._best.step(self._best.values)
+        """The step with the best metric, of those that are there, and its value; None of none."""
+        step = self._best.step(workdir.steps(self._directory))
         return None if step is None else (step, self._best.values[step])
 
     def wait(self) -> None:
