@@ -32,6 +32,19 @@ def saved(path, image_size, *, to="timm", width=64, **fields):
     return model
 
 
+def test_what_is_assumed_is_said_before_devices_are_used(tmp_path, run_python):
+    """How many a CPU has, commands set by the weights' size."""
+    saved(tmp_path / "a.npz", 8, to="google_npz", gelu="tanh")
+    program = (
+        "import sys, jax; from vit_jax import weights\n"
+        "weights.checkpoint_info(sys.argv[1])\n"
+        "jax.config.update('jax_num_cpu_devices', 3)"  # which fails once devices are used
+    )
+    done = run_python("-c", program, str(tmp_path / "a.npz"))
+    assert done.returncode == 0, done.stderr
+    assert "Notice: " in done.stderr
+
+
 def test_a_rectangle_is_not_read_as_a_square(tmp_path):
     """14 x 16 patches and a class token have 225 = 15 x 15 positions."""
     model = saved(tmp_path / "a", (56, 64))

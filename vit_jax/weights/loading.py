@@ -409,7 +409,8 @@ def _read_info(path: str | epath.Path) -> CheckpointInfo:
 
 @functools.cache
 def _print_once(line: str) -> None:
-    if jax.process_index() == 0:
+    # Devices are not asked for by a process that is alone: how many a CPU has may not be set yet.
+    if not jax.distributed.is_initialized() or jax.process_index() == 0:
         print(line, file=sys.stderr)
 
 
