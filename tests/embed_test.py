@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -150,14 +151,45 @@ def test_goes_on_after_it_was_killed(folder, checkpoint, tmp_path, start_python)
     assert resumed.equals(embed(folder, checkpoint, tmp_path / "straight.parquet").read())
 
 
-def test_a_part_that_was_damaged_is_written_again(folder, checkpoint, tmp_path, monkeypatch):
+def end(data):
+    """How many bytes of a table are behind its last row."""
+    return 8 + int.from_bytes(data[-8:-4], "little")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[: -20 - end(data)] + bytes(20) + data[-end(data) :],
+        lambda data: data[:-100] + bytes(90) + data[-10:],
+        lambda data: data.replace(b"ARROW:schema", b"ARROW:schem?"),  # lists have any size then
+    ],
+    ids=["empty", "rows", "metadata", "schema"],
+)
+def test_a_part_that_was_damaged_is_written_again(
+    folder, checkpoint, tmp_path, monkeypatch, damage
+):
     output = tmp_path / "a.parquet"
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        in_the_middle(patched, NUMBER - 1)
+        patched.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
         embed(folder, checkpoint, output)
-    (tmp_path / ".a.parquet.parts" / "00000001.parquet").write_bytes(b"")
+    part = tmp_path / ".a.parquet.parts" / "00000001.parquet"
+    part.write_bytes(damage(part.read_bytes()))
     straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
     assert embed(folder, checkpoint, output).read().equals(straight)
+
+
+def test_a_part_that_is_damaged_meanwhile_is_named(folder, checkpoint, tmp_path, monkeypatch):
+    """And not the table as one that cannot be written."""
+    join = embedding._Table.join
+
+    def damage_and_join(table):
+        (table.folder / "00000001.parquet").write_bytes(b"")
+        join(table)
+
+    monkeypatch.setattr(embedding._Table, "join", damage_and_join)
+    with refused("00000001.parquet", "Delete it"):
+        embed(folder, checkpoint, tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -39,6 +39,7 @@ from vit_jax.predict import name_of
 from vit_jax.store.workdir import unwritable_output
 
 ABOUT = b"vit_jax"  # the key of the metadata: JSON
+DAMAGE = (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError)  # of a table
 MOST_IMAGES_A_PART, PART_BYTES = 1024, 64 * 2**20  # whichever is less
 
 
@@ -242,7 +243,7 @@ class _Table:
             return False
         try:
             self._check(self._file, parquet.read_schema(self._file))
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGE as error:
             raise UserError(
                 f"--output={self._file} is there, and is not a table. Give another name."
             ) from error
@@ -254,11 +255,13 @@ class _Table:
         behind = 0
         for part in self._parts():
             try:
-                with parquet.ParquetFile(part) as opened:
-                    self._check(self.folder, opened.schema_arrow)
-                    self.num_rows += opened.metadata.num_rows
-            except pa.ArrowException:  # of a machine that lost its power: it is written again
+                rows = _read_part(part)
+                self._check(self.folder, rows.schema)
+            except DAMAGE:  # of a machine that lost its power: it is written again
                 break
+            if not rows.schema.equals(self._schema):  # damage that pyarrow does not see
+                break
+            self.num_rows += len(rows)
             behind = int(part.stem) + 1
         return behind
 
@@ -282,7 +285,7 @@ class _Table:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_file(self.folder / f"{number:08}.parquet") as temporary:
-                parquet.write_table(part, temporary, use_dictionary=False)
+                parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
         except OSError as error:
             raise unwritable_output(self._file, error) from error
         self.num_rows += len(part)
@@ -295,11 +298,23 @@ class _Table:
                 parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
             ):
                 for part in self._parts():
-                    rows = parquet.ParquetFile(part).read()
+                    try:
+                        rows = _read_part(part)
+                    except DAMAGE as error:
+                        raise UserError(
+                            f"{part} cannot be read: {error}. Delete it, then start the same "
+                            "command again."
+                        ) from error
                     writer.write_table(rows, row_group_size=len(rows))
         except OSError as error:
             raise unwritable_output(self._file, error) from error
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _read_part(file: Path) -> pa.Table:
+    """The rows of a part. Raises one of DAMAGE if its bits have changed."""
+    with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
+        return opened.read()
 
 
 FLAGS = flags.FLAGS
