@@ -51,7 +51,8 @@ def describe(
 def parse(about: Mapping[str, Any], *, origin: str) -> Description:
     """What `describe` wrote, perhaps in an earlier version.
 
-    UserError for a version that this code does not read. origin: the checkpoint, for the message.
+    UserError for a version, or a field, that this code does not know. origin: the checkpoint, for
+    the message.
     """
     if about.get("format_version") not in (FORMAT_VERSION, WITH_ADAPTERS):
         raise UserError(
@@ -63,11 +64,18 @@ def parse(about: Mapping[str, Any], *, origin: str) -> Description:
     images: dict[str, Any] = {
         field: tuple(x) if isinstance(x, list) else x for field, x in about["preprocess"].items()
     }
+    try:
+        spec, preprocess = models.spec_of_json(name, fields), models.Preprocess(**images)
+    except TypeError as error:  # a field that a later version added
+        raise UserError(
+            f"{origin} describes its model otherwise than this vit_jax does ({error}): install the "
+            "version that wrote it."
+        ) from error
     return Description(
         name=name,
-        spec=models.spec_of_json(name, fields),
+        spec=spec,
         num_classes=about["num_classes"],
         class_names=tuple(names) if names else None,
-        preprocess=models.Preprocess(**images),
+        preprocess=preprocess,
         adapter_scale=about.get("adapter_scale"),
     )
