@@ -9,10 +9,11 @@ after the other; TIMM and OURS have all flags. A row for each run goes to result
 accuracy on val at the end, seconds of the processor and of the clock with start and evaluations,
 and the memory of the largest process.
 
-Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new head, cosine
-after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different: timm
-draws the new head at random (here: zeros), its cosine begins with the warmup (but after it with
---warmup_prefix, as ours), and its loader has processes (here: threads).
+Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new, random head,
+cosine after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different:
+timm's loader has processes (here: threads), and with --nowarmup_prefix, which is its default, its
+cosine begins with the warmup. Rows of runs beside other programs have no seconds; `head` and `crop`
+say how this project's earlier rows differ: a head of zeros, smaller windows.
 """
 
 import csv
@@ -37,7 +38,7 @@ _PROGRAMS = flags.DEFINE_multi_enum(
     "program", ["vit_jax", "timm"], ["vit_jax", "timm"], "One or both."
 )
 _PREFIX = flags.DEFINE_bool(
-    "warmup_prefix", False, "timm's cosine begins after the warmup, at the peak, as ours does."
+    "warmup_prefix", True, "timm's cosine begins after the warmup, at the peak, as ours does."
 )
 
 LR, DECAY, BATCH, SIZE_PX = 3e-4, 0.05, 32, 224
@@ -51,6 +52,7 @@ TIMM = (
 )
 OURS = (
     f"--config=configs/finetune.py:folder,size={SIZE_PX} --config.model.dtype=float32 "
+    "--config.model.initialization=deit "
     f"--config.input.batch_size={BATCH} "
     f"--config.input.preprocess=decode|random_resized_crop({SIZE_PX},0.5,method='bicubic')"
     f"|flip_lr --config.evals.val.preprocess=decode|resize_small({SIZE_PX},'bicubic')"
@@ -78,6 +80,8 @@ def main(_: list[str]) -> None:
                 "cosine_begins": (
                     "after warmup" if program == "vit_jax" or _PREFIX.value else "with warmup"
                 ),
+                "head": "random",
+                "crop": "random_resized_crop",
                 "seed": seed,
                 "accuracy": round(accuracy, 4),
                 "cpu_secs": round(run.cpu_secs, 1),
