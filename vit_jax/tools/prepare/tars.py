@@ -109,7 +109,7 @@ class Archive:
         self._opened.close()
 
     def infos(self) -> Iterator[tarfile.TarInfo]:
-        """All members; then checks the end mark."""
+        """All members; then checks the end mark, and that nothing is behind it."""
         try:
             with tarfile.open(fileobj=self._file, mode="r:", tarinfo=_Header) as tar:
                 before = -1
@@ -122,10 +122,13 @@ class Archive:
                 end = tar.offset
             self._file.seek(end)
             mark = self._file.read(tarfile.BLOCKSIZE)
+            more = any(block.strip(b"\0") for block in iter(lambda: self._file.read(2**20), b""))
         except (*_DAMAGE, ValueError, OverflowError, OSError) as error:
             raise self._error(error) from error
         if mark.count(0) != tarfile.BLOCKSIZE:
             raise self._damaged("its end is missing")
+        if more:
+            raise self._damaged("data behind its end mark; of several tars in one, give each alone")
 
     def files(self) -> Iterator[tuple[tarfile.TarInfo, str]]:
         """(member, its fault or ""), without folders."""
