@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -65,3 +67,15 @@ def test_what_the_storage_says_is_one_line(error, message):
 )
 def test_other_errors_are_left_alone(error):
     assert cloud.explained(error) is None
+
+
+def test_what_is_written_beside_a_staged_file_is_uploaded_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(cloud, "is_remote", lambda path: True)
+    uploaded, upload = [], cloud.upload
+    monkeypatch.setattr(cloud, "upload", lambda *a: (uploaded.append(a[0].name), upload(*a)))
+    with cloud.staged(tmp_path / "model.onnx") as local:
+        Path(local).write_text("graph")
+        Path(f"{local}.data").write_text("weights")
+    assert uploaded == ["model.onnx.data", "model.onnx"]
+    assert (tmp_path / "model.onnx").read_text() == "graph"
+    assert (tmp_path / "model.onnx.data").read_text() == "weights"

@@ -138,7 +138,8 @@ _SMALL_BYTES = 2**20
 def staged(output: str | os.PathLike) -> Iterator[str]:
     """Path of this machine to write a new file or folder to, which is uploaded afterwards.
 
-    A path that is local already is given back as it is. Raises UserError if something is there.
+    What is written beside it, as a large ONNX file's weights are, is uploaded before it. A path
+    that is local already is given back as it is. Raises UserError if something is there.
     """
     if not is_remote(output):
         yield os.fspath(output)
@@ -149,7 +150,8 @@ def staged(output: str | os.PathLike) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="vit_jax_upload_") as scratch:
         local = Path(scratch) / target.name
         yield str(local)
-        upload(local, target)
+        for path in sorted(Path(scratch).iterdir(), key=lambda path: path == local):
+            upload(path, target.parent / path.name)
 
 
 def upload(
