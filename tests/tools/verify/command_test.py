@@ -99,6 +99,7 @@ def test_a_run_like_the_others_is_in_range(card, make_run, capsys):
     assert "seed 7, step 100 of 100" in output
     assert re.search(r"train/loss +5 of 5 +100 +1\.0", output)
     assert "same" not in output
+    assert "missing" not in output
     assert "within   all 11 numbers of the finished run" in output
 
 
@@ -128,6 +129,7 @@ def test_a_running_run_is_reported_as_such(card, make_run, capsys):
     verify.verify(verify.read_run(make_run("run", steps=50)), card)
     output = capsys.readouterr().out
     assert "step 50 of 100" in output
+    assert "missing  test/accuracy: not logged at the card's steps" in output
     assert "within   all 4 numbers of the run so far" in output
 
 
@@ -135,6 +137,14 @@ def test_a_running_run_is_reported_as_such(card, make_run, capsys):
 def test_a_run_without_numbers_is_refused(card, make_run, steps):
     with refused():
         verify.verify(verify.read_run(make_run("run", steps=steps)), card)
+
+
+def test_a_finished_run_that_logged_other_steps_is_refused(card, make_run):
+    """As with log.every_steps=40; its evaluations alone are in range."""
+    run = verify.read_run(make_run("run"))
+    rows = {step: row for step, row in run.rows.items() if step % 40 == 0 or step == 100}
+    with refused("train/loss", "log.every_steps"):
+        verify.verify(run._replace(rows=rows), card)
 
 
 def test_another_config_is_refused_with_its_fields(card, make_run):

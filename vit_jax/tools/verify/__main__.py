@@ -83,13 +83,17 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
     if different := differences(card.fields, card.fingerprint, run):
         raise _other_config(run, f"the config of {file}", "the card", different)
     compared = recipe_card.compare(card, run.rows)
-    last = max(run.rows, default=0)
-    if not compared:
-        steps = card.curves[recipe_card.LOSS].steps
+    last, loss = max(run.rows, default=0), recipe_card.LOSS
+    is_finished = last >= card.end
+    missing = [metric for metric in card.curves if metric not in {c.metric for c in compared}]
+    if not compared or (is_finished and loss in missing):
+        nothing = f"no {loss}" if is_finished else "nothing yet"
+        steps = card.curves[loss].steps
         raise UserError(
-            f"{run.folder} has logged nothing yet to compare with {file}: its last step is {last}, "
+            f"{run.folder} has logged {nothing} to compare with {file}: its last step is {last}, "
             f"the card has losses at the steps {', '.join(map(str, steps[:3]))} ... {steps[-1]}. "
-            "Let it go on, with log.every_steps as in the card's config."
+            f"{'Train anew' if is_finished else 'Let it go on'}, with log.every_steps as in the "
+            "card's config."
         )
     seed, seeds = run.origin["seed"], [origin["seed"] for origin in card.runs]
     made = [
@@ -103,6 +107,8 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
         print(f"same     losses as the card's seed {seed}, all digits, up to step {same:,}")
     for line in _table(compared):
         print(line)
+    if missing:
+        print(f"missing  {', '.join(missing)}: not logged at the card's steps")
     outside = [c for c in compared if not c.is_within]
     if outside:
         first = outside[0]
@@ -111,7 +117,7 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
             f"{_shown(first.value)}, expected {first.low:.4g} to {first.high:.4g}. "
             f"{len(outside)} of {len(compared)} numbers are outside."
         )
-    end_of = "the finished run" if last >= card.end else "the run so far"
+    end_of = "the finished run" if is_finished else "the run so far"
     print(f"within   all {len(compared)} numbers of {end_of} are in their ranges")
 
 
