@@ -108,6 +108,18 @@ def test_resnets_and_hybrids_are_planned(name, exaflops):
     assert plan.memory.activations == 4096 * plan.model.activation_bytes
 
 
+@pytest.mark.parametrize(
+    ("variant", "images"),
+    # Two views of 224 pixels and six of 96 with a class token; a quarter of the tokens in all 12
+    # blocks and all tokens in the decoder's 4, as wide.
+    [("dino", 2 + 6 * 37 / 197), ("mae", 50 / 197 + 4 / 12)],
+)
+def test_activations_are_those_of_the_method(variant, images):
+    plan = forecast(configs.load(f"{CONFIGS}/ssl_imagenette.py:{variant}", []), compiled=False)
+    of_model = 128 * images * plan.model.activation_bytes
+    assert plan.memory.activations == pytest.approx(of_model, rel=0.02)
+
+
 # Hosts, by hand: 16 chips of TPU v5e on 4 hosts, with fake devices.
 
 DEVICES = [types.SimpleNamespace(process_index=i // 4, platform="tpu") for i in range(16)]

@@ -129,8 +129,8 @@ class Memory:
 
     Attributes:
       parameters, optimizer, average: sizes by shapes and shardings.
-      activations: those that the blocks keep for the backward pass, by the model's shapes alone;
-        None where remat leaves that to the compiler.
+      activations: those that the blocks keep for the backward pass, by the model's shapes and the
+        method's products alone; None where remat leaves that to the compiler.
       peak: total peak of the compiled step; None: not compiled.
       there: memory of the device; None: unknown.
       teacher: of a model that no step changes, by shapes and shardings; 0 without one.
@@ -381,7 +381,7 @@ def _memory(
         optimizer=device_bytes(state.opt_state),
         average=device_bytes(state.ema),
         teacher=device_bytes(layout.teacher_params),
-        activations=_activations(config, step.model, layout.mesh),
+        activations=_activations(config, step.model, step.products, layout.mesh),
         peak=figures.peak_bytes if figures else None,
         there=there,
         images=images,
@@ -418,10 +418,14 @@ def _cores(generation: str) -> int:
     return chips.TPUS[generation].cores if generation in chips.TPUS else 1
 
 
-def _activations(config: RunConfig, model: ModelInfo, mesh: Mesh) -> int | None:
-    """Activation bytes of one device, for one microbatch."""
+def _activations(config: RunConfig, model: ModelInfo, products: Products, mesh: Mesh) -> int | None:
+    """Activation bytes of one device, for one microbatch.
+
+    A method's views, masks and decoder change them about as they change the products.
+    """
     parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
-    images, is_bfloat16 = config.input.batch_size / parts, model.spec["dtype"] == "bfloat16"
+    images = config.input.batch_size / parts * products.learnt / model.forward_flops
+    is_bfloat16 = model.spec["dtype"] == "bfloat16"
     nbytes = {
         "none": model.activation_bytes,
         "dots": model.activation_bytes,
