@@ -110,6 +110,7 @@ def test_the_command(toy, tmp_path, run_python, to):
     [
         (("--to=stablehlo", "--batch_size=3"), "--batch_size is read by --to=tflite alone"),
         (("--to=onnx", "--platforms=cpu"), "--platforms is read by --to=stablehlo alone"),
+        (("--to=huggingface", "--dtype=bfloat16"), "--to=huggingface computes in float32"),
         (("--to=stablehlo", "--platforms="), "--platforms is empty"),
         (("--output=",), "--output is empty"),
         (("--checkpoint=",), "--checkpoint is empty"),

@@ -36,7 +36,7 @@ def chosen_format() -> str:
     for name, reader in READ_BY.items():
         if FLAGS[name].present and to != reader:
             raise UserError(f"--{name} is read by --to={reader} alone: leave it out.")
-    if to in IN_FLOAT32 and FLAGS.dtype == "bfloat16":
+    if to != "stablehlo" and FLAGS.dtype == "bfloat16":
         raise UserError(f"--to={to} computes in float32: leave --dtype=bfloat16 out.")
     if FLAGS.int8 and to not in ("onnx", "stablehlo"):
         raise UserError(f"--to={to} cannot be with --int8: give --to=onnx or stablehlo.")
