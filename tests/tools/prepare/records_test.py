@@ -19,7 +19,7 @@ from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import entries as entries_module
-from vit_jax.tools.prepare import records, summary, tars
+from vit_jax.tools.prepare import records, summary, tars, tasks
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.entries import source_files
 from vit_jax.tools.prepare.prepared_set import PreparedSet
@@ -311,6 +311,40 @@ def test_the_error_explains_why_nothing_is_left(tmp_path: Path, folder: Path) ->
     collection = records.collection(request(folder, str(folder)))
     with refused():
         prepared(collection, tmp_path / "out", SMALL)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_files_that_come_later_are_read(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The list itself does not change, and images that it holds are not read again."""
+    entries = [{"image": f"images/{i}.jpg", "labels": [i % 3]} for i in range(6)]
+    if kind == "jsonl":
+        write_lines(folder / "list.jsonl", entries)
+    else:
+        pq.write_table(pa.Table.from_pylist(entries), folder / "list.parquet")
+    no_image = [{"image": {"bytes": b""}, "labels": [0]}]
+    pq.write_table(pa.Table.from_pylist(no_image), folder / "inside.parquet")
+    collection = records.collection(
+        request(folder, f"{folder}/list.{kind},{folder}/inside.parquet")
+    )
+    (folder / "images").rename(folder / "away")
+    with refused("6 missing"):
+        prepared(collection, tmp_path / "out", SMALL)
+    (folder / "images").mkdir()
+    (folder / "images" / "0.jpg").write_bytes(jpeg(0)[:-200])  # while it is copied
+    with refused("5 missing", "1 truncated"):
+        prepared(collection, tmp_path / "out", SMALL)
+    (folder / "images" / "0.jpg").unlink()
+    (folder / "images").rmdir()
+    (folder / "away").rename(folder / "images")
+    read: list[str] = []
+    reading = tasks.read_part
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "read_part", lambda t: read.append(t.part.name) or reading(t))
+        data_set = prepared(collection, tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(i): (i % 3,) for i in range(6)}
+    assert read == [f"list.{kind}@0"]
 
 
 def test_classes_are_required(folder: Path) -> None:

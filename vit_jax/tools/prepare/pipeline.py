@@ -169,8 +169,8 @@ class _Preparation:
         return [PartTask(k, part, policy, pixels, str(folder)) for k, part in enumerate(parts)]
 
     def _read(self, of_parts: Sequence[PartTask], title: str) -> pa.Table:
-        """The catalogue of all parts; reads those that have none yet."""
-        todo = [task for task in of_parts if not task.catalogue.exists()]
+        """The catalogue of all parts; reads those that have none yet, or one that may be old."""
+        todo = [task for task in of_parts if not task.is_read()]
         problems: list[str] = []
         folder, done = Path(of_parts[0].folder), len(of_parts) - len(todo)
         with tasks.PartsBar(self.screen, title, folder, len(of_parts), done) as bar:

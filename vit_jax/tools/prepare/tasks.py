@@ -25,6 +25,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
+import pyarrow.parquet as pq
+
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_text
 from vit_jax.core.screen import Screen, format_count
@@ -52,6 +54,11 @@ READERS: dict[str, Callable[[Part], Iterator[RowAndBytes]]] = {
     # Files that a collection passes over, by the fault that says why.
     **dict.fromkeys(FAULTS, image_folder.not_read),
 }
+LISTS = ("json_lines", "parquet")  # of images in files of their own
+# Faults of such files that may be mended while their list stays as it is.
+_OF_FILES = frozenset(
+    ("missing", "outside", "no_file", "empty", "truncated", "unreadable", "too_large")
+)
 MOST_OPEN_FILES = 64
 MOST_WORKERS = 1024  # processes
 PROGRESS_SUFFIX = ".progress"
@@ -88,6 +95,18 @@ class PartTask:
         definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
         digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
         return Path(self.folder, f"{self.number:06}-{digest}.parquet")
+
+    def is_read(self) -> bool:
+        """Whether the catalogue is there, and no file of a list may have been mended since."""
+        if not self.catalogue.exists():
+            return False
+        if self.part.reader not in LISTS:
+            return True
+        rows = pq.read_table(self.catalogue, columns=["path", "faults", "action"]).to_pylist()
+        return not any(
+            row["action"] == SET_ASIDE and row["path"] and _OF_FILES.intersection(row["faults"])
+            for row in rows
+        )
 
 
 def read_part_or_message(task: PartTask) -> int | str:
