@@ -214,6 +214,31 @@ def test_paths_are_relative_to_the_root_of_images(tmp_path: Path, folder: Path) 
             records.collection(request(folder, str(lists), images_root=root))
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_lists_in_several_folders_may_use_the_same_paths(tmp_path: Path, kind: str) -> None:
+    for number, split in enumerate(("train", "val")):
+        folder = tmp_path / "all" / split
+        (folder / "images").mkdir(parents=True)
+        for i in range(2):
+            (folder / "images" / f"{i}.jpg").write_bytes(jpeg(10 * number + i))
+        if kind == "csv":
+            (folder / "list.csv").write_text("file,label\nimages/0.jpg,0\nimages/1.jpg,1\nno,1\n")
+        else:
+            entries = [{"image": f"images/{name}.jpg", "labels": [0]} for name in "01x"]
+            write_lines(folder / f"list.{kind}", entries)
+    lists = [str(tmp_path / "all" / split / f"list.{kind}") for split in ("train", "val")]
+    for output, source in (("named", f"train={lists[0]},val={lists[1]}"), ("one", ",".join(lists))):
+        collection = records.collection(CollectionRequest(source, num_classes=2))
+        data_set = prepared(collection, tmp_path / output, PrepareOptions())
+        names = data_set.table["name"].to_pylist()
+        kept = {names[row] for rows in data_set.assignment.splits.values() for row in rows}
+        assert kept == {f"{split}/images/{i}.jpg" for split in ("train", "val") for i in range(2)}
+        assert list(data_set.assignment.left_out.values()) == ["missing", "missing"]
+    alone = records.collection(CollectionRequest(lists[0], num_classes=2))
+    data_set = prepared(alone, tmp_path / "alone", PrepareOptions())
+    assert set(data_set.table["name"].to_pylist()) > {"images/0.jpg", "images/1.jpg"}
+
+
 def test_an_endless_line(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "MAX_LINE_BYTES", 1000)
     good = json.dumps({"image": "images/1.jpg", "labels": [1]}) + "\n"

@@ -184,6 +184,14 @@ class Reading:
     label_field: str  # with the class or classes
     several: bool  # whether an image has a list of labels
     images_root: str = ""  # the folder that paths of images are relative to, and must not leave
+    folder = ""  # put before a path to make it a name; not a field, see ReadingInFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingInFolder(Reading):
+    """The reading of lists that lie in several folders, where paths alone are not unique."""
+
+    folder: str = ""  # of the list, below the one that all are in
 
 
 def classes(request: CollectionRequest) -> Classes:

@@ -5,7 +5,8 @@ An entry of JSON lines or Parquet has the fields
   JSON as base64) as `{"bytes": ...}`, as in Hugging Face's data sets;
 - `labels`, or the name in --label_field: classes, as numbers or names;
 - `weights`: of the labels, optional;
-- `id`: unique in the set; without it, the path or the position in the list.
+- `id`: unique in the set; without it, the path or the position in the list. Where lists lie in
+  several folders, the list's folder comes before the path.
 
 A table, CSV or TSV, has a column of files and one of classes: data/sources/table_file.py reads it,
 for training too.
@@ -48,6 +49,7 @@ from vit_jax.tools.prepare.collection import (
 from vit_jax.tools.prepare.entries import (
     BadLabelError,
     Reading,
+    ReadingInFolder,
     SourceFile,
     classes,
     classes_of_lists,
@@ -92,6 +94,8 @@ def collection(request: CollectionRequest) -> Collection:
         names, parts = known.names, []
         for file in files:
             reading = Reading(known, field, several, str(images_root or file.path.parent))
+            if folder := _folder(file, images_root):
+                reading = ReadingInFolder(**vars(reading), folder=folder)
             of_file = _parts_of_parquet if file.path in parquet else _parts_of_json
             parts += of_file(file, reading)
     if not parts:
@@ -117,6 +121,11 @@ def _images_root(request: CollectionRequest) -> Path | None:
             "relative to it; without it, to the folder of their list."
         )
     return images_root
+
+
+def _folder(file: SourceFile, images_root: Path | None) -> str:
+    """What comes before paths in a list to make them names; "" if they are unique without."""
+    return "" if images_root else os.path.dirname(file.name)
 
 
 def _parts_of_json(file: SourceFile, reading: Reading) -> list[Part]:
@@ -243,7 +252,7 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
         return bad_entry
     name = entry.get("id")
     if name is None:
-        name = image if isinstance(image, str) else row.name
+        name = os.path.join(reading.folder, image) if isinstance(image, str) else row.name
     if type(name) not in (str, int) or not 0 < len(str(name)) <= MAX_ID_LENGTH:
         return bad_entry
     row = row._replace(name=str(name))
@@ -332,7 +341,7 @@ def _collect_tables(
     parts = [
         part
         for file, table in zip(tables, read, strict=True)
-        for part in _parts_of_table(file, table, label, images_root or file.path.parent)
+        for part in _parts_of_table(file, table, label, images_root)
     ]
     # What is left out comes last.
     return names, sorted(parts, key=lambda part: part.reader in FAULTS), notes
@@ -350,13 +359,15 @@ def _inferred_classes(tables: Sequence[Table]) -> list[str]:
 
 
 def _parts_of_table(
-    file: SourceFile, table: Table, label: Callable[[str], int], root: Path
+    file: SourceFile, table: Table, label: Callable[[str], int], images_root: Path | None
 ) -> list[Part]:
     """Parts of the files that are there, and of rows that are left out.
 
     Raises:
       UserError: an address instead of a path; a file with two labels, or that may be two files.
     """
+    root, folder = images_root or file.path.parent, _folder(file, images_root)
+    above = Path(str(root).removesuffix(folder))  # names are relative to it
     found, real_root = find_files(str(root), table), os.path.realpath(root)
     labels: dict[str, Labels] = {}
     first: dict[str, int] = {}
@@ -372,11 +383,12 @@ def _parts_of_table(
         zip(table.images.to_pylist(), found.names.to_pylist(), strict=True)
     ):
         path = os.path.relpath(os.path.join(found.folders[found.places[row]], name), root)
+        path = os.path.join(folder, path)
         fault = "" if cell else "bad_entry"
         if not fault and not found.found[row]:
             fault = "outside" if found.outside[row] else "missing"
         if not fault:
-            _, fault = _regular_file(real_root, path)
+            _, fault = _regular_file(real_root, str(above / path))
         if fault:
             left_out.add(fault, cell or f"{file.name}, line {table.lines[row]}")
         elif path in first:
@@ -403,7 +415,7 @@ def _parts_of_table(
     parts = []
     for split, names in splits.items():
         title = f"{file.name}, {split}" if split else file.name
-        parts += parts_of_folder(title, root, names, split or file.split, labels)
+        parts += parts_of_folder(title, above, names, split or file.split, labels)
     return [*parts, *left_out.parts()]
 
 
