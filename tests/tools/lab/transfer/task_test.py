@@ -75,6 +75,18 @@ def test_other_evaluations_and_a_best_metric_of_the_test_are_left_out(task):
     assert choose.early_stopping.metric is final.early_stopping.metric is None
 
 
+def test_a_removed_evaluation_of_the_config_file_stays_removed(task):
+    part = [
+        "--config.evals.val.split=train[:200]",
+        "--config.evals.val.preprocess=decode|resize(8)",
+    ]
+    asked = task(RATES, "--config.evals.test=none", *part, "--config.input.split=train[200:]")
+    choose = configs_of(tasks.choose_grid(asked, SPLITS, None))
+    final = configs_of(tasks.final_grid(asked, SPLITS, None, {"optim.lr": "1"}))
+    assert [list(config.evals) for config in choose] == [["held_out"]] * 2
+    assert [list(config.evals) for config in final] == [["val"]] * 3
+
+
 def test_the_held_out_part_is_of_the_training_data(task):
     asked = task(
         RATES, "--config.evals.test.source=image_folder", "--config.evals.test.data_dir=elsewhere"

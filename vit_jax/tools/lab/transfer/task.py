@@ -209,16 +209,15 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
     Args:
       weights: init.weights; None: from scratch.
     """
-    config = task.config
-    test = config.evals[evaluation_of(task)]
+    test, evaluations = task.config.evals[evaluation_of(task)], _evaluations(task)
     held_out = dataclasses.replace(
         test, source=None, data_dir=None, label=None, split=splits.held_out
     )
     common = _common(task, weights) | {
         "input.split": splits.choose,
         "input.num_examples": "none",  # declared for all of the data
-        **{f"evals.{name}": "none" for name in config.evals if name != HELD_OUT},
-        **dict(_fields(f"evals.{HELD_OUT}", held_out, every=HELD_OUT in config.evals)),
+        **{f"evals.{name}": "none" for name in evaluations if name != HELD_OUT},
+        **dict(_fields(f"evals.{HELD_OUT}", held_out, every=HELD_OUT in evaluations)),
     }
     seeds = _seeds(task, task.choose_seeds)
     if len(seeds) == 1:
@@ -230,17 +229,26 @@ def final_grid(
     task: TransferTask, splits: Splits, weights: str | None, chosen: dict[str, str]
 ) -> SweepGrid:
     """The trainings of the result: the chosen values, all of the data, several seeds."""
-    config = task.config
     test = evaluation_of(task)
     common = _common(task, weights) | {
         **chosen,
         "input.split": splits.final,
-        **{f"evals.{name}": "none" for name in config.evals if name != test},
+        **{f"evals.{name}": "none" for name in _evaluations(task) if name != test},
         **{f: v for f, v in task.grid.common.items() if f.startswith(f"evals.{test}.")},
         f"evals.{test}.every_steps": "none",  # only after the last step
     }
     # An axis even if there is one: others may be added later.
     return SweepGrid(common, {SEED: _seeds(task, task.seeds)}, task.grid.flags)
+
+
+def _evaluations(task: TransferTask) -> list[str]:
+    """Names of all evaluations, also of those of the config file that the task removes."""
+    removed = [
+        field.removeprefix("evals.")
+        for field, value in task.grid.common.items()
+        if field.startswith("evals.") and field.count(".") == 1 and strict.says_none(value)
+    ]
+    return [*task.config.evals, *removed]
 
 
 def _common(task: TransferTask, weights: str | None) -> dict[str, str]:
