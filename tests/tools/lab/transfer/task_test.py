@@ -256,6 +256,19 @@ def test_a_held_out_part_that_empties_a_class_is_refused(task, folder, tmp_path)
     assert "(dog) without an example to train on" in notes[0]
 
 
+@pytest.mark.parametrize("spelt", ["images/", "./images", "link", "{}/images", "~/images"])
+def test_a_test_of_training_examples_is_refused_however_its_folder_is_spelt(
+    task, folder, tmp_path, monkeypatch, spelt
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "link").symlink_to("images")
+    arguments = [*folder(cat=9, dog=9), "--config.input.data_dir=images"]
+    evaluated = f"--config.evals.test.data_dir={spelt.format(tmp_path)}"
+    with refused("train[4:]", "input.split=train"):
+        find(task, *arguments, evaluated, "--config.evals.test.split=train[4:]")
+
+
 def test_classes_that_are_not_chosen_by_are_said(task, folder, tmp_path):
     arguments = folder(cat=40, dog=2)
     asked = task(RATES, *arguments, held_out=2)
