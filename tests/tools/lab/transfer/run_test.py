@@ -114,6 +114,14 @@ def test_seeds_may_be_added_but_the_choice_stands(world):
         world.transfer("--config.optim.lr=1e-3,2e-3,3e-3,1", seeds=3)
 
 
+def test_the_chosen_value_alone_is_another_transfer(world):
+    world.transfer(RATES, seeds=1)
+    before = results.read(world.folder)
+    with refused("optim.lr=1e-3", "--workdir"):
+        world.transfer("--config.optim.lr=3e-3", seeds=1)
+    assert results.read(world.folder) == before
+
+
 def test_values_may_be_added_before_the_test_is_scored(world):
     world.fate("optim.lr=2e-3", "sleep 0")
     stop_when_asleep(world, "optim.lr=2e-3")

@@ -186,10 +186,6 @@ def _choose(
     train: Callable[[str, SweepGrid], list[PointProgress]],
 ) -> tuple[Choice, list[PointProgress]]:
     """The choice, and the trainings that led to it."""
-    by = metric_key(task, HELD_OUT)
-    if not task.grid.axes:
-        return Choice({}, by, None), []
-    grid = choose_grid(task, splits, weights_from)
     kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
     if kept and sorted(map(format_values, task.grid.points())) != sorted(
         format_values(each.values) for each in kept.candidates
@@ -197,8 +193,12 @@ def _choose(
         tried = "; ".join(format_values(each.values) for each in kept.candidates)
         raise UserError(
             f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
-            "for the test with them. For a choice from these give another --workdir."
+            "for the test with them. For other values give another --workdir."
         )
+    by = metric_key(task, HELD_OUT)
+    if not task.grid.axes:
+        return Choice({}, by, None), []
+    grid = choose_grid(task, splits, weights_from)
     print(
         f"choose   {count_of(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
