@@ -58,6 +58,14 @@ def test_a_variant_keeps_its_slash_in_the_legend(rows):
     assert list(lines) == [f"config vit_i1k:variant={v}" for v in ("S/16", "L/16")]
 
 
+def test_config_files_of_one_name_have_lines_of_their_own(rows):
+    config = ("a/vit.py:small", "b/vit.py:small", "b/vit.py:large")
+    _, lines = picture.curves(
+        rows({"config": config, "optim.lr": LR}, lambda v: 0.5), "test/accuracy"
+    )
+    assert list(lines) == [f"config {name}" for name in (*config[:2], "vit:large")]
+
+
 def test_learning_rates_have_a_logarithmic_axis():
     places = picture.places("optim.lr", LR)
     assert places["1e-3"] == pytest.approx((places["1e-4"] + places["1e-2"]) / 2)

@@ -3,6 +3,7 @@
 The cost is known before a training starts: no data are read if the config declares their numbers.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, inputs, networks, teachers, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import CONFIG, Point, format_values, short
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point, distinct_names, format_values, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
@@ -102,18 +103,22 @@ def family(name: str) -> str:
     return next(family for family in FAMILIES if family in kind)
 
 
-def label(point: Point, cost: Cost) -> str:
+def label(point: Point, cost: Cost, config_names: Mapping[str, str]) -> str:
     """The model of a point as people call it: what the grid says of it, else its name."""
     parts = []
     for field, value in point.values.items():
         if field == CONFIG:
-            name, _, variant = short(field, value).partition(":")
-            parts.append(variant or name)
+            parts.append(config_names[value])
         elif field == "model.name":
             parts.append(value)
         elif field.startswith("model."):
             parts.append(f"{field.removeprefix('model.')} {value}")
     return ", ".join(parts) or cost.model.name
+
+
+def _variant(config: str) -> str:
+    name, _, variant = short(CONFIG, config).partition(":")
+    return variant or name
 
 
 class StudyPoint(NamedTuple):
@@ -152,6 +157,8 @@ class StudyPoint(NamedTuple):
 def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[StudyPoint]:
     """The points of a sweep, in its order; `costs` by the names of its points."""
     points = []
+    configs = list(dict.fromkeys(row.point.config for row in rows))
+    config_names = distinct_names(configs, _variant, functools.partial(short, CONFIG))
     for values, members in progress.group_by_values(rows):
         cost = costs[members[0].point.name]
         finished = [row for row in members if row.state == "finished"]
@@ -159,7 +166,7 @@ def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[St
         points.append(
             StudyPoint(
                 values,
-                label(members[0].point, cost),
+                label(members[0].point, cost, config_names),
                 cost,
                 min((row.state for row in members), key=_STATES.index),
                 {name: mean for name in names if (mean := _mean(name, finished)) is not None},

@@ -16,7 +16,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -267,6 +267,15 @@ def short(field: str, value: str) -> str:
         return value
     path, colon, variant = value.partition(":")
     return Path(path).stem + colon + variant
+
+
+def distinct_names(values: Sequence[str], *spellings: Callable[[str], str]) -> dict[str, str]:
+    """The name of each value: by the first spelling that no other value has, else the value."""
+    names = {}
+    for value in values:
+        ways = [(way(value), [way(each) for each in values]) for way in spellings]
+        names[value] = next((name for name, all_names in ways if all_names.count(name) == 1), value)
+    return names
 
 
 def _readable(field: str, value: str) -> str:

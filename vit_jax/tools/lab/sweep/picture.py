@@ -4,6 +4,7 @@ Seeds are hollow dots beside their mean, which the line goes through; an axis wi
 no line.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from vit_jax.core.metric_names import is_percentage, words
 from vit_jax.draw import charts, style, tiles
-from vit_jax.tools.lab.sweep.grid import SEED, short
+from vit_jax.tools.lab.sweep.grid import SEED, distinct_names, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 SIZE_IN = 7.6, 4.2
@@ -38,11 +39,12 @@ def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, D
     others = [axis for axis in axes if axis != SEED] or axes
     values = {axis: list(dict.fromkeys(row.point.values[axis] for row in rows)) for axis in others}
     chosen = max(others, key=lambda a: (is_numeric(values[a]), len(values[a])), default="")
+    names = {a: distinct_names(values[a], functools.partial(short, a)) for a in others}
     lines: dict[str, Dots] = {}
     for row in rows:
         value = row.numbers.get(metric, math.nan)
         if row.state == "finished" and math.isfinite(value):
-            spelt = {a: short(a, row.point.values[a]) for a in others}
+            spelt = {a: names[a][row.point.values[a]] for a in others}
             place = spelt.pop(chosen, "")
             name = ", ".join(f"{a.rpartition('.')[2]} {v}" for a, v in spelt.items())
             lines.setdefault(name, {}).setdefault(place, []).append(value)
