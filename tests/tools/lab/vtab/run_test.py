@@ -160,6 +160,17 @@ def test_a_failed_task_is_told_and_the_rest_goes_on(world):
     world.run(seeds=1, options={"retry_failed": True})
 
 
+def test_a_refused_task_has_no_number_of_other_settings(world):
+    world.run("optim.lr=1e-3,2e-3")
+    with refused("optim.momentum:", "0.5"):
+        world.run("optim.lr=1e-3,2e-3", "optim.momentum=0.5")
+    document = json.loads((world.folder / "results.json").read_text())["tasks"]["cifar100"]
+    assert (document["accuracy"], document["chosen"]) == (None, {})
+    world.run("optim.lr=1e-3,2e-3")
+    document = json.loads((world.folder / "results.json").read_text())["tasks"]["cifar100"]
+    assert document["accuracy"]["mean"] == pytest.approx(0.9025)
+
+
 def test_means_are_of_whole_groups():
     """By hand: 7 tasks of 0.7, 4 of 0.9, 8 of 0.5; a deviation is that of the seeds' means."""
     of_groups = dict(zip(GROUPS, (0.7, 0.9, 0.5), strict=True))

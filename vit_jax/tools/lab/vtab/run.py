@@ -10,7 +10,7 @@ before anything starts. The same command again goes on.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
@@ -26,6 +26,7 @@ from vit_jax.data.sources import tfds
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
+from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
@@ -217,9 +218,13 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
         of_task, why = options._replace(name=f"{options.name}-{name}"), ""
         try:
             transfers.transfer(folder / name, task, of_task)
-        except UserError as error:
-            why = str(error)
-        summary.results.append(_result(folder / name, name, task, data[name], pinned, why))
+            document = results.read(folder / name)
+        except TrainingsFailed as error:
+            why, document = str(error), results.read(folder / name)
+        except UserError as error:  # results that are there may be of other settings
+            why, document = str(error), None
+        choices = _choices(name, task, data[name], pinned)
+        summary.results.append(_result(folder / name, name, choices, document or {}, why))
         sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
     print(*summary.lines(), sep="\n")
     print(f"saved    {folder / sweeps.HTML_FILE}")
@@ -293,12 +298,11 @@ def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | No
 
 
 def _result(
-    folder: epath.Path, name: str, task: TransferTask, data: TaskData, pinned: str | None, why: str
+    folder: epath.Path, name: str, choices: dict[str, str], document: dict[str, Any], why: str
 ) -> TaskResult:
-    document = results.read(folder) or {}
+    """The result of a task, from the results.json of its transfer."""
     test = document.get("test", {}).get(ACCURACY)
     chosen = document.get("choice", {}).get("chosen", {})
-    choices = _choices(name, task, data, pinned)
     return TaskResult(name, test and OverSeeds(**test), chosen, choices, why, str(folder))
 
 
