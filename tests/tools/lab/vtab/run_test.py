@@ -150,10 +150,13 @@ def test_a_run_over_tasks(world):
         world.run(checkpoint="other")
 
 
-def test_a_failed_task_is_told_and_the_rest_goes_on(world):
+def test_a_failed_task_is_told_and_the_rest_goes_on(world, monkeypatch, capsys):
     world.fate("seed=0", "1 0")
+    flags = SimpleNamespace(dry_run=False, json=True, launcher=None)
+    monkeypatch.setattr(run.sweeps, "FLAGS", flags)
     with refused():
-        world.run(seeds=1)
+        run.sweeps.run_or_show(world.folder, lambda: world.run(seeds=1), lambda: None)
+    assert capsys.readouterr().out == (world.folder / "results.json").read_text()
     document = json.loads((world.folder / "results.json").read_text())["tasks"]
     assert document["cifar100"]["accuracy"] is None and "images" in document["cifar100"]["why"]
     assert document["clevr_count"]["accuracy"]["mean"] == pytest.approx(0.901)
@@ -169,6 +172,12 @@ def test_a_refused_task_has_no_number_of_other_settings(world):
     world.run("optim.lr=1e-3,2e-3")
     document = json.loads((world.folder / "results.json").read_text())["tasks"]["cifar100"]
     assert document["accuracy"]["mean"] == pytest.approx(0.9025)
+
+
+def test_a_checkpoint_that_is_not_there_leaves_nothing(world, tmp_path):
+    with refused("not_yet"):
+        world.run("optim.lr=1e-3", checkpoint=str(tmp_path / "not_yet"))
+    assert not world.folder.exists()
 
 
 def test_means_are_of_whole_groups():

@@ -39,7 +39,11 @@ PNG_FILE = "results.png"
 JSON_FILE, HTML_FILE = "results.json", "results.html"
 
 
-class TrainingsFailed(UserError):
+class PartlyFailed(UserError):
+    """A part has failed; the rest is done, and the results are written."""
+
+
+class TrainingsFailed(PartlyFailed):
     """Some trainings did not finish; all others have, and the results are written.
 
     Attributes:
@@ -235,7 +239,7 @@ def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[]
             return
         try:
             run()
-        except TrainingsFailed as error:
+        except PartlyFailed as error:
             failed = error
     if FLAGS.json:
         print((folder / JSON_FILE).read_text(), end="")

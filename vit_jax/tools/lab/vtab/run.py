@@ -26,7 +26,7 @@ from vit_jax.data.sources import tfds
 from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.run import TrainingsFailed
+from vit_jax.tools.lab.sweep.run import PartlyFailed, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
@@ -203,15 +203,18 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
     results.csv and results.html are written. Called again it goes on.
 
     Raises:
-      UserError: data are missing, or anything else is wrong, before any training; or trainings of
-        some tasks have failed, after all others are done.
+      UserError: data are missing, or anything else is wrong, before any training.
+      PartlyFailed: some tasks have failed; all others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
     names = request.names()
     data = find_data(names, request.root)
-    pinned = _begin(folder, request)
+    record = _begin(folder, request)  # before anything is written
+    pinned = record["weights"]
     wanted = {name: transfer_task(request, name, data[name], pinned) for name in names}
     _check(folder, wanted, pinned)
+    workdir.make(folder)
+    workdir.save_json(folder / FILE, record)
     summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
     for number, (name, task) in enumerate(wanted.items(), start=1):
         print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
@@ -230,7 +233,7 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
     print(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
     if failed:
-        raise UserError(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
+        raise PartlyFailed(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
     return summary
 
 
@@ -273,18 +276,18 @@ def _normalisation(pinned: str | None) -> list[str]:
     return [f"input.mean={list(about.mean)}", f"input.std={list(about.std)}"]
 
 
-def _begin(folder: epath.Path, request: VtabRun) -> str | None:
-    """The checkpoint: as the run began, else pinned now. UserError for another run's folder."""
+def _begin(folder: epath.Path, request: VtabRun) -> dict[str, Any]:
+    """The contents of vtab.json: as they are there, else with the checkpoint pinned now.
+
+    UserError for another run's folder.
+    """
     fixed = {"checkpoint": request.checkpoint, "config": request.config}
-    file = folder / FILE
     parse = lambda document: {**document, "weights": document["weights"]}
-    kept = workdir.read_json(file, parse, "Delete it, and run again.")
+    kept = workdir.read_json(folder / FILE, parse, "Delete it, and run again.")
     if kept is None:
         kept = fixed | {"weights": transfers.pin_checkpoint(request.checkpoint)}
-        workdir.make(folder)
-        workdir.save_json(file, kept)
     grid.check_same(folder, "run of VTAB", {f: kept.get(f) for f in fixed}, fixed)
-    return kept["weights"]
+    return kept
 
 
 def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | None) -> None:
