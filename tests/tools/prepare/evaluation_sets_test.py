@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +69,30 @@ def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
     notes = [read_note(one.folder) for one in (by_folder, by_data_set, by_hashes)]
     digests = [next(iter(one["evaluations"].values())) for one in notes if one]
     assert len(digests) == 3 and len(set(digests)) == 1
+
+
+def test_links_to_folders_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a collection; in a circle they end."""
+    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(6)})
+    test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(1)})
+    folder_of(tmp_path / "elsewhere", {"b.jpg": jpeg(2), "c.jpg": jpeg(3)})
+    (test_set / "class1").symlink_to(tmp_path / "elsewhere")
+    (test_set / "class0" / "again").symlink_to(test_set)
+    (tmp_path / "elsewhere" / "class2").symlink_to(test_set / "class0")
+    found = left_out(prepared(train, tmp_path / "out", test_set))
+    assert set(found) == {"class0/2.jpg", "class1/1.jpg", "class1/3.jpg"}
+
+    scan = os.scandir
+
+    def failing(path: str) -> object:
+        if path.endswith("class1"):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    # Simulated, since permissions do not stop root.
+    monkeypatch.setattr(os, "scandir", failing)
+    with refused("class1", os.strerror(errno.EACCES)):
+        evaluation_sets.load([str(test_set)], lambda *_: pytest.fail("it is not complete"))
 
 
 def test_an_evaluation_set_that_changes_in_between_is_refused(

@@ -22,6 +22,7 @@ from vit_jax.tools.prepare.collection import (
     ImageRow,
     Part,
     RowAndBytes,
+    file_errors,
     is_text,
 )
 from vit_jax.tools.prepare.duplicates import EvaluationSet
@@ -123,12 +124,17 @@ def examples(part: Part) -> Iterator[RowAndBytes]:
 
 
 def _images(root: Path) -> list[Part]:
-    names = sorted(
-        os.path.relpath(os.path.join(folder, name), root)
-        for folder, _, names in os.walk(root)
-        for name in names
-        if is_image_name(name) and os.path.isfile(os.path.join(folder, name))
-    )
+    names, seen = [], {os.path.realpath(root)}
+    for folder, folders, files in os.walk(root, onerror=_raise, followlinks=True):
+        paths = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
+        folders[:] = [name for name, path in paths.items() if path not in seen]  # links in a circle
+        seen.update(paths.values())
+        names += [
+            os.path.relpath(os.path.join(folder, name), root)
+            for name in files
+            if is_image_name(name) and os.path.isfile(os.path.join(folder, name))
+        ]
+    names.sort()
     if not names:
         raise UserError(
             f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
@@ -136,3 +142,8 @@ def _images(root: Path) -> list[Part]:
         )
     groups = [names[at : at + IMAGES_PER_PART] for at in range(0, len(names), IMAGES_PER_PART)]
     return [Part(group[0], "files", str(root), files=tuple(group)) for group in groups]
+
+
+def _raise(error: OSError) -> None:
+    with file_errors(error.filename):
+        raise error
