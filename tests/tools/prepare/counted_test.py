@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.tools.prepare import image_folder, imagenet, records, report_files, tars
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions
 
-OPTIONS = PrepareOptions(shard_mib=0.05, splits="train=rest")
+OPTIONS = PrepareOptions(shard_mib=0.05)
 
 
 def tiff(seed: int) -> bytes:
@@ -156,6 +157,7 @@ def test_what_goes_in_comes_out_or_is_named(
     root = tmp_path / "source"
     root.mkdir()
     collection, expected = reader(root)
+    collection = dataclasses.replace(collection, splits="train=rest")
     data_set = prepared(collection, tmp_path / "out", OPTIONS)
     kept = sum(map(len, data_set.assignment.splits.values()))
     assert Counter(data_set.assignment.left_out.values()) + Counter(kept=kept) == expected

@@ -50,9 +50,9 @@ def table(
 def assigned(
     images: pa.Table, evaluations: Sequence[EvaluationSet] = (), **options: Any
 ) -> SplitAssignment:
-    options = {"splits": "train=rest"} | options
     chosen = PrepareOptions(**options)
-    return assign_splits(images, Splits.parse(chosen.splits), chosen, evaluations)
+    splits = Splits.parse(chosen.splits or "train=rest")
+    return assign_splits(images, splits, chosen, evaluations)
 
 
 def test_the_first_of_equal_bytes_stays() -> None:

@@ -189,6 +189,17 @@ def test_impossible_options_are_refused_before_images_are_read(
     prepared(collection, tmp_path)  # and correct options resume
 
 
+def test_a_split_that_means_all_is_refused(tmp_path: Path) -> None:
+    """TFDS would read such a set without an end."""
+    for split in ("all", "train"):
+        (tmp_path / "photos" / split / "class").mkdir(parents=True)
+        (tmp_path / "photos" / split / "class" / "1.jpg").write_bytes(jpeg(1))
+    collection = image_folder.collection(CollectionRequest(str(tmp_path / "photos")))
+    with refused("'all'"):
+        prepared(collection, tmp_path / "out", PrepareOptions())
+    assert not (tmp_path / "out").exists()
+
+
 def test_options_may_change_until_files_are_written(
     tmp_path: Path, imagenet21k: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

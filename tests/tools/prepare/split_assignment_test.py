@@ -101,5 +101,15 @@ def test_stratify_is_refused_where_nothing_is_split_off() -> None:
     with refused("--stratify"):
         assigned(images, stratify=True)
     images = table(("a", A), ("b", B), splits=["train", "val"])
-    with refused():
-        assigned(images, splits="a=1,b=rest", stratify=True)
+    with refused("--stratify"):
+        assigned(images, stratify=True)
+
+
+def test_splits_are_refused_where_the_collection_names_all() -> None:
+    images = table(("a", A), ("b", B), splits=["train", "val"])
+    for options in ({}, {"stratify": True}):
+        with refused("--splits", "train, val"):
+            assigned(images, splits="a=1,b=rest", **options)
+    images = table(("a", A), ("b", B), splits=["train", None])
+    result = assigned(images, splits="b=rest")
+    assert {name: rows.tolist() for name, rows in result.splits.items()} == {"train": [0], "b": [1]}

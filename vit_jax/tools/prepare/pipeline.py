@@ -64,6 +64,11 @@ def prepare(
     # Parsed before images are read for hours.
     policy = faults.policy(options.policy, collection.policy)
     splits = Splits.parse(options.splits or collection.splits)
+    if split_assignment.ALL in {part.split for part in collection.parts}:
+        raise UserError(
+            f"The collection has a split {split_assignment.ALL!r}, which means all splits of a "
+            "data set: rename its folder, or what --source or the table calls it."
+        )
     folder = output / collection.name / options.version
     work = folder / WORK_DIR
     try:

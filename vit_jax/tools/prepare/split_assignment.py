@@ -182,7 +182,7 @@ def assign_splits(
                 + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
             )
     return SplitAssignment(
-        _split(table, kept, splits, left_out, options.stratify),
+        _split(table, kept, splits, left_out, options),
         {row: tuple(weights) for row, (weights, _) in merged.items()},
         left_out,
         copies,
@@ -239,7 +239,11 @@ def _merged(
 
 
 def _split(
-    table: pa.Table, kept: np.ndarray, splits: Splits, left_out: dict[int, str], stratify: bool
+    table: pa.Table,
+    kept: np.ndarray,
+    splits: Splits,
+    left_out: dict[int, str],
+    options: PrepareOptions,
 ) -> dict[str, np.ndarray]:
     column = table["split"].cast(pa.string()).combine_chunks()
     named = column.is_valid().to_numpy(zero_copy_only=False)[kept]
@@ -248,14 +252,19 @@ def _split(
         names = column.to_numpy(zero_copy_only=False)[kept]
         rows = {str(name): kept[names == name] for name in sorted(set(names[named]))}
     free = kept[~named]
-    if stratify and (len(splits) == 1 or (rows and not len(free))):
-        why = f"the collection names {', '.join(rows)}" if rows else "all are in one"
-        raise UserError(
-            f"--stratify is for splits that --splits makes, and {why}: leave it out, or give "
-            "the numbers to split off, as --splits=validation=500,train=rest."
-        )
-    if not len(free) and rows:
+    if rows and not len(free):
+        for flag, value in (("--splits", options.splits), ("--stratify", options.stratify)):
+            if value:
+                raise UserError(
+                    f"{flag} is for images of which the collection names no split, and it names "
+                    f"{', '.join(rows)} for all: leave it out."
+                )
         return rows
+    if options.stratify and len(splits) == 1:
+        raise UserError(
+            "--stratify is for splits that --splits makes, and all are in one: leave it out, or "
+            "give the numbers to split off, as --splits=validation=500,train=rest."
+        )
     taken = sum(number or 0 for _, number in splits)
     if len(free) <= taken:
         wanted = ",".join(f"{name}={number or REST}" for name, number in splits)
@@ -270,7 +279,7 @@ def _split(
             for reason, number in reasons(left_out)
         ]
         raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))
-    if stratify:
+    if options.stratify:
         labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
         places = stratified(labels, splits)
     else:
