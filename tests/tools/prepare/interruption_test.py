@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.tools.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import collection as collection_module
-from vit_jax.tools.prepare import image_folder, imagenet, tasks
+from vit_jax.tools.prepare import image_folder, imagenet, report_files, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import WORK_DIR
 
@@ -142,6 +143,31 @@ def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) ->
     (data_set.folder / ".x.part").write_bytes(b"of a killed process")
     prepared(collection, tmp_path)
     assert files(data_set.folder) == before
+
+
+def test_files_of_images_that_were_there_before_are_deleted(
+    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of shards is another one, and a split is gone."""
+    (photos / "val").mkdir()
+    (photos / "class0").rename(photos / "val" / "class0")
+    (photos / "train").mkdir()
+    (photos / "class1").rename(photos / "train" / "class1")
+    request, options = CollectionRequest(str(photos)), PrepareOptions(shard_mib=0.001)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report_files, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepared(image_folder.collection(request), tmp_path / "out", options)
+    assert (tmp_path / "out" / "image_folder" / "1.0.0" / "labels-val.npz").exists()
+    shutil.rmtree(photos / "val")
+    (photos / "train" / "class1" / "1.jpg").unlink()
+    again = prepared(image_folder.collection(request), tmp_path / "out", options)
+    whole = prepared(image_folder.collection(request), tmp_path / "whole", options)
+    assert files(again.folder) == files(whole.folder)
 
 
 def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) -> None:

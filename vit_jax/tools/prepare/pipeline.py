@@ -188,7 +188,7 @@ class _Preparation:
         return read_catalogues([task.catalogue for task in of_parts])
 
     def _write(self, table: pa.Table, assignment: SplitAssignment) -> WrittenSet:
-        """Writes the missing shards, and TFDS's files beside them."""
+        """Writes the missing shards, and TFDS's files beside them; deletes other shards."""
         nbytes = table["nbytes"].to_numpy()
         multi_label = self.collection.multi_label or self.options.duplicates == "merge"
         weighted = split_assignment.weighted(table, assignment)
@@ -201,6 +201,7 @@ class _Preparation:
                 for i in range(len(ends))
             ]
             rows_of |= zip(shards_of[split], np.split(rows, ends[:-1]), strict=True)
+        self._delete_others({*rows_of, *map(label_index.file_name, shards_of)})
         missing = [rows for name, rows in rows_of.items() if not (self.folder / name).exists()]
         needed = sum(int(nbytes[rows].sum()) for rows in missing)
         free = shutil.disk_usage(self.work).free
@@ -245,6 +246,14 @@ class _Preparation:
         digests = "\n".join(written[name].digest for name in rows_of)
         digest = hashlib.sha256(digests.encode()).hexdigest()
         return WrittenSet(self.folder, sizes_of, digest, table, assignment)
+
+    def _delete_others(self, names: set[str]) -> None:
+        """Deletes shards and labels that an interrupted preparation of other images wrote."""
+        shards = f"{self.collection.name}-*.{tfds_writer.FORMAT}-*"
+        for pattern in (shards, label_index.file_name("*")):
+            for path in self.folder.glob(pattern):
+                if path.name not in names:
+                    path.unlink()
 
 
 def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
