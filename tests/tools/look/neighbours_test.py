@@ -167,7 +167,7 @@ def test_other_weights_and_images_are_refused(place, tmp_path):
         (["--duplicates", "--output=a.csv", "--json", TABLE], "--json"),
         (["--duplicates", "--output=a.html", TABLE], "--images"),
         (["--duplicates", "--output=a.html", "--images=", TABLE], "--images"),
-        (["--duplicates", "--output={0}/toy.npz/a.csv", TABLE], "--output"),
+        (["--duplicates", "--output={0}/toy.npz/a.csv", "nowhere"], "--output"),
     ],
 )
 def test_flags_that_do_not_fit(run, flags, name):

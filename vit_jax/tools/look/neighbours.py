@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from absl import flags
+from etils import epath
 from pyarrow import parquet
 
 from vit_jax import weights
@@ -31,7 +32,7 @@ from vit_jax.models import inference
 from vit_jax.models.images import find
 from vit_jax.predict import name_of
 from vit_jax.probes import neighbours
-from vit_jax.store.workdir import unwritable_output
+from vit_jax.store.workdir import check_output, unwritable_output
 
 THRESHOLD = 0.95  # docs/embed.md has the measurement
 ENDINGS = (".csv", ".html")
@@ -258,6 +259,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
             f"--images={FLAGS.images}: a page shows the images, and the table has their names "
             "alone. Give the folder that vit-jax embed had."
         )
+    check_output(epath.Path(FLAGS.output).expanduser())  # before a search of hours
 
 
 def _write(output: Path, similar: Sequence[Similar], about: str, table: str) -> None:
