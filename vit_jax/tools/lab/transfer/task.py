@@ -10,6 +10,7 @@ labels. No image of the test is read, nor a label of it.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ import numpy as np
 from etils import epath
 
 from vit_jax.config import EvalConfig, InputConfig, RunConfig
+from vit_jax.core import cloud
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
 from vit_jax.core.schema import strict
 from vit_jax.core.screen import Screen
-from vit_jax.data import label_index
+from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
@@ -350,8 +352,8 @@ def find_splits(task: TransferTask) -> Splits:
             f"{found.choose}: a choice by examples that were trained on favours "
             "memorisation. Give splits without common examples."
         )
-    own_data = (test.source or c.source, test.data_dir or c.data_dir) == (c.source, c.data_dir)
-    if own_data:
+    same_folder = _real_path(test.data_dir or c.data_dir) == _real_path(c.data_dir)
+    if same_folder and (test.source or c.source) == c.source:
         tested = _slices(c, test.split, f"evals.{evaluation}")
         for what, part in (
             (f"input.split={c.split}", whole),
@@ -365,6 +367,12 @@ def find_splits(task: TransferTask) -> Splits:
                     "out of input.split by itself."
                 )
     return found
+
+
+def _real_path(folder: str | None) -> str:
+    """The folder, alike for all its spellings."""
+    path = files.expanded(folder or "")
+    return path if cloud.is_remote(path) else os.path.realpath(path)
 
 
 def _divide(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, str]:
