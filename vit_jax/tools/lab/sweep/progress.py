@@ -30,7 +30,8 @@ LOSS, SPEED = "train/loss", "speed/images_per_second"
 
 # If the table is too long for the terminal, states at the end of this list are dropped first.
 ORDER = ("running", "failed", "submitted", "waiting", "finished")
-PERMANENT_EVENTS = ("again", "failed", "found")  # events that are printed beside the table as well
+# Events that are printed beside the table as well.
+PERMANENT_EVENTS = ("again", "failed", "found", "goes on")
 
 
 class PointProgress(NamedTuple):
@@ -207,7 +208,7 @@ class Live:
 
     def tell(self, point: Point, what: str, why: str) -> None:
         """Shows an event: a point has started (again), finished, failed, stopped, was found ..."""
-        row = self._read_row(point.number, running=what in ("started", "found"))
+        row = self._read_row(point.number, running=what in ("started", "found", "goes on"))
         if what == "finished":
             metric = self._metric or choose_metric([row])
             why = f"{metric} {format_number(metric, row.numbers.get(metric))}"

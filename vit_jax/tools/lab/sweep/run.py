@@ -93,7 +93,9 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
         if stop:
             finished = [row.state for row in rows_wanted].count("finished")
             others = (
-                "running trainings have saved" if options.launcher is None else "the jobs continue"
+                "the trainings that it stopped have saved"
+                if options.launcher is None
+                else "the jobs continue"
             )
             raise Preempted(
                 f"Stopped by {stop}; {finished} of {count} finished, and "

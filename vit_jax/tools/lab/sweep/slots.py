@@ -77,7 +77,10 @@ class Slots:
         self._saved: dict[str, int] = {}
 
     def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> None:
-        """Returns when all points have ended, as they are also asked to by `stop`."""
+        """Returns when all points have ended, as they are also asked to by `stop`.
+
+        A training that cannot be asked to, started by hand or on another host, is then left alone.
+        """
         for point in points:  # those that still run have their slots before others are started
             place = folder / point.name
             if _is_alive(place):
@@ -91,8 +94,10 @@ class Slots:
                 self._poll(run, stopping=bool(stop))
             if stop and not signalled:
                 signalled = True
-                for run in self._running:
-                    _terminate(run)
+                for run in list(self._running):
+                    if not _terminate(run):
+                        self._running.remove(run)
+                        self._live.tell(run.point, "goes on", "another process started it")
             while not stop and self._waiting and len(self._running) < self._options.slots:
                 point = self._waiting.pop(0)
                 self._start(point, folder / point.name)
@@ -212,16 +217,21 @@ def _holder(folder: epath.Path) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
-def _terminate(run: Running) -> None:
-    """Sends SIGTERM, on which a training saves; also to a training of a killed sweep."""
+def _terminate(run: Running) -> bool:
+    """Sends SIGTERM, on which a training saves; also to a training of a killed sweep.
+
+    Returns whether it could: not to one that was started by hand, or on another host.
+    """
     if run.process is not None:
         run.process.terminate()
-        return
+        return True
     holder = _holder(run.folder)
     of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
     if of_sweep and holder.get("host") == socket.gethostname():
         with contextlib.suppress(OSError, KeyError, ValueError):
             os.kill(int(holder["pid"]), signal.SIGTERM)
+            return True
+    return False
 
 
 def _describe_status(status: int) -> str:
