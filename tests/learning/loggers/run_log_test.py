@@ -76,6 +76,7 @@ def test_rows_that_cannot_be_written_give_a_message(tmp_path, monkeypatch, metho
 
     writer, one_more = (TensorBoard(epath.Path(tmp_path), start_step=0) for _ in range(2))
     writer.flush()
+    one_more.flush()
     monkeypatch.setattr(RecordWriter, method, full)
     with refused("No space left"):
         for step in range(1, 100):  # the thread takes a moment
