@@ -92,7 +92,7 @@ def page(name: str, result: StudyResult) -> str:
         ]
         for i, each in enumerate(result.points)
     ]
-    total = sum(each.cost.exaflops * max(each.seeds, 1) for each in result.points)
+    total = sum(each.cost.exaflops * each.trainings for each in result.points)
     return html_page.render(
         "tools/lab/study/page.html",
         title=name,

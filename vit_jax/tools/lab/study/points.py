@@ -130,6 +130,7 @@ class StudyPoint(NamedTuple):
       state: finished if all seeds have finished.
       numbers: means over the finished seeds, by name; those that are not finite are left out.
       seeds: how many have finished.
+      trainings: how many there are.
       why: of trainings that have failed.
     """
 
@@ -139,6 +140,7 @@ class StudyPoint(NamedTuple):
     state: str
     numbers: dict[str, float]
     seeds: int
+    trainings: int
     why: str = ""
 
     @property
@@ -171,6 +173,7 @@ def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[St
                 min((row.state for row in members), key=_STATES.index),
                 {name: mean for name in names if (mean := _mean(name, finished)) is not None},
                 len(finished),
+                len(members),
                 "; ".join(row.reason.splitlines()[0] for row in members if row.reason),
             )
         )
