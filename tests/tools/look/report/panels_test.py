@@ -72,6 +72,20 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     assert keys(panels.arrange(others)) == {"Loss and accuracy": ["a/loss", "b/loss"]}
 
 
+def test_no_two_lines_of_a_picture_look_the_same(make_workdir):
+    row = {"train/loss": 2.0, "test/loss": 1.0}
+    read = runs.read_all([make_workdir(str(n), {1: row, 9: row}) for n in range(8)])
+    pictures = [panels.arrange(read[:n])["Loss and accuracy"] for n in (7, 8)]
+    assert [[panel.key for panel in each] for each in pictures] == [
+        ["train/loss, test/loss"], ["train/loss", "test/loss"],
+    ]  # fmt: skip
+    for number, each in zip((7, 8), pictures, strict=True):
+        for panel in each:
+            drawn = panels.draw(panel, 9, number)["picture"]
+            lines = re.findall(r'<g class="line [^>]*>\s*<path d="[^"]*" style="([^"]*)"', drawn)
+            assert len(lines) == len(set(lines)) == number * len(panel.parts)
+
+
 def test_a_single_evaluation_has_a_hollow_dot(make_workdir):
     """It has no dash that would tell it from the training."""
     rows = {1: {"train/loss": 2.0, "test/loss": 1.0}, 9: {"train/loss": 2.0}}

@@ -133,7 +133,8 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
     rest = [key for key in keys if _pattern(key) not in known and not _is_too_many(key)]
     for key in rest:
         arranged.setdefault(OTHER, []).extend(_panels([key], Style(log=True), runs))
-    for name in ("loss", "accuracy"):
+    # With more runs than colours the dashes of an evaluation would be those of a further run.
+    for name in ("loss", "accuracy") if len(runs) <= len(charts.RUNS) else ():
         arranged[RESULTS] = _together(arranged[RESULTS], name, len(runs))
     return {section: panels for section, panels in arranged.items() if panels}
 
