@@ -102,10 +102,11 @@ class PartTask:
             return False
         if self.part.reader not in LISTS:
             return True
-        rows = pq.read_table(self.catalogue, columns=["path", "faults", "action"]).to_pylist()
+        set_aside = pq.read_table(
+            self.catalogue, columns=["path", "faults"], filters=[("action", "=", SET_ASIDE)]
+        )
         return not any(
-            row["action"] == SET_ASIDE and row["path"] and _OF_FILES.intersection(row["faults"])
-            for row in rows
+            row["path"] and _OF_FILES.intersection(row["faults"]) for row in set_aside.to_pylist()
         )
 
 
