@@ -21,7 +21,7 @@ def _point(row: dict[str, str]) -> StudyPoint:
         exaflops=float(row["exaflops"]),
         num_classes=100,
     )
-    return StudyPoint({}, row["model"], cost, row["state"], {METRIC: float(row[METRIC])}, 1)
+    return StudyPoint({}, row["model"], cost, row["state"], {METRIC: float(row[METRIC])}, 1, 1)
 
 
 def draw(file: Path) -> bytes:
