@@ -12,8 +12,8 @@ and the memory of the largest process.
 Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new, random head,
 cosine after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different:
 timm's loader has processes (here: threads), and with --nowarmup_prefix, which is its default, its
-cosine begins with the warmup. Rows of runs beside other programs have no seconds; `head` and `crop`
-say how this project's earlier rows differ: a head of zeros, smaller windows.
+cosine begins with the warmup. Rows without seconds are of runs beside other programs; `head` and
+`crop` say how this project's earlier rows differ: a head of zeros, smaller windows.
 """
 
 import csv
@@ -88,7 +88,7 @@ def main(_: list[str]) -> None:
                 "wall_secs": round(run.wall_secs, 1),
                 "peak_mib": round(run.peak_bytes / 2**20),
             }
-            versions = versions_of_timm() if program == "timm" else None
+            versions = timm_versions() if program == "timm" else None
             rows.record("beside_timm", "vit_jax configs", "jax flax optax", row, versions=versions)
 
 
@@ -127,8 +127,8 @@ def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     return float(epochs[-1]["eval_top1"]) / 100, run
 
 
-def versions_of_timm() -> str:
-    """Those that its train.py runs with: the checkout's timm, the environment's torch."""
+def timm_versions() -> str:
+    """Versions of Python, timm (of the checkout) and torch that train.py runs with."""
     program = (
         "import platform, timm, torch; print(f'python {platform.python_version()}, "
         "timm {timm.__version__}, torch {torch.__version__}')"

@@ -110,8 +110,10 @@ def beside_timm(
 ) -> Line:
     """A line from the rows of a benchmark that runs both programs from the shell."""
     # The same recipe; times are of runs alone, whose recipes differ in what takes no time.
-    alike = {"head": "random", "cosine_begins": "after warmup"} if column == "accuracy" else {}
-    cell = lambda name: Cell(file, column, {"data": data, "program": name} | alike)
+    same_recipe = (
+        {"head": "random", "cosine_begins": "after warmup"} if column == "accuracy" else {}
+    )
+    cell = lambda name: Cell(file, column, {"data": data, "program": name} | same_recipe)
     peers = {"timm": cell("timm")}
     return Line(f"{what}, {data}", unit, cell("vit_jax"), peers, less=less)
 
