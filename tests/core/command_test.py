@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 
@@ -150,6 +151,31 @@ def test_a_pipe_that_nobody_reads_any_more_does_not_end_a_command():
     process.stdout.close()
     assert process.stderr.read() == "done\n"
     assert process.wait(timeout=300) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux's file that is always full")
+@pytest.mark.parametrize("characters", [10, 100_000], ids=["at_the_end", "at_once"])
+def test_output_that_cannot_be_written_is_one_message(characters):
+    program = PROGRAM.format(body=f"print('x' * {characters})")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True,
+            cwd=REPOSITORY, env=python_environment() | {"PYTHONUNBUFFERED": ""}, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    told(done.stderr, "No space left", "free space")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_that_nobody_reads_is_no_failure():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(body="pass"), "--help"], stdout=writer,
+        stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=python_environment(), check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ flags.disclaim_key_flags()  # --help shows what is defined here as the command's
 OVERRIDE = "config_override"
 PREFIX = "--config."
 _AT_HOME = re.compile(r"(-{0,2}(?:[\w.]+=)*)(~(?:/.*)?)", re.DOTALL)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of writing alone
 _fields: list[Callable[[], Sequence[str]]] = []  # the config's, if the command takes a config
 _called: list[str] = []  # the program and command that `call_as` names
 
@@ -149,7 +150,8 @@ def _show_any_name() -> None:
 
 def _parse(argv: list[str], hint: str) -> list[str]:
     if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
-        app.usage(shorthelp=True, writeto_stdout=True, exitcode=errors.EXIT_OK)
+        usage = lambda _: app.usage(shorthelp=True, writeto_stdout=True)
+        _exit(_status(usage, [], positional=False))
     try:
         # Files of flags are read before absl does, since they may have overrides too.
         given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
@@ -224,18 +226,35 @@ def _explained(error: BaseException) -> errors.UserError | None:
 
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return errors.UserError(f"{errors.safe_str(error)}: give a shorter path.")
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return _unwritten(error)
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return errors.UserError("A path contains a NUL character: leave it out.")
     return unusable(error) or cloud.explained(error)
 
 
-def _exit(status: int) -> None:
-    signals.end_with(status)
+def _unwritten(error: OSError) -> errors.UserError:
+    return errors.UserError(
+        f"{errors.safe_str(error)}: free space on the disk of the output, or write to another."
+    )
+
+
+def _flush(status: int) -> int:
+    """Writes what was printed. Returns `status`, or another where that ends a good command."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # nobody reads any more: Python would complain again at exit
+    except OSError as error:
+        # Python would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_has_gone = isinstance(error, BrokenPipeError)
+        return status if status or reader_has_gone else report(_unwritten(error))
+    return status
+
+
+def _exit(status: int) -> None:
+    signals.end_with(status)
+    status = _flush(status)
     if waiting.any_abandoned():
         os._exit(status)
     sys.exit(status)
