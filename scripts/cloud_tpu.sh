@@ -73,18 +73,15 @@ interrupted() {
   exit 130
 }
 
-# Prints the state of the request, absent, WAITING_FOR_RESOURCES, ACTIVE, ..., and what it is for.
+# Prints the state of the request, absent, WAITING_FOR_RESOURCES, ACTIVE, ..., and what it is for;
+# fails if gcloud cannot say it.
 request_state() {
   tpus queued-resources describe "$name" \
     --format="value(state.state,tpu.nodeSpec[0].node.acceleratorType)"
   if show "${command[@]}"; then
     echo "$pretend_request"
-  elif "${command[@]}" 2>"$errors"; then
-    return
-  elif grep -q NOT_FOUND "$errors"; then
-    echo absent
-  else
-    die "gcloud cannot say what has become of $name: $(cat "$errors")"
+  elif ! "${command[@]}" 2>"$errors"; then
+    grep -q NOT_FOUND "$errors" && echo absent
   fi
 }
 
@@ -149,7 +146,11 @@ install() {
 start() {
   note "Starting the training on all workers"
   on all "$worker start $job $(quoted "${training[@]}")"
-  run "${command[@]}" || setback "Not all workers could start it"
+  if ! run "${command[@]}"; then
+    setback "Not all workers could start it"
+    return
+  fi
+  ours=1 # from now on a failure, or a stop, is news
   pretend_workers="running $code"
 }
 
@@ -187,6 +188,7 @@ next_step() {
     { workers++ }
     $3 ~ /^busy-/ { busy = 1; next }
     $3 ~ /^(failed|gave-up)-/ && ours { failed = 1; next }
+    $3 == "stopped" && ours { stopped = 1; next }
     $3 == "finished" && (ours || $4 == code) { finished++; next }
     $3 == "running" { running = 1; if ($4 != code) other = 1; next }
     $4 != code { bare = 1; next }
@@ -194,6 +196,7 @@ next_step() {
     END {
       if (!workers) print "nobody"
       else if (failed) print "failed"
+      else if (stopped) print "stopped"
       else if (busy) print "busy"
       else if (finished == workers) print "finished"
       else if (bare && other) print "mixed"
@@ -229,10 +232,7 @@ tend() {
   local step
   step=$(next_step)
   case $step in
-    install | start)
-      "$step"
-      ours=1 # from now on a failure is news
-      ;;
+    install | start) "$step" ;;
     attach | follow)
       [[ $step == follow ]] ||
         note "It runs with files that differ from this clone; to change that, first $(same stop)"
@@ -253,6 +253,8 @@ tend() {
       die "The training failed; the reason is above. When it is mended, the same command again" \
         "goes on. The slice is still paid for: $(same delete)"
       ;;
+    stopped) die "The training was stopped by another command. The same command again goes on." \
+      "The slice is still paid for: $(same delete)" ;;
     busy) die "$name trains something else. Wait for it, take another --name, or end it:" \
       "  $(same stop)" ;;
     mixed) die "Workers that run the training have other files than this clone, and others none." \
@@ -262,18 +264,29 @@ tend() {
 }
 
 run_all() {
-  local found state has shown=""
+  local found state has shown="" there=""
   while true; do
-    found=$(request_state)
+    if ! found=$(request_state); then
+      [[ -n $shown ]] || die "gcloud cannot say what has become of $name: $(cat "$errors")"
+      setback "gcloud cannot say what has become of $name"
+      continue
+    fi
     read -r state has <<<"$found"
     [[ ${has:-$type} == "$type" ]] || die "$name is there already, as $has, not as --type=$type." \
       "Take another --name, or first: $(same delete)"
     case $state in
-      absent) create ;;
-      ACTIVE) tend || break ;;
+      absent)
+        [[ -z $there ]] || die "$name was deleted by another command. The same command again asks" \
+          "for it anew."
+        create
+        ;;
+      ACTIVE)
+        there=1
+        tend || break
+        ;;
       SUSPENDED)
         note "The slice was taken back; asking for it again"
-        seen=""
+        seen="" there=""
         delete_slice
         ;;
       FAILED)
@@ -284,6 +297,8 @@ run_all() {
         ;;
       *)
         [[ $state == "$shown" ]] || note "The request is $state"
+        [[ $state == DELETING ]] || there=1
+        setbacks=0
         pause
         ;;
     esac

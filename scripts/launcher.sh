@@ -78,8 +78,8 @@ require_training() {
       "  $0 ... -- --config configs/vit_l16_i21k.py --workdir $1"
 }
 
-# require_config [absolute]: the file has to be there, in this clone, where trainings start. Sets
-# `config_file`, as it was given.
+# require_config [absolute]: the file has to be there, in this clone, where trainings start; or it is
+# the name of one in configs/. Sets `config_file`, as it was given, or that file.
 require_config() {
   local word before="" place
   for word in "${training[@]}"; do
@@ -88,6 +88,8 @@ require_config() {
     before=$word
   done
   config_file=${config_file%%:*} # without its variant
+  [[ -f $root/$config_file || ! -f $root/configs/$config_file.py ]] ||
+    config_file=configs/$config_file.py
   place=$root/$config_file
   [[ ${1:-} != absolute || $config_file != /* ]] || place=$config_file
   [[ -f $place ]] || die "--config=$config_file: there is no such file in $root," \

@@ -44,7 +44,7 @@ start() {
   if running; then
     return
   fi
-  rm -f "$here/state"
+  rm -f "$here/state" "$launched/stop"
   echo "$job" >"$launched/job"
   # --timeout, since `running` holds the lock for an instant; --no-fork, so that the loop leads the
   # group of processes that `stop` signals.
@@ -84,7 +84,8 @@ loop() {
     fi
     echo "Ended with status $status${stopped:+, as it was asked to}."
   done
-  echo stopped >"$here/state"
+  # Without that file the machine itself ends, and the launcher starts the training again.
+  [[ ! -e $launched/stop ]] || echo stopped >"$here/state"
 }
 
 status() {
@@ -113,6 +114,7 @@ complaint() {
 
 stop() {
   running || return 0
+  touch "$launched/stop"
   kill -TERM -- "-$(cat "$launched/pid")"
   while running; do sleep 0.2; done
 }

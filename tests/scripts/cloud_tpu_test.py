@@ -221,6 +221,73 @@ def test_stop_saves_and_run_goes_on(world):
     assert done.stdout.count("Starting the training") == 1
 
 
+def started(world):
+    """A slice whose training was about to start, and will continue until it is stopped."""
+    world.tell("cut", "tpu_worker.sh start")
+    world(*WANTED, *TRAINING)
+    for worker in ("w-0", "w-1"):
+        world.tell(f"{worker}/statuses", "wait\n")
+    world.forget_calls()
+
+
+@pytest.mark.parametrize(
+    "states", ["ACTIVE ACTIVE DELETING", "WAITING_FOR_RESOURCES", "SUSPENDING"]
+)
+def test_a_slice_that_was_deleted_elsewhere_is_not_asked_for_again(world, states):
+    started(world)
+    world.tell("request", f"{states} ABSENT")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert "l16 was deleted" in done.stderr
+    assert not world.calls("resources create")
+
+
+def test_after_a_deletion_that_was_under_way_the_slice_is_asked_for(world):
+    world.tell("request", "DELETING ABSENT")
+    assert world(*WANTED, *TRAINING).returncode == 0
+
+
+def test_a_training_that_was_stopped_elsewhere_is_not_started_again(world):
+    started(world)
+    world.tell("stopped", "tpu_worker.sh follow")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert all(word in done.stderr for word in ("was stopped", "again goes on", "paid"))
+    assert len(world.calls("tpu_worker.sh start")) == 1
+    done = world(*WANTED, *TRAINING)  # as it says
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_that_is_shut_down_gets_its_training_again(world):
+    """SIGTERM from the machine, which nobody has asked for."""
+    started(world)
+    world.tell("shut_down", "tpu_worker.sh follow")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Starting the training") == 2
+
+
+def test_what_ended_before_a_mended_clone_was_installed_is_no_news(world, clone):
+    started(world)
+    world.tell("w-0/statuses", "1\n")
+    world.tell("w-1/statuses", "1\n")
+    assert world(*WANTED, *TRAINING).returncode == 1
+    (clone / "mended.py").write_text("")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stderr
+
+
+def test_gcloud_may_fail_for_a_moment_once_it_has_answered(world):
+    world.tell("request", "WAITING_FOR_RESOURCES ERROR SUSPENDED")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert "cannot say what has become of l16; looking again" in done.stdout
+    world.tell("request", "WAITING_FOR_RESOURCES" + " ERROR" * 10 + " ACTIVE")
+    done = world(*WANTED, *TRAINING)
+    assert done.returncode == 1
+    assert all(word in done.stderr for word in ("ten times in a row", "UNAVAILABLE"))
+
+
 def test_a_replaced_worker_is_set_up_again(world, clone):
     """A worker's machine was replaced or restarted while the others wait for it."""
     world(*WANTED, *TRAINING)

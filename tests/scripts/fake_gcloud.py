@@ -3,10 +3,13 @@
 Runs in the folder $WORLD, which holds its state:
 
   calls           every call, one per line
-  request         the request's upcoming states, one per line; no file: no request
+  request         the request's upcoming states, one per line; no file: no request; ABSENT: another
+                  terminal has deleted it; ERROR: gcloud cannot say
   fail, cut       part of a call: the first call containing it fails, or kills the launcher
   ctrl_c          likewise, as Ctrl-C at the terminal
   after           if it exists, that call does its work before the launcher dies
+  stopped         likewise, but before it another terminal stops the training
+  shut_down       likewise, all machines are told to end
   w-0, w-1        the workers' home folders, where their commands really run
   python          the Python of the workers' virtual environments
 """
@@ -20,6 +23,7 @@ from pathlib import Path
 
 WORLD = Path(os.environ["WORLD"])
 REQUEST = WORLD / "request"
+HOMES = [WORLD / "w-0", WORLD / "w-1"]
 COMING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 
 
@@ -39,8 +43,7 @@ def flag(name: str) -> str | None:
 
 def workers() -> list[Path]:
     which = flag("worker")
-    homes = [WORLD / "w-0", WORLD / "w-1"]
-    return homes if which == "all" else [homes[int(which or 0)]]
+    return HOMES if which == "all" else [HOMES[int(which or 0)]]
 
 
 def describe() -> int:
@@ -48,6 +51,13 @@ def describe() -> int:
         print("ERROR: NOT_FOUND: Resource was not found", file=sys.stderr)
         return 1
     now, *coming = REQUEST.read_text().split()
+    if now == "ABSENT":
+        delete()
+        return describe()
+    if now == "ERROR":
+        REQUEST.write_text("\n".join(coming))
+        print("ERROR: UNAVAILABLE", file=sys.stderr)
+        return 1
     if "failedData" in (flag("format") or ""):
         print("no quota for 16 chips")
     else:
@@ -63,7 +73,7 @@ def create() -> int:
         return 1
     REQUEST.write_text("\n".join(COMING))
     (WORLD / "type").write_text(flag("accelerator-type") or "")
-    for home in (WORLD / "w-0", WORLD / "w-1"):
+    for home in HOMES:
         shutil.rmtree(home, ignore_errors=True)
         python = home / "venv" / "bin" / "python"
         python.parent.mkdir(parents=True)
@@ -85,10 +95,14 @@ def scp(*words: str) -> int:
 
 
 def ssh(*_: str) -> int:
+    return on(workers(), flag("command") or "")
+
+
+def on(homes: list[Path], command: str) -> int:
     status = 0
-    for home in workers():
+    for home in homes:
         done = subprocess.run(
-            ["bash", "-c", flag("command") or ""],
+            ["bash", "-c", command],
             cwd=home,
             env=os.environ | {"HOME": str(home), "VENV": str(home / "venv")},
             check=False,
@@ -109,6 +123,10 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.killpg(0, signal.SIGINT)
         return 130
+    if told_to("stopped", call):
+        on(HOMES, "bash vit_jax/scripts/tpu_worker.sh stop")
+    if told_to("shut_down", call):
+        on(HOMES, "kill -TERM -- -$(cat launched/pid)")
     cut = told_to("cut", call)
     status = 0
     if not cut or (WORLD / "after").exists():

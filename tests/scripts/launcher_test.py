@@ -42,3 +42,11 @@ def test_help_explains_every_flag(launch, script, flags):
     done = launch(script, "--help")
     assert done.returncode == 0
     assert all(f"--{flag} " in done.stdout for flag in flags.split())
+
+
+@pytest.mark.parametrize(("script", "arguments"), [("cloud_tpu.sh", CLOUD), ("slurm.sh", SLURM)])
+def test_a_config_may_be_named_as_the_training_takes_it(launch, script, arguments):
+    named = ["--config=vit_digits:x=1" if "--config" in word else word for word in arguments]
+    done = launch(script, "--dry_run", *named)
+    assert done.returncode == 0, done.stderr
+    assert "--config=vit_digits:x=1" in done.stdout

@@ -126,11 +126,32 @@ def test_the_job_is_requeued(submit, run_job, world, statuses):
     assert (world / "scontrol").read_text() == "requeue 7\n"
 
 
-@pytest.mark.parametrize("statuses", [(0, 0), (1, 76), (76, 2), (1, 137)])
+@pytest.mark.parametrize("statuses", [(0, 0), (1, 76), (76, 2), (1, 137), (127, 76)])
 def test_the_job_ends_when_it_has_finished_or_failed(submit, run_job, world, statuses):
     submit(*WANTED, *TRAINING)
-    assert run_job(*statuses).returncode == min(set(statuses) - {0}, default=0)
+    own = set(statuses) - {0, 76, 137}
+    assert run_job(*statuses).returncode == max(own, default=0)
     assert not (world / "scontrol").exists()
+
+
+@pytest.mark.parametrize("mode", [None, 0o644])
+def test_a_missing_interpreter_is_an_error(submit, run_job, world, programs, mode):
+    """Statuses 127 and 126 of the shell on the node: no number of restarts helps."""
+    submit(*WANTED, *TRAINING)
+    python = programs() / "nodes_python"
+    python.unlink() if mode is None else python.chmod(mode)
+    done = run_job(0, 0)
+    assert done.returncode == (127 if mode is None else 126)
+    assert "--python" in done.stdout
+    assert not (world / "scontrol").exists()
+
+
+def test_a_relative_interpreter_is_found_from_elsewhere(launch, world, clone):
+    (clone / "bin").mkdir()
+    (clone / "bin" / "python").touch(mode=0o755)
+    done = launch("slurm.sh", "--python=bin/python", *WANTED, *TRAINING, WORLD=str(world))
+    assert done.returncode == 0, done.stderr
+    assert f"  {clone}/bin/python -m vit_jax.train" in (world / "job").read_text()
 
 
 def test_the_job_gives_up(submit, run_job, world):
