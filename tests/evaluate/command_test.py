@@ -110,7 +110,7 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
     mean_loss = loss(model, folder, model.preprocess)
     assert float(first["val_classification/loss"]) == pytest.approx(mean_loss, abs=ROUNDING)
     assert first["val_frozen/examples"] == "9.0"
-    head, *rows = (line.split() for line in done.stdout.splitlines()[-len(first) + 3 :])
+    head, *rows = (line.split() for line in done.stdout.splitlines()[-len(first) + 2 : -1])
     assert head == [str(timm_folder), str(again)]
     assert rows[0][0] == "val_classification/accuracy"
     assert all(one == other for _, one, other in rows)

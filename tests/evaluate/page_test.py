@@ -165,6 +165,43 @@ def test_classes_are_listed_worst_first(text):
     assert "1 class has no images" in text
 
 
+class Named(ManyClasses):
+    """Classes with these names."""
+
+    def __init__(self, *names):
+        self.num_classes, self.class_names = len(names), names
+
+
+def test_classes_of_models_are_the_same_by_name():
+    one = scores_of(np.array([[0], [1], [1]]), np.array([0, 1, 0]), classes=2)
+    other = scores_of(np.array([[2], [0], [0]]), np.array([2, 1, 0]), classes=3)
+    by_model = {
+        "one": Scored(Named("cat", "dog"), one),
+        "other": Scored(Named("dog", "e\u0301el", "cat"), other),
+    }
+    models = {"one": {}, "other": {}, "without": {}}
+    text = made(models, {"val": by_model})
+    rows = table_under(text, "F1 by class</h2>")
+    assert rows["cat"] == ["1", "50.00%", "100.00%", "66.67%", "100.00%", "100.00%", "100.00%"]
+    assert rows["dog"] == ["2", "100.00%", "50.00%", "66.67%", "100.00%", "50.00%", "66.67%"]
+    assert rows["e\u0301el"] == ["0", "–", "–", "–", "0.00%", "–", "–"]
+    assert "1 class has no images" in text
+    # Whose numbers they are is said of one of several models too.
+    for model, scored in by_model.items():
+        alone = made(models, {"val": {model: scored}})
+        assert f'<small title="{model}">{model}</small>' in alone
+
+
+def test_classes_that_look_the_same_are_one_and_two_of_one_name_are_two():
+    scores = scores_of(np.array([[0], [1]]), np.array([0, 0]), classes=2)
+    names, (counts,) = comparison.classes_of_all([Scored(Named("crane", "crane"), scores)])
+    assert names == ["crane", "crane"]
+    composed = Scored(Named("\u00e9el"), scores_of(np.array([[0]]), np.array([0]), classes=1))
+    decomposed = composed._replace(source=Named("e\u0301el"))
+    assert comparison.classes_of_all([composed, decomposed])[0] == ["\u00e9el"]
+    assert counts.images.tolist() == [1, 1] and counts.predicted.tolist() == [2, 0]
+
+
 def test_a_matrix_of_few_classes(text):
     assert table_under(text, "confusion matrix by a&lt;b&gt;") == {
         "n01440764 tench, Tinca tinca": ["1", "2", "1"],

@@ -150,7 +150,6 @@ def main(arguments: list[str]) -> None:
                 announce.results(screen, step, results[path])
         if not first:
             return
-        _write(files, results, scored, screen)
         if FLAGS.json:
             document = comparison.document(results, scored)
             print(
@@ -160,6 +159,7 @@ def main(arguments: list[str]) -> None:
         elif arguments:
             for line in comparison.table(results):
                 screen.say(line)
+        _write(files, results, scored, screen)  # last: the numbers are told whatever becomes of it
 
 
 ENDINGS = {"csv": ".csv", "class_csv": ".csv", "page": ".html"}

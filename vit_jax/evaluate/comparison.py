@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from etils import epath
 
 from vit_jax.core import synsets
+from vit_jax.core.class_names import normal
 from vit_jax.core.files import write_text
 from vit_jax.core.metric_names import is_less_better, is_score, readable
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
 from vit_jax.evals.classification import Scores
+from vit_jax.probes.by_class import ClassCounts
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 NONE = "–"  # where there is no number
@@ -134,11 +137,7 @@ class Scored(NamedTuple):
 
     def short_names(self) -> list[str]:
         """The same, of ImageNet's the first word without the WordNet id, as far as these differ."""
-        names = self.names()
-        ids = synsets.wordnet_ids(names)
-        short = [synsets.without_id(name).partition(",")[0] if ids else name for name in names]
-        times = collections.Counter(short)
-        return [one if times[one] == 1 else name for one, name in zip(short, names, strict=True)]
+        return _shortened(self.names())
 
     def by_class(self) -> list[ClassRecord]:
         """Precision, recall and F1 of each class."""
@@ -150,6 +149,40 @@ class Scored(NamedTuple):
             for name, n, m, *shares in rows
             for p, r, f in [[None if math.isnan(x) else x for x in shares]]
         ]
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    ids = synsets.wordnet_ids(names)
+    short = [synsets.without_id(name).partition(",")[0] if ids else name for name in names]
+    times = collections.Counter(short)
+    return [one if times[one] == 1 else name for one, name in zip(short, names, strict=True)]
+
+
+def classes_of_all(by_model: Sequence[Scored]) -> tuple[list[str], list[ClassCounts]]:
+    """Short names of the classes of all models, and each model's counts in their order.
+
+    Classes are the same by name: models may have them in another order, or lack some, of which
+    they have no images. First come those of the first model.
+    """
+    keys = [list(_numbered(map(normal, each.names()))) for each in by_model]
+    names: dict[tuple[str, int], str] = {}
+    for one, each in zip(keys, by_model, strict=True):
+        names = dict(zip(one, each.names(), strict=True)) | names
+    place = {key: i for i, key in enumerate(dict.fromkeys(itertools.chain(*keys)))}
+    made = []
+    for one, each in zip(keys, by_model, strict=True):
+        counts = np.zeros((len(ClassCounts._fields), len(place)), np.int64)
+        counts[:, [place[key] for key in one]] = each.scores.counts
+        made.append(ClassCounts(*counts))
+    return _shortened([names[key] for key in place]), made
+
+
+def _numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Names of classes, which may be there twice, and which of the same name each is."""
+    times: collections.Counter[str] = collections.Counter()
+    for name in names:
+        times[name] += 1
+        yield name, times[name]
 
 
 AllScored = Mapping[str, Mapping[str, Scored]]  # by evaluation, by model

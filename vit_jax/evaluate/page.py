@@ -93,16 +93,16 @@ def _classes(by_model: Mapping[str, Scored], names_of: Mapping[str, str]) -> dic
 
     Three numbers for each model; the first row is their means.
     """
-    counts = [each.scores.counts for each in by_model.values()]
-    names = next(iter(by_model.values())).short_names()
-    images, shares = counts[0].images, [x for c in counts for x in (c.precision, c.recall, c.f1)]
+    names, counts = comparison.classes_of_all(list(by_model.values()))
+    images = np.max([c.images for c in counts], axis=0)  # a model may lack the class
+    shares = [x for c in counts for x in (c.precision, c.recall, c.f1)]
     seen = np.flatnonzero(sum(c.images + c.predicted for c in counts))
     worst_first = seen[np.lexsort((seen, -images[seen], np.nan_to_num(counts[0].f1[seen], nan=2)))]
     text = lambda share: comparison.NONE if np.isnan(share) else format_percent(share)
     means = [bold(format_percent(x)) for c in counts for x in c.means().values()]
     rows = [[names[i], f"{images[i]:,}", *(text(x[i]) for x in shares)] for i in worst_first]
     of = [""]
-    if len(by_model) > 1:
+    if len(names_of) > 1:
         line = Markup('<br><small title="{}">{}</small>')
         of = [line.format(model, names_of[model]) for model in by_model]
     return {
