@@ -13,7 +13,7 @@ from vit_jax import config as configs
 from vit_jax.core import synsets
 from vit_jax.data.sources import table
 from vit_jax.evaluate import data_sets
-from vit_jax.run.parts import eval_data, inputs
+from vit_jax.run.parts import eval_data, examples, inputs
 from vit_jax.run.parts.eval_data import ModelClasses
 
 
@@ -72,6 +72,37 @@ def test_a_table_with_a_bad_row_is_not_scored_in_part(folder, row):
     (data / "labels.csv").write_text(f"image,label\ncat/0.png,cat\ndog/0.png,dog\n{row}\n")
     with refused(row.partition(",")[0]):
         on_data(str(data / "labels.csv"))
+
+
+def test_a_table_is_read_as_overrides_say(folder):
+    data = Path(folder("cat", "dog"))
+    table = data / "odd.csv"
+    table.write_text("picture_of,what\ncat/0.png,cat|dog\ndog/0.png,dog\n")
+    with refused("input.image_column"):
+        on_data(str(table))
+    overrides = ["input.image_column=picture_of", "input.label_separator=|"]
+    for label in ("input.label=what", "evals.all.label=what"):
+        (evaluation,) = on_data(str(table), overrides=[*overrides, label]).values()
+        assert evaluation.calibration is False  # two labels
+    # As later evaluations are, so is the split that was trained on.
+    overrides.append("input.label=what")
+    source = examples.source(
+        configs.resolve(
+            {
+                "input": {
+                    "source": "image_table", "data_dir": str(table), "split": "train",
+                    "image_column": "picture_of", "label": "what", "label_separator": "|",
+                },
+            }
+        ).input
+    )  # fmt: skip
+    trained_on = {source.fingerprint}
+    assert set(on_data(str(table), overrides=overrides, trained_on=trained_on)) == {"val"}
+
+
+def test_sigmoids_have_no_calibration(folder):
+    (evaluation,) = on_data(folder("cat", "dog"), sigmoid=True).values()
+    assert evaluation.calibration is False
 
 
 @pytest.mark.parametrize("name", ["imagenet_a", "imagenet_r"])

@@ -299,6 +299,8 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
                 batch_size=batch_size,
                 labels=FLAGS.labels,
                 classes=FLAGS.classes,
+                sigmoid=data_sets.has_sigmoids(weights.checkpoint_info(checkpoint)),
+                overrides=FLAGS.config_override,
             )
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:

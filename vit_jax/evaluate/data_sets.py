@@ -6,18 +6,20 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from etils import epath
 
+from vit_jax import config as configs
 from vit_jax import weights
+from vit_jax.config import InputConfig
 from vit_jax.core import synsets
 from vit_jax.core.errors import UnknownSplit, UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources import image_folder, splits
-from vit_jax.data.sources import table as sources
 from vit_jax.evals import CLASSIFICATION, FROZEN
+from vit_jax.run.parts import examples
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
 from vit_jax.store.runs import RESERVED
 from vit_jax.store.workdir import read_document
@@ -63,6 +65,11 @@ def training_fingerprints(checkpoints: Iterable[epath.Path]) -> Set[str]:
     return fingerprints
 
 
+def has_sigmoids(info: weights.CheckpointInfo) -> bool:
+    """Tells whether a probability is one class's own, whatever those of the others."""
+    return getattr(info.spec, "probabilities", "") == "sigmoid"
+
+
 def on_data(
     data: Sequence[str],
     *,
@@ -72,6 +79,8 @@ def on_data(
     batch_size: int,
     labels: str | None,
     classes: str | None,
+    sigmoid: bool = False,
+    overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A config that evaluates weights on these data as they say.
 
@@ -83,6 +92,9 @@ def on_data(
       batch_size: on all devices together.
       labels, classes: fields of the evaluations, for data that are not known by name; `labels` are
         those of imagenet_real too.
+      sigmoid: whether the weights' probabilities are sigmoids, for which there is no calibration.
+      overrides: of the config that is returned, which is without them; those of `input` and of
+        evaluations' labels say how data are opened.
 
     Raises:
       UserError: a folder or a split is not there, or a set is not what its name says.
@@ -92,35 +104,69 @@ def on_data(
             f"--kinds={','.join(kinds)}: give {' or '.join(KINDS)}, or both with a comma."
         )
     evals: dict[str, Any] = {}
+    of_input = [override for override in overrides if override.startswith("input.")]
+    input = configs.resolve(_config(data[0], batch_size, {}), of_input).input
     for folder, name in map(parse, data):
         location = _location(folder)
-        chosen, source = _open(location, split, f"evals.{name}" if name else "--data")
+        names = [name] if name else map(_own_name, [split] if split else SPLITS)
+        label = _label([_name(one, kind, kinds) for one in names for kind in kinds], overrides)
+        open_split = _opener(input, location, f"evals.{name}" if name else "--data", label)
+        chosen, source = _open(open_split, split)
         fields = {**location, "split": chosen, "preprocess": OF_WEIGHTS}
         fields |= _fields(folder, name, source, labels, classes)
         # One label an image is what probabilities can be compared with.
         single = source.max_labels == 1 and not {"labels", OBJECTNET} & {*fields, *fields.values()}
         is_all = chosen == splits.ALL and split is None
-        overlaps = is_all and bool(trained_on) and _train_fingerprint(location) in trained_on
+        overlaps = is_all and bool(trained_on) and open_split("train").fingerprint in trained_on
         for each in kinds:
             # `all` contains `train`, from which features are learnt.
             apart = is_all and (overlaps or each == FROZEN)
             scored = "val" if apart else chosen
-            # A name as evaluations have them, and none of the log's own.
-            own = re.sub(r"\W", "_", scored.partition("[")[0])
-            if own in RESERVED or not own.isidentifier():
-                own = f"of_{own}"
-            label = f"{name or own}_{each}" if len(kinds) > 1 else name or own
-            if label in evals:
-                raise UserError(f"--data {folder}: two are called {label}. Write NAME={folder}.")
-            evals[label] = {"kind": each, **fields, "split": scored}
+            called = _name(name or _own_name(scored), each, kinds)
+            if called in evals:
+                raise UserError(f"--data {folder}: two are called {called}. Write NAME={folder}.")
+            evals[called] = {"kind": each, **fields, "split": scored}
             if each == CLASSIFICATION:
-                evals[label]["calibration"] = single
+                evals[called]["calibration"] = single and not sigmoid
     return _config(data[0], batch_size, evals)
 
 
-def _train_fingerprint(location: Mapping[str, str]) -> str:
-    data = sources.Request(data_dir=location["data_dir"], split="train", where="--data")
-    return sources.create(location["source"], data).fingerprint
+def _opener(
+    input: InputConfig, location: Mapping[str, str], where: str, label: str | None
+) -> Callable[[str], Source]:
+    """Returns what opens a split of the data as their evaluation will."""
+    return lambda split: examples.open_split(
+        input,
+        where,
+        source=location["source"],
+        data_dir=location["data_dir"],
+        split=split,
+        num_examples=None,
+        num_classes=None,
+        image_size=(1, 1),
+        label=label,
+    )
+
+
+def _own_name(split: str) -> str:
+    """The name of a split's evaluation: as evaluations have them, and none of the log's own."""
+    own = re.sub(r"\W", "_", split.partition("[")[0])
+    return f"of_{own}" if own in RESERVED or not own.isidentifier() else own
+
+
+def _name(name: str, kind: str, kinds: Sequence[str]) -> str:
+    return f"{name}_{kind}" if len(kinds) > 1 else name
+
+
+def _label(names: Sequence[str], overrides: Sequence[str]) -> str | None:
+    """The field `label` of the first of the evaluations of these names that has one."""
+    for name in names:
+        field = f"evals.{name}.label="
+        chosen = [override for override in overrides if override.startswith(field)]
+        config = configs.resolve({"total": {"steps": 1}, "evals": {name: {}}}, chosen)
+        if config.evals[name].label is not None:
+            return config.evals[name].label
+    return None
 
 
 def unlabelled(data: str, split: str, *, name: str, batch_size: int) -> dict[str, Any]:
@@ -189,15 +235,12 @@ def _check_complete(folder: str, name: str, source: Source) -> None:
     )
 
 
-def _open(location: Mapping[str, str], split: str | None, where: str) -> tuple[str, Source]:
+def _open(open_split: Callable[[str], Source], split: str | None) -> tuple[str, Source]:
     """The split to score, and its examples. UserError that says which splits there are."""
     splits = [split] if split else list(SPLITS)
     for number, name in enumerate(splits, start=1):
         try:
-            return name, sources.create(
-                location["source"],
-                sources.Request(data_dir=location["data_dir"], split=name, where=where),
-            )
+            return name, open_split(name)
         except UnknownSplit:  # what is there and cannot be read is no reason to score another one
             if number == len(splits):
                 raise

@@ -124,8 +124,9 @@ def main(arguments: list[str]) -> None:
     check(arguments)
     compilation_cache.use()
     on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
-    folders = [weights.checkpoint_info(path).folder for path in arguments]
-    on["trained_on"] = data_sets.training_fingerprints(folders)
+    infos = [weights.checkpoint_info(path) for path in arguments]
+    on["trained_on"] = data_sets.training_fingerprints(info.folder for info in infos)
+    on["sigmoid"] = data_sets.has_sigmoids(infos[0])
     values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
     more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
     soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)
