@@ -78,6 +78,13 @@ def test_limits_that_cannot_be_read(groups, tmp_path):
     assert (machine.memory_bytes(), machine.cores()) == (64 * GIB, 8)
 
 
+def test_without_sysconf_there_is_no_limit(groups, monkeypatch):
+    monkeypatch.delattr(os, "sysconf")
+    assert machine.memory_bytes() == machine.UNLIMITED
+    groups("0::/\n", {"memory.max": str(GIB)})
+    assert machine.memory_bytes() == GIB
+
+
 def test_this_machine():
     assert 0 < machine.memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < machine.cores() <= (os.cpu_count() or 1)

@@ -1,4 +1,5 @@
 import json
+import re
 
 from flax import nnx
 
@@ -39,8 +40,17 @@ def test_weights(tmp_path):
         assert said.endswith("947 parameters, images of 8 x 8 pixels, 3 classes.")
 
 
-def test_a_folder_that_is_neither(tmp_path):
+def test_devices_that_are_the_problem(run_python):
+    done = run_python("-m", "vit_jax", "info", JAX_PLATFORMS="cuda", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0
+    devices = re.search(r"(?m)^- devices: error: (.*)$", done.stdout)
+    assert devices and "JAX_PLATFORMS=cuda" in devices[1]
+    assert "- versions: " in done.stdout and "- settings: " in done.stdout
+
+
+def test_a_folder_that_is_neither(tmp_path, capsys):
     with refused(str(tmp_path)):
         info.main([str(tmp_path)])
+    assert "- versions: " in capsys.readouterr().out
     with refused():
         info.main([str(tmp_path), str(tmp_path)])

@@ -8,16 +8,22 @@ knows them.
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 GROUP = Path("/proc/self/cgroup")
 MOUNTED = Path("/sys/fs/cgroup")
+UNLIMITED = sys.maxsize
 
 
 def memory_bytes() -> int:
-    """Bytes of memory; beyond a container's limit the kernel ends the process."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of memory; beyond a container's limit the kernel ends the process.
+
+    UNLIMITED where the system does not say, as Windows.
+    """
+    is_posix = hasattr(os, "sysconf")
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_posix else UNLIMITED
     limits = [*_limits("memory", "memory.limit_in_bytes"), *_limits("", "memory.max")]
     return min([there, *(int(limit) for limit in limits if limit.isdigit())])
 

@@ -24,20 +24,28 @@ SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "NVIDIA_", "CUDA_", "GLIBC_TUNABL
 
 def describe() -> dict[str, str]:
     """This machine and environment, by headings."""
-    devices = jax.devices()
-    kinds = {device.device_kind for device in devices}
-    found = versions([*PACKAGES, *OTHERS])
+    found, memory = versions([*PACKAGES, *OTHERS]), machine.memory_bytes()
+    of_memory = "unknown" if memory == machine.UNLIMITED else format_bytes(memory)
     return {
         "versions": ", ".join(f"{name} {version}" for name, version in found.items()),
-        "system": f"{platform.platform()}, {machine.cores()} cores, "
-        f"{format_bytes(machine.memory_bytes())} of memory",
-        "devices": f"{len(devices)} x {', '.join(sorted(kinds))} ({jax.default_backend()})",
+        "system": f"{platform.platform()}, {machine.cores()} cores, {of_memory} of memory",
+        "devices": _devices(),
         "settings": ", ".join(
             f"{name}={value}"
             for name, value in sorted(os.environ.items())
             if name.startswith(SETTINGS)
         ),
     }
+
+
+def _devices() -> str:
+    """The devices; or the error, which may be what the report is about."""
+    try:
+        devices = jax.devices()
+        kinds = {device.device_kind for device in devices}
+        return f"{len(devices)} x {', '.join(sorted(kinds))} ({jax.default_backend()})"
+    except Exception as error:
+        return f"error: {command.unusable(error) or error}"
 
 
 def describe_path(path: str) -> str:
@@ -54,11 +62,10 @@ def main(arguments: list[str]) -> None:
     """The command."""
     if len(arguments) > 1:
         raise UserError(f"{' '.join(arguments)}: give one run or weights, or none.")
-    described = [describe_path(path) for path in arguments]
     for heading, text in describe().items():
         print(f"- {heading}: {text or 'none'}")
-    for text in described:
-        print(f"\n{text}")
+    for path in arguments:
+        print(f"\n{describe_path(path)}")
 
 
 if __name__ == "__main__":
