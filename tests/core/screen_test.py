@@ -85,6 +85,26 @@ def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
     assert out.getvalue().endswith("0:10 left\r\x1b[K")
 
 
+class NotebookStream(Terminal):
+    """ipykernel's stream, known by its module."""
+
+
+NotebookStream.__module__ = "ipykernel.iostream"
+
+
+def test_a_bar_ends_in_a_notebook_without_codes_of_a_terminal(monkeypatch):
+    out, now = NotebookStream(), [0.0]
+    monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])
+    screen = Screen(out)
+    screen.bar("test", 1, 100)
+    now[0] = 10.0
+    screen.bar("test", 50, 100)
+    written = out.getvalue().rpartition("\r")[2]
+    screen.bar("test", 100, 100)
+    assert written and out.getvalue().endswith(f"\r{' ' * len(written)}\r")
+    assert "\x1b" not in out.getvalue()
+
+
 def test_a_bar_that_begins_behind_one_that_was_left(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])
@@ -112,7 +132,20 @@ def test_bytes(nbytes, text):
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(512, "512"), (202_570, "203 k"), (86_567_656, "86.6 M"), (1e12, "1 T")]
+    ("number", "text"),
+    [
+        (0, "0"),
+        (512, "512"),
+        (999.7, "1 k"),
+        (202_570, "203 k"),
+        (999_499, "999 k"),
+        (999_960, "1 M"),
+        (86_567_656, "86.6 M"),
+        (999.96e6, "1 G"),
+        (1e12, "1 T"),
+        (1.5e15, "1.5 P"),
+        (1.5e18, "1,500 P"),
+    ],
 )
 def test_counts(number, text):
     assert format_count(number) == text

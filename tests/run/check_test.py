@@ -337,3 +337,10 @@ def test_the_command(tmp_path, run_python):
     assert done.stdout.count("\n") > 5
     told(done.stderr, "optim.freeze", "'hed'")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_bar_of_the_examples_ends(look, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Screen, "bar", lambda self, *progress: shown.append(progress))
+    look(EVAL)
+    assert shown == [("reading examples", done, 2) for done in range(3)]

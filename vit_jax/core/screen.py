@@ -85,8 +85,8 @@ class Screen:
         if done >= total:
             self._bar_started = None
             if self._open:  # later output of others would be appended to it
-                self._write("\r\x1b[K")
-                self._open = False
+                self._write(self._erase())
+                self._open = 0
 
     def _write(self, text: str) -> None:
         if self._quiet:
@@ -122,10 +122,11 @@ def format_bytes(nbytes: float) -> str:
 
 def format_count(number: float) -> str:
     """86567656 -> "86.6 M"; for parameters and FLOPs."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"
+    rounded = float(f"{number:.3g}")  # 999,960 is 1 M, not 1,000 k
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if rounded >= size:
+            return f"{rounded / size:,.6g} {unit}"
+    return f"{rounded:.0f}"
 
 
 def format_percent(share: float, decimals: int = 2) -> str:

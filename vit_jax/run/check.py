@@ -133,6 +133,7 @@ def _data(
         if bad is not NOT_MADE:
             result += f"; read {read}" + (f", {bad} of them bad images" if bad else "")
         yield where, result
+    screen.bar("reading examples", len(splits), len(splits))  # ends it
 
 
 def _look_at_all(
