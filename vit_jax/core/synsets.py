@@ -47,7 +47,7 @@ def imagenet_sets() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def objectnet() -> dict[str, tuple[str, ...]]:
-    """Folder of ObjectNet -> the ids that it is; its other 200 folders are not known_names."""
+    """Folder of ObjectNet -> its ids of ImageNet-1k; its other 200 folders have none."""
     named = ((name.partition("/"), ids) for name, ids in imagenet_sets().items())
     return {folder: ids for (_, slash, folder), ids in named if slash}
 
