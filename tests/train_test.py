@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.updates import Updates
@@ -307,14 +307,42 @@ def stop_at(monkeypatch, method, step):
     return stop
 
 
-def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypatch):
-    def fail(*_, **__):
-        raise UserError("val/a.png is a bad image")
+EXHAUSTED = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes")
 
-    monkeypatch.setattr("vit_jax.evals.Evals.run", lambda self, step, *_, **__: step and fail())
-    with refused("a.png"):
-        train(tiny_run("checkpoint.every_steps=100", EVALUATED), tmp_path)
-    assert checkpoint_dir.steps(tmp_path / "checkpoints")
+
+@pytest.mark.parametrize(
+    ("error", "names"),
+    [
+        (UserError("val/a.png is a bad image"), ["a.png"]),
+        (EXHAUSTED, ["evals.test.batch_size (now 16)"]),
+    ],
+    ids=["data", "memory"],
+)
+def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypatch, error, names):
+    def fail(*_, **__):
+        raise error
+
+    config = tiny_run("checkpoint.every_steps=100", EVALUATED)
+    with monkeypatch.context() as patched:
+        patched.setattr(Evals, "run", lambda self, step, *_, **__: step and fail())
+        with refused(*names):
+            train(config, tmp_path)
+    assert checkpoint_dir.steps(tmp_path / "checkpoints") == [6]
+    assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    train(config, tmp_path)  # evaluates what was missed
+    assert '"test/accuracy"' in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, capsys):
+    monkeypatch.setattr(Evals, "run", lambda self, step, *_, **__: {"test/loss": float("nan")})
+    train(tiny_run(EVALUATED, "total.steps=1", "optim.warmup_steps=none"), tmp_path)
+    assert "result   test: loss nan" in capsys.readouterr().out
+
+
+def test_past_a_second_bad_batch_the_first_stays_left_out():
+    scalars = {"first_bad_step": 900, "first_bad_values": (float("nan"), 1.0)}
+    with refused("--config.input.skip_steps=100,900", error=NonFiniteError):
+        session.stop_if_not_finite(scalars, skipped=(100,))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +412,7 @@ def test_warm_start_takes_the_parameters(tmp_path, tiny_run, trained):
 
 def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
     def exhausted(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1024 bytes")
+        raise EXHAUSTED
 
     monkeypatch.setattr("vit_jax.run.session.lower_update", exhausted)
     with pytest.raises(UserError) as error:

@@ -75,7 +75,7 @@ def train(
             row = session.fetch_scalars(step, scalars, due)  # waits for the devices
             with session.clock.paused():
                 state = session.stacked(state, due)  # one array for all layers
-                results = session.evaluate(step, state, due)
+                results = session.evaluate(step, state, row, due)
                 session.write(step, row, results)
                 session.save(step, state, results, due)
             if session.ended:

@@ -81,7 +81,7 @@ def evaluate(
         scores=scores,
     )
     ending = EMA_ENDING * ema + INT8_ENDING * int8
-    with explain_out_of_memory(config):
+    with explain_out_of_memory(config, evaluating=True):
         numbers = evals.run(ready.loaded.step, {ending: ready.params}, screen.bar)
     announce.bad_images(screen, *(d.bad_images for each in data.values() for d in each.parts))
     for name, each in scores.items():

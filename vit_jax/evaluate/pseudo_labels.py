@@ -126,7 +126,7 @@ def write(
     data = eval_data.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
     ready = prepared.in_dtype(ready, dtype, data)
     progress = functools.partial(screen.bar, "labelling")
-    with explain_out_of_memory(config):
+    with explain_out_of_memory(config, evaluating=True):
         predicted = predict(ready, data, min(selection.top_k, classes.number), progress)
     announce.bad_images(screen, data.bad_images)
     about = About(

@@ -75,8 +75,11 @@ def device_memory(device: jax.Device) -> int | None:
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(config: RunConfig) -> Iterator[None]:
-    """Turns XLA's RESOURCE_EXHAUSTED and MemoryError into a UserError that names the cures."""
+def explain_out_of_memory(config: RunConfig, *, evaluating: bool = False) -> Iterator[None]:
+    """Turns XLA's RESOURCE_EXHAUSTED and MemoryError into a UserError that names the cures.
+
+    evaluating: what runs is no training, and only its own batches can be made smaller.
+    """
     try:
         yield
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
@@ -85,6 +88,15 @@ def explain_out_of_memory(config: RunConfig) -> Iterator[None]:
             raise
         wanted = re.search(r"(?:allocat\w+|[Rr]equir\w+|[Uu]sed) [\d.,]+ ?\w+", text)
         detail = f" ({wanted[0]})" if wanted else ""
+        if evaluating:
+            sizes = [
+                f"evals.{name}.batch_size (now {c.batch_size or config.input.batch_size})"
+                for name, c in config.evals.items()
+            ]
+            raise UserError(
+                f"Out of memory{detail} in an evaluation. A lower batch size needs less: "
+                f"{', '.join(sizes)}; or take more devices."
+            ) from error
         raise UserError(
             f"Out of memory{detail}. Any of these needs less: a lower input.batch_size (now "
             f"{config.input.batch_size}); the same batch by gradient accumulation, "

@@ -18,7 +18,7 @@ import jax
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.start import AgreedStop
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import NonFiniteError, Preempted, UserError
+from vit_jax.core.errors import NonFiniteError, Preempted
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
 from vit_jax.learning.histograms import make_distributions
@@ -188,7 +188,7 @@ class Session:
           UserError: there were too many bad images.
         """
         scalars, counts = fetch((scalars, self._skipped.uncommitted))
-        stop_if_not_finite(scalars)
+        stop_if_not_finite(scalars, self._run.config.input.skip_steps)
         announce.bad_images(self._screen, self.feed.bad_images)
         row = self._skipped.commit(counts)
         if Due.LOG in due:
@@ -201,18 +201,20 @@ class Session:
         """The state for evaluations and saves: its layers stacked, if more than LOG is due."""
         return state if due == Due.LOG else self._run.step.layout.stack_layers(state)
 
-    def evaluate(self, step: int, state: TrainState, due: Due) -> dict[str, float]:
+    def evaluate(
+        self, step: int, state: TrainState, row: Mapping[str, float], due: Due
+    ) -> dict[str, float]:
         """The results of the evaluations that are due; after it, `ended` is known.
 
-        Raises:
-          UserError: the data of an evaluation are bad. That is no reason to lose the training: the
-            state is saved before, unless there are other processes, which would not come to save.
+        One that fails, by bad data or for want of memory, is no reason to lose the training: its
+        row is written and the state saved, unless other processes would have to come to save.
         """
         results: dict[str, float] = {}
         try:
             if Due.EVAL in due and Due.STOP not in due:
                 results = self._evaluate(step, self._run.step.layout.weights(state))
-        except UserError:
+        except Exception:
+            self.write(step, row, {})
             if not self._peers.several:
                 self._checkpoints.save(step, state, self._run.description, {})
             raise
@@ -270,10 +272,11 @@ class Session:
             self._run.evals.run, step, weights, self._screen.bar, self._stop,
             self._peers.barriers_around,
         )  # fmt: skip
-        results = run(done)
-        self._early.add(step, results)
-        if self._early.stopped:
-            results |= run({*done, *results}, last=True)
+        with explain_out_of_memory(self._run.config, evaluating=True):
+            results = run(done)
+            self._early.add(step, results)
+            if self._early.stopped:
+                results |= run({*done, *results}, last=True)
         parts = [part for data in self._run.eval_data.values() for part in data.parts]
         announce.bad_images(self._screen, *(part.bad_images for part in parts))
         return results
@@ -318,17 +321,21 @@ def fetch(arrays: Any) -> Any:
     return jax.device_get(arrays)
 
 
-def stop_if_not_finite(scalars: Scalars) -> None:
-    """Raises NonFiniteError if this step or one before it had no finite loss and gradients."""
+def stop_if_not_finite(scalars: Scalars, skipped: Collection[int]) -> None:
+    """Raises NonFiniteError if this step or one before it had no finite loss and gradients.
+
+    skipped: steps that are left out already, which the advice to leave this one out repeats.
+    """
     step = int(scalars["first_bad_step"])
     if step:
         loss, norm = (float(x) for x in scalars["first_bad_values"])
         finite = math.isfinite(loss) and math.isfinite(norm)
+        skip_steps = ",".join(map(str, sorted({*skipped, step})))
         update = ", and an update that is not finite (optim.eps, perhaps)" if finite else ""
         raise NonFiniteError(
             f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved "
             "from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
             "optim.grad_clip_norm, model.dtype=float32. Started again, the run meets the same "
             f"batch: look at its images (vit-jax preview --config FILE --step {step} "
-            f"--output step{step}.png), or leave it out by --config.input.skip_steps={step}."
+            f"--output step{step}.png), or leave it out by --config.input.skip_steps={skip_steps}."
         )

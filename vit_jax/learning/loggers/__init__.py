@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -121,9 +122,9 @@ class RunLog:
             getattr(writer, "flush", lambda: None)()  # most send each row at once
 
     def row(self, step: int) -> dict[str, float]:
-        """All numbers written for `step`; empty if there are none."""
-        rows = self._file.rows() if self._file else []
-        return {k: v for row in rows if row["step"] == step for k, v in row.items()}
+        """All numbers written for `step`, null as NaN; empty if there are none."""
+        rows = [row for row in (self._file.rows() if self._file else []) if row["step"] == step]
+        return {k: math.nan if v is None else v for row in rows for k, v in row.items()}
 
     def values(self, name: str | None) -> list[tuple[int, float | None]]:
         """(step, number) of this name, null as None; none of them in another process."""
