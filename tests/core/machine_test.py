@@ -88,3 +88,11 @@ def test_without_sysconf_there_is_no_limit(groups, monkeypatch):
 def test_this_machine():
     assert 0 < machine.memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < machine.cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(("flags", "known"), [("avx512f avx512_bf16", True), ("avx512f", False)])
+def test_products_of_bfloat16(tmp_path, monkeypatch, flags, known):
+    monkeypatch.setattr(machine, "PROCESSOR", tmp_path / "cpuinfo")
+    assert not machine.multiplies_bfloat16()  # as where there is no such file
+    machine.PROCESSOR.write_text(f"model name\t: a processor\nflags\t\t: fpu {flags}\n")
+    assert machine.multiplies_bfloat16() == known

@@ -1,4 +1,4 @@
-"""The memory and cores that this process may use: the machine's, or what a container allows.
+"""What this process may use: memory and cores, of the machine or of a container; its processor.
 
 A container's limits are those of its control groups, of version 1 or 2, and of the groups around
 them (https://docs.kernel.org/admin-guide/cgroup-v2.html); neither os.sysconf nor os.cpu_count
@@ -15,6 +15,7 @@ from pathlib import Path
 GROUP = Path("/proc/self/cgroup")
 MOUNTED = Path("/sys/fs/cgroup")
 UNLIMITED = sys.maxsize
+PROCESSOR = Path("/proc/cpuinfo")
 
 
 def memory_bytes() -> int:
@@ -42,6 +43,13 @@ def cores() -> int:
         if quota.isdigit()  # "max" or -1: no limit
     ]
     return max(1, min([there, *allowed]))
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor is known to have products of bfloat16 that XLA uses: AVX512_BF16."""
+    with contextlib.suppress(OSError):  # not Linux
+        return "avx512_bf16" in PROCESSOR.read_text().split()
+    return False
 
 
 def _limits(controller: str, name: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import CheckpointConfig, RunConfig
-from vit_jax.core import axes, compilation_cache, pytrees
+from vit_jax.core import axes, compilation_cache, machine, pytrees
 from vit_jax.core.metric_names import readable
 from vit_jax.core.screen import Screen, format_count, format_duration
 from vit_jax.data.source import Source
@@ -75,9 +75,12 @@ def run(
 
 
 def slow_dtype(screen: Screen, info: ModelInfo, device: jax.Device) -> None:
-    """Says that a CPU trains faster in float32, where the model computes in bfloat16."""
-    if info.spec.get("dtype") == "bfloat16" and device.platform == "cpu":
-        screen.say("dtype    model.dtype=bfloat16: float32 is faster on CPUs (docs/benchmarks.md)")
+    """Says of a model in bfloat16 that float32 is faster on CPUs without products of bfloat16."""
+    in_bfloat16 = info.spec.get("dtype") == "bfloat16"
+    if in_bfloat16 and device.platform == "cpu" and not machine.multiplies_bfloat16():
+        screen.say(
+            "dtype    model.dtype=bfloat16: float32 is faster on this CPU (docs/benchmarks.md)"
+        )
 
 
 def data(screen: Screen, title: str, source: Source) -> None:

@@ -53,6 +53,24 @@ def test_the_kernels_gradient_has_its_precision(compute, gradient):
     assert bool(in_bfloat16.all()) == ((gradient or compute) == jnp.bfloat16)
 
 
+@pytest.mark.parametrize(("platform", "rows_in"), [("cpu", 2), ("gpu", 1)])
+def test_rows_of_bfloat16_stay_in_their_axes_on_a_cpu(platform, rows_in, monkeypatch):
+    """XLA's fast products there need them so (benchmarks/xla_cpu_bfloat16.py)."""
+    monkeypatch.setattr(linear, "target", lambda: Target(platform, platform))
+    precision = Precision(jnp.bfloat16, jnp.float32, None)
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, dy = (jax.random.normal(key, (2, 5, 3), jnp.bfloat16) for key in keys[:2])
+    kernel = jax.random.normal(keys[2], (3, 3))
+    gradient = lambda k: jax.vjp(lambda k: affine(x, k, None, 1, precision), k)[1](dy)[0]
+    products = [
+        e for e in jax.make_jaxpr(gradient)(kernel).eqns if e.primitive.name == "dot_general"
+    ]
+    (contracted, _), _ = products[-1].params["dimension_numbers"]
+    assert len(contracted) == rows_in
+    expected = jnp.einsum("abi,abo->io", x.astype(jnp.float32), dy.astype(jnp.float32))
+    np.testing.assert_allclose(gradient(kernel), expected, rtol=2**-8)  # one rounding to bfloat16
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])  # there as a product
 def test_rows_are_summed_in_float32(platform, dtype, monkeypatch):

@@ -236,15 +236,17 @@ def _backward(
     num_out = kernel.ndim - contracted
     out_axes = (range(dy.ndim - num_out, dy.ndim), range(contracted, kernel.ndim))
     dx = jax.lax.dot_general(dy, kernel.astype(precision.compute), (out_axes, ((), ())))
-    # Contracted over one axis: XLA would merge several into one by copying.
-    rows = lambda a, kept: a.reshape(-1, *a.shape[a.ndim - kept :])
-    d_kernel = jnp.tensordot(
-        rows(x, contracted),
-        rows(dy, num_out),
-        axes=(0, 0),
-        preferred_element_type=precision.gradient,
-    )
     d_bias = None if bias is None else sum_of_rows(dy, num_out)
+    batch_axes = tuple(range(x.ndim - contracted))
+    if x.dtype != jnp.bfloat16 or target().platform != "cpu":
+        # Contracted over one axis: XLA would merge several into one by copying. On a CPU its fast
+        # products of bfloat16 need that copy (benchmarks/xla_cpu_bfloat16.py).
+        x = x.reshape(-1, *x.shape[x.ndim - contracted :])
+        dy = dy.reshape(-1, *dy.shape[dy.ndim - num_out :])
+        batch_axes = (0,)
+    d_kernel = jnp.tensordot(
+        x, dy, axes=(batch_axes, batch_axes), preferred_element_type=precision.gradient
+    )
     return dx, d_kernel.astype(kernel.dtype), d_bias
 
 
