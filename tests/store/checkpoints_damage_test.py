@@ -1,5 +1,7 @@
 """However a checkpoint's files are damaged, nothing wrong is ever restored."""
 
+import errno
+import os
 import shutil
 import socket
 import subprocess
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 from tests.messages import refused
 from vit_jax.store import array_files, checkpoint_dir
@@ -146,6 +149,27 @@ def test_too_little_memory_is_not_damage(run, open_checkpoints, make_state, layo
     monkeypatch.setattr(array_files.StateHandler, "restore", out_of_memory)
     with pytest.raises(jax.errors.JaxRuntimeError):
         checkpoints.restore(layout_of(make_state(0)))
+    assert not (run / "damaged").exists()
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("part", ["description", "arrays"])
+def test_files_that_cannot_be_read_now_are_not_damage(
+    run, open_checkpoints, make_state, layout_of, monkeypatch, part, code
+):
+    def fail(*args, **kwargs):
+        if part == "description":
+            raise OSError(code, os.strerror(code))
+        raise ValueError(f"UNKNOWN: Error opening driver: {os.strerror(code)}")  # TensorStore's
+
+    checkpoints = open_checkpoints()
+    if part == "description":
+        monkeypatch.setattr(epath.gpath.PosixGPath, "read_bytes", fail)
+    else:
+        monkeypatch.setattr(array_files.StateHandler, "restore", fail)
+    with refused(os.strerror(code)) as told:
+        checkpoints.restore(layout_of(make_state(0)))
+    assert not isinstance(told.value, DamagedError)
     assert not (run / "damaged").exists()
 
 

@@ -140,6 +140,21 @@ def test_the_best_of_a_metric_that_nothing_has(scored):
         checkpoint_dir.find(f"{scored}@best")
 
 
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ({}, ["@10, @20, @30, @40"]),  # as where nothing is best
+        ({"checkpoint": {"best_metric": "val/accuracy"}}, ["best_mode"]),
+        ({"checkpoint": [1]}, ["config.json"]),
+    ],
+)
+def test_the_best_by_an_incomplete_config(scored, config, names):
+    document = {"config": config, "fingerprint": {}, "runs": []}
+    (scored / "config.json").write_text(json.dumps(document))
+    with refused(*names):
+        checkpoint_dir.find(f"{scored}@best")
+
+
 def test_a_folder_with_such_a_name_is_that_folder(scored, tmp_path):
     scored.rename(tmp_path / "run@best")
     assert checkpoint_dir.find(tmp_path / "run@best").name == "40"

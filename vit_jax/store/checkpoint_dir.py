@@ -10,7 +10,9 @@ keys nor the type of a container matters. A folder without a description is not 
 """
 
 import contextlib
+import errno
 import json
+import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ from jax.experimental import multihost_utils
 from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
-from vit_jax.store.runs import METRICS_FILE, MetricsFile
+from vit_jax.store.runs import METRICS_FILE, MetricsFile, explain_damage
 from vit_jax.store.workdir import read_document, steps
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
@@ -121,6 +123,11 @@ OPTIMIZER = "opt_state"
 _HEADS = frozenset({"head", "distillation_head"})
 EMA = "ema"  # the parameters' moving average, if there is one
 MAX_DAMAGED_SHOWN = 3  # arrays
+# Errors of the machine or its storage, which tell nothing about a checkpoint's files.
+_NOT_DAMAGE = (
+    errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE,
+    errno.ETIMEDOUT, errno.ENOTCONN,
+)  # fmt: skip
 MAX_DIFFERENCES_SHOWN = 20
 
 Layout = Mapping[str, jax.ShapeDtypeStruct]
@@ -210,14 +217,16 @@ def _named(path: epath.Path) -> epath.Path:
     if not there:
         raise UserError(f"{path}: there are no checkpoints in {folder}.")
     if which == "best":
-        config = read_document(folder)["config"]["checkpoint"]
-        metric = config["best_metric"]
+        with explain_damage(folder):
+            config = read_document(folder)["config"].get("checkpoint", {})
+            metric = config.get("best_metric")
+            mode = metric and config["best_mode"]
         if metric is None:
             raise UserError(
                 f"{path}: that run was not told what is best (checkpoint.best_metric). Give one "
                 f"of its steps: @{', @'.join(map(str, there))}."
             )
-        step = best_of(metric_values(directory, metric), config["best_mode"])
+        step = best_of(metric_values(directory, metric), mode)
         if step is None:
             raise UserError(f"{path}: no checkpoint there has a value of {metric}: {there}.")
     elif which.isdecimal() and int(which) in there:
@@ -248,13 +257,18 @@ def describe(
 
 
 def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
-    """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed."""
+    """The JSON of a checkpoint. Raises DamagedError if it is missing or was changed.
+
+    UserError where only the machine or its storage keeps it from being read.
+    """
     folder = epath.Path(step_dir)
     try:
         # The name that orbax's JsonSave gives.
         document = parse_json((folder / DESCRIPTION / "metadata").read_bytes())
         intact = document.pop("crc32") == _crc32(document)
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        if unreadable := _unreadable(folder, error):
+            raise unreadable from error
         raise DamagedError(folder, f"its description cannot be read ({error})") from error
     if not intact:
         raise DamagedError(folder, "its description has changed since it was written")
@@ -351,16 +365,30 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     except (MemoryError, jax.errors.JaxRuntimeError):  # too little memory is not damage
         raise
     except Exception as error:  # damage can make orbax and tensorstore raise anything
-        if cloud.is_remote(folder) and (failed := cloud.failure(error)) and not failed.is_missing:
-            raise UserError(
-                f"The checkpoint {folder} cannot be read: {failed.reason}. {failed.advice}"
-            ) from error
+        if unreadable := _unreadable(folder, error):
+            raise unreadable from error
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         said = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
         raise DamagedError(folder, f"its arrays cannot be read ({said})") from error
     return {name: arrays[name] for name in wanted}
+
+
+def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
+    """The error for what keeps even an intact checkpoint from being read; None for damage."""
+    if cloud.is_remote(folder) and (failed := cloud.failure(error)) and not failed.is_missing:
+        return UserError(
+            f"The checkpoint {folder} cannot be read: {failed.reason}. {failed.advice}"
+        )
+    for code in _NOT_DAMAGE:  # TensorStore's errors have the words alone
+        if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
+            return UserError(
+                f"The checkpoint {folder} cannot be read: {os.strerror(code)}. Start the same "
+                "command again when that is over. If it stays, move that folder away: the "
+                "checkpoint before it is used then."
+            )
+    return None
 
 
 def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
