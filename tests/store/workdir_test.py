@@ -240,14 +240,16 @@ GIB = 2**30
 def check_space(tmp_path, monkeypatch):
     """`check_disk_space` by free space, for checkpoints of 1 GiB at steps 10, 20 ... 95."""
 
-    def check_space(free_bytes, keep_last=2, there=(), folder=None):
+    def check_space(free_bytes, keep_last=2, there=(), folder=None, every=None, best=False):
         monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, free_bytes))
         for step in there:
-            (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+            (tmp_path / "checkpoints" / str(step)).mkdir(parents=True, exist_ok=True)
         workdir.check_disk_space(
             epath.Path(tmp_path if folder is None else folder),
             checkpoint_bytes=GIB,
             keep_last=keep_last,
+            keep_every_steps=every,
+            keep_best=best,
             every_steps=10,
             total_steps=95,
         )
@@ -268,6 +270,31 @@ def test_checkpoints_on_disk_needs_no_space(check_space):
         check_space(GIB - 1)
 
 
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"best": True}, 4),
+        ({"every": 30}, 5),  # 30 and 60 beside 80, 90 and 95
+        ({"every": 30, "best": True}, 6),
+        ({"every": 10, "best": True}, 10),  # all
+        ({"every": 7}, 4),  # 70
+        ({"every": 30, "there": (10, 30, 40)}, 2),  # 30, 60, 80, 90 and 95, without 10 and 40
+    ],
+)
+def test_checkpoints_that_stay_need_space(check_space, options, most):
+    check_space(most * GIB, **options)
+    with refused(f"{most} more checkpoints"):
+        check_space(most * GIB - 1, **options)
+
+
+def test_an_unfinished_checkpoint_makes_room(check_space, tmp_path):
+    """A killed process left it, and the next start deletes it."""
+    file = tmp_path / "checkpoints" / "30.orbax-checkpoint-tmp-1" / "state" / "d" / "x"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x" * 1000)
+    check_space(3 * GIB - 1000)
+
+
 def test_past_saves_need_no_space(check_space):
     check_space(0, there=(90, 95))
 
@@ -275,7 +302,13 @@ def test_past_saves_need_no_space(check_space):
 def test_a_run_that_saves_once_needs_space_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, GIB))
     workdir.check_disk_space(
-        epath.Path(tmp_path), checkpoint_bytes=GIB, keep_last=2, every_steps=10, total_steps=7
+        epath.Path(tmp_path),
+        checkpoint_bytes=GIB,
+        keep_last=2,
+        keep_every_steps=None,
+        keep_best=True,
+        every_steps=10,
+        total_steps=7,
     )
 
 

@@ -269,11 +269,14 @@ def _check_head(c: InitConfig, trained: weights.CheckpointInfo | None, source: S
 def _check_disk_space(
     config: RunConfig, workdir: epath.Path, layout: StateLayout, durations: Durations
 ) -> None:
+    c = config.checkpoint
     workdirs.check_disk_space(
         workdir,
         checkpoint_bytes=total_bytes(layout.state),
-        keep_last=config.checkpoint.keep_last,
-        every_steps=config.checkpoint.every_steps,
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        keep_best=c.best_metric is not None,
+        every_steps=c.every_steps,
         total_steps=durations.total_steps,
     )
 

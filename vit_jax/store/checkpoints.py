@@ -208,7 +208,7 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Removes what a failed save has written, since it may be what fills the disk."""
-        unfinished = lambda: list(self._directory.glob("*.orbax-checkpoint-tmp*"))
+        unfinished = lambda: list(self._directory.glob(workdir.UNFINISHED))
         for _ in range(20):
             for folder in unfinished():
                 with contextlib.suppress(OSError):  # on a broken disk; the next start removes it

@@ -9,11 +9,14 @@ neither config, and nothing would show it.
 import errno
 import importlib.util
 import json
+import math
+import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
@@ -29,6 +32,7 @@ T = TypeVar("T")
 CONFIG_FILE = "config.json"
 PICTURES = "pictures"  # folder of what evaluations draw: NAME/PICTURE/STEP.png
 TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # types of its entries
+UNFINISHED = "*.orbax-checkpoint-tmp*"  # folders of checkpoints while they are written
 # Steps' folders as they are written: not "007", "²" or digits of other scripts.
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
 
@@ -213,6 +217,14 @@ def unwritable(path: epath.Path, error: OSError) -> UserError:
     )
 
 
+def unreadable(file: epath.Path, error: OSError) -> UserError:
+    """The error for a file of a work directory that a run can do without and cannot read."""
+    return UserError(
+        f"{file} cannot be read: {error.strerror or error}. Move it away, or give another "
+        "--workdir."
+    )
+
+
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
     """The contents of config.json; None for a directory that does not belong to a run yet."""
     file = folder / CONFIG_FILE
@@ -278,6 +290,23 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
+def named(path: epath.PathLike) -> epath.Path:
+    """The folder that --workdir names. Raises UserError for none, and for storage of no library."""
+    if not os.fspath(path):
+        raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
+    try:
+        return epath.Path(path).expanduser()
+    except KeyError as error:  # a scheme that etils does not know, such as memory://
+        raise _elsewhere(path) from error
+
+
+def _elsewhere(path: epath.PathLike) -> UserError:
+    return UserError(
+        f"The work directory {path} cannot be written: give a folder or gs://..., or mount that "
+        "storage as a folder."
+    )
+
+
 def check_name(folder: epath.Path) -> None:
     """Raises UserError for a folder of checkpoints whose name orbax cannot have, which is UTF-8."""
     try:
@@ -296,10 +325,7 @@ def check_writable(folder: epath.Path) -> None:
     """
     check_name(folder)
     if cloud.is_remote(folder) and not str(folder).startswith("gs://"):
-        raise UserError(
-            f"The work directory {folder} cannot be written: give a folder or gs://..., or mount "
-            "that storage as a folder."
-        )
+        raise _elsewhere(folder)
     if str(folder).startswith("gs://") and not has_google_storage():
         raise UserError(
             f"The work directory {folder} needs google-cloud-storage, by which orbax looks for "
@@ -355,13 +381,16 @@ def check_disk_space(
     *,
     checkpoint_bytes: int,
     keep_last: int,
+    keep_every_steps: int | None,
+    keep_best: bool,
     every_steps: int,
     total_steps: int,
 ) -> None:
     """Raises UserError if the checkpoints of a run do not fit on its disk; only for local disks.
 
     A new checkpoint is complete before an old one is deleted, so there is one more than the
-    `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`.
+    `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`. Of those
+    before the newest, multiples of `keep_every_steps` stay, and the best.
     """
     if cloud.is_remote(folder):
         return
@@ -369,17 +398,36 @@ def check_disk_space(
     latest = max(there, default=0)
     if latest >= total_steps:
         return
-    to_come = -(-total_steps // every_steps) - latest // every_steps
-    missing = min(to_come, max(keep_last + 1 - len(there), 1))
+    before_last = range((latest // every_steps + 1) * every_steps, total_steps, every_steps)
+    to_come = len(before_last) + 1
+    # At the end, when the last one is written.
+    num_older = max(len(there) + to_come - (keep_last + 1), 0)
+    there_then, old = there[:num_older], before_last[: max(num_older - len(there), 0)]
+    stay = 0
+    if keep_every_steps:
+        both = math.lcm(every_steps, keep_every_steps)
+        stay = sum(step % keep_every_steps == 0 for step in there_then)
+        stay += old[-1] // both - latest // both if old else 0
+    stay += keep_best and stay < num_older
+    most = min(keep_last + 1, len(there) + to_come) + stay
+    missing = min(to_come, max(most - len(there), 1))
     needed = missing * checkpoint_bytes
-    free = shutil.disk_usage(_nearest_existing(folder)).free
+    unfinished = (folder / "checkpoints").glob(UNFINISHED)  # the start deletes them
+    free = shutil.disk_usage(_nearest_existing(folder)).free + sum(map(_size, unfinished))
     if needed > free:
+        kept = f"checkpoint.keep_last={keep_last}, and one more while it is written"
+        kept += f", and {stay} for checkpoint.keep_every_steps or best_metric" if stay else ""
         raise UserError(
             f"The disk of the work directory {folder} has {format_bytes(free)} free; "
             f"{missing} more checkpoints of {format_bytes(checkpoint_bytes)} need "
-            f"{format_bytes(needed)}: checkpoint.keep_last={keep_last}, and one more while it is "
-            f"written. Free {format_bytes(needed - free)}, keep fewer, or give another --workdir."
+            f"{format_bytes(needed)}: {kept}. Free {format_bytes(needed - free)}, keep fewer, or "
+            "give another --workdir."
         )
+
+
+def _size(folder: epath.Path) -> int:
+    """Bytes of the files below a local folder."""
+    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
 def _nearest_existing(folder: epath.Path) -> epath.Path:
