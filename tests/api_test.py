@@ -3,6 +3,7 @@
 import signal
 
 import numpy as np
+import pytest
 from PIL import Image
 
 import vit_jax
@@ -63,6 +64,15 @@ def test_paths_in_errors_stay(tmp_path):
     run = vit_jax.Run(vit_jax.load_config(TINY_RUN), tmp_path / "run")
     with refused("loggers='printed'"):
         run.fit(loggers="printed")
+
+
+@pytest.mark.parametrize("folder", ["", "memory://x", "file:///tmp/x"])
+def test_a_work_directory_that_is_no_folder(folder):
+    with refused(f"directory {folder}" if folder else "workdir is empty") as told:
+        vit_jax.Run(vit_jax.load_config(TINY_RUN), folder)
+    assert "--" not in str(told.value)
+    with refused():
+        vit_jax.Run.open(folder)
 
 
 def test_fits_evaluates_predicts_and_goes_on(tmp_path, monkeypatch):

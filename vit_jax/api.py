@@ -36,6 +36,7 @@ from vit_jax.predict import Predictor
 from vit_jax.run import adapt, environment
 from vit_jax.run.build import check_folders
 from vit_jax.store import checkpoint_dir, runs
+from vit_jax.store import workdir as workdirs
 from vit_jax.store.workdir import read_document, saved_step
 from vit_jax.train import train
 
@@ -69,19 +70,20 @@ class Run:
       config: what `load_config` gives or takes.
       workdir: where its checkpoints and logs are, or will be: a local folder, or gs://...
 
-    Raises UserError for a wrong config; whether data and folders are right is seen by `fit`.
+    Raises UserError for a wrong config; whether data and folder are right is seen by `fit`.
     """
 
     def __init__(self, config: AnyConfig, workdir: epath.PathLike) -> None:
         self.config = config if isinstance(config, RunConfig) else load_config(config)
-        self.workdir = epath.Path(workdir).expanduser()
+        with _one_message():
+            self.workdir = workdirs.named(workdir)
         self._predictor: tuple[tuple[str, bool], Predictor] | None = None
 
     @classmethod
     def open(cls, workdir: epath.PathLike) -> Run:
         """The run that is in a work directory, by the config that is recorded there."""
-        folder = epath.Path(workdir).expanduser()
         with _one_message():
+            folder = workdirs.named(workdir)
             return cls(read_document(folder)["config"], folder)
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ from vit_jax.learning.state import TrainState
 from vit_jax.run import adapt, announce, environment, processes
 from vit_jax.run.build import Run, check_folders
 from vit_jax.run.session import Session
+from vit_jax.store import workdir as workdirs
 
 
 def train(
@@ -94,9 +95,7 @@ def main(_: list[str]) -> None:
         if config.deterministic:
             environment.deterministic()
         cluster = processes.find_cluster()
-        if not FLAGS.workdir:
-            raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
-        workdir = epath.Path(FLAGS.workdir).expanduser()
+        workdir = workdirs.named(FLAGS.workdir)
         # If one of several processes ended here, the others would wait; --check looks later.
         if not cluster and not FLAGS.check:
             check_folders(config, workdir)

@@ -80,8 +80,7 @@ class MetricsFile:
         try:
             return self._path.read_bytes()
         except OSError as error:
-            advice = "Move it away, or give another --workdir."
-            raise UserError(f"{self._path} cannot be read: {error.strerror}. {advice}") from error
+            raise workdir.unreadable(self._path, error) from error
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:

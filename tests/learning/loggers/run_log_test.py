@@ -105,6 +105,30 @@ def test_event_files_of_other_programs_stay(tmp_path):
     assert len(other.read_bytes()) == 35
 
 
+def test_an_event_file_that_cannot_be_read_gives_a_message(tmp_path):
+    (tmp_path / "events.out.tfevents.1.other").mkdir()
+    with refused("events.out.tfevents.1.other"):
+        TensorBoard(epath.Path(tmp_path), start_step=0)
+
+
+@pytest.mark.parametrize("what", ["replace", "open"])
+def test_an_event_file_that_cannot_be_written_gives_a_message(tmp_path, monkeypatch, what):
+    """Neither the old one, to be cut, nor the new one."""
+    write_rows(tmp_path, start=0, end=5)
+    (file,) = tmp_path.iterdir()
+    file.rename(tmp_path / "events.out.tfevents.1.old")
+    original = getattr(epath.gpath.PosixGPath, what)
+
+    def full(path, *given):
+        if given != ("rb",):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(path, *given)
+
+    monkeypatch.setattr(epath.gpath.PosixGPath, what, full)
+    with refused("No space left"):
+        TensorBoard(epath.Path(tmp_path), start_step=3 if what == "replace" else 5)
+
+
 def png(colour):
     out = io.BytesIO()
     Image.new("RGB", (3, 2), colour).save(out, "PNG")

@@ -18,7 +18,7 @@ from PIL import Image
 
 from vit_jax.core.files import atomic_file
 from vit_jax.learning.histograms import Histogram
-from vit_jax.store.workdir import unwritable
+from vit_jax.store.workdir import unreadable, unwritable
 
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
@@ -44,8 +44,11 @@ class TensorBoard:
         now, host = time.time(), socket.gethostname()
         path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        # At gs:// and the like open() gives a context manager that is not the file.
-        self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
+        try:
+            # At gs:// and the like open() gives a context manager that is not the file.
+            self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
+        except OSError as error:
+            raise unwritable(workdir, error) from error
         self._flushed = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "tensorboard")
         self._last: Future[None] = self._thread.submit(
@@ -131,11 +134,17 @@ class TensorBoard:
 
 
 def _truncate_after(file: epath.Path, step: int) -> None:
-    """Cuts an event file at its first row after `step`, or at what a kill left unfinished."""
+    """Cuts an event file at its first row after `step`, or at what a kill left unfinished.
+
+    Raises UserError if it cannot be read or written.
+    """
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    data, end = file.read_bytes(), 0
+    try:
+        data, end = file.read_bytes(), 0
+    except OSError as error:
+        raise unreadable(file, error) from error
     while end + _HEADER.size <= len(data):
         start = end + _HEADER.size
         stop = start + _HEADER.unpack_from(data, end)[0]
@@ -146,5 +155,8 @@ def _truncate_after(file: epath.Path, step: int) -> None:
             return
         end = stop + _CHECKSUM_BYTES
     if end < len(data):
-        with atomic_file(file) as temporary:
-            temporary.write_bytes(data[:end])
+        try:
+            with atomic_file(file) as temporary:
+                temporary.write_bytes(data[:end])
+        except OSError as error:
+            raise unwritable(file, error) from error

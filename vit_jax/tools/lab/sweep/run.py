@@ -216,7 +216,7 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
         raise UserError(f"--workdir is empty: {advice}.")
     if FLAGS.launcher is not None:
         launcher_words(FLAGS.launcher)  # before a folder is made
-    folder = epath.Path(FLAGS.workdir).expanduser()
+    folder = workdir.named(FLAGS.workdir)
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
     return folder, SweepOptions(name, **shared)
