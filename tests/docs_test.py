@@ -354,6 +354,45 @@ def test_the_record_of_claims_is_whole():
     assert sentence in " ".join((ROOT / "BENCHMARKS.md").read_text().split())
 
 
+def commands_of_the_record(program):
+    """(where, rest of the line) of this program's commands on the pages and in claims.csv."""
+    texts = {page.name: page.read_text().replace("\\\n", " ") for page in PAGES}
+    texts |= {row["claim"]: row["shown_by"] for row in claims()}
+    for where, text in texts.items():
+        for found in re.finditer(rf"\b{program}( [^`\n#]*)?(?=`|\n|#|$)", text):
+            yield where, found
+
+
+def test_trainings_of_the_record_can_be_started():
+    found = list(commands_of_the_record(r"(?:python -m vit_jax\.|vit-jax )train(?= -)"))
+    assert len(found) > 20
+    for where, command in found:
+        flags = set(re.findall(r" --(\w+)", command[1]))
+        assert {"config", "workdir"} <= flags or "check" in flags, (where, command[0])
+
+
+def benchmark_flags(script):
+    """The flags that it defines, and those of what it imports from the folder."""
+    folder = ROOT / "benchmarks"
+    file = folder / f"{script}.py"
+    text = file.read_text() if file.exists() else ""
+    for imported in re.findall(r"^from (benchmarks.*) import (.+)$", text, re.MULTILINE):
+        stems = re.findall(r"\w+", imported[1] if imported[0] == "benchmarks" else imported[0])
+        text += "".join(f.read_text() for stem in stems for f in folder.glob(f"{stem}.py"))
+    text += "".join(f.read_text() for f in (folder / script).glob("*.py"))
+    return set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", text))
+
+
+def test_commands_of_benchmarks_have_flags_that_exist():
+    found = list(commands_of_the_record(r"python -m benchmarks\.(?P<script>\w+)"))
+    assert len(found) > 60
+    for where, command in found:
+        given = re.findall(r" --(\w+)", command[2] or "")
+        known = benchmark_flags(command["script"])
+        unknown = {flag for flag in given if not {flag, flag.removeprefix("no")} & known}
+        assert not unknown, (where, command[0])
+
+
 def test_every_benchmark_is_explained():
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for file in sorted((ROOT / "benchmarks").glob("*.py")):
