@@ -5,9 +5,9 @@
 timm: a checkout of pytorch-image-models; timm_python: of an environment with torch, torchvision and
 timm. weights: a folder that timm reads as local-dir:, and this project as weights. data_dir: an
 image folder with train/ and val/. Both programs are run from the shell as their users would, a seed
-after the other; TIMM and OURS have all flags. A row for each run goes to results/beside_timm.csv:
-accuracy on val at the end, seconds of the processor and of the clock with start and evaluations,
-and the memory of the largest process.
+after the other; TIMM_FLAGS and OUR_FLAGS have all flags. A row for each run goes to
+results/beside_timm.csv: accuracy on val at the end, seconds of the processor and of the clock with
+start and evaluations, and the memory of the largest process.
 
 Alike: random windows of half the image or more, mirrored, bicubic; AdamW from a new, random head,
 cosine after an epoch of warmup, global-norm clipping, an evaluation after every epoch. Different:
@@ -18,20 +18,16 @@ cosine begins with the warmup. Rows without seconds are of runs beside other pro
 
 import csv
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import costs, rows
+from benchmarks import costs, rows, timm_programs
 from benchmarks.costs import ProcessCosts
+from benchmarks.timm_programs import DATA, PYTHON, TIMM, WEIGHTS, timm_versions
 
-_TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.", required=True)
-_PYTHON = flags.DEFINE_string("timm_python", sys.executable, "Python that has timm.")
-_WEIGHTS = flags.DEFINE_string("weights", None, "Folder of model.safetensors.", required=True)
-_DATA = flags.DEFINE_string("data_dir", None, "Image folder.", required=True)
+flags.adopt_module_key_flags(timm_programs)  # --help shows them
 _SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "One or more.")
 _EPOCHS = flags.DEFINE_integer("epochs", 4, "How long to train.")
 _PROGRAMS = flags.DEFINE_multi_enum(
@@ -43,14 +39,14 @@ _PREFIX = flags.DEFINE_bool(
 
 LR, DECAY, BATCH, SIZE_PX = 3e-4, 0.05, 32, 224
 
-TIMM = (
+TIMM_FLAGS = (
     "--device=cpu --pretrained --mean .5 .5 .5 --std .5 .5 .5 --crop-pct=1 --interpolation=bicubic "
     "--train-interpolation=bicubic --scale .5 1 --color-jitter=0 --smoothing=0 --opt=adamw "
     f"--lr={LR} --weight-decay={DECAY} --clip-grad=1 --sched=cosine --sched-on-updates "
     f"--warmup-epochs=1 --warmup-lr=0 --min-lr=0 --batch-size={BATCH} --workers=2 "
     "--checkpoint-hist=1"
 )
-OURS = (
+OUR_FLAGS = (
     f"--config=configs/finetune.py:folder,size={SIZE_PX} --config.model.dtype=float32 "
     "--config.model.initialization=deit "
     f"--config.input.batch_size={BATCH} "
@@ -65,7 +61,7 @@ OURS = (
 
 def main(_: list[str]) -> None:
     """Trains with each program, seed after seed."""
-    data = Path(_DATA.value)
+    data = Path(DATA.value)
     images = len(list(data.glob("train/*/*")))
     for seed in _SEEDS.value:
         for program in _PROGRAMS.value:
@@ -94,10 +90,10 @@ def main(_: list[str]) -> None:
 
 def ours(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     """A training by this project; accuracy on val."""
-    steps = len(list(Path(_DATA.value).glob("train/*/*"))) // BATCH
+    steps = len(list(Path(DATA.value).glob("train/*/*"))) // BATCH
     arguments = [
-        "-m", "vit_jax.train", *OURS.split(), f"--workdir={folder}/run",
-        f"--config.init.weights={_WEIGHTS.value}", f"--config.input.data_dir={_DATA.value}",
+        "-m", "vit_jax.train", *OUR_FLAGS.split(), f"--workdir={folder}/run",
+        f"--config.init.weights={WEIGHTS.value}", f"--config.input.data_dir={DATA.value}",
         f"--config.total.epochs={_EPOCHS.value}", f"--config.evals.val.every_steps={steps}",
         f"--config.checkpoint.every_steps={steps}", f"--config.seed={seed}",
     ]  # fmt: skip
@@ -109,33 +105,23 @@ def ours(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
 
 def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
     """A training by timm; accuracy on val."""
-    classes = len(list(Path(_DATA.value).glob("train/*")))
+    classes = len(list(Path(DATA.value).glob("train/*")))
     # timm counts the epochs of a prefixed warmup beside --epochs.
     schedule = ["--warmup-prefix"] if _PREFIX.value else []
     cosine_epochs = _EPOCHS.value - len(schedule)
     arguments = [
-        str(Path(_TIMM.value, "train.py")), *TIMM.split(), f"--model=local-dir:{_WEIGHTS.value}",
-        f"--data-dir={_DATA.value}", "--val-split=val", f"--num-classes={classes}",
+        str(Path(TIMM.value, "train.py")), *TIMM_FLAGS.split(),
+        f"--model=local-dir:{WEIGHTS.value}", f"--data-dir={DATA.value}", "--val-split=val",
+        f"--num-classes={classes}",
         f"--epochs={cosine_epochs}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
         *schedule,
     ]  # fmt: skip
-    run = costs.of_python(*arguments, quiet=True, python=_PYTHON.value)
+    run = costs.of_python(*arguments, quiet=True, python=PYTHON.value)
     with (folder / "run" / "summary.csv").open() as file:
         epochs = list(csv.DictReader(file))
     if len(epochs) != _EPOCHS.value:
         raise SystemExit(f"timm trained {len(epochs)} epochs instead of {_EPOCHS.value}.")
     return float(epochs[-1]["eval_top1"]) / 100, run
-
-
-def timm_versions() -> str:
-    """Versions of Python, timm (of the checkout) and torch that train.py runs with."""
-    program = (
-        "import platform, timm, torch; print(f'python {platform.python_version()}, "
-        "timm {timm.__version__}, torch {torch.__version__}')"
-    )
-    command = [_PYTHON.value, "-c", program]
-    done = subprocess.run(command, cwd=_TIMM.value, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main(_: list[str]) -> None:
             f"{name}_wait_ms": round(waited, 3),
         }
     row["cpu_ratio"] = round(milliseconds["device"][1] / milliseconds["host"][1], 3)
-    rows.record("device_cache", "vit_jax", "jax tensorflow-cpu", row)
+    rows.record("device_cache", "vit_jax", "jax tensorflow tensorflow-cpu", row)
 
 
 if __name__ == "__main__":

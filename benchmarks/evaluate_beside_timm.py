@@ -5,29 +5,26 @@
 
 The flags are those of beside_timm, but data_dir has a folder for each of the weights' classes, in
 their order, such as a part of ImageNet's validation set by WordNet ids. Both programs are run from
-the shell as their users would, start included, turn after turn; TIMM has all of timm's flags, ours
-has none. Both resize and crop as the weights say. `cold`: nothing is in the compilation cache.
+the shell as their users would, start included, turn after turn; TIMM_FLAGS has all of timm's flags,
+ours has none. Both resize and crop as the weights say. `cold`: nothing is in the compilation cache.
 A row for each run goes to results/evaluate_beside_timm.csv.
 """
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
 from absl import app, flags
 
-from benchmarks import costs, rows
+from benchmarks import costs, rows, timm_programs
 from benchmarks.costs import ProcessCosts
+from benchmarks.timm_programs import DATA, PYTHON, TIMM, WEIGHTS, timm_versions
 
-_TIMM = flags.DEFINE_string("timm", None, "Checkout of pytorch-image-models.", required=True)
-_PYTHON = flags.DEFINE_string("timm_python", sys.executable, "Python that has timm.")
-_WEIGHTS = flags.DEFINE_string("weights", None, "Folder of model.safetensors.", required=True)
-_DATA = flags.DEFINE_string("data_dir", None, "Image folder.", required=True)
+flags.adopt_module_key_flags(timm_programs)  # --help shows them
 _TURNS = flags.DEFINE_integer("turns", 3, "Of each program.", lower_bound=1)
 
-TIMM = "--device=cpu --pretrained --workers=2"
+TIMM_FLAGS = "--device=cpu --pretrained --workers=2"
 
 
 def main(_: list[str]) -> None:
@@ -41,7 +38,7 @@ def main(_: list[str]) -> None:
 
 
 def _record(program: str, accuracy: float, run: ProcessCosts) -> None:
-    data = Path(_DATA.value)
+    data = Path(DATA.value)
     row = {
         "program": program,
         "data": data.name,
@@ -52,13 +49,14 @@ def _record(program: str, accuracy: float, run: ProcessCosts) -> None:
         "peak_mib": round(run.peak_bytes / 2**20),
         "load_average": round(os.getloadavg()[0], 1),
     }
-    rows.record("evaluate_beside_timm", "vit_jax", "jax flax", row)
+    versions = timm_versions() if program == "timm" else None
+    rows.record("evaluate_beside_timm", "vit_jax", "jax flax", row, versions=versions)
 
 
 def ours(folder: str) -> tuple[float, ProcessCosts]:
     """An evaluation by this project; its accuracy."""
     file = Path(folder, "vit_jax.csv")
-    arguments = [f"--checkpoint={_WEIGHTS.value}", f"--data={_DATA.value}", f"--csv={file}"]
+    arguments = [f"--checkpoint={WEIGHTS.value}", f"--data={DATA.value}", f"--csv={file}"]
     run = costs.of_python("-m", "vit_jax", "evaluate", *arguments, quiet=True)
     names, values = (line.split(",") for line in file.read_text().splitlines())
     (name,) = (name for name in names if name.endswith("/accuracy"))
@@ -69,10 +67,11 @@ def timm(folder: str) -> tuple[float, ProcessCosts]:
     """An evaluation by timm; its accuracy."""
     file = Path(folder, "timm.json")
     arguments = [
-        str(Path(_TIMM.value, "validate.py")), *TIMM.split(), f"--model=local-dir:{_WEIGHTS.value}",
-        f"--data-dir={_DATA.value}", f"--results-file={file}", "--results-format=json",
+        str(Path(TIMM.value, "validate.py")), *TIMM_FLAGS.split(),
+        f"--model=local-dir:{WEIGHTS.value}", f"--data-dir={DATA.value}",
+        f"--results-file={file}", "--results-format=json",
     ]  # fmt: skip
-    run = costs.of_python(*arguments, quiet=True, python=_PYTHON.value)
+    run = costs.of_python(*arguments, quiet=True, python=PYTHON.value)
     return json.loads(file.read_text())["top1"] / 100, run
 
 

@@ -88,7 +88,7 @@ def record(name: str, row: dict[str, object]) -> None:
         "images": _BATCHES.value * _BATCH_SIZE.value * _REPETITIONS.value,
     }
     device = f"{rows.cpu()}, {_THREADS.value} threads"
-    rows.record(name, "vit_jax/data", "tensorflow-cpu", images | row, device=device)
+    rows.record(name, "vit_jax/data", "tensorflow tensorflow-cpu", images | row, device=device)
 
 
 def plain_crop_and_flip(data: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Rows of measurements: benchmarks/results/<name>.csv, one row per run."""
 
+import contextlib
 import csv
 import importlib.metadata
 import platform
@@ -36,9 +37,9 @@ def record(
 
 
 def append(name: str, row: dict[str, object], folder: Path | None = None) -> None:
-    """Appends a row to <name>.csv; ValueError if its columns differ from the file's.
+    """Appends a row to <name>.csv; ValueError if it has columns that the file has not.
 
-    folder: default: results.
+    Those of the file that the row has not are left empty. folder: default: results.
     """
     folder = RESULTS if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,15 +54,22 @@ def append(name: str, row: dict[str, object], folder: Path | None = None) -> Non
 
 
 def commit(*paths: str) -> str:
-    """The last commit that touched `paths`, with "+" if they have changed since."""
+    """The last commit that touched `paths`, with "+" if they have changed since.
+
+    The results do not count: a run that writes rows is not one of other code.
+    """
+    paths = (*paths, ":!benchmarks/results")
     last = _git("log", "-1", "--format=%h", "--", *paths)
     return last + ("+" if _git("status", "--porcelain", "--", *paths) else "")
 
 
 def installed(*packages: str) -> str:
-    """Versions of Python and of each package: "python 3.11.7, jax 0.10.2"."""
-    texts = [f"{package} {importlib.metadata.version(package)}" for package in packages]
-    return ", ".join([f"python {platform.python_version()}", *texts])
+    """Versions of Python and of those packages that are there: "python 3.11.7, jax 0.10.2"."""
+    texts = [f"python {platform.python_version()}"]
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            texts.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(texts)
 
 
 def cpu() -> str:

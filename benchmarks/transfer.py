@@ -61,7 +61,7 @@ def measure(seed: int, folder: Path) -> None:
         "from_scratch_accuracy": round(scratch, 4),
         "margin": round(tuned - scratch, 4),
     }
-    rows.record("transfer", "vit_jax configs/vit_cifar10.py", "jax tensorflow-cpu", row)
+    rows.record("transfer", "vit_jax configs/vit_cifar10.py", "jax tensorflow tensorflow-cpu", row)
 
 
 def write_folder(folder: Path, split: str, classes: list[int]) -> None:

@@ -4,9 +4,7 @@ import collections
 import csv
 import datetime
 import hashlib
-import importlib.metadata
 import math
-import platform
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -77,8 +75,8 @@ class Journal:
             "commit": self._commit,
             "sources": self._sources,
             "device": self.device,
-            "versions": versions(
-                _TORCH if split(entrant)[0] in ("timm_vit", "torch_vit") else _JAX
+            "versions": rows.installed(
+                *(_TORCH if split(entrant)[0] in ("timm_vit", "torch_vit") else _JAX)
             ),
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "part": part,
@@ -128,7 +126,7 @@ def take(folder: Path) -> int:
 def commit() -> str:
     """The commit of what is measured; empty outside a clone, where `sources` has to do."""
     try:
-        return rows.commit("vit_jax", "benchmarks", ":!benchmarks/results")
+        return rows.commit("vit_jax", "benchmarks")
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -139,17 +137,6 @@ def sources() -> str:
     for file in sorted([*ROOT.glob("vit_jax/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]):
         digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:10]
-
-
-def versions(packages: tuple[str, ...]) -> str:
-    """Versions of Python and of those packages that are installed."""
-    found = [f"python {platform.python_version()}"]
-    for package in packages:
-        try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(found)
 
 
 def _read(folders: list[Path]) -> Iterator[dict[str, str]]:

@@ -1,4 +1,5 @@
 import csv
+import subprocess
 
 import pytest
 
@@ -32,3 +33,21 @@ def test_versions_and_commit():
     assert rows.installed("jax").startswith("python 3.")
     assert " jax " in rows.installed("jax")
     assert rows.commit("LICENSE").isalnum()
+
+
+def test_packages_that_are_not_there_are_left_out():
+    assert rows.installed("jax", "no-such-package") == rows.installed("jax")
+
+
+def test_rows_that_a_run_adds_are_no_change_of_the_code(tmp_path, monkeypatch):
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "benchmarks" / "speed.py").touch()
+    for command in ("init", "add .", "commit --message=a"):
+        subprocess.run([*git, *command.split()], check=True, capture_output=True)
+    (results / "speed.csv").touch()
+    assert rows.commit("benchmarks").isalnum()
+    (tmp_path / "benchmarks" / "speed.py").write_text("1")
+    assert rows.commit("benchmarks").endswith("+")
