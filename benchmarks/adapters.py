@@ -28,7 +28,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks import rows
-from benchmarks.compiled_step import TOPOLOGY, base
+from benchmarks.compiled_step import base
 from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.learning.state import total_bytes
@@ -39,6 +39,7 @@ from vit_jax.tools.plan.compiled import compile_, lower, mega_cycles, peak_bytes
 from vit_jax.tools.plan.hlo import sent_bytes
 
 _STEPS = flags.DEFINE_integer("steps", 5, "That are timed, of each contender.", lower_bound=1)
+FLAGS = flags.FLAGS
 MIB = 2**20
 ADAPTED = ("lora.kernels=blocks/.*/kernel",)
 CONTENDERS = {
@@ -57,8 +58,8 @@ def main(arguments: list[str]) -> None:
         values = base(batch_size=64)
         values["model"] = {"name": "ViT-B/16", "dtype": "float32"}
         config = configs.resolve(values, [*arguments, *fields])
-        absent = TOPOLOGY.value is not None
-        mesh = topology.mesh(TOPOLOGY.value, config.mesh) if absent else inputs.mesh(config.mesh)
+        absent = FLAGS.topology is not None
+        mesh = topology.mesh(FLAGS.topology, config.mesh) if absent else inputs.mesh(config.mesh)
         with (
             mock.patch.object(Linear, *INSTEAD[name])
             if name in INSTEAD
@@ -81,7 +82,7 @@ def main(arguments: list[str]) -> None:
             "cpu_secs": "" if absent else round(secs[name], 3),
             "of_everything": "" if absent else round(secs[name] / secs["everything"], 3),
         }
-        device = f"compiled for {TOPOLOGY.value}" if absent else None
+        device = f"compiled for {FLAGS.topology}" if absent else None
         rows.record("adapters", "vit_jax", "jax", row, device=device)
 
 
@@ -132,4 +133,5 @@ INSTEAD = {"kernels": ("__call__", kernel_made_anew), "batched": ("_adapted", ba
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("topology", None, "Such as v5e:1x1; default: the local devices.")
     command.run(main, positional=True)

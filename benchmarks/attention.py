@@ -32,7 +32,6 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import rows
-from benchmarks.compiled_step import TOPOLOGY
 from vit_jax.core import axes, command
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.kernels import choice, xla
@@ -49,6 +48,7 @@ _SHAPES = flags.DEFINE_list(
 _DTYPE = flags.DEFINE_enum("dtype", "bfloat16", ["float32", "bfloat16"], "Of the arrays.")
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Runs of each program that are measured.")
 
+FLAGS = flags.FLAGS
 Program = Callable[..., jax.Array]
 _SCHEDULES = "schedule-analysis_final_bundles.txt"
 
@@ -57,10 +57,10 @@ def main(_: list[str]) -> None:
     """Measures, prints and records."""
     shapes = [parsed(text) for text in _SHAPES.value]
     dump = Path(tempfile.mkdtemp(prefix="attention_"))
-    if TOPOLOGY.value and topology.check(TOPOLOGY.value) in TPUS:
+    if FLAGS.topology and topology.check(FLAGS.topology) in TPUS:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true"
     try:
-        device = topology.devices(TOPOLOGY.value)[0] if TOPOLOGY.value else jax.devices()[0]
+        device = topology.devices(FLAGS.topology)[0] if FLAGS.topology else jax.devices()[0]
         mesh = Mesh(np.array([device]), ("data",), axis_types=(AxisType.Auto,))
         with jax.set_mesh(mesh):
             for shape in shapes:
@@ -85,7 +85,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
         "tokens": tokens, "num_heads": num_heads, "head_size": head_size, "batch_size": batch,
         "dtype": _DTYPE.value,
     }  # fmt: skip
-    local = TOPOLOGY.value is None
+    local = FLAGS.topology is None
     asked = jax.ShapeDtypeStruct(shape, _DTYPE.value)
     taken = choice.choose(choice.AUTO, asked, jnp.dtype("float32"), biased=False)
     plain = "xla" if tokens < choice.LONG else "xla in blocks"
@@ -106,7 +106,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
         auto = name == (plain if taken == choice.XLA else taken)
         row = {"program": name, "auto": auto, **about, **figures, "ms": times.get(name, "")}
         kind = None if platform.platform == "cpu" else platform.device_kind
-        where = kind if local else f"compiled for {TOPOLOGY.value}"
+        where = kind if local else f"compiled for {FLAGS.topology}"
         versions = "jax" if local else "jax libtpu" if platform.platform == "tpu" else "jax"
         rows.record("attention", "vit_jax/models/layers", versions, row, device=where)
 
@@ -190,4 +190,5 @@ def _milliseconds(compiled: dict[str, Any], shape: tuple[int, ...]) -> dict[str,
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("topology", None, "Such as v5e:2x2, h100:1; default: the local device.")
     command.run(main)

@@ -26,23 +26,31 @@ from absl import flags
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks import big_vision_step, rows
-from benchmarks.compiled_step import GB, GIB, PEER, TOPOLOGY, base, compile_step, programs, sent_gb
-from benchmarks.contenders import SHAPES, Shape, linen
+from benchmarks.compiled_step import GB, GIB, base, compile_step, sent_gb
+from benchmarks.contenders import OPTIONS, SHAPES, Shape, linen
+from benchmarks.contenders.jax_common import project_options
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.core.errors import UserError
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import mega_cycles, peak_bytes
 
 _BIG_VISION = flags.DEFINE_string("big_vision", None, "A checkout of big_vision: the peer.")
 
-DEFAULT = "v5e:2x2"
+FLAGS = flags.FLAGS
 BASE = base(batch_size=4096)
 
 
 def main(arguments: list[str]) -> None:
     """Compiles, prints and records."""
     config = configs.resolve(BASE, arguments)
-    mesh = topology.mesh(TOPOLOGY.value or DEFAULT, config.mesh)
+    size = SHAPES.get(config.model.name.removeprefix("ViT-"))
+    if size is None and (FLAGS.peer or _BIG_VISION.value):
+        raise UserError(
+            f"model.name={config.model.name} has no peer: leave --peer and --big_vision out, or "
+            f"take one of {', '.join(f'ViT-{name}' for name in SHAPES if '/' in name)}."
+        )
+    mesh = topology.mesh(FLAGS.topology, config.mesh)
     done = compile_step(config, mesh)
     model, images = config.model, config.input.batch_size
     figures = measured(done.compiled, mesh, forward_flops=done.forward_flops * images // mesh.size)
@@ -61,8 +69,7 @@ def main(arguments: list[str]) -> None:
         "of_peer": "",
         "of_tuned_peer": "",
     }
-    if PEER.value or _BIG_VISION.value:
-        size = SHAPES[model.name.removeprefix("ViT-")]
+    if size is not None and (FLAGS.peer or _BIG_VISION.value):
         shape = dataclasses.replace(size, batch=images, depth=done.spec["depth"])
         name = "big_vision" if _BIG_VISION.value else "linen"
         for program, options in programs(name, mesh.devices.flat[0]).items():
@@ -72,6 +79,15 @@ def main(arguments: list[str]) -> None:
             shared = {key: row[key] for key in ("model", "settings", "batch_size")}
             _record(shared | peer | {"program": program})
     _record(row)
+
+
+def programs(peer: str, device: jax.Device) -> dict[str, dict[str, str] | None]:
+    """Compiler options of a peer's rows, by `program`: by default, and with those of our step.
+
+    The first alone on devices for which our step has no options.
+    """
+    options = project_options(device)
+    return {peer: None} | ({f"{peer}+{OPTIONS}": options} if options else {})
 
 
 def compiled_peer(
@@ -102,7 +118,7 @@ def compiled_peer(
 
 
 def _record(row: dict[str, Any]) -> None:
-    device = f"compiled for {TOPOLOGY.value or DEFAULT}"
+    device = f"compiled for {FLAGS.topology}"
     rows.record("compiled_for_tpu", "vit_jax", "jax libtpu", row, device=device)
 
 
@@ -124,4 +140,6 @@ def measured(compiled: Any, mesh: Mesh, *, forward_flops: int) -> dict[str, Any]
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("topology", "v5e:2x2", "Such as v5e:16x16, v4:4x4x4.")
+    flags.DEFINE_bool("peer", False, "Compile another code's step too.")
     command.run(main, positional=True)

@@ -4,21 +4,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-from absl import flags
 from jax.sharding import Mesh
 
-from benchmarks.contenders import OPTIONS
-from benchmarks.contenders.jax_common import project_options
 from vit_jax.config import RunConfig
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout
 from vit_jax.tools.plan.compiled import compile_, lower, planned_step
 from vit_jax.tools.plan.hlo import KINDS, sent_bytes
-
-# Of all scripts that compile for absent devices; each has its own default.
-TOPOLOGY = flags.DEFINE_string("topology", None, "Such as v5e:16x16, v4:4x4x4, h100:8, a100:2x8.")
-PEER = flags.DEFINE_bool("peer", None, "Compile another code's step too; unasked for GPUs alone.")
 
 GIB, GB = 2**30, 1e9
 
@@ -59,15 +51,6 @@ def compile_step(config: RunConfig, mesh: Mesh) -> CompiledStep:
     return CompiledStep(
         compiled, planned.layout, planned.batch, model.forward_flops, secs, model.spec
     )
-
-
-def programs(peer: str, device: jax.Device) -> dict[str, dict[str, str] | None]:
-    """Compiler options of a peer's rows, by `program`: by default, and with those of our step.
-
-    The first alone on devices for which our step has no options.
-    """
-    options = project_options(device)
-    return {peer: None} | ({f"{peer}+{OPTIONS}": options} if options else {})
 
 
 def sent_gb(hlo: str, mesh_shape: Mapping[str, int]) -> dict[str, object]:

@@ -11,7 +11,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from benchmarks import compiled_step, workers
+from benchmarks import compiled_for_tpu, workers
 from benchmarks.contenders import OPTIONS, SETTINGS, Shape, jax_common, linen
 from vit_jax import models
 
@@ -157,9 +157,9 @@ def test_a_peer_has_the_compiler_options_of_our_step_if_told(monkeypatch):
     linen.make(TOY, "float32", [OPTIONS])
     assert own in used
     cpu = jax.devices()[0]
-    assert compiled_step.programs("linen", cpu) == {"linen": None, "linen+options": own}
+    assert compiled_for_tpu.programs("linen", cpu) == {"linen": None, "linen+options": own}
     monkeypatch.setattr(jax_common, "compiler_options", lambda device_kind: None)
-    assert compiled_step.programs("linen", cpu) == {"linen": None}
+    assert compiled_for_tpu.programs("linen", cpu) == {"linen": None}
 
 
 def test_contenders_are_the_existing_files():
