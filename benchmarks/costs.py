@@ -18,14 +18,17 @@ class ProcessCosts(NamedTuple):
     peak_bytes: int
 
 
-def of_python(*arguments: str, quiet: bool = False, python: str = sys.executable) -> ProcessCosts:
-    """Runs Python with these arguments; ends this process too if it fails."""
+def of_python(
+    *arguments: str, quiet: bool = False, python: str = sys.executable, expected: int = 0
+) -> ProcessCosts:
+    """Runs Python with these arguments; ends this process too if it has not this exit status."""
     started = time.monotonic()
     out = subprocess.DEVNULL if quiet else None
     process = subprocess.Popen([python, *arguments], stdout=out)
     _, status, used = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(arguments)} ended with {os.waitstatus_to_exitcode(status)}.")
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != expected:
+        raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}.")
     secs = time.monotonic() - started
     return ProcessCosts(secs, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss)
 
@@ -37,14 +40,15 @@ class Memory:
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory is not to count as used
         Path("/proc/self/clear_refs").write_text("5")  # restarts the peak
-        self.before_bytes = _status_bytes("VmRSS")
+        self.before_bytes = status_bytes("VmRSS")
 
     def risen_bytes(self) -> int:
         """How far the peak lies above the start."""
-        return _status_bytes("VmHWM") - self.before_bytes
+        return status_bytes("VmHWM") - self.before_bytes
 
 
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def status_bytes(field: str, pid: int | str = "self") -> int:
+    """A process's resident memory (VmRSS), or its peak (VmHWM)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith(field + ":"))
     return 1024 * int(kilobytes)

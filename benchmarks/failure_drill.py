@@ -18,6 +18,7 @@ benchmarks/results/failure_drill.csv; exits with 1 on any failure.
 
 import functools
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from absl import flags
 from benchmarks import rows
 from benchmarks.drills.damage import damage
 from benchmarks.drills.hanging import hanging
-from benchmarks.drills.kills import kills
+from benchmarks.drills.kills import kills, shares
 from benchmarks.drills.restart import restart
 from benchmarks.drills.run import Outcome
 from benchmarks.drills.stopped import stopped
@@ -38,13 +39,22 @@ from vit_jax.core import command
 
 Drill = Callable[[Path, random.Random], Outcome]
 
-_KILLS = flags.DEFINE_integer("kills", 50, "How often to kill, over all of --processes together.")
+_KILLS = flags.DEFINE_integer(
+    "kills", 50, "How often to kill, over all of --processes together.", lower_bound=1
+)
 _PROCESSES = flags.DEFINE_list("processes", ["1", "2"], "Of the runs that are killed.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of moments, signals, victims and damages.")
-_DRILLS = flags.DEFINE_list(
-    "drills", ["kills", "restart", "damage", "stopped", "hanging"], "Which of them."
-)
+NAMES = ("kills", "restart", "damage", "stopped", "hanging")
+_DRILLS = flags.DEFINE_list("drills", list(NAMES), "Which of them.")
 _APPEND = flags.DEFINE_bool("append", True, "Whether to append the rows to the results.")
+flags.register_validator(
+    _DRILLS, lambda names: set(names) <= set(NAMES), f"give some of {','.join(NAMES)}"
+)
+flags.register_validator(
+    _PROCESSES,
+    lambda numbers: numbers and all(re.fullmatch("[1-9][0-9]*", number) for number in numbers),
+    "give whole numbers from 1, such as 1,2",
+)
 
 
 def main(_: list[str]) -> None:
@@ -79,9 +89,10 @@ def _drills() -> dict[str, Drill]:
     every: dict[str, dict[str, Drill]] = {
         "kills": {
             f"kills, {n} process{'es' * (n > 1)}": functools.partial(
-                kills, number=_KILLS.value // len(groups), processes=n
+                kills, number=number, processes=n
             )
-            for n in groups
+            for n, number in zip(groups, shares(_KILLS.value, len(groups)), strict=True)
+            if number
         },
         "restart": {"restart": restart},
         "damage": {"damage": damage},

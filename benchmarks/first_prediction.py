@@ -23,7 +23,10 @@ import numpy as np
 from flax import nnx
 from PIL import Image
 from vit_jax import models, weights
-model = models.create(sys.argv[1], num_classes=1000, image_size=224, rngs=nnx.Rngs(0))
+model = models.create(
+    sys.argv[1], num_classes=1000, image_size=224, rngs=nnx.Rngs(0),
+    initialization="deit",  # predict refuses a head of zeros
+)
 loaded = weights.Loaded(model, sys.argv[1], None, 0)
 weights.save(loaded, sys.argv[2] + "/google.npz", "google_npz")
 weights.save(loaded, sys.argv[2] + "/huggingface", "huggingface")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from absl import flags
+from sklearn import linear_model, neighbors, preprocessing
 
 from benchmarks import rows
 from vit_jax.core import command
@@ -94,8 +95,6 @@ def evaluate(cache: Path) -> dict[str, float]:
 
 def sklearn_accuracies(train: Any, test: Any, probe_l2: float) -> Iterator[tuple[str, float]]:
     """scikit-learn's accuracies, by the names that `vit-jax evaluate` gives its own."""
-    from sklearn import linear_model, neighbors, preprocessing
-
     num_classes = int(train[1].max()) + 1
     vote: Callable[[np.ndarray], np.ndarray] = lambda distance: np.exp(
         (1 - distance.astype(np.float64)) / _TEMPERATURE

@@ -20,12 +20,11 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks import rows
+from benchmarks.drills.run import REPOSITORY, bits
 from vit_jax.core import command
-from vit_jax.store import checkpoint_dir
 
 CONFIG = "configs/vit_digits.py"
 STEPS = 1123
-REPOSITORY = Path(__file__).parents[1]
 
 _KILLS = flags.DEFINE_integer("kills", 3, "How often to kill the run.", lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the moments.")
@@ -42,7 +41,7 @@ def main(_: list[str]) -> None:
             delay_secs = moments.uniform(0, 1)
             table.append(_start(Path(folder) / "killed", kill=(step, delay_secs)))
         table.append(_start(Path(folder) / "killed"))
-        arrays = [_arrays(Path(folder) / name) for name in ("straight", "killed")]
+        arrays = [bits(Path(folder) / name, STEPS) for name in ("straight", "killed")]
         losses = [_losses(Path(folder) / name) for name in ("straight", "killed")]
     same = sum(arrays[0][name] == checksum for name, checksum in arrays[1].items())
     for row, found in ((table[0], arrays[0]), (table[-1], arrays[1])):
@@ -98,12 +97,6 @@ def _losses(workdir: Path) -> dict[int, float]:
         if "train/loss" in row:
             losses[row["step"]] = row["train/loss"]
     return losses
-
-
-def _arrays(workdir: Path) -> dict[str, str]:
-    """Checksums of the last checkpoint's arrays, by name."""
-    description = checkpoint_dir.read_description(workdir / "checkpoints" / str(STEPS))
-    return {name: array["checksum"] for name, array in description["arrays"].items()}
 
 
 if __name__ == "__main__":

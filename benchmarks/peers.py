@@ -8,7 +8,9 @@
 Values of a line are of one file of benchmarks/results, on one machine, the last ones; where rows of
 several seeds or turns have one commit, their median. `--measure` runs the commands behind the lines
 of a machine first, one after the other: `cpu` (an hour; needs torch, timm and weights), `tpu` (by
-compilation; needs libtpu, and a checkout by --big_vision). Those of a GPU are measured by
+compilation; needs libtpu, and a checkout by --big_vision). It leaves out the input pipeline where
+memory is kept, fine-tuning on other data than photos, `benchmarks.evaluate_beside_timm`,
+`mesh.shard_optimizer=true` on TPUs, and `benchmarks.compiled_for_gpu`; a GPU's are measured by
 `benchmarks.on_accelerator`.
 """
 
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from absl import app, flags
 
@@ -211,7 +214,7 @@ def commands(machine: str) -> Iterator[list[str]]:
     for shape in ("Ti/16", "B/16"):
         forward = ["--work=forward", f"--shape={shape}", "--batch=8"]
         yield [*step, *forward, f"--contenders={contenders}"]
-    yield ["-m", "benchmarks.input_pipeline", f"--data_dir={FLAGS.photos}/train"]
+    yield ["-m", "benchmarks.input_pipeline", f"--data_dir={FLAGS.photos}"]
     yield [
         "-m", "benchmarks.beside_timm", f"--timm={FLAGS.timm}",
         f"--timm_python={FLAGS.torch_python}", f"--weights={FLAGS.weights}",
@@ -223,6 +226,11 @@ def main(_: list[str]) -> None:
     """Measures if asked to, and prints the table."""
     if "cpu" in FLAGS.measure and not (FLAGS.timm and FLAGS.weights and FLAGS.photos):
         raise app.UsageError("--measure=cpu needs --timm, --weights and --photos.")
+    if FLAGS.photos and Path(FLAGS.photos).name != "photos":
+        raise app.UsageError(
+            f"--photos={FLAGS.photos}: rows have the folder's name, and the lines are of those of "
+            "`photos`. Rename it, or make a link of that name."
+        )
     for machine in FLAGS.measure:
         for arguments in commands(machine):
             print("python", *arguments, flush=True)

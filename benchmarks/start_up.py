@@ -17,17 +17,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import app, flags
 
-from benchmarks import rows
+from benchmarks import costs, rows
+from benchmarks.costs import ProcessCosts
+from vit_jax.__main__ import COMMANDS
 
 FLAGS = flags.FLAGS
-COMMANDS = (
-    "train", "evaluate", "predict", "export", "convert", "preview", "prepare", "plan", "sweep",
-    "report", "verify",
-)  # fmt: skip
 STARTS = ("help", "mistake", "import", "first", "second", "folder")
 TRAIN = ("-m", "vit_jax.train", "--config", "configs/vit_digits.py")
 CODE = (
@@ -45,26 +42,7 @@ image_folder.ImageFolder(sys.argv[1], "train", where="input")
 """
 
 
-class Costs(NamedTuple):
-    """Times from the start of a process, and its memory."""
-
-    wall_secs: float
-    cpu_secs: float
-    peak_mb: float
-
-
-def to_end(*arguments: str) -> Costs:
-    """Costs of Python with these arguments, whatever its exit status."""
-    started = time.monotonic()
-    null = subprocess.DEVNULL
-    process = subprocess.Popen([sys.executable, *arguments], stdout=null, stderr=null)
-    _, _, used = os.wait4(process.pid, 0)
-    process.returncode = 0  # reaped
-    cpu_secs, peak_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
-    return Costs(time.monotonic() - started, cpu_secs, peak_mb)
-
-
-def to_lines(starts: list[str], *arguments: str, **env: str) -> dict[str, Costs]:
+def to_lines(starts: list[str], *arguments: str, **env: str) -> dict[str, ProcessCosts]:
     """Costs until a line that starts so, for each of `starts`; after the last it is killed."""
     started = time.monotonic()
     process = subprocess.Popen(
@@ -75,8 +53,8 @@ def to_lines(starts: list[str], *arguments: str, **env: str) -> dict[str, Costs]
     for line in process.stdout:
         for start in starts:
             if line.startswith(start) and start not in found:
-                used = _cpu_secs(process.pid), _peak_mb(process.pid)
-                found[start] = Costs(time.monotonic() - started, *used)
+                used = _cpu_secs(process.pid), costs.status_bytes("VmHWM", process.pid)
+                found[start] = ProcessCosts(time.monotonic() - started, *used)
         if len(found) == len(starts):
             break
     process.kill()
@@ -90,11 +68,6 @@ def _cpu_secs(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _peak_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-
 def _create_images(folder: Path) -> None:
     for c in range(1000):
         (folder / "train" / f"n{c:08}").mkdir(parents=True)
@@ -102,55 +75,61 @@ def _create_images(folder: Path) -> None:
             (folder / "train" / f"n{c:08}" / f"n{c:08}_{i}.JPEG").touch()
 
 
-def measure(what: str, scratch: str) -> Iterator[tuple[str, Costs]]:
+def measure(what: str, scratch: str) -> Iterator[tuple[str, ProcessCosts]]:
     """(name, costs) of one run of each start that `what` stands for."""
     workdir = tempfile.mkdtemp(dir=scratch)
     if what == "help":
         for command in COMMANDS:
-            yield f"{command} --help", to_end("-m", "vit_jax", command, "--help")
+            yield (
+                f"{command} --help",
+                costs.of_python("-m", "vit_jax", command, "--help", quiet=True),
+            )
     elif what == "mistake":
         wrong = (f"--workdir={workdir}", "--config.optim.lrr=1")
-        yield "a mistake in a config", to_end(*TRAIN, *wrong)
+        yield "a mistake in a config", costs.of_python(*TRAIN, *wrong, expected=1, quiet=True)
     elif what == "import":
-        yield "import jax", to_end("-c", "import jax")
-        yield "import flax.nnx", to_end("-c", "import flax.nnx")
+        yield "import jax", costs.of_python("-c", "import jax", quiet=True)
+        yield "import flax.nnx", costs.of_python("-c", "import flax.nnx", quiet=True)
         code = "from vit_jax import models, weights; weights.load"
-        yield "import models, weights", to_end("-c", code)
+        yield "import models, weights", costs.of_python("-c", code, quiet=True)
     elif what == "folder":
         folder = Path(scratch, "images")
         if not folder.exists():
             _create_images(folder)
         for index in folder.glob(".vit_jax-*"):
             index.unlink()
-        yield "import image_folder", to_end("-c", IMPORT)
+        yield "import image_folder", costs.of_python("-c", IMPORT, quiet=True)
         for how, min_files in (("listed", 10**9), ("listed and indexed", 1), ("by the index", 1)):
-            yield f"200,000 images {how}", to_end("-c", OPEN, str(folder), str(min_files))
+            yield (
+                f"200,000 images {how}",
+                costs.of_python("-c", OPEN, str(folder), str(min_files), quiet=True),
+            )
     else:
         cache = scratch if what == "second" else workdir
         given = (f"--workdir={workdir}", "--config.log.every_steps=1")
         env = {"JAX_COMPILATION_CACHE_DIR": f"{cache}/xla"}
         if what == "second" and not os.path.exists(env["JAX_COMPILATION_CACHE_DIR"]):
             list(to_lines(["step 1/"], *TRAIN, f"--workdir={workdir}/0", *given[1:], **env))
-        for start, costs in to_lines(["data", "step 1/"], *TRAIN, *given, **env).items():
+        for start, used in to_lines(["data", "step 1/"], *TRAIN, *given, **env).items():
             to = {"data": "line", "step 1/": "step"}[start]
-            yield f"{what} training to its first {to}", costs
+            yield f"{what} training to its first {to}", used
 
 
 def main(_: list[str]) -> None:
     """Appends a row for each start."""
     with tempfile.TemporaryDirectory() as scratch:
         for what in FLAGS.starts:
-            runs: dict[str, list[Costs]] = {}
+            runs: dict[str, list[ProcessCosts]] = {}
             for _ in range(FLAGS.runs):
-                for name, costs in measure(what, scratch):
-                    runs.setdefault(name, []).append(costs)
+                for name, used in measure(what, scratch):
+                    runs.setdefault(name, []).append(used)
             for name, each in runs.items():
                 row = {
                     "what": name,
                     "runs": len(each),
                     "cpu_seconds": round(statistics.median(c.cpu_secs for c in each), 2),
                     "seconds": round(statistics.median(c.wall_secs for c in each), 2),
-                    "peak_mb": round(statistics.median(c.peak_mb for c in each)),
+                    "peak_mb": round(statistics.median(c.peak_bytes for c in each) / 2**20),
                     "load_average": round(os.getloadavg()[0], 1),
                 }
                 rows.record("start_up", CODE, "jax flax", row, keep=FLAGS.record)

@@ -31,6 +31,11 @@ class Killed(NamedTuple):
     ending_secs: float
 
 
+def shares(number: int, groups: int) -> list[int]:
+    """How many kills each group has; the first ones take the remainder."""
+    return [number // groups + (i < number % groups) for i in range(groups)]
+
+
 def kills(folder: Path, chance: random.Random, *, number: int, processes: int) -> Outcome:
     """Kills a run of `processes` processes `number` times, then lets it finish."""
     steps = STEPS_PER_KILL * (number + 1)

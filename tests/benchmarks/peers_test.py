@@ -42,6 +42,13 @@ def test_a_line_without_rows_says_so(add):
     assert "not measured" in list(line.cells(None))
 
 
+def test_photos_of_another_name_are_refused_before_anything_is_measured(run_python):
+    flags = ("--measure=cpu", "--timm=timm", "--weights=weights", "--photos=my_images")
+    done = run_python("-m", "benchmarks.peers", *flags)
+    assert done.returncode == 1
+    assert "--photos=my_images" in done.stdout + done.stderr
+
+
 def test_the_page_has_the_table_of_the_rows():
     page = Path(__file__).parents[2] / "docs" / "benchmarks.md"
     assert peers.table() in page.read_text(), "python -m benchmarks.peers prints today's table"
