@@ -1,3 +1,6 @@
+import functools
+
+import jax
 import numpy as np
 import pytest
 
@@ -113,6 +116,17 @@ def test_copies_of_scikit_learns_radius(small_blocks):
     assert set(zip(found.rows.tolist(), found.originals.tolist(), strict=True)) <= pairs
     stays = np.setdiff1d(np.arange(70), found.rows)
     assert not any(a != b and {a, b} <= set(stays.tolist()) for a, b in pairs)
+
+
+def test_votes_of_many_classes_take_no_memory_for_each_neighbour():
+    queries, k, num_classes = 64, 50, 2_000
+    shapes = (
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (((500, 4), "f4"), ((500,), "i4"), ((queries, 4), "f4"), ((), "f4"))
+    )
+    vote = functools.partial(neighbours._vote, k=(1, k), num_classes=num_classes)
+    memory = jax.jit(vote).lower(*shapes).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < queries * k * num_classes
 
 
 def test_features_of_zeros_resemble_nothing():

@@ -32,7 +32,7 @@ def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
       width_in: inches.
       size: of the font, in points.
     """
-    rest = _drawable(text)
+    rest = drawable(text)
     result: list[str] = []
     while rest and len(result) < lines:
         last = len(result) == lines - 1
@@ -44,7 +44,7 @@ def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
 
 def width_in(text: str, size: float) -> float:
     """Returns the width of a line in inches."""
-    return _width(_drawable(text), size)
+    return _width(drawable(text), size)
 
 
 def _first_line(text: str, width: float, size: float) -> str:
@@ -74,7 +74,8 @@ def _fitting(text: str, width: float, size: float, end: str = "") -> int:
     return len(text)
 
 
-def _drawable(text: str) -> str:
+def drawable(text: str) -> str:
+    """The text as it is drawn: in one line, with ABSENT for what the font lacks."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
     return "".join(c if _font().get_char_index(ord(c)) else ABSENT for c in " ".join(words))
 

@@ -261,7 +261,7 @@ class BadImages:
     """Images that cannot be read: the first one ends the command, or they are told and counted.
 
     Args:
-      policy: one of ON_BAD_IMAGE.
+      policy: one of ON_BAD_IMAGE; None: "fail" of a command that has no such flag.
       screen: where the images that are passed over are named; default: standard error.
 
     Attributes:
@@ -270,15 +270,17 @@ class BadImages:
 
     HELP = "fail: an image that cannot be read ends the command; skip: it is named and passed over."
 
-    def __init__(self, policy: str = "fail", screen: Screen | None = None) -> None:
-        if policy not in ON_BAD_IMAGE:
+    def __init__(self, policy: str | None = "fail", screen: Screen | None = None) -> None:
+        if policy is not None and policy not in ON_BAD_IMAGE:
             raise UserError(f"--on_bad_image={policy}. {nearest(policy, ON_BAD_IMAGE)}")
-        self._skip, self._screen = policy == "skip", screen or Screen(sys.stderr)
+        self._policy, self._screen = policy, screen or Screen(sys.stderr)
         self.number = 0
 
     def add(self, error: UserError) -> None:
         """Tells it, or raises it."""
-        if not self._skip:
+        if self._policy is None:
+            raise error
+        if self._policy == "fail":
             raise UserError(f"{error} --on_bad_image=skip passes over such images.") from error
         self.number += 1
         self._screen.say(f"passed over: {error}")

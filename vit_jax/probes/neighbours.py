@@ -191,8 +191,10 @@ def _vote(
     similarity, nearest = jax.lax.top_k(similarity, max(k))
     # Relative to the nearest one, so that no weight overflows at low temperatures.
     weights = jnp.exp((similarity - similarity[:, :1]) / temperature)
-    cast = jax.nn.one_hot(classes[nearest], num_classes) * weights[:, :, None]
-    return jnp.stack([cast[:, :each].sum(axis=1).argmax(axis=1) for each in k])
+    query, none = jnp.arange(len(queries))[:, None], jnp.zeros((len(queries), num_classes))
+    # Added to classes one by one: [Q, k, C] of 21,843 classes would fill memory.
+    cast = lambda each: none.at[query, classes[nearest[:, :each]]].add(weights[:, :each])
+    return jnp.stack([cast(each).argmax(axis=1) for each in k])
 
 
 def _normalised(features: np.ndarray) -> np.ndarray:

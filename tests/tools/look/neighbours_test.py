@@ -12,6 +12,7 @@ from tests.messages import refused, told
 from vit_jax import embed as embedding
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
+from vit_jax.predict import name_of
 from vit_jax.tools.look import neighbours
 
 
@@ -150,8 +151,20 @@ def test_other_weights_and_images_are_refused(place, tmp_path):
         neighbours.nearest(table, [image], str(place / "other.npz"), 1, lambda *_: None)
     bad = Path(tmp_path / "bad.png")
     bad.write_text("no image")
-    with refused("bad.png"):
+    with refused("bad.png") as error:
         neighbours.nearest(table, [image, bad], str(place / "toy.npz"), 1, lambda *_: None)
+    assert "on_bad_image" not in str(error.value)  # a flag of other commands
+
+
+def test_names_that_are_not_utf_8_are_those_of_files(place, tmp_path):
+    there = (place / "images" / "00.png").read_bytes()
+    for name in ("b\udce4r.png", "\\udce4.png"):  # the second one is so called
+        (tmp_path / name).write_bytes(there)
+    found = [("b\\udce4r.png", 1.0), ("\\udce4.png", 1.0)]
+    query = tmp_path / "b\udce4r.png"
+    similar = [neighbours.Similar(name_of(query), found, query)]
+    similar.append(neighbours.Similar("b\\udce4r.png", found))
+    assert neighbours.page(similar, "", tmp_path, "").count("<img") == 6
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def batch(config, step):
 
 def test_a_name_that_cannot_be_drawn_keeps_its_number():
     assert preview._drawable("cat", 3) == "cat"
-    assert preview._drawable("日本", 3) == "3 ??"
+    assert preview._drawable("Bär", 3) == "Bär"
+    assert preview._drawable("日本", 3) == "3 日本"
 
 
 def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run):

@@ -8,6 +8,7 @@ The table is that of vit-jax embed, and is in memory while it is searched.
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from vit_jax.store.workdir import check_output, unwritable_output
 
 THRESHOLD = 0.95  # docs/embed.md has the measurement
 ENDINGS = (".csv", ".html")
+_ESCAPED = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 MOST_SHOWN, SIDE_PX = 200, 160  # images of a page with their neighbours, and a picture
 
 
@@ -121,7 +123,7 @@ class FeatureTable:
         )
         size = function.batch_size(len(images))
         named = ((image, image) for image in images)
-        return np.stack([values for _, values in function(named, size, inference.BadImages())])
+        return np.stack([values for _, values in function(named, size, inference.BadImages(None))])
 
 
 class Similar(NamedTuple):
@@ -130,10 +132,12 @@ class Similar(NamedTuple):
     Attributes:
       image: its name.
       found: (name, cosine), the most similar first.
+      file: the image; None of one of the table, whose name says which it is.
     """
 
     image: str
     found: list[tuple[str, float]]
+    file: Path | None = None
 
 
 def nearest(
@@ -149,7 +153,8 @@ def nearest(
     similar = []
     for image, rows, cosines in zip(images, *found, strict=True):
         names = map(table.name, rows.tolist())
-        similar.append(Similar(name_of(image), list(zip(names, cosines.tolist(), strict=True))))
+        pairs = list(zip(names, cosines.tolist(), strict=True))
+        similar.append(Similar(name_of(image), pairs, image))
     return similar
 
 
@@ -164,15 +169,12 @@ def duplicates(
     ]
 
 
-def page(
-    similar: Sequence[Similar], about: str, where: Callable[[str], Path], folder: Path, title: str
-) -> str:
+def page(similar: Sequence[Similar], about: str, folder: Path, title: str) -> str:
     """The text of a page that shows images and those similar to them.
 
     Args:
       similar: up to MOST_SHOWN of them are shown, from the first on.
       about: how they were found, in a line.
-      where: the file of an image, by its name.
       folder: the images of the table.
       title: of the page.
     """
@@ -190,11 +192,18 @@ def page(
         subtitle=about,
         number=len(similar),
         shown=[
-            [picture(where(each.image), each.image, "")]
-            + [picture(folder / name, name, f"{cosine:.4f}") for name, cosine in each.found]
+            [picture(each.file or file_of(folder, each.image), each.image, "")]
+            + [picture(file_of(folder, name), name, f"{c:.4f}") for name, c in each.found]
             for each in similar[:MOST_SHOWN]
         ],
     )
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """The file of a name of the table, where bytes that are not UTF-8 are escaped (`name_of`)."""
+    if (folder / name).exists():
+        return folder / name
+    return folder / _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 FLAGS = flags.FLAGS
@@ -265,10 +274,9 @@ def _check_flags(arguments: Sequence[str]) -> None:
 def _write(output: Path, similar: Sequence[Similar], about: str, table: str) -> None:
     if output.suffix == ".html":
         folder = Path(FLAGS.images).expanduser()
-        where = folder.joinpath if FLAGS.duplicates else Path
         # What may be no copy comes first: it tells whether the threshold is right.
         shown = sorted(similar, key=lambda each: each.found[0][1]) if FLAGS.duplicates else similar
-        text = page(shown, about, where, folder, Path(table).name)
+        text = page(shown, about, folder, Path(table).name)
     else:
         rows = [
             (each.image, 1 + i, name, round(cosine, 6))

@@ -17,7 +17,7 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
-from vit_jax.draw import contact_sheet
+from vit_jax.draw import contact_sheet, tiles
 from vit_jax.draw.contact_sheet import Cell
 from vit_jax.learning import step as steps
 from vit_jax.learning.method import view_names
@@ -108,8 +108,8 @@ def _cell(
 
 
 def _drawable(name: str, number: int) -> str:
-    """The class's name; with its number where the built-in font lacks some of the letters."""
-    return name if name.isascii() else f"{number} {name.encode('ascii', 'replace').decode()}"
+    """The class's name; with its number where the font lacks some of the letters."""
+    return f"{number} {name}" if tiles.ABSENT in tiles.drawable(name) else name
 
 
 def save(data: bytes, output: epath.Path) -> None:

@@ -25,6 +25,13 @@ def test_classes_are_those_of_folders_and_of_ids_in_names(tmp_path):
     assert photos.find([str(tmp_path)], PREPROCESS, None).labels == (None,) * 5
 
 
+def test_a_class_is_that_of_the_folder_one_is_in(tmp_path, monkeypatch):
+    write(tmp_path / "cat" / "a.png", "red")
+    monkeypatch.chdir(tmp_path / "cat")
+    assert photos.find(["."], PREPROCESS, CLASSES).labels == (1,)
+    assert photos.find(["a.png"], PREPROCESS, CLASSES).labels == (1,)
+
+
 def test_pixels_are_those_that_the_model_sees(tmp_path):
     write(tmp_path / "a.png", (255, 0, 51))
     found = photos.find([str(tmp_path)], PREPROCESS, None)

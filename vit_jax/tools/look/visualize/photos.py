@@ -96,7 +96,7 @@ def _places(class_names: Sequence[str]) -> dict[str, int]:
 
 def _label(file: Path, places: dict[str, int]) -> int | None:
     synset = _SYNSET.match(file.name)
-    said = [normal(file.parent.name), *([synset[0]] if synset else [])]
+    said = [normal(file.absolute().parent.name), *([synset[0]] if synset else [])]
     return next((places[name] for name in said if name in places), None)
 
 
