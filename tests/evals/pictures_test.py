@@ -42,6 +42,18 @@ def test_pictures_of_no_image_are_refused():
         configs.resolve({"evals": {"look": {"kind": "pictures", "pictures": 0}}})
 
 
+def test_weights_that_are_not_finite_are_refused():
+    fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
+    model = models.create("ViT-Ti/4", num_classes=3, rngs=nnx.Rngs(0), **fields)
+    model.head.kernel[...] = np.nan
+    graph, params = nnx.split(model, nnx.Param)
+    shown = Shown(np.zeros((1, 8, 8, 3), "f"), np.zeros((1, 8, 8, 3), "u1"), [0], ["a"])
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
+    pictures = Pictures(graph=graph, mesh=mesh, number=1, images=lambda n: shown)
+    with refused("not finite"):
+        pictures.run(nnx.to_pure_dict(params), lambda *_: None, False)
+
+
 @pytest.mark.slow
 def test_a_run_draws_at_its_own_cadence(tmp_path, run_python):
     fields = {"kind": "pictures", "every_steps": 2, "pictures": 3}

@@ -90,6 +90,14 @@ def test_colours_are_those_of_the_weights_whatever_the_config_says(timm_folder, 
     assert "as the weights say" in output
 
 
+def test_pictures_of_a_training_are_left_out(timm_folder, folder, capsys):
+    _, output = evaluated(timm_folder, folder, capsys, "evals.look.kind=pictures")
+    assert "left out look" in output and "look/" not in output
+    with refused("visualize"):
+        values = {"evals": {"look": {"kind": "pictures"}}, "total": {"steps": 1}}
+        evaluate(configs.resolve(values), epath.Path(timm_folder), Screen())
+
+
 def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_path, run_python):
     table, again, page = tmp_path / "table.csv", tmp_path / "again", tmp_path / "new" / "page.html"
     by_class = tmp_path / "by_class.csv"

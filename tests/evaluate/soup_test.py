@@ -7,7 +7,7 @@ from flax import nnx
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax import weights
+from vit_jax import models, weights
 from vit_jax.core.screen import Screen
 from vit_jax.evaluate import soup
 from vit_jax.train import train
@@ -70,6 +70,14 @@ def test_one_alone_is_none(steps, config, tmp_path):
             soup.soup(paths, str(tmp_path / "mean"), config, Screen(quiet=True))
 
 
+def test_a_share_that_is_not_all_is_not_called_so(steps, config, tmp_path, monkeypatch):
+    accuracies = iter([1.0, 0.5, 0.99999])
+    told = lambda *_, **__: {"test/accuracy": next(accuracies)}
+    monkeypatch.setattr(soup, "evaluate", told)
+    with refused(">99.99%", "100.00%"):
+        soup.soup(steps[:2], str(tmp_path / "mean"), config, Screen(quiet=True))
+
+
 def test_an_output_that_is_there_is_refused_first(steps, config, tmp_path, monkeypatch):
     monkeypatch.setattr(soup, "evaluate", None)  # is not called
     with refused(tmp_path):
@@ -89,6 +97,32 @@ def test_inputs_have_to_be_alike(steps, monkeypatch):
         monkeypatch.setattr(weights, "checkpoint_info", changed)
         with refused("size, mean and std", next(iter(change.values()))):
             soup.check(steps)
+
+
+def test_runs_may_have_been_trained_otherwise(steps, tmp_path):
+    other = weights.load_with_info(steps[1])
+    fields = {
+        "dropout": 0.2, "stochastic_depth": 0.1, "scan": not other.model.spec.scan,
+        "remat": "full", "attention": "xla", "dtype": "bfloat16", "head_bias": -6.0,
+        "initialization": "deit",
+    }  # fmt: skip
+    spec = dataclasses.replace(other.model.spec, **fields)
+    model = models.build(
+        spec,
+        num_classes=other.model.num_classes,
+        image_size=other.model.preprocess.image_size,
+        preprocess=other.model.preprocess,
+        rngs=nnx.Rngs(0),
+    )
+    nnx.update(model, nnx.to_pure_dict(nnx.split(other.model, nnx.Param)[1]))
+    weights.save(other._replace(model=model), tmp_path / "other", "checkpoint")
+    trained_otherwise = [steps[0], str(tmp_path / "other")]
+    soup.check(trained_otherwise)
+    mean, expected = soup.average(trained_otherwise), soup.average(steps[:2])
+    assert mean.model.spec == expected.model.spec
+    arrays = (nnx.split(each.model, nnx.Param)[1] for each in (mean, expected))
+    for one, other in zip(*map(jax.tree.leaves, arrays), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_models_have_to_be_alike(steps, tmp_path):

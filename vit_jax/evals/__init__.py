@@ -15,14 +15,14 @@ from vit_jax.learning.clock import Cadence
 NamedProgress = Callable[[str, int, int], None]  # name, batches done, batches in all
 Stop = Any  # its bool is whether a stop was requested
 
-CLASSIFICATION, FROZEN = "classification", "frozen"
+CLASSIFICATION, FROZEN, PICTURES = "classification", "frozen", "pictures"
 
 KINDS = entry_points.Parts[type[EvalConfig]](
     "evaluators",
     {
         CLASSIFICATION: "vit_jax.evals.classification:ClassificationConfig",
         FROZEN: "vit_jax.evals.frozen:FrozenConfig",
-        "pictures": "vit_jax.evals.pictures:PicturesConfig",
+        PICTURES: "vit_jax.evals.pictures:PicturesConfig",
     },
 )
 

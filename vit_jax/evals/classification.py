@@ -107,7 +107,7 @@ class Classification:
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
-            sigmoid = getattr(model.spec, "probabilities", "") == "sigmoid"
+            sigmoid = head.has_sigmoids(model.spec)
             if c.calibration and sigmoid:
                 raise UserError(
                     "calibration=True judges probabilities that sum to 1; those of this model are "

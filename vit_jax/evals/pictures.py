@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import field
 from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, Shown
 from vit_jax.models.observe import chunks
@@ -67,7 +69,13 @@ class Pictures:
         from vit_jax.draw.attention_pictures import Question
 
         self._shown = self._shown or self._images(self._number)
-        model = nnx.merge(self._graph, jax.device_get(self._gather(params)))
+        params = jax.device_get(self._gather(params))
+        if not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
+            raise UserError(
+                "The weights have numbers that are not finite, so they cannot be drawn: they are "
+                "damaged, or their training diverged. Take an earlier checkpoint."
+            )
+        model = nnx.merge(self._graph, params)
         shown = self._shown
         results: dict[str, float | bytes] = {}
         question = Question(_classes(model, shown) if model.num_classes else None, shown.captions)

@@ -5,6 +5,7 @@ that --kinds names. Several checkpoints, or weights of other projects, are compa
 --page FILE.html shows what each gets wrong.
 """
 
+import dataclasses
 import datetime
 import json
 import os
@@ -24,12 +25,13 @@ from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
+from vit_jax.evals import PICTURES
 from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels
 from vit_jax.evaluate.comparison import AllScored, Results, Scored, Seen
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
-from vit_jax.models import inference, observe
+from vit_jax.models import head, inference, observe
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.run import adapt, announce, processes
 from vit_jax.run.memory import explain_out_of_memory
@@ -62,6 +64,7 @@ def evaluate(
     """
     if not config.evals:
         raise UserError("The config has no evals: give one that has, by --config.")
+    config = _without_pictures(config, screen)
     ready = prepared.prepare(config, checkpoint, screen, ema=ema)
     config, mesh, classes, size = ready.config, ready.mesh, ready.classes, ready.image_size
     evaluations.check_evals(config)
@@ -95,6 +98,20 @@ def evaluate(
                 seen = _look(ready.model(), batch, objective, places)
                 scored[label] = scored[label]._replace(hardest=seen)
     return numbers
+
+
+def _without_pictures(config: RunConfig, screen: Screen) -> RunConfig:
+    """The config without what a training draws. UserError if it evaluates nothing else."""
+    drawn = [name for name, c in config.evals.items() if c.kind == PICTURES]
+    if len(drawn) == len(config.evals):
+        raise UserError(
+            f"The config has no evals but those of the kind {PICTURES}, which vit-jax visualize "
+            "draws: give one that has others, by --config."
+        )
+    for name in drawn:
+        screen.say(f"left out {name}: {PICTURES} are drawn by vit-jax visualize")
+    evals = {name: c for name, c in config.evals.items() if c.kind != PICTURES}
+    return dataclasses.replace(config, evals=evals)
 
 
 def _look(model: Any, batch: Batch, objective: Objective, places: np.ndarray) -> Seen:
@@ -299,7 +316,7 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
                 batch_size=batch_size,
                 labels=FLAGS.labels,
                 classes=FLAGS.classes,
-                sigmoid=data_sets.has_sigmoids(weights.checkpoint_info(checkpoint)),
+                sigmoid=head.has_sigmoids(weights.checkpoint_info(checkpoint).spec),
                 overrides=FLAGS.config_override,
             )
         return configs.resolve(values, FLAGS.config_override)

@@ -65,11 +65,6 @@ def training_fingerprints(checkpoints: Iterable[epath.Path]) -> Set[str]:
     return fingerprints
 
 
-def has_sigmoids(info: weights.CheckpointInfo) -> bool:
-    """Tells whether a probability is one class's own, whatever those of the others."""
-    return getattr(info.spec, "probabilities", "") == "sigmoid"
-
-
 def on_data(
     data: Sequence[str],
     *,

@@ -66,7 +66,7 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     if classifies and loaded.model.num_classes and weights.is_external(checkpoint):
         weights.check_head(loaded, str(checkpoint))
     config, said = preprocessing.as_weights_say(config, loaded.model.preprocess)
-    if getattr(loaded.model.spec, "probabilities", "") == "sigmoid" != config.loss.kind:
+    if head.has_sigmoids(loaded.model.spec) and config.loss.kind != "sigmoid":
         of_loss = dataclasses.replace(config.loss, kind="sigmoid")
         config = dataclasses.replace(config, loss=of_loss)
         said.append("loss     loss.kind=sigmoid, as the weights say")

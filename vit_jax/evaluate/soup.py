@@ -6,9 +6,11 @@ Each is evaluated, and so is their mean, before it is written: as a checkpoint o
 if it is at least as accurate as the best of them (a uniform soup; arXiv 2203.05482).
 """
 
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +24,19 @@ from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_percent
 from vit_jax.evaluate import comparison, data_sets
 from vit_jax.evaluate.__main__ import evaluate
-from vit_jax.weights import Loaded
+from vit_jax.models import head
+from vit_jax.weights import CheckpointInfo, Loaded
 
 ACCURACY = "accuracy"
+# Fields of models that change neither parameters nor what they compute, except for rounding.
+HOW_TRAINED = {
+    "dropout", "stochastic_depth", "stochastic_depth_constant", "initialization",
+    "head_bias", "scan", "remat", "attention", "dtype", "gradient_dtype", "residual_dtype",
+    "softmax_dtype",
+}  # fmt: skip
 
 
 def check(paths: Sequence[str]) -> None:
@@ -41,7 +50,7 @@ def check(paths: Sequence[str]) -> None:
     if hasattr(first.spec, "frozen_statistics"):
         raise UserError(f"{paths[0]} has batch norms, whose statistics no average has.")
     for path, other in zip(paths[1:], others, strict=True):
-        if (other.spec, other.num_classes) != (first.spec, first.num_classes) or (
+        if _computed(other) != _computed(first) or (
             other.class_names and first.class_names and other.class_names != first.class_names
         ):
             raise UserError(f"{path} and {paths[0]} are not of one model and the same classes.")
@@ -53,22 +62,32 @@ def check(paths: Sequence[str]) -> None:
             )
 
 
+def _computed(info: CheckpointInfo) -> tuple[Any, ...]:
+    """What the parameters stand for."""
+    fields = dataclasses.asdict(info.spec)
+    kept = {name: value for name, value in fields.items() if name not in HOW_TRAINED}
+    return type(info.spec), kept, info.num_classes
+
+
 def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
     """The mean of the parameters of weights that `check` lets pass.
 
     They are summed in float64, one after the other.
     """
     loaded = weights.load_with_info(paths[0], ema=ema)
-    graph, params = nnx.split(loaded.model, nnx.Param)
-    total = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    _, params = nnx.split(loaded.model, nnx.Param)
+    total = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(params))
     step = loaded.step
     for path in paths[1:]:
         one_more = weights.load_with_info(path, ema=ema)
         step = max(step, one_more.step)
         _, more = nnx.split(one_more.model, nnx.Param)
+        more = nnx.to_pure_dict(more)
         total = jax.tree.map(lambda a, b: a + np.asarray(b, np.float64), total, more)
-    mean = jax.tree.map(lambda a, x: jnp.asarray(a / len(paths), x.dtype), total, params)
-    return loaded._replace(model=nnx.merge(graph, mean), step=step)
+    dtypes = nnx.to_pure_dict(params)
+    mean = jax.tree.map(lambda a, x: jnp.asarray(a / len(paths), x.dtype), total, dtypes)
+    nnx.update(loaded.model, mean)
+    return loaded._replace(step=step)
 
 
 def soup(
@@ -107,8 +126,9 @@ def soup(
     best = max(paths, key=accuracy.__getitem__)
     if accuracy[output] < accuracy[best] and not even_if_worse:
         raise UserError(
-            f"The mean is right on {accuracy[output]:.2%}, {best} on {accuracy[best]:.2%}: nothing "
-            "was written. Leave out the worst, or give --even_if_worse."
+            f"The mean is right on {format_percent(accuracy[output])}, {best} on "
+            f"{format_percent(accuracy[best])}: nothing was written. Leave out the worst, or "
+            "give --even_if_worse."
         )
     weights.save(mean, output, "checkpoint")
     screen.say(f"saved    {output}")
@@ -126,7 +146,7 @@ def main(arguments: list[str]) -> None:
     on = {"split": FLAGS.split, "kinds": ["classification"], "batch_size": FLAGS.batch_size}
     infos = [weights.checkpoint_info(path) for path in arguments]
     on["trained_on"] = data_sets.training_fingerprints(info.folder for info in infos)
-    on["sigmoid"] = data_sets.has_sigmoids(infos[0])
+    on["sigmoid"] = head.has_sigmoids(infos[0].spec)
     values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
     more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
     soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)

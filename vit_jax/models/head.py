@@ -29,10 +29,15 @@ def head(
     )
 
 
+def has_sigmoids(spec: Any) -> bool:
+    """Tells whether each class has a probability of its own, so that they need not sum to 1."""
+    return getattr(spec, "probabilities", "softmax") == "sigmoid"
+
+
 def probabilities(model: Any, logits: jax.Array) -> jax.Array:
     """[..., C] -> float32 [..., C]: how probable the classes are, by the model's field."""
     logits = logits.astype(jnp.float32)
-    if getattr(model.spec, "probabilities", "softmax") == "sigmoid":
+    if has_sigmoids(model.spec):
         return jax.nn.sigmoid(logits)
     return jax.nn.softmax(logits)
 
