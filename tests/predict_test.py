@@ -15,7 +15,7 @@ from vit_jax import models, weights
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.models import Preprocess, images, inference
-from vit_jax.predict import TABLES, predict, write_table
+from vit_jax.predict import TABLES, _line, predict, write_table
 from vit_jax.train import train
 
 PREDICT = ("-m", "vit_jax", "predict")
@@ -57,6 +57,11 @@ def test_table_and_json(trained, photo, run_python):
     assert len(answer["classes"]) == 5
     probabilities = [c["probability"] for c in answer["classes"]]
     assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_shares_that_are_not_a_whole_are_not_rounded_to_one():
+    classes = [{"name": "cat", "probability": 0.99999}, {"name": "dog", "probability": 0.00001}]
+    assert _line(Path("a.png"), classes) == "a.png  cat >99.9%  dog <0.1%"
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])

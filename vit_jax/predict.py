@@ -18,7 +18,7 @@ from vit_jax import weights
 from vit_jax.core import command
 from vit_jax.core.errors import NonFiniteError, UserError
 from vit_jax.core.files import atomic_file
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_percent
 from vit_jax.core.tables import as_text
 from vit_jax.models import inference
 from vit_jax.models.head import probabilities
@@ -237,8 +237,12 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         if FLAGS.json:
             print(json.dumps({"file": str(file), "classes": classes}))
         else:
-            shown = "  ".join(f"{c['name']} {c['probability']:.1%}" for c in classes)
-            print(f"{file}  {shown}")
+            print(_line(file, classes))
+
+
+def _line(file: Path | int, classes: list[dict]) -> str:
+    shown = (f"{c['name']} {format_percent(c['probability'], 1)}" for c in classes)
+    return "  ".join([str(file), *shown])
 
 
 if __name__ == "__main__":

@@ -203,6 +203,7 @@ def test_classes_that_look_the_same_are_one_and_two_of_one_name_are_two():
 
 
 def test_a_matrix_of_few_classes(text):
+    assert "(of several: the one that was predicted, else the first)" in text
     assert table_under(text, "confusion matrix by a&lt;b&gt;") == {
         "n01440764 tench, Tinca tinca": ["1", "2", "1"],
         "&lt;goldfish&gt;": ["", "", "1"],
@@ -243,6 +244,7 @@ def test_classes_that_are_decided_one_by_one():
     text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(3), scores, hardest)}})
     assert table_under(text, "F1 by class")["0"] == ["2", "50.00%", "50.00%", "50.00%"]
     assert "at least 50%" in text
+    assert "calibration" not in text  # of probabilities that sum to 1
     assert not any(word in text for word in ("confusion", "confused by", "taken for <b>"))
     assert "<b>2</b>; most probable: <b>2</b> (100.00%), loss 1" in text
     assert "the pixels that it gets" in text and "rollout" not in text
@@ -283,13 +285,20 @@ def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
 
 def test_bars_are_as_high_as_accuracy_and_empty_bins_are_marked(text):
     first, second = re.findall(r"<figure>(?:<figcaption.*?)</figure>", text, re.DOTALL)
-    assert "Expected calibration error: 0.5496" in first
+    assert "calibration" not in first  # images have several labels
     assert (first.count('class="bar"'), first.count('class="empty"')) == (6, 9)
     labels = re.findall(r"<text [^>]*rotate\(-90[^>]*>(.*?)</text>", first)
     assert labels == ["images that are right", *"000010110000111"]
     paths = re.findall(r'class="bar">.*?<path d="(.*?)"', second, re.DOTALL)
     heights = [{float(y) for y in re.findall(r"[ML] \S+ (\S+)", path)} for path in paths]
     assert heights == [{10.0, 206.0}] * 6  # from the bottom to the top
+
+
+def test_confidence_is_compared_with_one_label_of_each_image():
+    scores = scores_of(LABELS[:, :1], PREDICTION, CONFIDENCE)
+    text = made({"m": {}}, {"val": {"m": Scored(Pictures(), scores)}})
+    assert "Expected calibration error: 0.5163" in text
+    assert "(of several:" not in text
 
 
 def test_classes_in_files(tmp_path):

@@ -1,5 +1,6 @@
 """vit-jax evaluate --pseudo_labels, and training on what it writes."""
 
+import dataclasses
 import json
 import shutil
 
@@ -110,6 +111,20 @@ def test_the_file_has_what_the_model_says(teacher, folder, tiny_run, tmp_path, c
     dropped = 1 - found.probabilities.sum(axis=1).mean()
     assert numbers["dropped_probability"] == pytest.approx(dropped, abs=ROUNDING)
     assert "accuracy" not in numbers and "in the class" not in output
+
+
+def test_sigmoids_are_no_shares_of_a_whole(folder, tiny_run, tmp_path, capsys):
+    made = model()
+    made.spec = dataclasses.replace(made.spec, probabilities="sigmoid")
+    weights.save(weights.Loaded(made, "ViT-Ti/8", NAMES, 0), tmp_path / "several", "checkpoint")
+    step = weights.checkpoint_info(tmp_path / "several").folder
+    path = str(tmp_path / "a.npz")
+    config = configured(tiny_run, folder)
+    numbers = pseudo_labels.write(config, step, path, Selection(confidence=0), Screen())
+    assert "dropped_probability" not in numbers
+    assert files.read(path, where="input").probabilities.sum(axis=1).max() > 1
+    output = capsys.readouterr().out
+    assert "dropped" not in output and "divides their sigmoids by the sum" in output
 
 
 def test_labels_that_images_have_are_compared_and_not_used(teacher, folder, tiny_run, tmp_path):

@@ -123,6 +123,7 @@ def _model(name: str, scored: Scored) -> dict[str, Any]:
         "name": name,
         "exclusive": scores.exclusive,
         "wrong": int((~scores.correct).sum()),
+        "several_labels": scores.labels.shape[1] > 1,
         "matrix": _matrix(scores, names) if matrix else None,
         "pairs": [
             [names[p.label], names[p.prediction], f"{len(p.places):,}",
@@ -220,4 +221,9 @@ def _reliability(scores: Scores) -> dict[str, Any]:
         axes.bar(left, accuracy, width, align="edge", color=colour)[0].set_gid(f"bin{i}")
         hints[f"bin{i}"] = (Markup('class="{}"').format(kind), hint)
     axes.plot([0, 1], [0, 1], color=charts.COLOURS["ink"], alpha=0.6, lw=1, dashes=(4, 3))
-    return {"ece": readable("ece", bins.ece), "svg": charts.svg(axes, "reliability", hints)}
+    # Of sigmoids or several labels, confidence is no estimate of how often the image is right.
+    calibrated = scores.exclusive and scores.labels.shape[1] == 1
+    return {
+        "ece": readable("ece", bins.ece) if calibrated else None,
+        "svg": charts.svg(axes, "reliability", hints),
+    }

@@ -21,7 +21,7 @@ from etils import epath
 from vit_jax.config import RunConfig
 from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen
+from vit_jax.core.screen import Screen, format_percent
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evals.kind import INDEX, SplitReader
@@ -142,13 +142,15 @@ def write(
         file.parent.mkdir(parents=True, exist_ok=True)
         files.write(file, labels)
     numbers = _metrics(labels, predicted)
+    if head.has_sigmoids(ready.loaded.model.spec):
+        del numbers["dropped_probability"]  # each class has one of its own
     _announce(screen, numbers, labels, classes, selection)
     known = eval_data.known_labels(UNLABELLED, config, classes)
     if known is not None and known.num_examples == about.num_examples:
         numbers["accuracy"] = _accuracy(labels, known.take(labels.examples))
         screen.say(
-            f"of these  {numbers['accuracy']:.2%} are in the class that the data give them, which "
-            "was not used"
+            f"of these  {format_percent(numbers['accuracy'])} are in the class that the "
+            "data give them, which was not used"
         )
     screen.say(f"saved     {path}")
     return numbers
@@ -292,10 +294,16 @@ def _announce(
             "class: the most confident, or copies"
         )
     kept = labels.classes.shape[1]
+    dropped = numbers.get("dropped_probability")
     if kept > 1:
         screen.say(
-            f"soft      {kept} of {classes.number:,} classes of each image; of its probability "
-            f"{max(0.0, numbers['dropped_probability']):.2%} is in the others, and dropped"
+            f"soft      {kept} of {classes.number:,} classes of each image; "
+            + (
+                "a training divides their sigmoids by the sum"
+                if dropped is None
+                else f"of its probability {format_percent(max(0.0, dropped))} is in the others, "
+                "and dropped"
+            )
         )
 
 
