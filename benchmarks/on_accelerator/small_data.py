@@ -10,12 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.drills import run
 from benchmarks.on_accelerator.contests import OWN
 from benchmarks.on_accelerator.journal import SKIPPED
 from benchmarks.on_accelerator.session import Session
 from benchmarks.workers import ROOT, WorkerEnded, reason, run_to_end
 from vit_jax.data.sources import tfds
-from vit_jax.store import checkpoint_dir
 
 KILLED = "digits, killed"
 CIFAR10 = ROOT / "data" / "cifar10"  # as TFDS writes it; see docs/data.md
@@ -146,14 +146,8 @@ def command(arguments: list[str], workdir: Path) -> list[str]:
 
 def bits(workdir: Path) -> dict[int, dict[str, str]]:
     """Checksums of the arrays of every checkpoint, by its step."""
-    folder = checkpoint_dir.absolute(workdir) / "checkpoints"
-    return {
-        step: {
-            name: array["checksum"]
-            for name, array in checkpoint_dir.read_description(folder / str(step))["arrays"].items()
-        }
-        for step in checkpoint_dir.steps(folder)
-    }
+    workdir = workdir.absolute()
+    return {step: run.bits(workdir, step) for step in run.saved(workdir)}
 
 
 def last_row(workdir: Path) -> int:
