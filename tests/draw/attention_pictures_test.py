@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.draw.drawn import LONG, check, heat, photos
+from vit_jax import models
 from vit_jax.draw import attention_pictures
 from vit_jax.draw.attention_pictures import (
     draw_attention,
@@ -105,3 +107,26 @@ def test_norms_by_layer(depth):
         "register 1",
         "stands out",
     )
+
+
+def test_pictures_of_a_distilled_model_whose_patches_leave_pixels_out(monkeypatch):
+    model = models.create(
+        "ViT-Ti/8", num_classes=3, image_size=(20, 27), depth=1, width=8, mlp_dim=8, num_heads=1,
+        distillation_token=True, registers=1, crop_to_patches=True, initialization="deit",
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    pixels, seen = photos(1, 20, 27), {}
+    for name in ("overlays", "attention", "norms", "norms_by_layer"):
+        draw = lambda *given, name=name, **named: seen.update({name: (given, named)})
+        monkeypatch.setattr(attention_pictures, f"draw_{name}", draw)
+    question = attention_pictures.Question([1], ["a"], query=(1, 2))
+    inputs = (pixels / 127.5 - 1).astype(np.float32)
+    found = attention_pictures.findings(model, inputs, pixels, question)
+    for picture in found.section.pictures:
+        if picture.name != "distances":
+            picture.drawn()
+    for name in ("overlays", "norms"):
+        np.testing.assert_array_equal(seen[name][0][0], pixels[:, :16, :24])
+    np.testing.assert_array_equal(seen["attention"][0][0], pixels[0, :16, :24])
+    others = ["class token", "distillation token", "register 1"]
+    assert list(seen["norms_by_layer"][1]["others"]) == others

@@ -52,6 +52,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Quest
 
     UserError as `check`, or for a damaged photo.
     """
+    pixels = observe.seen_pixels(model, pixels)
     maps: dict[str, np.ndarray] = {}
     if question.classes is not None:
         maps["relevance"] = observe.relevance(model, inputs, question.classes).map.patches
@@ -73,7 +74,7 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Quest
     pictures = [
         _overlays(pixels, maps, question),
         _distances(distances, view),
-        *_norms(pixels, norms, question.captions),
+        *_norms(pixels, norms, question.captions, model.spec.distillation_token),
         *_heads(pixels[0], heads.patches[0], query, _layers(view.depth, question.layers)),
     ]
     mean = distances.mean(axis=(0, 2))
@@ -159,7 +160,9 @@ def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]
     ]
 
 
-def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Picture]:
+def _norms(
+    pixels: np.ndarray, norms: Norms, captions: Sequence[str], distillation_token: bool
+) -> list[Picture]:
     """After each block, before the last norm; class token and registers apart."""
     blocks = norms.blocks
     last = blocks.patches[:, -1]
@@ -167,7 +170,8 @@ def _norms(pixels: np.ndarray, norms: Norms, captions: Sequence[str]) -> list[Pi
     of_layers = np.moveaxis(blocks.patches, 1, 0)
     first = np.concatenate([blocks.class_token, blocks.registers], axis=-1).mean(axis=0)
     names = ["class token"] * blocks.class_token.shape[-1]
-    names += [f"register {i + 1}" for i in range(blocks.registers.shape[-1])]
+    names += ["distillation token"] * distillation_token  # the first of the layout's registers
+    names += [f"register {i + 1}" for i in range(blocks.registers.shape[-1] - distillation_token)]
     others = dict(zip(names, first.T, strict=True))
     limit = rules.RATIO_TO_MEDIAN * float(np.median(last))
     of_all = of_layers.reshape(len(of_layers), -1)

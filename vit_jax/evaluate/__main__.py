@@ -118,7 +118,7 @@ def _look(model: Any, batch: Batch, objective: Objective, places: np.ndarray) ->
     inputs, rollout = np.asarray(objective.images(batch)), None
     if observe.has_attention(model):
         rollout = observe.rollout(model, inputs).patches
-    return Seen(places, np.asarray(batch["image"]), rollout)
+    return Seen(places, observe.seen_pixels(model, np.asarray(batch["image"])), rollout)
 
 
 FLAGS = flags.FLAGS

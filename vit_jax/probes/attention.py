@@ -80,7 +80,7 @@ def patch_distances(grid: tuple[int, int], pixels_per_patch: tuple[float, float]
 
     Args:
       grid: (rows, columns), P of them.
-      pixels_per_patch: (height, width): the image's size over the grid.
+      pixels_per_patch: (height, width) of each in the image.
     """
     rows, columns = np.indices(grid).reshape(2, -1, 1).astype(np.float64)
     height, width = pixels_per_patch

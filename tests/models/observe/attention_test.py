@@ -22,6 +22,7 @@ FIELDS = [
     {"pool": "avg", "position_embedding": "relative", "gelu": "exact"},
     {"pool": "map", "registers": 2, "position_embedding": "rotary_2d", "norm": "rms"},
     {"pool": "cls_avg", "registers": 3, "layer_scale": 0.5, "class_position": False},
+    {"distillation_token": True, "registers": 1},
     {"parallel": True, "qk_norm": True, "qkv_bias": "none", "position_at": "layers"},
     {"position_embedding": "relative", "position_at": "shared", "qk_norm": True, "registers": 1},
     {"position_embedding": "learned_2d", "position_at": "shared", "mlp": "swiglu", "scan": True},
@@ -46,7 +47,8 @@ def expected_reads(forward, tokens):
         rows = forward.read.mean(axis=1)
         return np.concatenate([np.zeros((batch, spec.registers)), rows], axis=1)
     of_class, patches = np.zeros(n), np.zeros(n)
-    of_class[0] = 1
+    heads = 1 + spec.distillation_token  # of whose tokens the logits are the mean
+    of_class[:heads] = 1 / heads
     patches[-math.prod(forward.grid) :] = 1 / math.prod(forward.grid)
     row = {"cls": of_class, "avg": patches, "cls_avg": of_class / 2 + patches / 2}[spec.pool]
     return np.tile(row, (batch, 1))
@@ -122,6 +124,17 @@ def test_a_hybrids_distances_are_in_pixels_of_the_image(toy):
     of_class[:, 0] += 1 / 2
     np.testing.assert_allclose(flat(rollout), of_class, atol=ROUNDING)
     np.testing.assert_allclose(seen.logits, logits, atol=ROUNDING * np.abs(logits).max())
+
+
+def test_pixels_that_fill_no_patch_change_nothing(toy):
+    fields = {"position_embedding": "none", "depth": 1}
+    whole, images = toy(**fields), random_images(2)
+    cropped = toy(crop_to_patches=True, image_size=(11, 15), **fields)
+    rest = np.pad(images, ((0, 0), (0, 3), (0, 3), (0, 0)), constant_values=9)
+    reducers = (observe.Distances(), observe.Rollout())
+    found, expected = (observe.look(*each, reducers) for each in ((cropped, rest), (whole, images)))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    np.testing.assert_array_equal(observe.seen_pixels(cropped, rest), images)
 
 
 def test_chunks_change_nothing_and_images_may_come_one_by_one(toy):

@@ -64,7 +64,7 @@ class Forward:
                 x = self.block(x, of_one, self.offsets.get(len(self.weights), 0.0))
                 self.outputs.append(x)
         self.last = x = self.norm(x, p, "norm")
-        first = spec.registers + spec.has_class_token
+        first = spec.has_class_token + spec.distillation_token + spec.registers
         mean = x[:, first:].mean(axis=1)
         if spec.pool == "map":
             x = self.pooled(x[:, spec.registers :], p)
@@ -74,7 +74,11 @@ class Forward:
             ]
         if spec.pre_logits:
             x = np.tanh(x @ p["pre_logits/kernel"] + p["pre_logits/bias"])
-        return x @ p["head/kernel"] + p["head/bias"]
+        logits = x @ p["head/kernel"] + p["head/bias"]
+        if not spec.distillation_token:
+            return logits
+        own = self.last[:, 1] @ p["distillation_head/kernel"] + p["distillation_head/bias"]
+        return (logits + own) / 2
 
     def embedded(self, images):
         """[B, H, W, 3] -> [B, N, D]"""
@@ -90,6 +94,8 @@ class Forward:
             tokens = jax.jit(self.model.patches)(images.astype(np.float32))
             x = np.asarray(tokens, np.float64)
         rows = [p["cls"][None]] if spec.has_class_token else []
+        if spec.distillation_token:
+            rows += [(p["distillation_token"] + p["distillation_position"])[None]]
         rows += [p["registers"]] if spec.registers else []
         rows = [np.broadcast_to(r, (batch, *r.shape)) for r in rows]
         x = np.concatenate([*rows, x], axis=1)

@@ -18,6 +18,7 @@ FIELDS = [
     {"pool": "avg", "position_embedding": "relative", "scan": True},
     {"pool": "map", "registers": 1, "position_embedding": "rotary_2d"},
     {"pool": "cls_avg", "layer_scale": 0.5, "qk_norm": True, "gelu": "exact"},
+    {"distillation_token": True, "registers": 1},
     {"parallel": True, "registers": 1, "position_at": "shared", "pre_logits": True},
     {"name": "Axial-ViT-Ti/4", "depth": 1},
 ]
@@ -48,8 +49,9 @@ def expected_relevance(model, image, target):
         of_heads = np.maximum(read * slopes(forward, image, target, "read", read.shape), 0)
         return of_heads.mean(axis=0) @ relevant[spec.registers :]
     of_patches = relevant[-patches:].mean(axis=0)
+    heads = 1 + spec.distillation_token  # of whose tokens the logits are the mean
     return {
-        "cls": relevant[0], "avg": of_patches, "cls_avg": (relevant[0] + of_patches) / 2
+        "cls": relevant[:heads].mean(axis=0), "avg": of_patches, "cls_avg": (relevant[0] + of_patches) / 2
     }[spec.pool]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from vit_jax.models.observe.attention import (
     has_attention,
     look,
     rollout,
+    seen_pixels,
     token_norms,
     view_of,
 )
@@ -33,5 +34,5 @@ from vit_jax.models.observe.gradients import Relevance, relevance
 __all__ = [
     "Distances", "FromQuery", "Norms", "Observed", "Relevance", "Rollout", "TokenNorms", "View",
     "Weights", "attention_distance", "chunks", "has_attention", "look", "relevance", "rollout",
-    "token_norms", "view_of",
+    "seen_pixels", "token_norms", "view_of",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ class View(NamedTuple):
     """
 
     tokens: TokenLayout
-    pixels_per_patch: tuple[float, float]
+    pixels_per_patch: tuple[int, int]
     depth: int
     num_heads: int
 
@@ -124,12 +124,17 @@ def view_of(model: Any) -> View:
             "show, no distance and no rollout: take a ViT or a hybrid. Relevance by gradients, "
             "filters and features are for this model too."
         )
-    spec, size = model.spec, model.preprocess.image_size
-    layout = spec.token_layout(size)
-    pixels = (size[0] / layout.grid[0], size[1] / layout.grid[1])
-    return View(
-        layout, pixels, spec.depth * len(model.blocks.block.attention_blocks), spec.num_heads
-    )
+    spec = model.spec
+    layout = spec.token_layout(model.preprocess.image_size)
+    depth = spec.depth * len(model.blocks.block.attention_blocks)
+    return View(layout, (spec.stride, spec.stride), depth, spec.num_heads)
+
+
+def seen_pixels(model: Any, photos: np.ndarray) -> np.ndarray:
+    """Photos [B, H, W, 3] without what `crop_to_patches` leaves out: no patch has these pixels."""
+    spec = model.spec
+    height, width = (n * spec.stride for n in spec.token_layout(model.preprocess.image_size).grid)
+    return photos[:, :height, :width]
 
 
 def has_attention(model: Any) -> bool:
@@ -176,8 +181,9 @@ def one_pass(
 def reads(model: Any, x: jax.Array) -> jax.Array:
     """Tokens after the last norm [B, N, D] -> [B, N] float32: how the head's input mixes them.
 
-    The class token alone; the mean over patches; half of each for `cls_avg`; what the probe of
-    attention pooling takes, mean over its heads. Rows sum to 1.
+    The class token alone, or half of it and half of the distillation token; the mean over patches;
+    half class token, half patches for `cls_avg`; what the probe of attention pooling takes, mean
+    over its heads. Rows sum to 1.
     """
     layout, pool = model.spec.token_layout(model.preprocess.image_size), model.spec.pool
     batch, n = x.shape[:2]
@@ -185,7 +191,7 @@ def reads(model: Any, x: jax.Array) -> jax.Array:
         weights = model.pooling.weights(x)[:, :, 0].mean(axis=1)
         return jnp.pad(weights, ((0, 0), (layout.registers, 0)))
     patch_row = layout.pad_patches(np.full(layout.num_patches, 1 / layout.num_patches, np.float32))
-    class_row = np.eye(n, dtype=np.float32)[0]
+    class_row = np.eye(n, dtype=np.float32)[: 1 + model.spec.distillation_token].mean(axis=0)
     row = {"cls": class_row, "avg": patch_row, "cls_avg": (class_row + patch_row) / 2}[pool]
     return jnp.broadcast_to(jnp.asarray(row), (batch, n))
 
@@ -209,8 +215,8 @@ class _LayerReducer:
 class Rollout(_LayerReducer):
     """TokenParts of [B, N]: how much the head's input has taken from each token.
 
-    Attention rollout (probes/attention.py) of what the head sees: of the class token's row;
-    without one, the mean over the patches' rows, and with attention pooling their mean weighted by
+    Attention rollout (probes/attention.py) of what the head sees: of the class token's row, or the
+    mean of its and the distillation token's; without one, the mean over the patches' rows, and with attention pooling their mean weighted by
     the probe's attention; for `cls_avg` half class token, half patches. The parts of one image sum
     to 1 together.
     """

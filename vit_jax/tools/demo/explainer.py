@@ -94,7 +94,8 @@ class Explainer:
             inputs = images.load(opened(data), self._preprocess, "The file")
             p, heat = self._look(inputs[None])
         check_finite(p, "The file", self._checkpoint)
-        seen = enlarged(images.displayed(inputs, self._preprocess))
+        shown = images.displayed(inputs[None], self._preprocess)
+        seen = enlarged(observe.seen_pixels(self._model, shown)[0])
         return {
             "classes": most_likely(p, self._names, self._top_k),
             "seen": _png(seen),

@@ -99,7 +99,8 @@ def findings(
             rollout, distances = observe.look(model, inputs, reducers).results
             curves["mean_distance_px"].append(distances.mean(axis=(0, 2)))
             maps = {f"rollout, step {step:,}": rollout.patches}
-            frames["rollout"].append(style.pixels(draw_overlays(pixels, maps, captions), dpi=75))
+            drawn = draw_overlays(observe.seen_pixels(model, pixels), maps, captions)
+            frames["rollout"].append(style.pixels(drawn, dpi=75))
         progress(done + 1, len(steps))
     quantities = {
         UNITS[name][0]: Quantity(np.array(values), UNITS[name][1])

@@ -94,8 +94,9 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
     else:
         heat, what = observe.relevance(model, inputs, mistakes.predicted).map.patches, "relevance"
     draw = functools.partial(
-        draw_mistakes, photos.pixels(inputs), heat, [titles(c) for c in mistakes.true],
-        [titles(c) for c in mistakes.predicted], mistakes.probabilities, what=what,
+        draw_mistakes, observe.seen_pixels(model, photos.pixels(inputs)), heat,
+        [titles(c) for c in mistakes.true], [titles(c) for c in mistakes.predicted],
+        mistakes.probabilities, what=what,
     )  # fmt: skip
     note = f"The images whose own class got the least probability, and the {what} beside each."
     picture = Picture("mistakes", "Most wrong", note, draw)
