@@ -18,6 +18,7 @@ MODELS = {
     "Axial-ViT-B/32": {
         "patch_size": 4, "depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2
     },
+    "AxialResNet-50": {"units": (1,), "root_width": 32, "num_heads": 2},
 }  # fmt: skip
 WRONG = {
     "one image": np.zeros((16, 16, 3), np.float32),
@@ -65,5 +66,38 @@ def test_images_of_another_size(made):
                 model(images)
             with refused("[1, 17, 16, 3]"):  # a patch's rest
                 model(np.zeros((1, 17, 16, 3), np.float32))
+        elif name == "AxialResNet-50":
+            with refused("[B, 16, 16, 3]", "[1, 32, 16, 3]"):
+                model(images)
+            assert model(np.zeros((1, 15, 14, 3), np.float32)).shape == (1, 2)  # maps as large
         else:  # a ResNet takes any
             assert model(images).shape == (1, 2)
+
+
+PLAIN = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "position_embedding": "none"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "taken", "wrong"),
+    [
+        ("ViT-Ti/4", PLAIN, [(16, 8), (8, 8)], [(0, 8), (9, 8)]),
+        (
+            "ViT-Ti/4", PLAIN | {"pool": "avg", "crop_to_patches": True},
+            [(16, 8), (19, 11)], [(3, 8), (8, 2)],
+        ),
+        ("Axial-ViT-Ti/4", PLAIN, [(8, 16)], [(16, 8), (4, 32), (8, 8), (9, 16)]),
+        ("Axial-ViT-Ti/4", PLAIN | {"crop_to_patches": True}, [(11, 19)], [(16, 8), (3, 16)]),
+        (
+            "AxialResNet-1-1", {"root_width": 32, "num_heads": 2},
+            [(5, 13), (8, 16)], [(16, 8), (8, 17), (4, 16)],
+        ),
+    ],
+    ids=["ViT", "ViT that crops", "Axial-ViT", "Axial-ViT that crops", "AxialResNet"],
+)  # fmt: skip
+def test_sizes_that_a_model_takes_beside_its_own(name, fields, taken, wrong):
+    model = models.create(name, num_classes=2, image_size=(8, 16), rngs=nnx.Rngs(0), **fields)
+    for size in taken:
+        assert model(np.zeros((1, *size, 3), np.float32)).shape == (1, 2)
+    for size in wrong:
+        with refused(f"[1, {size[0]}, {size[1]}, 3]"):
+            model(np.zeros((1, *size, 3), np.float32))

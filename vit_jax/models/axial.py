@@ -46,6 +46,7 @@ from vit_jax.models.layers.resnet import (
     ResNetSpec,
     StdConv,
     group_norm,
+    halved,
 )
 from vit_jax.models.layers.stack import UnitShape
 from vit_jax.models.vit import SIZES, ViT, ViTSpec
@@ -282,6 +283,11 @@ class AxialViTSpec(ViTSpec):
             )
         super().check()
 
+    def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
+        """Whether a model for `image_size` takes images of `size`: its lines are that long."""
+        fits = super().takes_size(size, image_size)
+        return fits and self.token_layout(size).grid == self.token_layout(image_size).grid
+
     def attended(self, layout: TokenLayout) -> tuple[int, ...]:
         """For each attention of a block: the number of tokens that each token takes from."""
         rows, columns = layout.grid
@@ -342,6 +348,10 @@ class AxialResNetSpec(BiTSpec):
                 f"model.root_width={self.root_width}; nearest: {nearest}."
             )
 
+    def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
+        """Whether a model for `image_size` takes images of `size`: its lines are that long."""
+        return halved(halved(size)) == halved(halved(image_size))
+
     def middle_products(self, unit: UnitShape) -> int:
         """Multiplications of one image between the 1 x 1 convolutions of a unit.
 
@@ -369,7 +379,7 @@ def named_resnet(name: str) -> dict[str, Any] | None:
 
 
 class AxialResNet(BiT):
-    """A BiT with other units; its learned offsets are for images of one size."""
+    """A BiT with other units; its learned offsets are for a feature map of one size."""
 
     spec: AxialResNetSpec
 

@@ -56,7 +56,7 @@ class ConvNetSpec(ModelSpec):
 
 
 class ConvNet(Classifier):
-    """A classifier of the mean over the positions of a feature map; any image size."""
+    """A classifier of the mean over the positions of a feature map."""
 
     spec: Any
     preprocess: Preprocess

@@ -115,7 +115,7 @@ class EfficientNet(ConvNet):
     Args:
       spec: the architecture.
       num_classes: C, for the head; 0: no head, the model returns features.
-      image_size: (height, width) in pixels; any.
+      image_size: (height, width) in pixels; images of other sizes will do too.
       preprocess: how its images must be prepared.
       rngs: nnx.Rngs with a stream for "params".
     """

@@ -431,7 +431,8 @@ class ViTSpec(ModelSpec, BlockSpec):
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for `image_size` takes images of `size`: it has positions for them."""
         if self.position_embedding == "none":
-            return self.crop_to_patches or not any(side % self.patch_size for side in size)
+            divides = self.crop_to_patches or not any(side % self.patch_size for side in size)
+            return divides and min(size) >= self.patch_size
         p = self.patch_size if self.crop_to_patches else 1
         return [side // p for side in size] == [side // p for side in image_size]
 
