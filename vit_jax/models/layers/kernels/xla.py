@@ -118,9 +118,9 @@ def _forward_in_blocks(
         logits = jnp.einsum("bqhk,bshk->bhqs", block, key, preferred_element_type=softmax_dtype)
         greatest = jnp.max(logits, axis=-1, keepdims=True)
         powers = jnp.exp(logits - greatest)
-        total = jnp.sum(powers, axis=-1, keepdims=True)
+        total = jnp.sum(powers, axis=-1, keepdims=True, dtype=jnp.float32)
         weights = (powers / total).astype(value.dtype)
-        statistic = (greatest + jnp.log(total)).astype(jnp.float32)[..., 0]
+        statistic = (greatest.astype(jnp.float32) + jnp.log(total))[..., 0]
         return jnp.einsum("bhqs,bshk->bqhk", weights, value), statistic.swapaxes(1, 2)
 
     mixed, statistics = jax.lax.map(rows, _blocks(query))
