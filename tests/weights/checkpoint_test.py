@@ -1,5 +1,8 @@
 """Models from this project's own checkpoints, read onto a mesh."""
 
+from tests.messages import refused
+from vit_jax import weights
+
 PROGRAM = """
 import sys
 import jax, numpy as np
@@ -44,3 +47,12 @@ for ema, expected in ((False, saved["params"]), (True, saved["ema"])):
 def test_parameters_are_read_into_their_shardings(tmp_path, run_python):
     done = run_python("-c", PROGRAM, str(tmp_path), devices=8)
     assert done.returncode == 0, done.stderr
+
+
+def test_offsets_are_for_one_grid(tmp_path, toy):
+    loaded = toy(position_embedding="relative", image_size=(8, 16))
+    weights.save(loaded, tmp_path / "out", "checkpoint")
+    assert weights.load(tmp_path / "out", image_size=(8, 16)).preprocess.image_size == (8, 16)
+    for size in ((16, 8), (8, 8)):  # of as many patches, and of fewer
+        with refused("relative"):
+            weights.load(tmp_path / "out", image_size=size)

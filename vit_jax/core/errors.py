@@ -83,6 +83,11 @@ def safe_repr(value: object) -> str:
         return safe_str(value)
 
 
+def nearest_multiple(value: int, of: int) -> int:
+    """The multiple of `of`, at least `of` itself, that is nearest to a value."""
+    return max(1, round(value / of)) * of
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of an error message: the valid names nearest to `word`, or all of them if few.
 

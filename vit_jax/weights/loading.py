@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.class_names import printable
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, nearest_multiple
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.posemb import METHODS, check_resizable, is_table, resize
@@ -296,8 +296,9 @@ def open_model(
     graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     shapes = about.param_shapes(ema=ema)
+    same_grid = about.tokens.grid == spec.token_layout(preprocess.image_size).grid
     for name, x in pytrees.flatten(layout).items():
-        check_resizable(name, shapes.get(name, x.shape), x.shape)
+        check_resizable(name, shapes.get(name, x.shape), x.shape, same_grid=same_grid)
     usual = about.external.position_resize if about.external else "bilinear"
     method = position_resize or usual
     if size is None and about.external and (stated := about.external.positions_for):
@@ -431,7 +432,7 @@ def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
     try:
         spec.token_layout(size)
     except UserError as error:
-        sides = [max(1, round(side / spec.stride)) * spec.stride for side in size]
+        sides = [nearest_multiple(side, spec.stride) for side in size]
         raise UserError(
             f"image_size={size} does not divide into patches of {spec.stride} pixels, which "
             f"{about.origin} has; nearest: {tuple(sides)}."

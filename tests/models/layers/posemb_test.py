@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from tests.messages import refused
-from vit_jax.models.layers.initialization import VIT
+from vit_jax.models.layers.initialization import MAKERS
 from vit_jax.models.layers.posemb import (
     METHODS,
     Learned2dPositions,
@@ -26,7 +26,7 @@ from vit_jax.models.layers.posemb import (
     sincos_2d,
 )
 
-START = {"init": VIT.positions, "rngs": nnx.Rngs(0)}
+START = {"init": MAKERS["vit"](16).positions, "rngs": nnx.Rngs(0)}
 ROUNDING = 1e-6  # float32 of numbers up to 1
 ROTARY_ROUNDING = 1e-5  # float32 of angles up to 2 pi
 
@@ -274,7 +274,8 @@ def test_tables_of_layers_are_resized_one_by_one():
 
 
 def test_offsets_cannot_be_resized():
-    check_resizable("positions/offsets", (9, 4), (9, 4))
-    check_resizable("positions/embedding", (9, 4), (5, 4))
-    with refused():
-        check_resizable("positions/offsets", (9, 4), (5, 4))
+    check_resizable("positions/offsets", (9, 4), (9, 4), same_grid=True)
+    check_resizable("positions/embedding", (9, 4), (5, 4), same_grid=False)
+    for new, same_grid in (((5, 4), True), ((9, 4), False)):  # 2 x 4 patches, then 4 x 2
+        with refused():
+            check_resizable("positions/offsets", (9, 4), new, same_grid=same_grid)

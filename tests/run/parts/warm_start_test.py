@@ -155,6 +155,12 @@ def test_offsets_of_another_size_are_refused(save, start):
         start(RESET, NON_SQUARE, "model.position_embedding=relative")
 
 
+def test_offsets_of_another_grid_with_as_many_patches_are_refused(save, start):
+    save(NON_SQUARE, "model.position_embedding=relative")
+    with refused("cannot be resized"):
+        start(RESET, NON_SQUARE.replace("12, 16", "16, 12"), "model.position_embedding=relative")
+
+
 @pytest.mark.parametrize(
     "field", ["position_embedding=sincos_2d", "position_at=shared", "norm=layer_no_bias"]
 )

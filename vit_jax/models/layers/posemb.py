@@ -278,14 +278,27 @@ def places_axis(name: str) -> int:
     return int(is_stacked(name))
 
 
-def check_resizable(name: str, old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Raises UserError for a parameter of another shape that cannot be resized."""
-    if old != new and not is_table(name):
+def is_offsets(name: str) -> bool:
+    """Whether the parameter of this name is RelativePositions', which are for one grid."""
+    return name.endswith("positions/offsets")
+
+
+def check_resizable(
+    name: str, old: tuple[int, ...], new: tuple[int, ...], *, same_grid: bool
+) -> None:
+    """Raises UserError for a parameter that images of another size need resized, and cannot be.
+
+    Args:
+      name: of the parameter.
+      old, new: its shapes.
+      same_grid: whether the patches have as many rows and columns in both.
+    """
+    fits = old == new and (same_grid or not is_offsets(name))
+    if not fits and not is_table(name):
         raise UserError(
-            f"{name} has the shape {old}, for images of this size it would be {new}, and it cannot "
-            "be resized: offsets in the sequence of patches (model.position_embedding=relative) "
-            "mean something else in another one, and so in the lines of an AxialResNet. Keep the "
-            "image size of the weights."
+            f"{name} cannot be resized for images of this size: offsets in the sequence of patches "
+            "(model.position_embedding=relative) mean something else in another grid, and so do "
+            "those in the lines of an AxialResNet. Keep the image size of the weights."
         )
 
 

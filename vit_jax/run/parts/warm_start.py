@@ -20,7 +20,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.learning.state import TrainState
 from vit_jax.models import ModelInfo, hidden_fields
-from vit_jax.models.layers.posemb import is_table, places_axis, resize
+from vit_jax.models.layers.posemb import is_offsets, is_table, places_axis, resize
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset(
@@ -119,7 +119,10 @@ def _check(
 ) -> None:
     """Raises UserError that lists all differences, and how to resolve them."""
     names = [*wanted, *(n for n in offered if n not in wanted)]
-    differing = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
+    shaped = [n for n in names if _shape(n, wanted) != _shape(n, offered)]
+    same_grid = trained.tokens.grid == model.tokens.grid
+    moved = [n for n in names if is_offsets(n) and not same_grid]  # perhaps of the same shape
+    differing = list(dict.fromkeys([*shaped, *moved]))
     hidden = hidden_fields()
     theirs = {f: getattr(trained.spec, f, None) for f in hidden}
     ours = {f: model.spec.get(f) for f in hidden}
@@ -128,11 +131,10 @@ def _check(
         return
     lines = [f"model.{f}: {theirs[f]} there, {ours[f]} here" for f in fields]
     lines += [
-        f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here"
-        for n in differing
+        f"{n}: {offered.get(n, 'nothing')} there, {wanted.get(n, 'nothing')} here" for n in shaped
     ]
     parts = set(map(_part, differing))
-    if any(n.endswith("positions/offsets") for n in differing):
+    if any(map(is_offsets, differing)):
         lines.append(
             "Offsets (model.position_embedding=relative) cannot be resized: keep the size of the "
             "weights' images."
