@@ -74,6 +74,22 @@ def test_python_checks_what_the_config_does(name, value):
         models.spec("ViT-B/16", **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("ViT-B/16", "norm_epsilon"),
+        ("R50x1", "group_norm_epsilon"),
+        ("R50+ViT-B/16", "group_norm_epsilon"),
+        ("AxialResNet-50", "group_norm_epsilon"),
+        ("EfficientNet-B0", "batch_norm_epsilon"),
+    ],
+)
+def test_norms_add_more_than_0_to_the_variance(name, field):
+    assert getattr(models.spec(name, **{field: 1e-9}), field) == 1e-9
+    with refused(f"model.{field}=0.0"):
+        models.spec(name, **{field: 0.0})
+
+
 def test_units_are_checked_one_by_one():
     with refused("model.units"):
         models.spec("R50x1", units=(3, 0))

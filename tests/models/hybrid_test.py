@@ -123,6 +123,7 @@ def test_every_field_of_a_vit_is_one_of_a_hybrid():
         ({"image_size": 40}, "(40, 40)"),
         ({"width": 17}, "model.width=17"),
         ({"unit": (1,)}, "'unit'"),
+        ({"units": (2,), "patch_size": 6}, "nearest: 8"),
     ],
 )
 def test_impossible_fields_are_refused(fields, name):

@@ -19,6 +19,14 @@ NAMES = {
     "facebook/dinov2-base": "ViT-B/14-dinov2",
     "facebook/dinov2-with-registers-large": "ViT-L/14-dinov2-reg",
     "facebook/dinov3-vitb16-pretrain-lvd1689m": "ViT-B/16-dinov3",
+    "facebook/dinov3-vits16plus-pretrain-lvd1689m": "ViT-S+/16-dinov3",
+    "facebook/dinov3-vit7b16-pretrain-lvd1689m": "ViT-7B/16-dinov3",
+    "vit_small_plus_patch16_dinov3.lvd1689m": "ViT-S+/16-dinov3",
+    "vit_huge_plus_patch16_dinov3_qkvb": "ViT-H+/16-dinov3",
+    "vit_base_patch16_dinov3_qkvb": "ViT-B/16-dinov3",
+    "vit_7b_patch16_dinov3": "ViT-7B/16-dinov3",
+    "deit_tiny_distilled_patch16_224": "ViT-Ti/16",
+    "facebook/deit-base-distilled-patch16-224": "ViT-B/16",
     "dinov2_vitg14_reg": "ViT-g/14-dinov2-reg",
     "vit_h_14": "ViT-H/14",  # torchvision
     "B/16": "ViT-B/16",  # big_vision

@@ -295,6 +295,8 @@ def test_impossible_fields_are_refused(fields, name):
         ("ViT-Ti/16", {"image_size": 16.0}),
         ("R50x1", {"units": 3}),
         ("R50x1", {"units": (1.5,)}),
+        ("R50x1", {"image_size": 0}),
+        ("R50x1", {"image_size": (16, -1)}),
     ],
 )
 def test_values_of_another_type_are_refused(name, fields):

@@ -30,7 +30,7 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )
-from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, UNITS, BiT, BiTSpec, units_of
@@ -333,7 +333,7 @@ class AxialResNetSpec(BiTSpec):
     pre_activation: ClassVar[bool] = False
     pad: ClassVar[str] = "same"
     num_heads: int = field(8, "of the attention", bounds=COUNT, trained=IN_SHAPES, elsewhere=ANY)
-    group_norm_epsilon: float = field(1e-4, trained=HIDDEN, elsewhere=ANY)
+    group_norm_epsilon: float = field(1e-4, bounds=(ABOVE_0, 1), trained=HIDDEN, elsewhere=ANY)
 
     def check(self) -> None:
         """Raises UserError for a model that cannot be built."""

@@ -60,7 +60,8 @@ class EfficientNetSpec(ConvNetSpec, MBConvSpec):
     )
     stochastic_depth: float = field(
         0.2,
-        "rate at the last block, rising linearly from 0 at the first [0; of an EfficientNet 0.2]",
+        "rate at the last block, rising linearly from 0 at the first; of an EfficientNet's n units "
+        "the last has (n - 1) / n of it, as published [0; of an EfficientNet 0.2]",
         bounds=(0, 1),
     )
 

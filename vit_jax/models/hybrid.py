@@ -12,10 +12,10 @@ import jax
 from flax import nnx
 
 from vit_jax.core import errors
-from vit_jax.core.schema.fields import ANY, HIDDEN, field
+from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
-from vit_jax.models.layers.resnet import ResNet, ResNetSpec
+from vit_jax.models.layers.resnet import ROOT_STRIDE, ResNet, ResNetSpec
 from vit_jax.models.layers.stack import unit_input_bytes
 from vit_jax.models.layers.tokens import PatchEmbedding
 from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
@@ -41,7 +41,7 @@ class HybridSpec(ViTSpec, ResNetSpec):
     weight_epsilon_of: str = field(
         "deviation", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
     )
-    group_norm_epsilon: float = field(1e-6, trained=HIDDEN, elsewhere=ANY)
+    group_norm_epsilon: float = field(1e-6, bounds=(ABOVE_0, 1), trained=HIDDEN, elsewhere=ANY)
 
     @property
     def map_patch_size(self) -> int:
@@ -60,7 +60,10 @@ class HybridSpec(ViTSpec, ResNetSpec):
         if self.patch_size % self.map_stride:
             raise errors.UserError(
                 f"model.units={self.units} gives a feature map of stride {self.map_stride}, which "
-                f"patches of {self.patch_size} pixels do not divide into: give fewer stages."
+                f"does not divide patches of {self.patch_size} pixels; nearest: "
+                f"{errors.nearest_multiple(self.patch_size, self.map_stride)}. Change the patch in "
+                f"model.name, or the stages: the stride is {ROOT_STRIDE}, doubled by each but the "
+                "first."
             )
 
     def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:

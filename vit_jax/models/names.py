@@ -186,8 +186,10 @@ def info(
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     sides = size if isinstance(size, tuple | list) else (size, size)
-    if len(sides) != 2 or not all(map(declared.is_whole, sides)):
-        raise errors.UserError(f"image_size={size!r}: pixels, one number or (height, width).")
+    if len(sides) != 2 or not all(declared.is_whole(side) and side >= 1 for side in sides):
+        raise errors.UserError(
+            f"image_size={size!r}: pixels, at least 1, one number or (height, width)."
+        )
     return sides[0], sides[1]
 
 
@@ -195,9 +197,9 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 _SIZES = {
     "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g",
     "gigantic": "G", "so400m": "So400m", "ti": "Ti", "t": "Ti", "s": "S", "b": "B", "l": "L",
-    "h": "H",
+    "h": "H", "7b": "7B",
 }  # fmt: skip
-_WORD = "tiny|small|base|large|huge|gigantic|giant|so400m"
+_WORD = "tiny|small|base|large|huge|gigantic|giant|so400m|7b"
 _SIZE = rf"(?P<size>{_WORD}|ti|t|s|b|l|h|g)"
 _FORMS = (
     re.compile(rf"vit_(?P<size>{_WORD})_r(?P<units>\d*)_s(?P<patch>\d+)(_.*)?", re.I),
@@ -209,10 +211,11 @@ _FORMS = (
         rf"dinov(?P<dino>2)(?P<reg>[-_]with[-_]registers)?[-_](vit)?{_SIZE}(?P<patch>14)?(_reg)?"
         r"(_lc)?", re.I,
     ),
-    re.compile(rf"dinov(?P<dino>3)[-_]vit{_SIZE}(?P<patch>16)([-_].*)?", re.I),
+    re.compile(rf"dinov(?P<dino>3)[-_]vit{_SIZE}(?P<patch>16)(?P<plus>plus)?([-_].*)?", re.I),
     re.compile(
-        rf"(vit|deit3?)[-_](?P<size>{_WORD})[-_]patch[-_]?(?P<patch>\d+)"
-        r"(_(?P<reg>reg\d))?([-_]dinov(?P<dino>[23])|[-_]?.*)", re.I,
+        rf"(vit|deit3?)[-_](?P<size>{_WORD})([-_](?P<plus>plus))?([-_]distilled)?"
+        r"[-_]patch[-_]?(?P<patch>\d+)(_(?P<reg>reg\d))?"
+        r"([-_]dinov(?P<dino>[23])([-_].*)?|[-_]?.*)", re.I,
     ),
     re.compile(rf"(vit[-_ ]?)?{_SIZE}[-_/ ]?(?P<patch>\d+)", re.I),
 )  # fmt: skip
@@ -242,6 +245,7 @@ def _model_name(part: dict[str, str | None], name: str) -> str:
         return f"EfficientNet-{(part['efficient'] or '').upper()}"
     given = part["size"] or ""
     size = given if given in "gG" else _SIZES[given.lower()]
+    size += "+" if part.get("plus") else ""
     patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it
     style = ""
     if "dino" in part and part["dino"] is not None:

@@ -408,7 +408,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         if self.width % self.num_heads:
             raise errors.UserError(
                 f"model.width={self.width} does not divide into model.num_heads={self.num_heads}; "
-                f"nearest width: {_nearest_multiple(self.width, self.num_heads)}."
+                f"nearest width: {errors.nearest_multiple(self.width, self.num_heads)}."
             )
         if self.pre_logits and self.pool == "cls_avg":
             raise errors.UserError(
@@ -425,8 +425,6 @@ class ViTSpec(ModelSpec, BlockSpec):
         head_size = self.width // self.num_heads
         attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
         choice.check(self.attention, attention)
-        if not self.norm_epsilon:
-            raise errors.UserError("model.norm_epsilon=0: a small positive number, such as 1e-6.")
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         """Whether a model for `image_size` takes images of `size`: it has positions for them."""
@@ -441,7 +439,7 @@ class ViTSpec(ModelSpec, BlockSpec):
         p = self.patch_size
         has_remainder = not self.crop_to_patches and any(side % p for side in image_size)
         if has_remainder or min(image_size) < p:
-            near = tuple(_nearest_multiple(side, p) for side in image_size)
+            near = tuple(errors.nearest_multiple(side, p) for side in image_size)
             raise errors.UserError(
                 f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
                 f"{near}. Change the size in input.preprocess or the patch in model.name. A ViT "
@@ -522,22 +520,18 @@ def _check_positions(spec: ViTSpec) -> None:
         )
     parts = POSITION_PARTS.get(kind, 1)
     if spec.width % parts:
-        nearest = _nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
+        nearest = errors.nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
         raise errors.UserError(
             f"model.width={spec.width} does not divide into the {parts} parts of "
             f"model.position_embedding={kind}; nearest width: {nearest}."
         )
     if kind == "rotary_2d" and spec.width % (spec.num_heads * ROTARY_PARTS):
-        nearest = _nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
+        nearest = errors.nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
         raise errors.UserError(
             f"model.width={spec.width} gives each of {spec.num_heads} heads "
             f"{spec.width // spec.num_heads}, which does not divide into the {ROTARY_PARTS} parts "
             f"of model.position_embedding={kind}; nearest width: {nearest}."
         )
-
-
-def _nearest_multiple(value: int, of: int) -> int:
-    return max(1, round(value / of)) * of
 
 
 # --- names: sizes, and backbones with further fields

@@ -25,7 +25,7 @@ from vit_jax.core.axes import (
     WIDTH,
     constrain,
 )  # fmt: skip
-from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.choice import CHOICES, Projected
@@ -354,7 +354,7 @@ class BlockSpec(Numerics):
     norm_epsilon: float = field(
         EPSILON,
         "of these norms: what is added to the variance, 1e-6 [this]",
-        bounds=(0, 1),
+        bounds=(ABOVE_0, 1),
         trained=HIDDEN,
         elsewhere=ANY,
     )
@@ -375,7 +375,7 @@ class BlockSpec(Numerics):
     )
     softmax_dtype: str = field(
         "float32",
-        "in what attention's softmax and its sums are computed and kept: `float32` [this] or "
+        "in what attention's softmax, but for its sums, is computed and kept: `float32` [this] or "
         "`bfloat16`, which moves less memory on a TPU",
         choices=DTYPES,
     )

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, SQUEEZED, STREAM, WIDTH, constrain
-from vit_jax.core.schema.fields import ANY, HIDDEN, IN_SHAPES, field
+from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.linear import Initializer, Linear, param
 from vit_jax.models.layers.regularization import drop_branch
 from vit_jax.models.layers.resnet import Padding, convolve, halved, padding, taps
@@ -81,7 +81,7 @@ class MBConvSpec(StackSpec):
         1e-3,
         "of batch norms: what is added to the variance, 1e-3 [this]; 1e-5 in weights that were "
         "trained in PyTorch",
-        bounds=(0, 1),
+        bounds=(ABOVE_0, 1),
         trained=HIDDEN,
         elsewhere=ANY,
     )

@@ -17,8 +17,8 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CHANNELS, KERNEL, PATCH, STREAM, WIDTH, constrain
-from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.core.errors import UserError, nearest_multiple
+from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.models.layers.linear import Initializer, Precision, affine, param
 from vit_jax.models.layers.norm import GROUPS, GroupNorm
 from vit_jax.models.layers.stack import StackSpec, UnitShape, add_stages, run_stages
@@ -58,7 +58,7 @@ class ResNetSpec(StackSpec):
     weight_epsilon_of: str = field(
         "variance", choices=("variance", "deviation"), trained=HIDDEN, elsewhere=ANY
     )
-    group_norm_epsilon: float = field(1e-5, trained=HIDDEN, elsewhere=ANY)
+    group_norm_epsilon: float = field(1e-5, bounds=(ABOVE_0, 1), trained=HIDDEN, elsewhere=ANY)
 
     @property
     def map_stride(self) -> int:
@@ -77,10 +77,9 @@ class ResNetSpec(StackSpec):
     def check(self) -> None:
         """Raises UserError for channels that are not whole groups of a norm."""
         if self.root_width % GROUPS:
-            nearest = max(1, round(self.root_width / GROUPS)) * GROUPS
             raise UserError(
                 f"model.root_width={self.root_width} does not divide into the {GROUPS} groups of a "
-                f"group norm; nearest: {nearest}."
+                f"group norm; nearest: {nearest_multiple(self.root_width, GROUPS)}."
             )
 
     def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
