@@ -186,7 +186,8 @@ def quantise(model: nnx.Module) -> nnx.Module:
 
     A quarter of the memory and of the files, for inference. Weights alone are quantised: symmetric,
     one scale for each output (arXiv 2106.08295, section 2.2). Activations, norms, biases, position
-    embeddings, the patches' projection and convolutions stay as they are.
+    embeddings, the patches' projection and convolutions stay as they are, but for an EfficientNet's
+    of one pixel, which are dense layers.
     """
     for _, module in nnx.iter_graph(model):
         if isinstance(module, Linear):
