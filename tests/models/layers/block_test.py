@@ -11,7 +11,7 @@ from vit_jax.core.axes import Target
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers import linear
 from vit_jax.models.layers.block import Block, BlockSpec, Mlp, SelfAttention
-from vit_jax.models.layers.initialization import VIT
+from vit_jax.models.layers.initialization import MAKERS
 from vit_jax.models.layers.kernels.xla import attend
 from vit_jax.models.layers.kernels.xla import scaled as scale_queries
 from vit_jax.models.layers.posemb import LearnedPositions
@@ -63,7 +63,7 @@ def test_parallel_branches_see_the_same_input():
 
 def test_positions_are_added_before_the_first_norm():
     make = lambda rngs: LearnedPositions(
-        TokenLayout((1, 5), False), 16, init=VIT.positions, rngs=rngs
+        TokenLayout((1, 5), False), 16, init=MAKERS["vit"](16).positions, rngs=rngs
     )
     block, plain = make_block(positions=make), make_block()
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))

@@ -7,15 +7,17 @@ import pytest
 from flax import nnx
 
 from vit_jax.models.layers.block import BlockSpec
+from vit_jax.models.layers.initialization import MAKERS
 from vit_jax.models.layers.linear import FLOAT32
 from vit_jax.models.layers.tokens import AttentionPooling, PatchEmbedding
 
+INIT = MAKERS["vit"](8)
 ROUNDING = 1e-5  # float32 sums of 48 terms in another order
 
 
 @pytest.mark.parametrize(("size", "crop"), [((8, 12), False), ((8, 12), True), ((11, 13), True)])
 def test_equals_a_strided_convolution(size, crop):
-    patches = PatchEmbedding(4, 8, crop=crop, precision=FLOAT32, rngs=nnx.Rngs(0))
+    patches = PatchEmbedding(4, 8, crop=crop, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0))
     images = jax.random.normal(jax.random.key(1), (2, *size, 3))
     expected = jax.lax.conv_general_dilated(
         images,
@@ -29,13 +31,13 @@ def test_equals_a_strided_convolution(size, crop):
 
 
 def test_images_of_another_size_are_not_cropped_unasked():
-    patches = PatchEmbedding(4, 8, precision=FLOAT32, rngs=nnx.Rngs(0))
+    patches = PatchEmbedding(4, 8, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match=re.escape("(2, 11, 13, 3)")):
         patches(jax.numpy.zeros((2, 11, 13, 3)))
 
 
 def test_kernel_is_lecun_normal():
-    kernel = PatchEmbedding(16, 64, precision=FLOAT32, rngs=nnx.Rngs(0)).kernel[...]
+    kernel = PatchEmbedding(16, 64, init=INIT, precision=FLOAT32, rngs=nnx.Rngs(0)).kernel[...]
     expected = np.sqrt(1 / (16 * 16 * 3))
     assert abs(float(kernel.std()) / expected - 1) < 0.02  # 49,152 draws: 0.3 % is one sigma
 
@@ -48,7 +50,7 @@ WIDTH, HEADS = 16, 2
 def pooling():
     # The MLP is a plain one, whatever that of the blocks.
     spec = BlockSpec(width=WIDTH, mlp_dim=32, num_heads=HEADS, gelu="exact", mlp="swiglu")
-    return AttentionPooling(spec, rngs=nnx.Rngs(0))
+    return AttentionPooling(spec, first=0, rngs=nnx.Rngs(0))
 
 
 def test_the_probe_attends_to_every_token_and_an_mlp_follows(pooling):
@@ -77,7 +79,7 @@ def test_the_order_of_the_tokens_does_not_matter(pooling):
 def test_initialisation():
     width = 64
     spec = BlockSpec(width=width, mlp_dim=8, num_heads=4)
-    pooling = AttentionPooling(spec, rngs=nnx.Rngs(0))
+    pooling = AttentionPooling(spec, first=0, rngs=nnx.Rngs(0))
     limit = np.sqrt(6 / (width + width))
     for kernel in (pooling.query.kernel[...], pooling.key_value.kernel[...]):
         assert 0.98 * limit < float(jnp.abs(kernel).max()) <= limit

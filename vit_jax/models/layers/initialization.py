@@ -101,4 +101,3 @@ MAKERS: dict[str, Callable[[int], Initialization]] = {
     "big_vision": _big_vision,
     "deit": _deit,
 }
-VIT = _vit(0)  # whatever the width

@@ -10,7 +10,7 @@ from flax import nnx
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, PATCH, QKV, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.layers.block import BlockSpec, Mlp, input_projections, output_projection
-from vit_jax.models.layers.initialization import VIT, Initialization
+from vit_jax.models.layers.initialization import Initialization
 from vit_jax.models.layers.kernels.xla import attend, normalised_weights
 from vit_jax.models.layers.linear import Initializer, Precision, affine, param
 from vit_jax.models.layers.norm import norm
@@ -37,7 +37,7 @@ class PatchEmbedding(nnx.Module):
         *,
         channels: int = 3,
         crop: bool = False,
-        init: Initialization = VIT,
+        init: Initialization,
         precision: Precision,
         rngs: nnx.Rngs,
     ):
@@ -99,7 +99,7 @@ class AttentionPooling(nnx.Module):
 
     num_output_tokens = None
 
-    def __init__(self, spec: BlockSpec, *, first: int = 0, rngs: nnx.Rngs):
+    def __init__(self, spec: BlockSpec, *, first: int, rngs: nnx.Rngs):
         self.first = first
         probe_init = functools.partial(_probe_init, spec.init.kernel)
         self.probe = param(probe_init, (spec.width,), (WIDTH,), rngs.params())
