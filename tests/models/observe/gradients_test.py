@@ -51,7 +51,8 @@ def expected_relevance(model, image, target):
     of_patches = relevant[-patches:].mean(axis=0)
     heads = 1 + spec.distillation_token  # of whose tokens the logits are the mean
     return {
-        "cls": relevant[:heads].mean(axis=0), "avg": of_patches, "cls_avg": (relevant[0] + of_patches) / 2
+        "cls": relevant[:heads].mean(axis=0), "avg": of_patches,
+        "cls_avg": (relevant[0] + of_patches) / 2,
     }[spec.pool]  # fmt: skip
 
 

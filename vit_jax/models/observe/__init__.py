@@ -26,7 +26,6 @@ from vit_jax.models.observe.attention import (
     look,
     rollout,
     seen_pixels,
-    token_norms,
     view_of,
 )
 from vit_jax.models.observe.gradients import Relevance, relevance
@@ -34,5 +33,5 @@ from vit_jax.models.observe.gradients import Relevance, relevance
 __all__ = [
     "Distances", "FromQuery", "Norms", "Observed", "Relevance", "Rollout", "TokenNorms", "View",
     "Weights", "attention_distance", "chunks", "has_attention", "look", "relevance", "rollout",
-    "seen_pixels", "token_norms", "view_of",
+    "seen_pixels", "view_of",
 ]  # fmt: skip

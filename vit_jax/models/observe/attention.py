@@ -216,9 +216,9 @@ class Rollout(_LayerReducer):
     """TokenParts of [B, N]: how much the head's input has taken from each token.
 
     Attention rollout (probes/attention.py) of what the head sees: of the class token's row, or the
-    mean of its and the distillation token's; without one, the mean over the patches' rows, and with attention pooling their mean weighted by
-    the probe's attention; for `cls_avg` half class token, half patches. The parts of one image sum
-    to 1 together.
+    mean of its and the distillation token's; without one, the mean over the patches' rows, and with
+    attention pooling their mean weighted by the probe's attention; for `cls_avg` half class token,
+    half patches. The parts of one image sum to 1 together.
     """
 
     def start(self, view: View, batch: int) -> jax.Array:
@@ -256,14 +256,10 @@ class FromQuery(_LayerReducer):
     """TokenParts of [B, L, H, N]: where one token looks, in every layer and head.
 
     Attributes:
-      query: (row, column) of a patch, from 0; or "class", or ("register", r).
+      query: (row, column) of a patch, from 0; or "class".
     """
 
     query: Any = "class"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.query, list):
-            object.__setattr__(self, "query", tuple(self.query))
 
     def check(self, view: View) -> None:
         """UserError for a token that the model does not have."""
@@ -290,22 +286,14 @@ class FromQuery(_LayerReducer):
             row, column = self.query
         except (TypeError, ValueError):
             row, column = None, None
-        if row == "register" and column in range(layout.registers):
-            return layout.class_token + column
         if row in range(layout.grid[0]) and column in range(layout.grid[1]):
             first = layout.num_tokens - layout.num_patches
             return first + row * layout.grid[1] + column
         raise UserError(
             f"No token {self.query!r} to look from: a patch is (row, column) with row 0 to "
-            f"{layout.grid[0] - 1} and column 0 to {layout.grid[1] - 1}, or take "
-            f"{_others(layout.class_token, layout.registers)}."
+            f"{layout.grid[0] - 1} and column 0 to {layout.grid[1] - 1}; a class token is "
+            '"class".'
         )
-
-
-def _others(class_token: bool, registers: int) -> str:
-    names = ['"class"'] if class_token else []
-    names += [f'("register", 0 to {registers - 1})'] if registers else []
-    return " or ".join(names) or "a patch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,11 +363,6 @@ def rollout(model: Any, images: Iterable[np.ndarray]) -> TokenParts:
 def attention_distance(model: Any, images: Iterable[np.ndarray]) -> np.ndarray:
     """Distances alone, [B, L, H] in pixels; errors as of `look`."""
     return _one(model, images, Distances())
-
-
-def token_norms(model: Any, images: Iterable[np.ndarray]) -> Norms:
-    """TokenNorms alone; errors as of `look`."""
-    return _one(model, images, TokenNorms())
 
 
 def _one(model: Any, images: Iterable[np.ndarray], reducer: Reducer) -> Any:

@@ -43,9 +43,10 @@ def relevance(
     """How relevant each patch is for the logit of a class.
 
     ViTs and hybrids: arXiv 2103.15679, section 3.1, from the token that the head sees: the class
-    token; of two heads, the mean of theirs; without one, the mean of all patches; for `cls_avg` half and half; with attention
-    pooling, the tokens by the relevance of the probe's weights, the rule for one more layer. BiTs
-    and EfficientNets: Grad-CAM (arXiv 1610.02391) of the last feature map, after its activation.
+    token; of two heads, the mean of theirs; without one, the mean of all patches; for `cls_avg`
+    half and half; with attention pooling, the tokens by the relevance of the probe's weights, the
+    rule for one more layer. BiTs and EfficientNets: Grad-CAM (arXiv 1610.02391) of the last feature
+    map, after its activation.
 
     Args:
       model: it is not changed.
