@@ -1,8 +1,11 @@
 import dataclasses
 import json
+import ntpath
 import re
 from pathlib import Path
 
+import ml_collections
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -10,7 +13,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import evals
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import strict
+from vit_jax.core.schema import config_file, strict
 
 PACKAGE = Path(configs.__file__).parent
 
@@ -242,6 +245,8 @@ def test_none_takes_an_evaluation_away():
         (r"(r'blocks/\d{1,2}/.*', 'cls')", (r"blocks/\d{1,2}/.*", "cls")),
         ("['.{1,9}']", (".{1,9}",)),
         ("[0]", ("[0]",)),
+        ("'blocks/.{1,9}'", ("blocks/.{1,9}",)),
+        ("('blocks/.{1,9}')", ("blocks/.{1,9}",)),
         ("()", ()),
         ("", ()),
     ],
@@ -254,6 +259,46 @@ def test_several_strings_from_the_command_line(text, expected):
 def test_several_strings_in_files_are_a_list(value):
     with refused("optim.freeze"):
         configs.resolve({"optim": {"freeze": value}})
+
+
+def test_paths_and_numpys_numbers_are_what_they_stand_for():
+    config = configs.resolve(
+        {
+            "input": {"data_dir": Path("/birds"), "mean": np.full(3, 0.25)},
+            "total": {"steps": np.int64(5)},
+            "optim": {"lr": np.float32(0.5)},
+            "log": {"tensorboard": np.bool_(False)},
+        }
+    )
+    assert (config.input.data_dir, config.input.mean) == ("/birds", (0.25, 0.25, 0.25))
+    assert (config.total.steps, config.optim.lr, config.log.tensorboard) == (5, 0.5, False)
+    assert type(config.total.steps) is int and configs.resolve(configs.to_dict(config)) == config
+    for wrong in (np.float64(1.5), np.bool_(True), Path("5")):
+        with refused("total.steps"):
+            configs.resolve({"total": {"steps": wrong}})
+
+
+def test_config_dicts_may_stand_anywhere_and_stay_as_they_are():
+    steps = ml_collections.ConfigDict({"steps": 5})
+    values = {"total": steps, "evals": {"a": ml_collections.FrozenConfigDict({"split": "val"})}}
+    config = configs.resolve(values, ["total.epochs=3", "evals.a.batch_size=2"])
+    assert (config.total.epochs, config.total.steps) == (3, None)
+    assert (config.evals["a"].split, config.evals["a"].batch_size) == ("val", 2)
+    assert configs.resolve(configs.overlaid({"total": {"epochs": 3}}, values)).total.steps == 5
+    assert values["total"] is steps and steps.to_dict() == {"steps": 5}
+
+
+def test_what_is_laid_over_a_config_stays_as_it_is():
+    total = {"steps": 5}
+    for below in ({}, {"total": {"epochs": 3}}):
+        assert configs.resolve(configs.overlaid(below, {"total": total})).total.steps == 5
+        assert total == {"steps": 5}
+
+
+@pytest.mark.parametrize("name", ["5shot", "held-out", "a_ema"])
+def test_names_of_evaluations_are_words(name):
+    with refused(name, "digits"):
+        configs.resolve({"evals": {name: {}}})
 
 
 @pytest.mark.parametrize("value", [1.5, "3", True, None])
@@ -282,6 +327,18 @@ def test_a_shipped_config_is_found_by_its_name_and_a_path_wins(tmp_path, monkeyp
     Path("vit_i1k").touch()
     with refused("--config", "vit_i1k"):
         configs.load("vit_i1k")
+
+
+def test_config_files_are_local():
+    with refused("gs://bucket/x.py", "copy"):
+        configs.load("gs://bucket/x.py:arg")
+
+
+def test_a_drive_of_windows_is_part_of_the_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config_file.os.path, "splitdrive", ntpath.splitdrive)
+    with pytest.raises(UserError, match=r"No config file .*C:\\runs\\x\.py: "):
+        configs.load(r"C:\runs\x.py:arg")
 
 
 def test_a_missing_config_names_the_nearest(tmp_path, monkeypatch):

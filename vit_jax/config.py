@@ -13,8 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import ml_collections
-
 from vit_jax import evals, models
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file, strict
@@ -476,9 +474,7 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
 
     UserError for fields that are unknown, misspelt, mistyped, out of bounds or set together.
     """
-    if isinstance(values, ml_collections.ConfigDict):
-        values = values.to_dict()
-    tree = dict(values)
+    tree = strict.plain(values)
     for override in overrides:
         name, eq, text = override.partition("=")
         if not eq:
@@ -494,14 +490,13 @@ def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConf
 
 def overlaid(values: Mapping[str, Any], sections: Mapping[str, Any]) -> dict[str, Any]:
     """`values` with those of `sections`, both nested, over them; these take rivals back."""
-    if isinstance(values, ml_collections.ConfigDict):
-        values = values.to_dict()
-    done = strict.overlaid(values, sections)
+    sections = strict.plain(sections)
+    done = strict.overlaid(strict.plain(values), sections)
     for group in EXCLUSIVE:
         section = group[0].partition(".")[0]
         given = sections.get(section)
         names = [full.partition(".")[2] for full in group]
-        if isinstance(given, Mapping) and any(given.get(name) is not None for name in names):
+        if isinstance(given, dict) and any(given.get(name) is not None for name in names):
             done[section] |= {name: given.get(name) for name in names}
     return done
 
@@ -534,13 +529,12 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 def _check(config: RunConfig) -> None:
     schema.check_all_bounds(config, "config")
-    schema.check(config.method, "config.method")
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(
-                f"config.evals.{name}: an evaluation's name is made of letters, digits and _, does "
-                f"not end in _ema, and is none of {', '.join(RESERVED)}: these name other rows of "
-                "the log."
+                f"config.evals.{name}: an evaluation's name has letters, digits and _, begins with "
+                "no digit, does not end in _ema, and is none of "
+                f"{', '.join(RESERVED)}: these name other rows of the log."
             )
     for name in ("mean", "std"):
         if len(getattr(config.input, name)) != 3:

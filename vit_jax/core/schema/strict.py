@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_collections
+import numpy as np
 
 from vit_jax.core import errors, synonyms
 from vit_jax.core.schema import renamed
@@ -32,33 +33,39 @@ class ByKind(NamedTuple):
     kinds: Mapping[str, type] = types.MappingProxyType({})
 
 
+def plain(values: Any) -> Any:
+    """Nested values with new dictionaries in place of mappings and ConfigDicts, at any depth."""
+    if isinstance(values, ml_collections.ConfigDict):
+        values = values.to_dict()
+    if isinstance(values, Mapping):
+        return {name: plain(value) for name, value in values.items()}
+    return values
+
+
 def override(tree: dict[str, Any], path: str, text: str) -> None:
-    """Sets "section.field" in the nested values to this text; `build` will find its type."""
+    """Sets "section.field" of `plain` values to this text; `build` will find its type."""
     _set(tree, path.split("."), text, path)
 
 
 def _set(tree: dict[str, Any], names: list[str], text: str, path: str) -> None:
-    """Sets a value, copying on the way down: the file's own dictionaries stay unchanged."""
     name, *rest = names
     if not rest:
         tree[name] = _Text(text)
         return
     below = tree.get(name)
-    if isinstance(below, ml_collections.ConfigDict):
-        below = below.to_dict()
-    if below is not None and not isinstance(below, Mapping):
+    if below is not None and not isinstance(below, dict):
         raise errors.UserError(f"config.{path}: {name} is not a section.")
-    tree[name] = dict(below or {})
+    tree[name] = below or {}
     _set(tree[name], rest, text, path)
 
 
 def overlaid(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested values of `tree`, with `values` in their place where both have one."""
+    """The `plain` values of `tree`, with `values` in their place where both have one."""
     done = dict(tree)
     for name, value in values.items():
         below = done.get(name)
-        sections = isinstance(value, Mapping) and isinstance(below, Mapping)
-        done[name] = overlaid(dict(below or {}), value) if sections else value
+        is_in_both = isinstance(value, dict) and isinstance(below, dict)
+        done[name] = overlaid(below or {}, value) if is_in_both else value
     return done
 
 
@@ -253,6 +260,10 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 def _as(value: Any, option: Any) -> Any:
     """`value` as one alternative, or ValueError. Text from the command line is parsed."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    elif isinstance(value, os.PathLike):
+        value = os.fspath(value)
     read: Any = option
     text = isinstance(value, _Text)
     if typing.get_origin(option) is tuple:
@@ -290,6 +301,7 @@ def _items(text: str, kind: type) -> Any:
         items = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         items = None
+    items = [items] if isinstance(items, str) else items
     if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
         return items
     return [item.strip() for item in text.split(",") if item.strip()]
