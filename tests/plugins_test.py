@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 from etils import epath
+from flax import nnx
 
 from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax import plugins
+from vit_jax import models, plugins
 from vit_jax.core.schema import entry_points, renamed
 from vit_jax.core.schema.fields import field
+from vit_jax.data.sources.request import Request
+from vit_jax.data.sources.table import SOURCES, Synthetic, create
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.method import Method
+from vit_jax.models import vit
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import evaluations
 from vit_jax.train import train
@@ -227,10 +231,82 @@ def test_an_earlier_evaluation_keeps_the_fields_that_are_its_own(monkeypatch):
     assert "shots" not in renamed.fields(gone)["evals"]["own"]
 
 
-def test_the_page_has_the_groups():
-    page = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
-    rows = re.findall(r"^\| `(vit_jax\..+?)` \|", page, re.MULTILINE)
-    assert sorted(rows) == sorted(f"{entry_points.PREFIX}{group}" for group in entry_points.GROUPS)
+@dataclasses.dataclass(frozen=True)
+class PlainFields(OldLoss):
+    kind: str = field("plain_fields")
+    power: float = 1.0
+    rates: tuple[float, ...] = (0.1, 0.2)
+
+    def check(self, name, spec, sizes): ...
+
+    def extend(self, model, rngs): ...
+
+
+def test_a_method_may_have_plain_fields(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("methods", "plain_fields", PlainFields)
+    method = configs.resolve({"method": {"kind": "plain_fields", "power": 2}}).method
+    assert (method.power, method.rates) == (2.0, (0.1, 0.2))
+    with refused("config.method.power"):
+        configs.resolve({"method": {"kind": "plain_fields", "power": "two"}})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlainSpec(vit.ViTSpec):
+    extra: int = 3
+
+
+class OtherViT(vit.ViT):
+    pass
+
+
+def other_family(**changes):
+    size = {"patch_size": 4, "width": 16, "depth": 1, "mlp_dim": 32, "num_heads": 2}
+    other = {"kind": "An Other", "module": OtherViT, "named": lambda name: size}
+    return dataclasses.replace(vit.FAMILY, **other | changes)
+
+
+def test_a_model_is_built_by_the_family_of_its_spec(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("models", "Other", other_family())
+    with refused("An Other", "ViTSpec", "A ViT"):
+        models.spec("Other-4")
+    plugins.add("models", "Other", other_family(spec=PlainSpec))
+    make = lambda: models.create("Other-4", num_classes=2, image_size=8, rngs=nnx.Rngs(0))
+    assert models.spec("Other-4").extra == 3
+    assert type(nnx.eval_shape(make)) is OtherViT
+    plugins.add("models", "Otherwise", other_family(spec=PlainSpec, kind="A third", module=vit.ViT))
+    with refused("A third", "An Other"):
+        models.spec("Otherwise-4")
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "part"),
+    [("evaluators", "frozen", Whole), ("methods", "mae", OldLoss), ("ops", "decode", abs),
+     ("sources", "digits", abs)],
+)  # fmt: skip
+def test_our_own_names_are_refused(monkeypatch, group, name, part):
+    monkeypatch.setattr(entry_points, "_added", {})
+    with refused(name):
+        plugins.add(group, name, part)
+
+
+def test_a_name_of_ours_that_a_package_has_is_listed_once(installed):
+    install(installed, "twice", {"sources": "digits = theirs:source"})
+    assert SOURCES.names().count("digits") == 1
+
+
+def test_the_label_of_a_config_reaches_the_source_of_a_plugin(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    requests = []
+
+    def source(request):
+        requests.append(request)
+        return Synthetic(64, 4, request.image_size)
+
+    plugins.add("sources", "mine", source)
+    create("mine", Request(split="train", label="colour"))
+    assert requests[0].label == "colour"
 
 
 def test_the_page_says_what_a_batch_holds():

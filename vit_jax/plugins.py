@@ -1,9 +1,36 @@
 """Parts of one's own, by name: from a notebook or script, or another package (docs/plugins.md)."""
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vit_jax import evals
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
-from vit_jax.core.schema.entry_points import add
+from vit_jax.data.ops.table import OPS
+from vit_jax.data.sources.table import SOURCES
+from vit_jax.learning.methods import METHODS
 
 __all__ = ["add", "available"]
+
+_OURS: Mapping[str, Collection[str]] = {
+    "evaluators": evals.KINDS,
+    "methods": METHODS,
+    "ops": OPS,
+    "sources": SOURCES,
+}
+
+
+def add(group: str, name: str, part: Any) -> None:
+    """Adds a part to this process; a second one of this name takes its place.
+
+    UserError for another group, a name of ours, or a part that is not what its group takes.
+    """
+    if name in _OURS.get(group, ()):
+        raise UserError(
+            f"{entry_points.PREFIX}{group}: {name!r} is one of ours, which win: add yours by "
+            "another name."
+        )
+    entry_points.add(group, name, part)
 
 
 def available() -> dict[str, list[str]]:

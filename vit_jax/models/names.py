@@ -109,11 +109,24 @@ def _of_name(name: str) -> Family:
     # A plug-in "Mixer" has the models "Mixer" and "Mixer-S/16".
     for plugin in () if family else (name, name.partition("-")[0]):
         found = entry_points.find("models", plugin)
-        family = family or (found if found and found.named(name) is not None else None)
+        if found and found.named(name) is not None and family is None:
+            _check_spec(found)
+            family = found
     if family is None:
         forms = "; ".join(family.form for family in FAMILIES)
         raise errors.UserError(f"Unknown model {name!r}. {_meant(name)} There are {forms}.")
     return family
+
+
+def _check_spec(family: Family) -> None:
+    """Raises UserError for a spec of another family: `build` goes by the class of the spec."""
+    for other in (*FAMILIES, *entry_points.in_use("models")):
+        if other.spec is family.spec and other.module is not family.module:
+            name = family.spec.__name__
+            raise errors.UserError(
+                f"{family.kind}: its spec {name} is that of {other.kind}, whose module would be "
+                f"built. Give the Family a dataclass of its own: class Spec({name}): pass."
+            )
 
 
 def _meant(name: str) -> str:

@@ -94,7 +94,7 @@ class Parts(Mapping[str, T]):
 
     def names(self) -> list[str]:
         """The names of all parts; nothing is loaded."""
-        return [*self, *names(self._group)]
+        return list(dict.fromkeys([*self, *names(self._group)]))
 
 
 def add(group: str, name: str, part: Any) -> None:

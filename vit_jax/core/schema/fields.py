@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -82,11 +83,17 @@ def words(choices: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+_PLAIN = Declared(doc=None, bounds=None, choices=None, trained=None, elsewhere=ANY)
+
+
 def of(spec: Any) -> dict[str, Declared]:
-    """Declarations of the fields of a dataclass, or of an instance, by name."""
+    """Declarations of the fields of a dataclass, or of an instance, by name.
+
+    A plain field, without a declaration, takes any value of its type.
+    """
     hints = typing.get_type_hints(spec if isinstance(spec, type) else type(spec))
     return {
-        f.name: dataclasses.replace(f.metadata["declared"], hint=hints[f.name])
+        f.name: dataclasses.replace(f.metadata.get("declared", _PLAIN), hint=hints[f.name])
         for f in dataclasses.fields(spec)
     }
 
@@ -109,10 +116,10 @@ def without_a_place(spec: Any, to: str) -> list[str]:
     ]
 
 
-def check(spec: Any, section: str = "model") -> None:
-    """Raises UserError for a field of another type, with an unknown word, or out of bounds."""
+def check(spec: Any) -> None:
+    """Raises UserError for a model's field of another type, an unknown word, or out of bounds."""
     for field, about in of(spec).items():
-        name, value = f"{section}.{field}", getattr(spec, field)
+        name, value = f"model.{field}", getattr(spec, field)
         _check_type(name, value, about.hint)
         optional = type(None) in typing.get_args(about.hint)
         if about.choices and value not in (*about.choices, *([None] if optional else [])):
@@ -151,23 +158,32 @@ def check_bounds(name: str, value: Any, bounds: tuple[float, float] | None) -> N
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     """Raises UserError for a value of another type, or a number that is not finite."""
-    if type(None) in typing.get_args(hint):
-        if value is None:
-            return
-        (hint,) = (its for its in typing.get_args(hint) if its is not type(None))
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    options = typing.get_args(hint) if is_union else (hint,)
+    if not any(_is_of_type(value, option) for option in options):
+        kinds = [
+            "finite number" if option is float else getattr(option, "__name__", str(option))
+            for option in options
+            if option is not type(None)
+        ]
+        raise errors.UserError(
+            f"{name}={errors.safe_repr(value)}: it must be of type {' or '.join(kinds)}."
+        )
+
+
+def _is_of_type(value: Any, hint: Any) -> bool:
+    if hint is type(None):
+        return value is None
     if typing.get_origin(hint) is tuple:
-        fits = isinstance(value, tuple | list) and all(map(is_whole, value))
-    elif hint is float:
+        item = typing.get_args(hint)[0]
+        return isinstance(value, tuple | list) and all(_is_of_type(each, item) for each in value)
+    if hint is float:
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        fits = is_number and math.isfinite(typing.cast(float, value))
-    elif hint is int:
-        fits = is_whole(value)
-    else:
-        # Words are looked up among their choices, which the message lists.
-        fits = hint is not bool or isinstance(value, bool)
-    if not fits:
-        kind = getattr(hint, "__name__", str(hint)) if hint is not float else "finite number"
-        raise errors.UserError(f"{name}={errors.safe_repr(value)}: it must be of type {kind}.")
+        return is_number and math.isfinite(typing.cast(float, value))
+    if hint is int:
+        return is_whole(value)
+    # Words are looked up among their choices, which the message lists.
+    return hint is not bool or isinstance(value, bool)
 
 
 def is_whole(value: Any) -> bool:

@@ -198,7 +198,7 @@ def create(name: str, request: Request) -> Source:
             f"{given[0]} is for tables, and {where}.source={name!r} reads none. Set "
             f'{given[0]}=none, or {where}.source="image_table".'
         )
-    if label is not None and name not in ("tfds", "image_table"):
+    if label is not None and name in SOURCES and name not in ("tfds", "image_table"):
         raise UserError(
             f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
             f'other feature. Set {where}.label=none, or {where}.source="tfds".'
