@@ -183,6 +183,7 @@ def test_help_that_nobody_reads_is_no_failure():
     [
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000), "give a shorter path"),
         (ValueError("embedded null byte"), "NUL character"),
+        (RuntimeError("Could not determine home directory."), "~NAME"),
     ],
 )
 def test_paths_that_no_file_can_have_are_the_users_error(capsys, error, message):

@@ -230,6 +230,11 @@ def _explained(error: BaseException) -> errors.UserError | None:
         return _unwritten(error)
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return errors.UserError("A path contains a NUL character: leave it out.")
+    if isinstance(error, RuntimeError) and "determine home directory" in str(error):
+        return errors.UserError(
+            "A path begins with ~NAME, and no user of that name has a home folder here: write the "
+            "folder."
+        )
     return unusable(error) or cloud.explained(error)
 
 

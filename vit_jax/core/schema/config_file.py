@@ -6,6 +6,7 @@ setup.py copies the two folders from the top of the repository into the wheel, a
 
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,7 +53,13 @@ def adapt(path: str) -> Callable[[Any], Mapping[str, Any]] | None:
 
 def _module(path: str) -> tuple[str, ModuleType, str | None]:
     """(name of the file, the module, the argument) of "configs/x.py:arg"."""
-    file_name, _, arg = path.partition(":")
+    if "://" in path:
+        raise errors.UserError(
+            f"--config={path}: config files are read from this machine's disks, copy it there."
+        )
+    drive, rest = os.path.splitdrive(path)  # Windows's "C:" has a colon, too
+    name, _, arg = rest.partition(":")
+    file_name = f"{drive}{name}"
     file = _find(file_name)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
