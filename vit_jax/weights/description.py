@@ -59,7 +59,7 @@ def parse(about: Mapping[str, Any], *, origin: str) -> Description:
             f"{origin} has format version {about.get('format_version')}, this vit_jax reads "
             f"{FORMAT_VERSION} and {WITH_ADAPTERS}: install the version that wrote it."
         )
-    fields = renamed.fields(about)["model"]
+    fields = dict(renamed.fields(about)["model"])
     names, name = about["class_names"], fields.pop("name")
     images: dict[str, Any] = {
         field: tuple(x) if isinstance(x, list) else x for field, x in about["preprocess"].items()
