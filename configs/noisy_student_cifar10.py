@@ -2,10 +2,10 @@
 
     vit-jax train --config configs/noisy_student_cifar10.py:teacher --workdir TEACHER
         --config.input.data_dir=DATA
-    vit-jax evaluate --checkpoint TEACHER --data FOLDER --split='train[10%:]' \\
-      --pseudo_labels=FILE.npz --per_class=4500
-    vit-jax train --config configs/noisy_student_cifar10.py:student --workdir STUDENT \\
-      --config.input.mixture.unlabelled.pseudo_labels=FILE.npz --config.input.data_dir=DATA
+    vit-jax evaluate --checkpoint TEACHER --data FOLDER --split='train[10%:]'
+        --pseudo_labels=FILE.npz --per_class=4500
+    vit-jax train --config configs/noisy_student_cifar10.py:student --workdir STUDENT
+        --config.input.mixture.unlabelled.pseudo_labels=FILE.npz --config.input.data_dir=DATA
 
 Variant  `teacher`, `student` of its size, and `wide_student` of twice its width for a second round,
          as the paper's students grow.

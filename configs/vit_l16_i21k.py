@@ -20,7 +20,7 @@ Recipe   arXiv 2010.11929, table 3 and appendix B.1.
 Data     ImageNet-21k (fall 2011) in TFDS layout in input.data_dir. Splits as published: of its
          14,197,122 examples the first 25,600 are `test`, the next 25,600 `validation`, the rest
          `train`. recipe=plsc trains on all of them, so that `validation` is seen in training.
-Cost     310,823 steps, or 311,947; 470 exaFLOPs (3 x forward matrix FLOPs x images).
+Cost     310,823 steps, or 311,948; 470 exaFLOPs (3 x forward matrix FLOPs x images).
          The paper took 230 TPUv3-core-days (table 2).
 Reaches  not yet measured; the released model has 49.90 % precision@1 on `validation`.
 """

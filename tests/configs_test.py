@@ -324,11 +324,13 @@ def test_docstring_has_the_command_the_result_and_the_planned_steps(file):
     assert "\nReaches  " in text
     assert "not yet measured" in text or "%" in text or "depends" in text
     # A cost stated in steps equals that of the plan.
-    stated = re.search(r"\nCost +([\d,]+) steps", text)
-    if stated:
-        c = load(file.name)
-        plan = make_durations(c, num_examples=c.input.num_examples)
-        assert plan.total_steps == int(stated[1].replace(",", ""))
+    stated = re.search(r"\nCost +([\d,]+) steps(?:, or ([\d,]+);)?", text)
+    of_recipe = re.findall(r"\n +(recipe=\w+): ", text)
+    for variant, steps in zip(["", *of_recipe], stated.groups() if stated else (), strict=False):
+        if steps:
+            c = load(f"{file.name}:{variant}")
+            plan = make_durations(c, num_examples=c.input.num_examples)
+            assert plan.total_steps == int(steps.replace(",", ""))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
