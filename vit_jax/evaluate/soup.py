@@ -81,8 +81,7 @@ def average(paths: Sequence[str], *, ema: bool = False) -> Loaded:
     for path in paths[1:]:
         one_more = weights.load_with_info(path, ema=ema)
         step = max(step, one_more.step)
-        _, more = nnx.split(one_more.model, nnx.Param)
-        more = nnx.to_pure_dict(more)
+        more = nnx.to_pure_dict(nnx.state(one_more.model, nnx.Param))
         total = jax.tree.map(lambda a, b: a + np.asarray(b, np.float64), total, more)
     dtypes = nnx.to_pure_dict(params)
     mean = jax.tree.map(lambda a, x: jnp.asarray(a / len(paths), x.dtype), total, dtypes)
