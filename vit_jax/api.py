@@ -54,11 +54,12 @@ def load_config(config: AnyConfig, *overrides: str, **sections: Any) -> RunConfi
         evaluation out: evals={"test": None}.
 
     Raises:
-      UserError: no such file; or a field that is unknown, misspelt, mistyped or out of bounds.
+      UserError: no such file; a field that is unknown, misspelt, mistyped or out of bounds; or
+        weights or data that a recipe adapts to cannot be read.
     """
     with _one_message():
         if isinstance(config, str | Path):
-            return adapt.load(str(config), overrides, sections=sections)
+            return adapt.load(str(config), overrides, sections=sections, check=check_folders)
         values = configs.to_dict(config) if isinstance(config, RunConfig) else config
         return configs.resolve(configs.overlaid(values, sections), overrides)
 

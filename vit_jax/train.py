@@ -91,14 +91,14 @@ _NOT_BEGUN = "before anything was begun. Start the same command again."
 def main(_: list[str]) -> None:
     """Trains, or only checks, as the flags say."""
     with exit_immediately_on_signal(_NOT_BEGUN):
-        config = configs.load(FLAGS.config, FLAGS.config_override)
-        if config.deterministic:
+        given = configs.load(FLAGS.config, FLAGS.config_override)
+        if given.deterministic:
             environment.deterministic()
         cluster = processes.find_cluster()
         workdir = workdirs.named(FLAGS.workdir)
         # If one of several processes ended here, the others would wait; --check looks later.
         if not cluster and not FLAGS.check:
-            check_folders(config, workdir)
+            check_folders(given, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
     more = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
@@ -107,19 +107,33 @@ def main(_: list[str]) -> None:
             raise UserError(f"--{name} belongs to --check: give both, or neither.")
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     options |= {f"--{name}": value for name, value in more.items()}
+
+    def look(config: RunConfig, peers: Peers) -> None:
+        """Raises UserError for all that is wrong; with --check, shows what is right as well."""
+        if not FLAGS.check:
+            Run.build(config, workdir, peers)
+            return
+        from vit_jax.run.check import check  # no part of a training
+
+        screen = Screen(quiet=jax.process_index() > 0)
+        check(config, workdir, screen, peers, allow_config_change=allow, **more)
+
     with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
-            processes.check_same(peers, config, workdir, options)
+            processes.check_same(peers, given, workdir, options)
             # Read again, with the file's adapt(), which may ask for weights, data and devices.
-            given, config = config, adapt.load(FLAGS.config, FLAGS.config_override)
+            config = adapt.load(
+                FLAGS.config,
+                FLAGS.config_override,
+                workdir=workdir,
+                check=lambda plain: look(plain, Peers.alone()),  # of the others some may go on
+            )
             announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
+            processes.check_same(peers, config, workdir, options, "after adapting the config")
         if FLAGS.check:
-            from vit_jax.run.check import check  # no part of a training
-
             with exit_immediately_on_signal("before the check was finished."):
-                screen = Screen(quiet=jax.process_index() > 0)
-                check(config, workdir, screen, peers, allow_config_change=allow, **more)
+                look(config, peers)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)

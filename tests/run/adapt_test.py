@@ -1,13 +1,18 @@
 """configs/finetune.py:folder by what it is used with, and how a config file adapts."""
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from etils import epath
 from flax import nnx
 from PIL import Image
 
+import vit_jax
 from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.schema import config_file
@@ -113,6 +118,49 @@ def test_what_the_command_gives_stays(given):
 def test_without_weights_or_data_it_is_as_it_was(given, missing):
     overrides = [*given, missing]
     assert adapt.load("finetune", overrides) == adapt.configs.load("finetune", overrides)
+
+
+@pytest.mark.parametrize("missing", ["init.weights=/nowhere", "input.data_dir=missing"])
+def test_what_keeps_it_from_being_adapted_is_told(given, missing):
+    """Another recipe would be trained in its place."""
+    checked = []
+    with refused(missing.partition("=")[2]):
+        adapt.load("finetune", [*given, missing], check=checked.append)
+    assert checked == [adapt.configs.load("finetune", [*given, missing])]
+    with refused(missing.partition("=")[2]):
+        vit_jax.load_config("finetune", *given, missing)
+    vit_jax.load_config("finetune")  # without weights there is nothing to adapt to
+
+
+def test_a_run_goes_on_as_it_began_when_its_weights_are_gone(given, tmp_path, capsys):
+    weights, images = (Path(field.partition("=")[2]) for field in given)
+    gone = shutil.copytree(weights, tmp_path / "weights")
+    fields = [f"init.weights={gone}", f"input.data_dir={images}"]
+    began = adapt.load("finetune", fields)
+    write_run(tmp_path / "run", began)
+    shutil.rmtree(gone)
+    folder = epath.Path(tmp_path / "run")
+    resume = lambda *more: adapt.load("finetune", [*fields, *more], workdir=folder, check=fail)
+    assert resume() == began
+    assert f"as {folder} has it" in capsys.readouterr().err
+    named = resume("model.name=ViT-Ti/4")  # as the message about missing weights advises
+    assert (named.model.name, named.input, named.total) == ("ViT-Ti/4", began.input, began.total)
+    with pytest.raises(AssertionError):  # another run has begun there
+        resume("init.weights=/nowhere")
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(AssertionError):
+        resume()
+
+
+def write_run(folder, config):
+    """Records it as the config of a run that has saved a step."""
+    (folder / "checkpoints" / "2").mkdir(parents=True)
+    document = {"config": adapt.configs.to_dict(config), "fingerprint": {}, "runs": []}
+    (folder / "config.json").write_text(json.dumps(document))
+
+
+def fail(config):
+    raise AssertionError(config)
 
 
 def test_without_its_evaluation(given):

@@ -6,18 +6,25 @@ as they are given.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from etils import epath
 
 from vit_jax import config as configs
-from vit_jax import models, weights
+from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file
 from vit_jax.run import environment
-from vit_jax.run.parts import examples, preprocessing
+from vit_jax.run.parts import examples, networks, preprocessing
+from vit_jax.store import workdir as workdirs
+
+
+class NotGivenError(errors.UserError):
+    """A recipe needs what the command does not name."""
 
 
 class Facts:
@@ -42,10 +49,9 @@ class Facts:
     @functools.cached_property
     def preprocess(self) -> models.Preprocess:
         """How init.weights want their images prepared."""
-        path = self.config.init.weights
-        if path is None:
-            raise errors.UserError("init.weights is not given.")
-        return weights.checkpoint_info(path).preprocess
+        if self.config.init.weights is None:
+            raise NotGivenError("init.weights is not given.")
+        return networks.trained_weights(self.config.init).preprocess
 
     @property
     def eval_ops(self) -> str:
@@ -73,14 +79,25 @@ def load(
     *,
     sections: Mapping[str, Any] | None = None,
     on_cpu: Callable[[], bool] | None = None,
+    workdir: epath.Path | None = None,
+    check: Callable[[RunConfig], object] | None = None,
 ) -> RunConfig:
-    """As config.load, adapted; without weights or data that can be read, as it is.
+    """As config.load, adapted. Not before the processes of a run are connected: it may ask for the
+    devices.
 
-    What is wrong with them is reported by all that read them, with the other errors. Not before the
-    processes of a run are connected: it may ask for the devices.
+    Where the weights or the data cannot be read, a run that began with these weights goes on with
+    the values in its config.json. Else it is another recipe as it is, which nothing may train.
 
-    sections: nested fields between those of the file and `overrides`. on_cpu: Facts.on_cpu, where
-    it is not this process that will train.
+    Args:
+      path: of the config file. overrides: as of config.load.
+      sections: nested fields between those of the file and `overrides`.
+      on_cpu: Facts.on_cpu, where it is not this process that will train.
+      workdir: of a run that may have begun.
+      check: is given a config that could not be adapted, to raise what is wrong with it. If it
+        raises nothing, what kept it from being adapted is raised. None: it is returned as it is.
+
+    Raises:
+      UserError: what `check` raises; or weights or data cannot be read.
     """
     values, more = config_file.read(path), sections or {}
     plain = configs.resolve(configs.overlaid(values, more), overrides)
@@ -91,9 +108,31 @@ def load(
     facts = Facts(plain, given, on_cpu)
     try:
         adapted = adapt(facts)
-    except errors.UserError:
+    except NotGivenError:
         return plain
+    except errors.UserError as error:
+        begun = None if workdir is None else _begun(workdir, plain, overrides)
+        if begun is not None:
+            print(f"Notice: {path} is taken as {workdir} has it: {error}", file=sys.stderr)
+            return begun
+        if check is None:
+            return plain
+        check(plain)
+        raise
     return configs.resolve(configs.overlaid(configs.overlaid(values, adapted), more), overrides)
+
+
+def _begun(workdir: epath.Path, plain: RunConfig, overrides: Sequence[str]) -> RunConfig | None:
+    """The config of a run that has saved a step there, but for `overrides`; None if there is none.
+
+    Nor if it began with other weights than those of `plain`: it is another run.
+    """
+    if not workdirs.saved_step(workdir) or not (workdir / workdirs.CONFIG_FILE).exists():
+        return None
+    recorded = workdirs.read_document(workdir)["config"]
+    if configs.resolve(recorded).init.weights != plain.init.weights:
+        return None
+    return configs.resolve(recorded, overrides)
 
 
 def _names(tree: Any, prefix: str = "") -> Iterator[str]:

@@ -53,16 +53,20 @@ def connect_processes(cluster: Cluster | None) -> AbstractContextManager[Peers]:
 
 
 def check_same(
-    peers: Peers, config: RunConfig, workdir: epath.Path, options: Mapping[str, bool]
+    peers: Peers,
+    config: RunConfig,
+    workdir: epath.Path,
+    options: Mapping[str, bool],
+    when: str = "before training",
 ) -> None:
     """UserError, with a list, unless all processes have the same values as the first.
 
     Otherwise they would wait for each other in different places, or train different models.
-    options: the command's options, by their flags.
+    options: the command's options, by their flags. when: names the barrier.
     """
     values = {"--workdir": str(workdir), **options, **configs.to_dict(config)}
     here = {"config": values, "fingerprint": {}}
-    there = peers.from_first("before training", here)
+    there = peers.from_first(when, here)
     differing = differences(there, json.loads(json.dumps(here)))
     wrong = [
         text

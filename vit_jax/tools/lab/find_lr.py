@@ -223,7 +223,7 @@ def main(_: list[str]) -> None:
     if output is not None:
         workdir.check_output(output)  # before a search of minutes
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
-    config = adapt.load(FLAGS.config, FLAGS.config_override)
+    config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
     compilation_cache.use()
     limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
     found = rate_test(config, **limits, screen=Screen(sys.stderr))

@@ -130,7 +130,7 @@ def main(_: list[str]) -> None:
     if output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
-    config = adapt.load(FLAGS.config, FLAGS.config_override)
+    config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     file = io.BytesIO()
     preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images).save(file, "PNG")
