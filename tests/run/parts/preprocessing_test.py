@@ -68,6 +68,21 @@ def test_unsupported_preprocessing_is_refused():
             preprocessing.as_preprocess(ops, "evals.val.preprocess")
 
 
+@pytest.mark.parametrize(
+    ("ops", "advice"),
+    [
+        ("decode|resize_long(8)|central_crop(8, fill=(0, 0, 0))", "set fill=(128, 128, 128)"),
+        ("decode|resize_small(6)|central_crop(8, 'down', (0, 0, 0))", "leave fill out"),
+    ],
+)
+def test_colours_that_prediction_does_not_pad_with_are_refused(ops, advice):
+    config = configs.resolve(
+        {"input": {"preprocess": "decode|resize(8)"}, "evals": {"val": {"preprocess": ops}}}
+    )
+    with refused("evals.val.preprocess", advice):
+        networks.preprocess(config)
+
+
 def test_weights_is_for_evaluations_of_weights():
     config = {"evals": {"val": {"preprocess": "weights"}}}
     with refused("evals.val.preprocess", "'weights'"):

@@ -38,8 +38,10 @@ def view_sizes(c: InputConfig) -> tuple[tuple[int, int], ...]:
     return tuple(image_size(each, "input.views") for each in c.views)
 
 
-def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
-    """The preparation of images for prediction that equals an evaluation's ops.
+def as_preprocess(
+    preprocess: str, field: str, mean: tuple[float, ...] = models.Preprocess.mean
+) -> models.Preprocess:
+    """The preparation of images for prediction, with this mean, that equals an evaluation's ops.
 
     How values become whole (`levels`) is left out: prediction rounds to the nearest. So is
     `white_level`, which belongs to how the data are stored: prediction is of ordinary images.
@@ -49,6 +51,7 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
     """
     size = image_size(preprocess, field)
     fields: dict[str, Any] = {"resize": None}
+    fill = None
     for call in ops.parse_calls(preprocess, field=field):
         wanted = call.argument(0, "size")
         if call.name in _RESIZES and fields == {"resize": None}:
@@ -59,13 +62,21 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
                 fields |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
         elif call.name == "central_crop" and "crop" not in fields:
             fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
+            fill = call.argument(2, "fill")
         elif call.name not in (_DECODE, "white_level"):
             raise errors.UserError(
                 f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
                 "can: decode, then resize, resize_small or resize_long or none of them, then "
                 "central_crop or not."
             )
-    return models.Preprocess(image_size=size, **fields)
+    made = models.Preprocess(image_size=size, mean=mean, **fields)
+    if fill not in (None, made.fill):
+        instead = "leave fill out" if made.fill is None else f"set fill={made.fill}"
+        raise errors.UserError(
+            f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it pads "
+            f"images with input.mean, and only behind resize_long: {instead}."
+        )
+    return made
 
 
 def as_ops(about: models.Preprocess) -> str:
