@@ -341,6 +341,8 @@ def test_more_classes_or_an_average_start_a_new_run(
     start = f"another --workdir, with --config.init.weights={tmp_path}/run/checkpoints/5"
     head = " and --config.init.head=reset, for other classes" if change == "classes" else ""
     assert str(caught.value).endswith(f"{start}{head}.")
+    what = "model or optimizer" if change == "classes" else "moving average (optim.ema_decay)"
+    assert f"is of another {what} than the config" in str(caught.value)
 
 
 def test_an_optimizers_other_arrays_leave_the_parameters_to_start_from(

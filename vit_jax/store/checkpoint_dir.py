@@ -335,7 +335,9 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
     if len(names) > len(shown):
         shown.append(f"  ... and {len(names) - len(shown)} more")
     parts = [name.split("/") for name in names]
-    only_optimizer = all(part[0] == OPTIMIZER for part in parts)
+    roots = {part[0] for part in parts}
+    what = "optimizer" if roots == {OPTIMIZER} else "model or optimizer"
+    what = "moving average (optim.ema_decay)" if roots == {EMA} else what
     model_parts = [part for part in parts if part[0] not in (OPTIMIZER, EMA)]
     head_parts = [part for part in model_parts if _HEADS.intersection(part)]
     # A new run makes the others anew: it can start from the parameters that fit.
@@ -344,8 +346,7 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
         " and --config.init.head=reset, for other classes" if head_parts else ""
     )
     raise UserError(
-        f"The checkpoint {step_dir} is of another {'' if only_optimizer else 'model or '}optimizer "
-        "than the config:\n"
+        f"The checkpoint {step_dir} is of another {what} than the config:\n"
         + "\n".join(shown)
         + "\nUse the config and the version that wrote it, or another --workdir"
         + (f"{start}." if is_fresh else ".")

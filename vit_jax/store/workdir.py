@@ -23,7 +23,7 @@ from etils import epath
 
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
+from vit_jax.core.files import atomic_file, parse_json, write_text
 from vit_jax.core.schema import renamed
 from vit_jax.core.screen import format_bytes
 
@@ -181,12 +181,10 @@ def make(folder: epath.Path) -> None:
 
 
 def save(file: epath.Path, content: str | bytes) -> None:
-    """Writes a file of a work directory, at once. Raises UserError if it cannot."""
+    """Writes a file of a work directory, in full or not at all. Raises UserError if it cannot."""
     try:
-        if isinstance(content, str):
-            write_text(file, content)
-        else:
-            file.write_bytes(content)
+        with atomic_file(file) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise unwritable(file, error) from error
 

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 import jax
 from etils import epath
 
-from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file
 from vit_jax.learning.histograms import Distributions, Histogram, histogram
 from vit_jax.store.runs import MetricsFile
-from vit_jax.store.workdir import PICTURES
+from vit_jax.store.workdir import PICTURES, make, save
 
 _NONE: Mapping[str, bytes] = {}
 
@@ -103,15 +101,8 @@ class RunLog:
             return
         for name, png in pictures.items():
             file = self._workdir / PICTURES / name / f"{step}.png"
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_file(file) as temporary:
-                    temporary.write_bytes(png)
-            except OSError as error:
-                raise UserError(
-                    f"{file} cannot be written: {error.strerror or error}. Make room, or take the "
-                    "evaluation that draws it out of the config."
-                ) from error
+            make(file.parent)
+            save(file, png)
         for writer in self._writers:
             if pictures:
                 writer.write_pictures(step, pictures)
@@ -152,11 +143,4 @@ def write_parameters(workdir: epath.Path, params: Any) -> None:
 
     if jax.process_index() == 0:
         table = parameter_overview.get_parameter_overview(params, include_stats="sharding")
-        file = workdir / "parameters.txt"
-        try:
-            file.write_text(f"{table}\n")
-        except OSError as error:
-            raise UserError(
-                f"{file} cannot be written: {error.strerror or error}. Delete it, make room, or "
-                "give another --workdir."
-            ) from error
+        save(workdir / "parameters.txt", f"{table}\n")
