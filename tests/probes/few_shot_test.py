@@ -39,6 +39,18 @@ def test_a_constant_feature_and_equal_examples_do_no_harm():
     assert np.isfinite(weights).all() and weights[3] == pytest.approx(0, abs=1e-6)
 
 
+def test_draws_are_those_of_a_look_at_all_labels_for_each_class():
+    labels = np.random.default_rng(0).integers(0, 9, 400)
+    labels[labels == 3] = 4  # whose examples nobody has
+    numbers = np.random.default_rng(7)
+    expected = [numbers.permutation(np.flatnonzero(labels == c))[:2] for c in (0, 1, 2)]
+    np.testing.assert_array_equal(
+        few_shot.draw(labels, num_classes=3, shots=2, seed=7), np.array(expected)
+    )
+    with refused("3 (0)"):
+        few_shot.draw(labels, num_classes=9, shots=2, seed=7)
+
+
 def test_draws_are_of_each_class_and_nested():
     _, labels = examples(10)
     five = few_shot.draw(labels, num_classes=4, shots=5, seed=3)

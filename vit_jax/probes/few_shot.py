@@ -9,6 +9,7 @@ once for all values of l2. These are the choices of the authors' own evaluator
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -84,7 +85,10 @@ def draw(
     UserError for classes that have fewer examples; it calls them by `class_names`, or numbers.
     """
     numbers = np.random.default_rng(seed)
-    positions = [numbers.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
+    # By class, and in each by position: all labels are looked at once, however many classes.
+    order = np.argsort(labels, kind="stable")
+    bounds = np.searchsorted(labels[order], np.arange(num_classes + 1))
+    positions = [numbers.permutation(order[a:b]) for a, b in itertools.pairwise(bounds)]
     lacking = [c for c in range(num_classes) if len(positions[c]) < shots]
     if lacking:
         names = class_names or range(num_classes)
