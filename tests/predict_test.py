@@ -97,6 +97,14 @@ def test_a_table_that_fails_leaves_nothing(tmp_path):
     with refused():
         write_table(broken(), tmp_path / "a.csv", 2, Screen())
     assert not list(tmp_path.iterdir())
+
+    def unreadable():
+        yield Path("a.png"), [{"class": 0, "name": "cat", "probability": 1.0}]
+        raise PermissionError("the photo's")
+
+    with pytest.raises(PermissionError, match="photo"):  # no error of writing
+        write_table(unreadable(), tmp_path / "a.parquet", 2, Screen())
+    assert not list(tmp_path.iterdir())
     write_table([], tmp_path / "new" / "a.csv", 0, Screen())
     with refused():
         write_table([], tmp_path / "new" / "a.csv" / "b.csv", 0, Screen())

@@ -150,10 +150,8 @@ def predict(
     on_bad_image: str = "fail",
     screen: Screen | None = None,
 ) -> Iterator[tuple[Path | int, list[dict]]]:
-    """Yields (file, its `top_k` classes), as Predictor does; what is wrong is told before."""
-    if top_k < 1:
-        raise UserError(f"--top_k={top_k}: give at least 1.")
-    files = find(paths, sys.stderr)
+    """Yields (file, its `top_k` classes), as Predictor does; what is not there is told before."""
+    files = find(paths)
     predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8, dtype=dtype)
     yield from predictor(files, top_k=top_k, on_bad_image=on_bad_image, screen=screen)
 
@@ -168,22 +166,26 @@ def write_table(
     writer = table_writer(output)
     names = COLUMNS.names[2:]
     cell = as_text if output.suffix == ".csv" else lambda value: value
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(output) as temporary, writer(str(temporary), COLUMNS) as file:
-            rows: list[dict] = []
-            for done, (image, classes) in enumerate(predictions, start=1):
-                about = [{name: cell(c[name]) for name in names} for c in classes]
-                file_name = cell(name_of(image))
-                rows += [{"file": file_name, "rank": 1 + i, **c} for i, c in enumerate(about)]
-                if done % _IMAGES_A_BLOCK == 0:
+    writing = lambda: workdir.explain_unwritable(output)  # not around what predicts meanwhile
+    with contextlib.ExitStack() as opened:
+        with writing():
+            output.parent.mkdir(parents=True, exist_ok=True)
+            temporary = opened.enter_context(atomic_file(output))
+            file = opened.enter_context(writer(str(temporary), COLUMNS))
+        rows: list[dict] = []
+        for done, (image, classes) in enumerate(predictions, start=1):
+            about = [{name: cell(c[name]) for name in names} for c in classes]
+            file_name = cell(name_of(image))
+            rows += [{"file": file_name, "rank": 1 + i, **c} for i, c in enumerate(about)]
+            if done % _IMAGES_A_BLOCK == 0:
+                with writing():
                     file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
-                    rows = []
-                screen.bar("images", done, total)
+                rows = []
+            screen.bar("images", done, total)
+        with writing():
             if rows:
                 file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
-    except OSError as error:
-        raise workdir.unwritable_output(output, error) from error
+            opened.close()
 
 
 def name_of(image: Path | int) -> str:
@@ -215,9 +217,14 @@ def main(arguments: list[str]) -> None:
 
 
 def _predict(arguments: list[str], screen: Screen) -> None:
+    if FLAGS.output is not None:  # what is wrong with it is said before anything is computed
+        if FLAGS.json:
+            raise UserError("--json belongs to the screen, --output to a table: give one of them.")
+        table_writer(Path(FLAGS.output).expanduser())
+    files = [str(file) for file in find(arguments, sys.stderr)]
     predictions = predict(
         FLAGS.checkpoint,
-        arguments,
+        files,
         top_k=FLAGS.top_k,
         ema=FLAGS.ema,
         batch_size=FLAGS.batch_size,
@@ -227,11 +234,7 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         screen=screen,
     )
     if FLAGS.output is not None:
-        if FLAGS.json:
-            raise UserError("--json belongs to the screen, --output to a table: give one of them.")
-        output = Path(FLAGS.output).expanduser()
-        table_writer(output)  # what is wrong with it is said before anything is computed
-        write_table(predictions, output, len(find(arguments)), screen)
+        write_table(predictions, Path(FLAGS.output).expanduser(), len(files), screen)
         return
     for file, classes in predictions:
         if FLAGS.json:
@@ -247,7 +250,7 @@ def _line(file: Path | int, classes: list[dict]) -> str:
 
 if __name__ == "__main__":
     command.define_checkpoint()
-    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.")
+    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.", lower_bound=1)
     flags.DEFINE_integer("batch_size", None, inference.BATCH_SIZE_HELP)
     flags.DEFINE_string("dtype", None, inference.DTYPE_HELP)
     flags.DEFINE_enum("on_bad_image", "fail", inference.ON_BAD_IMAGE, inference.BadImages.HELP)

@@ -23,7 +23,6 @@ from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.evals import PICTURES
 from vit_jax.evals.classification import Scores
@@ -199,8 +198,7 @@ def _write(files: Files, results: Results, scored: AllScored, screen: Screen) ->
         from vit_jax.evaluate import page  # imports matplotlib
 
         made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
-        files.page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(files.page, made)
+        workdir.write_output(files.page, made, "page")
         screen.say(f"saved    {files.page}")
 
 

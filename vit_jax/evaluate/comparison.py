@@ -14,13 +14,13 @@ from etils import epath
 
 from vit_jax.core import synsets
 from vit_jax.core.class_names import normal
-from vit_jax.core.files import write_text
 from vit_jax.core.metric_names import is_less_better, is_score, readable
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
 from vit_jax.evals.classification import Scores
 from vit_jax.probes.by_class import ClassCounts
+from vit_jax.store.workdir import write_output
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 NONE = "–"  # where there is no number
@@ -42,14 +42,17 @@ def table(results: Results) -> list[str]:
 
 
 def write_csv(path: epath.Path, results: Results) -> None:
-    """A row for each model, with every digit; an empty cell for a number that it has not."""
+    """Writes --csv: a row for each model, with every digit; an empty cell without one."""
     names = numbers(results)
     rows = [[model, *(row.get(name, "") for name in names)] for model, row in results.items()]
-    _write(path, [["checkpoint", *names], *rows])
+    write_output(path, csv_text([["checkpoint", *names], *rows]), "csv")
 
 
 def write_class_csv(path: epath.Path, scored: AllScored) -> None:
-    """A row for each class of each evaluation of each model; an empty cell where none has value."""
+    """Writes --class_csv: a row for each class of each evaluation of each model.
+
+    An empty cell is a share of no images.
+    """
     head = ["checkpoint", "evaluation", *ClassRecord.__annotations__]
     rows = [
         [model, name, *("" if x is None else x for x in record.values())]
@@ -57,12 +60,7 @@ def write_class_csv(path: epath.Path, scored: AllScored) -> None:
         for model, each in by_model.items()
         for record in each.by_class()
     ]
-    _write(path, [head, *rows])
-
-
-def _write(path: epath.Path, rows: Sequence[Sequence[Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, csv_text(rows))
+    write_output(path, csv_text([head, *rows]), "class_csv")
 
 
 def document(results: Results, scored: AllScored) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ A run may be resumed only with the config it was started with: otherwise its res
 neither config, and nothing would show it.
 """
 
+import contextlib
 import errno
 import importlib.util
 import json
@@ -14,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -357,11 +358,30 @@ def try_writing(folder: epath.Path) -> None:
 
 def check_output(file: epath.Path, flag: str = "output") -> None:
     """Raises UserError if the file that a flag names cannot be written; leaves no trace."""
-    try:
+    with explain_unwritable(file, flag):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if not cloud.is_remote(file):
             try_writing(file.parent)
+
+
+def write_output(file: epath.PathLike, content: str | bytes, flag: str = "output") -> None:
+    """Writes a file that a flag names, all of it or nothing; its folder is made.
+
+    Raises UserError if it cannot be written.
+    """
+    with explain_unwritable(file, flag):
+        path = epath.Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def explain_unwritable(file: epath.PathLike, flag: str = "output") -> Iterator[None]:
+    """Raises UserError for what prevents a file that a flag names from being written inside."""
+    try:
+        yield
     except OSError as error:
         raise unwritable_output(file, error, flag) from error
 

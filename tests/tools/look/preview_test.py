@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from etils import epath
 from PIL import Image
 
 from tests.messages import refused
 from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import examples, inputs
+from vit_jax.store import workdir
 from vit_jax.tools.look import preview
 
 COMMAND = ("-m", "vit_jax", "preview", "--config", "configs/vit_digits.py")
@@ -115,7 +115,7 @@ def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_i
 def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
     (tmp_path / "file").write_text("")
     with refused():
-        preview.save(b"", epath.Path(tmp_path / "file" / "sheet.png"))
+        workdir.write_output(tmp_path / "file" / "sheet.png", b"")
     done = run_python(*COMMAND, "--output", "sheet.jpg")
     assert done.returncode == 1
     assert "--output=sheet.jpg" in done.stderr

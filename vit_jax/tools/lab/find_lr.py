@@ -32,7 +32,7 @@ from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
 from vit_jax.run.session import initial_state
 from vit_jax.store import workdir
-from vit_jax.tools.look.preview import save
+from vit_jax.store.workdir import write_output
 
 SMOOTHING = 0.9  # of averages over losses: the weight of a loss by that of the next one
 DIVERGED = 4.0  # times the best mean so far, as in fastai
@@ -231,7 +231,7 @@ def main(_: list[str]) -> None:
         raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
     if output is not None:
         name = " ".join([FLAGS.config, *FLAGS.config_override])
-        save(style.png(draw(found, name)), output)
+        write_output(output, style.png(draw(found, name)))
     print(json.dumps(found.document()) if FLAGS.json else "\n".join(say(found, config)))
     if output is not None and not FLAGS.json:
         print(f"saved         {output}")

@@ -24,7 +24,6 @@ from pyarrow import parquet
 from vit_jax import weights
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_text
 from vit_jax.core.screen import Screen
 from vit_jax.core.tables import csv_text
 from vit_jax.draw import html_page
@@ -33,7 +32,7 @@ from vit_jax.models import inference
 from vit_jax.models.images import find
 from vit_jax.predict import name_of
 from vit_jax.probes import neighbours
-from vit_jax.store.workdir import check_output, unwritable_output
+from vit_jax.store.workdir import check_output, write_output
 
 THRESHOLD = 0.95  # docs/embed.md has the measurement
 ENDINGS = (".csv", ".html")
@@ -284,11 +283,7 @@ def _write(output: Path, similar: Sequence[Similar], about: str, table: str) -> 
             for i, (name, cosine) in enumerate(each.found)
         ]
         text = csv_text([("file", "rank", "nearest", "cosine"), *rows])
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_text(output, text)
-    except OSError as error:
-        raise unwritable_output(output, error) from error
+    write_output(output, text)
 
 
 if __name__ == "__main__":

@@ -112,15 +112,6 @@ def _drawable(name: str, number: int) -> str:
     return f"{number} {name}" if tiles.ABSENT in tiles.drawable(name) else name
 
 
-def save(data: bytes, output: epath.Path) -> None:
-    """Writes a file; its folder is made. Raises UserError if it cannot."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(data)
-    except OSError as error:
-        raise workdir.unwritable_output(output, error) from error
-
-
 FLAGS = flags.FLAGS
 
 
@@ -134,7 +125,7 @@ def main(_: list[str]) -> None:
     name = " ".join([FLAGS.config, *FLAGS.config_override])
     file = io.BytesIO()
     preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images).save(file, "PNG")
-    save(file.getvalue(), output)
+    workdir.write_output(output, file.getvalue())
     print(f"saved    {output}")
 
 

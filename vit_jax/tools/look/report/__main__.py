@@ -13,7 +13,6 @@ from etils import epath
 
 from vit_jax.core import cloud, command
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_text
 from vit_jax.store import runs, workdir
 from vit_jax.tools.look.report import page
 
@@ -29,11 +28,7 @@ def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
             f"{error.filename} cannot be read: {error.strerror}. Make it readable, or leave it out."
         ) from error
     text = page.page(read, datetime.datetime.now(datetime.UTC))
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_text(output, text)
-    except OSError as error:
-        raise workdir.unwritable_output(output, error) from error
+    workdir.write_output(output, text)
     empty = [run.name for run in read if not run.series]
     if empty:
         print(f"note     nothing logged yet by {', '.join(empty)}")
