@@ -132,9 +132,14 @@ def test_models_stand_side_by_side_and_the_best_number_is_bold(text):
 
 
 def test_models_have_the_ends_of_their_paths_by_which_they_differ():
-    assert page.short_names(["/x/a", "/x/b/"]) == {"/x/a": "a", "/x/b/": "b"}
-    assert page.short_names(["/x/a/9", "/x/b/9"]) == {"/x/a/9": "a/9", "/x/b/9": "b/9"}
-    assert page.short_names(["hf:O/N", "m"]) == {"hf:O/N": "N", "m": "m"}
+    for paths, names in (
+        (["/x/a", "/x/b/"], ["a", "b"]),
+        (["/x/a/9", "/x/b/9"], ["a/9", "b/9"]),
+        (["hf:O/N", "m"], ["N", "m"]),
+    ):
+        text = made({path: {"val/accuracy": 0.5} for path in paths}, {})
+        for path, name in zip(paths, names, strict=True):
+            assert f'<span title="{path}">{name}</span>' in text
 
 
 def test_names_are_escaped_and_nothing_is_loaded_from_elsewhere(text):

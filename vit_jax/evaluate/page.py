@@ -25,6 +25,7 @@ from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.evaluate import comparison
 from vit_jax.evaluate.comparison import AllScored, Pair, Results, Scored
 from vit_jax.probes.calibration import BINS, reliability
+from vit_jax.store.runs import short_names
 
 MATRIX = 30  # classes of a confusion matrix at most; of more the pairs are listed
 PAIRS, PICTURES, LISTED = 12, 4, 20  # pairs with pictures; pictures of each; pairs of a list
@@ -38,7 +39,7 @@ COUNTS, DIGIT, LABEL = 26, 6.5, 22  # these are so far below; heights of a digit
 
 def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str:
     """The text of the file."""
-    names = short_names(list(results))
+    names = dict(zip(results, short_names([PurePath(model) for model in results]), strict=True))
     one = next(iter(results)) if len(results) == 1 else None
     return html_page.render(
         "evaluate/page.html",
@@ -57,16 +58,6 @@ def page(results: Results, scored: AllScored, made_at: datetime.datetime) -> str
         ],
         open_classes=OPEN_CLASSES,
     )
-
-
-def short_names(models: Sequence[str]) -> dict[str, str]:
-    """The ends of models' paths, as long as they have to be to differ."""
-    parts = {model: PurePath(model).parts or (model,) for model in models}
-    for length in range(1, max(map(len, parts.values()), default=0) + 1):
-        ends = {model: "/".join(each[-length:]) for model, each in parts.items()}
-        if len(set(ends.values())) == len(ends):
-            return ends
-    return {model: model for model in models}
 
 
 def _comparison(results: Results) -> dict[str, list[list[str]]]:

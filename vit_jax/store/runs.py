@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from etils import epath
@@ -184,14 +185,15 @@ def explain_damage(folder: epath.Path) -> Iterator[None]:
         ) from error
 
 
-def short_names(folders: Sequence[epath.Path]) -> list[str]:
-    """The shortest ends of the folders' paths that differ: a/seed0, b/seed0."""
-    parts = [folder.parts for folder in folders]
-    for length in range(1, max(map(len, parts)) + 1):
+def short_names(paths: Sequence[PurePath]) -> list[str]:
+    """The shortest ends of paths that differ, as far as they do: a/seed0, b/seed0."""
+    parts = [path.parts for path in paths]
+    different = len(set(parts))
+    for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
+        if len(set(names)) == different:
             return names
-    return [str(folder) for folder in folders]
+    return [str(path) for path in paths]
 
 
 def _check_folder(folder: epath.Path) -> bool:

@@ -6,6 +6,7 @@ The filters, positions, where it looks, its features, and what it gets wrong, of
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
+from vit_jax.store.runs import short_names
 from vit_jax.tools.look.visualize import development, features, page, photos
 from vit_jax.tools.look.visualize.page import Options, sections
 from vit_jax.tools.look.visualize.photos import Photos
@@ -43,10 +45,11 @@ def main(arguments: list[str]) -> None:
     available = available.subset(available.evenly_spaced(FLAGS.max_features))
     shown = available.subset(available.evenly_spaced(FLAGS.max_images))
     compared = _others(len(shown))
+    inputs = functools.cache(lambda: np.stack(list(shown.inputs())))  # decoded where needed
     findings = sections(loaded, available, options, screen.bar)
-    inputs = np.stack(list(shown.inputs()))
     if compared:
-        pictures = [_compared((loaded.model, inputs), shown, *other) for other in compared.items()]
+        one = loaded.model, inputs()
+        pictures = [_compared(one, shown, *other) for other in compared.items()]
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         findings.append(
@@ -55,8 +58,8 @@ def main(arguments: list[str]) -> None:
                 lambda step: (
                     _load(str(development.checkpoint_folder(FLAGS.checkpoint, step))).model
                 ),
-                inputs,
-                shown.pixels(inputs),
+                inputs(),
+                shown.pixels(inputs()),
                 shown.names,
                 lambda done, total: screen.bar("checkpoints", done, total),
             )
@@ -107,13 +110,9 @@ def _others(images: int) -> dict[str, str]:
             f"--compare takes {cka.LEAST} images or more, and {images} are shown: give more in "
             "--images, or a larger --max_images."
         )
-    absolute = {
-        path: Path(path).expanduser().absolute() for path in [*FLAGS.compare, FLAGS.checkpoint]
-    }
-    length = 1
-    while len({path.parts[-length:] for path in absolute.values()}) < len(set(absolute.values())):
-        length += 1
-    return {path: "/".join(absolute[path].parts[-length:]) for path in FLAGS.compare}
+    paths = [*FLAGS.compare, FLAGS.checkpoint]
+    names = short_names([Path(path).expanduser().absolute() for path in paths])
+    return dict(zip(FLAGS.compare, names[:-1], strict=True))
 
 
 def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str) -> Picture:
