@@ -126,8 +126,10 @@ def get_config(arg=None):
 def adapt(arg, facts):
     """For your own images: what follows from the weights, the number of images and the machine."""
     dataset, size, extras = parse(arg)
+    # A frozen EfficientNet is trained as it is evaluated, by its running mean and variance.
+    kept = {"frozen_statistics": True} if "probe" in extras and facts.has_statistics else {}
     if dataset != "folder":
-        return {}
+        return {"model": kept}
     # As the weights were trained, unless another size is given.
     about, n = facts.preprocess, facts.num_examples
     shape = size or about.image_size
@@ -148,7 +150,7 @@ def adapt(arg, facts):
     val = facts.config.evals.get("val")
     best = {"best_metric": "val/accuracy"} if val and "accuracy" in val.numbers() else {}
     return {
-        "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"},
+        "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"} | kept,
         "input": {
             "preprocess": f"decode|{crop}|flip_lr",
             "batch_size": batch,

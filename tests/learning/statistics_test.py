@@ -95,17 +95,35 @@ def test_frozen_ones_stay_to_the_bit():
     assert same == {name for name in before if pytrees.is_statistic(name)}
 
 
-def test_microbatches_are_refused_unless_they_are_frozen(tiny_run):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("optim.grad_accum_steps", "2"),
+        ("optim.freeze", "(?!head/).*"),
+        ("optim.freeze", "root"),
+        ("lora.kernels", "stage7/.*/project/kernel"),
+    ],
+)
+def test_they_have_to_be_frozen_with(tiny_run, field, value):
+    """Microbatches, and parts that are evaluated by running moments which no step moves."""
+
     def layout(*overrides):
-        config = tiny_run(*OVERRIDES, "optim.grad_accum_steps=2", *overrides)
+        config = tiny_run(*OVERRIDES, f"{field}={value}", *overrides)
         make = networks.model(config, num_classes=4).make
         return updates.layout(config, make, lambda step: 0.1, meshes.make_mesh(
             replica=1, data=1, fsdp=1, tensor=1
         ))  # fmt: skip
 
-    with refused("optim.grad_accum_steps=2"):
+    with refused(field):
         layout()
     assert layout("model.frozen_statistics=true")
+
+
+def test_they_may_move_where_others_are_frozen(tiny_run):
+    config = tiny_run(*OVERRIDES, "optim.freeze=.*/kernel")
+    make = networks.model(config, num_classes=4).make
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
+    assert updates.layout(config, make, lambda step: 0.1, mesh)
 
 
 @pytest.mark.slow

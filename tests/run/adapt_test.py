@@ -42,12 +42,13 @@ def given(tmp_path_factory):
     return [f"init.weights={folder / 'weights'}", f"input.data_dir={folder / 'images'}"]
 
 
-def adapted(num_examples, *, on_cpu=False, arg="", **given):
+def adapted(num_examples, *, on_cpu=False, has_statistics=False, arg="", **given):
     """What finetune.py makes of so many images."""
     facts = SimpleNamespace(
         config=SimpleNamespace(evals={"val": SimpleNamespace(numbers=lambda: ["accuracy"])}),
         given=given.get,
         preprocess=OWN_SIZE,
+        has_statistics=has_statistics,
         num_examples=num_examples,
         on_cpu=on_cpu,
         eval_ops="decode|x",
@@ -90,7 +91,23 @@ def test_warmup_and_cadence_follow_the_length_that_is_given():
 
 
 def test_published_data_sets_keep_the_recipe_of_the_paper():
-    assert adapted(50_000, arg="cifar10") == {}
+    assert adapted(50_000, arg="cifar10") == {"model": {}}
+
+
+@pytest.mark.parametrize("arg", ["probe", "cifar10,probe"])
+def test_a_probe_keeps_the_batch_norms_of_the_weights(arg):
+    assert adapted(100, arg=arg, has_statistics=True)["model"]["frozen_statistics"]
+    for c in (adapted(100, arg=arg), adapted(100, has_statistics=True)):
+        assert "frozen_statistics" not in c["model"]
+
+
+def test_a_probe_of_an_efficientnet(given, tmp_path):
+    name = "EfficientNet-0.1x0.1"
+    model = models.create(name, num_classes=3, image_size=32, rngs=nnx.Rngs(0))
+    weights.save(weights.Loaded(model, name, None, 0), tmp_path / "weights", "checkpoint")
+    overrides = [f"init.weights={tmp_path / 'weights'}", *given[1:]]
+    assert Run.build(adapt.load("finetune:probe", overrides), tmp_path / "run")
+    assert adapt.load("finetune", overrides).model.frozen_statistics is None
 
 
 def test_a_run_of_it_with_weights_and_images(given, tmp_path, capsys):

@@ -14,7 +14,7 @@ import jax
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax import models
+from vit_jax import models, weights
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.schema import config_file
@@ -47,11 +47,20 @@ class Facts:
         return functools.reduce(getattr, field.split("."), self.config)
 
     @functools.cached_property
-    def preprocess(self) -> models.Preprocess:
-        """How init.weights want their images prepared."""
+    def _weights(self) -> weights.CheckpointInfo:
         if self.config.init.weights is None:
             raise NotGivenError("init.weights is not given.")
-        return networks.trained_weights(self.config.init).preprocess
+        return networks.trained_weights(self.config.init)
+
+    @property
+    def preprocess(self) -> models.Preprocess:
+        """How init.weights want their images prepared."""
+        return self._weights.preprocess
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether init.weights have batch norms, with a running mean and variance."""
+        return hasattr(self._weights.spec, "frozen_statistics")
 
     @property
     def eval_ops(self) -> str:

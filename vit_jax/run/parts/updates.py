@@ -123,6 +123,7 @@ def layout(
         teacher=teacher,
     )
     _check_accumulation(config, done)
+    _check_frozen_statistics(config, done)
     return done
 
 
@@ -157,6 +158,26 @@ def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
             f"optim.grad_accum_steps={parts}: batch norms take mean and variance of the whole "
             "batch, which no microbatch has. Set optim.grad_accum_steps=1, or "
             "model.frozen_statistics=true, which leaves them as the weights have them."
+        )
+
+
+def _check_frozen_statistics(config: RunConfig, layout: StateLayout) -> None:
+    """UserError where batch norms train by the batch's moments and would keep the running ones.
+
+    Evaluations would then be of another function than the one that was trained.
+    """
+    freeze, lora = config.optim.freeze, adapters(config.lora)
+    if not (freeze or lora) or config.model.frozen_statistics:
+        return
+    masks = pytrees.flatten(patterns.frozen(layout.state.params, freeze, lora))
+    beside = f"{METHOD_PARAMS}/"
+    kept = [n for n, mask in masks.items() if pytrees.is_statistic(n) and mask.any()]
+    kept = [name for name in kept if not name.startswith(beside)]
+    if kept:
+        field = "optim.freeze" if freeze else "lora.kernels"
+        raise errors.UserError(
+            f"{field} keeps {kept[0]} as it is, by which the model is evaluated, while training "
+            "would take mean and variance of each batch. Set model.frozen_statistics=true."
         )
 
 
