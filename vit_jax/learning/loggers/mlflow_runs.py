@@ -1,12 +1,11 @@
 """Optional logging to MLflow; its own variables apply, such as MLFLOW_TRACKING_URI."""
 
-import contextlib
 import functools
 import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +18,7 @@ from vit_jax.learning.histograms import Histogram
 from vit_jax.store import workdir as workdirs
 
 ID_FILE = "mlflow_run_id.txt"
-RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+RETRIES, FEW = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"  # seconds, not the minutes of its own seven
 MOST_PARAMS = 100  # in one request
 LONGEST_PARAM = 6000  # characters of a value
 
@@ -40,12 +39,12 @@ class MLflow:
 
     def __init__(self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any]):
         self._mlflow = _mlflow()
-        self._told = False
+        self._told = self._ends = False
+        os.environ.setdefault(RETRIES, FEW)  # read at each request
         try:
             self._client = self._mlflow.MlflowClient()
-            with _fewer_tries():
-                self._run_id = self._begin(workdir, experiment)
-                self._write_params(config)
+            self._run_id = self._begin(workdir, experiment)
+            self._write_params(config)
         except (self._mlflow.MlflowException, ImportError) as error:
             raise UserError(
                 f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI to a server, or to a file "
@@ -95,10 +94,14 @@ class MLflow:
             self._later(functools.partial(log_image, self._run_id, image, key=key, step=step))
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the run: finished, failed, or killed, which a resumed run takes back."""
+        """Ends the run: finished, failed, or killed, which a resumed run takes back.
+
+        Waits for what is under way; the first that the server does not take is the last.
+        """
         ended = "KILLED" if isinstance(error, Preempted) else "FAILED"
         status = "FINISHED" if error is None else ended
         self._later(lambda: self._client.set_terminated(self._run_id, status))
+        self._ends = True
         self._thread.shutdown()
 
     def _later(self, send: Callable[[], Any]) -> None:
@@ -109,6 +112,8 @@ class MLflow:
                 if not self._told:
                     self._told = True
                     print(f"MLflow did not take a row, and may miss more: {error}", file=sys.stderr)
+                if self._ends:
+                    self._thread.shutdown(wait=False, cancel_futures=True)
 
         self._thread.submit(tell_failure)
 
@@ -118,22 +123,6 @@ def check_experiment(experiment: str) -> None:
     if not experiment.strip():
         raise UserError(f"log.mlflow_experiment={experiment!r}: give a name.")
     _mlflow()
-
-
-@contextlib.contextmanager
-def _fewer_tries() -> Iterator[None]:
-    """Seconds until a server is known to be away, not the minutes of MLflow's own seven tries.
-
-    A variable of the user's stands.
-    """
-    if RETRIES in os.environ:
-        yield
-        return
-    os.environ[RETRIES] = "2"
-    try:
-        yield
-    finally:
-        del os.environ[RETRIES]
 
 
 def _mlflow() -> Any:
