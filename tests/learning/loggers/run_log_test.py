@@ -13,9 +13,10 @@ from tensorboard.util import tensor_util
 
 from tests.messages import refused
 from vit_jax.core.errors import UserError
-from vit_jax.learning.histograms import Histogram
+from vit_jax.learning.histograms import EDGES, Distributions, Histogram
 from vit_jax.learning.loggers import RunLog, write_parameters
 from vit_jax.learning.loggers.tensorboard import TensorBoard
+from vit_jax.run.parts import outputs
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
@@ -33,6 +34,59 @@ def test_scalars_and_histograms_are_read_back(tmp_path):
     np.testing.assert_array_equal(rows, np.stack([edges[:-1], edges[1:], counts], axis=1))
     plugin = events.SummaryMetadata("gradients/head/bias").plugin_data.plugin_name
     assert plugin == "histograms"
+
+
+class Rows:
+    """A logger with nothing but `write`."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, step, values):
+        self.rows.append((step, values))
+
+
+class Ends(Rows):
+    """One that is to be closed, and may fail in that."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error, self.ends = error, []
+
+    def close(self, error):
+        self.ends.append(error)
+        if self.error:
+            raise self.error
+
+
+def test_write_is_enough_for_a_logger(tmp_path):
+    rows, counts = Rows(), np.zeros(len(EDGES) - 1, int)
+    with RunLog(epath.Path(tmp_path), writers=[rows], start_step=0, profile=None) as log:
+        log.write(1, {"x": 1.0}, {"look/filters": png("red")})
+        log.write_distributions(2, Distributions({"y": 2.0}, {"gradients": counts}))
+        log.flush()
+    assert rows.rows == [(1, {"x": 1.0}), (2, {"y": 2.0})]
+
+
+def test_all_are_closed_though_one_fails(tmp_path):
+    failing, other = Ends(OSError("full")), Ends()
+    with (
+        pytest.raises(OSError, match="full"),
+        RunLog(epath.Path(tmp_path), writers=[failing, other], start_step=0, profile=None),
+    ):
+        pass
+    assert failing.ends == other.ends == [None]
+
+
+def test_those_before_one_that_does_not_start_are_closed(tmp_path, tiny_run, monkeypatch):
+    def fail(*_, **__):
+        raise UserError("no room")
+
+    first = Ends()
+    monkeypatch.setattr(outputs, "TensorBoard", fail)
+    with pytest.raises(UserError) as told:
+        outputs.log(tiny_run("log.tensorboard=true"), tmp_path, start_step=0, more=[first])
+    assert first.ends == [told.value]
 
 
 def write_rows(folder, *, start, end):

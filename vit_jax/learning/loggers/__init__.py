@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -17,19 +18,25 @@ _NONE: Mapping[str, bytes] = {}
 
 
 class Logger(Protocol):
-    """A destination of a run's numbers beside metrics.jsonl, in process 0."""
+    """A destination of a run's numbers beside metrics.jsonl, in process 0.
+
+    `write` is enough: what an object does not have is left out.
+    """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one row; a resumed run writes the rows after its checkpoint again."""
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
-        """Writes histograms by name; by default leaves them out."""
+        """Writes histograms by name."""
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Writes PNG files by name; by default leaves them out."""
+        """Writes PNG files by name."""
+
+    def flush(self) -> None:
+        """Makes all rows survive a kill; most send each at once."""
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the log, with what the run ended with; by default does nothing."""
+        """Ends the log, with what the run ended with."""
 
 
 class RunLog:
@@ -37,7 +44,7 @@ class RunLog:
 
     Args:
       workdir: where metrics.jsonl and the profiler's files go. Only process 0 writes rows.
-      writers: further destinations; closed with the log.
+      writers: further destinations; closed with the log. `add` takes more.
       start_step: rows and pictures after it, from an earlier start that went further, are deleted.
       profile: (first step, number of steps) to trace for TensorBoard's profiler, or None.
     """
@@ -51,7 +58,7 @@ class RunLog:
         profile: tuple[int, int] | None,
     ):
         self._file: MetricsFile | None = None
-        self._writers = writers
+        self._writers = list(writers)
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
@@ -59,6 +66,10 @@ class RunLog:
                 if file.stem.isdecimal() and int(file.stem) > start_step:
                     file.unlink()
         self._workdir, self._profile, self._is_tracing = workdir, profile, False
+
+    def add(self, writer: Logger) -> None:
+        """Adds a destination of all that comes."""
+        self._writers.append(writer)
 
     def after_step(self, step: int) -> None:
         """To be called after each step; starts and stops the profiler, if there is one."""
@@ -89,8 +100,7 @@ class RunLog:
         """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""
         self.write(step, {name: float(x) for name, x in distributions.scalars.items()})
         histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
-        for writer in self._writers:
-            writer.write_histograms(step, histograms)
+        self._call("write_histograms", step, histograms)
 
     def _write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         """Writes PNG files by name to pictures/NAME/STEP.png, and to the writers.
@@ -103,14 +113,16 @@ class RunLog:
             file = self._workdir / PICTURES / name / f"{step}.png"
             make(file.parent)
             save(file, png)
-        for writer in self._writers:
-            if pictures:
-                writer.write_pictures(step, pictures)
+        if pictures:
+            self._call("write_pictures", step, pictures)
 
     def flush(self) -> None:
         """Makes all rows survive a kill, as a run does that goes on from the next checkpoint."""
+        self._call("flush")
+
+    def _call(self, method: str, *arguments: Any) -> None:
         for writer in self._writers:
-            getattr(writer, "flush", lambda: None)()  # most send each row at once
+            getattr(writer, method, _nothing)(*arguments)
 
     def row(self, step: int) -> dict[str, float]:
         """All numbers written for `step`, null as NaN; empty if there are none."""
@@ -124,17 +136,22 @@ class RunLog:
 
     def last(self, name: str) -> float | None:
         """The newest number of this name; None if there is none yet, or in another process."""
-        rows = self._file.rows() if self._file else []
-        return next((row[name] for row in reversed(rows) if name in row), None)
+        values = self.values(name)
+        return values[-1][1] if values else None
 
     def __enter__(self) -> RunLog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._is_tracing:
-            self._stop_tracing()
-        for writer in self._writers:
-            writer.close(error)
+        with contextlib.ExitStack() as closing:  # all of them, whichever fails; the last one first
+            for writer in reversed(self._writers):
+                closing.callback(getattr(writer, "close", _nothing), error)
+            if self._is_tracing:
+                closing.callback(self._stop_tracing)
+
+
+def _nothing(*_: Any) -> None:
+    """What a writer does that has no such method."""
 
 
 def write_parameters(workdir: epath.Path, params: Any) -> None:

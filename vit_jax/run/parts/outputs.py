@@ -1,5 +1,6 @@
 """The outputs of a run: its checkpoints and logs, and the clock that measures its speed."""
 
+import contextlib
 from collections.abc import Sequence
 
 import jax
@@ -94,18 +95,23 @@ def log(
     """The log of the run's numbers, which `more` get as well."""
     c = config.log
     profile = None if c.profile_at_step is None else (c.profile_at_step, c.profile_steps)
-    writers: list[Logger] = []
-    if jax.process_index() == 0:
-        fields = configs.to_dict(config)
-        writers += more
-        writers += [entry_points.find("loggers", each)(workdir, fields) for each in c.loggers]
+    writers = more if jax.process_index() == 0 else ()
+    log = RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
+    if jax.process_index() > 0:
+        return log
+    fields = configs.to_dict(config)
+    with contextlib.ExitStack() as opening:
+        opening.push(log)  # where one does not start, those before it end
+        for name in c.loggers:
+            log.add(entry_points.find("loggers", name)(workdir, fields))
         if c.wandb_project is not None:
-            writers.append(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+            log.add(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
         if c.mlflow_experiment is not None:
-            writers.append(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
+            log.add(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
         if c.tensorboard:
-            writers.append(TensorBoard(workdir, start_step=start_step))
-    return RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
+            log.add(TensorBoard(workdir, start_step=start_step))
+        opening.pop_all()
+    return log
 
 
 def skipped_images(
