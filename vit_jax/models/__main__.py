@@ -56,7 +56,8 @@ A batch norm takes mean and variance of the whole batch, over all devices and ho
 depend on the mesh only by rounding. For evaluation it keeps running ones: `batch_norm_momentum` of
 the old and the rest of the batch's. They are saved among the parameters, as `running_mean` and
 `running_variance`, and their EMA is evaluated with that of the parameters. No optimizer moves them,
-and no gradient's norm counts them.
+and no gradient's norm counts them. Images that `input.on_bad_image=skip` leaves out are black in
+their batch, and count in its mean and variance.
 
 In bfloat16 moments are still computed in float32. A batch norm magnifies the rounding of what it
 normalises the more, the fewer positions it sees: where the last map of a whole batch has 16 of

@@ -1,10 +1,14 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from tests.messages import refused
+from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.learning.optim import patterns
 from vit_jax.learning.optim.patterns import layer_factors, with_lr_multipliers
@@ -186,6 +190,21 @@ def test_rates_fall_from_the_head_to_the_embeddings():
     for name in ("norm", "pre_logits", "pooling", "head"):
         for after in rates[name].values():
             np.testing.assert_allclose(after, 1, ROUNDING)
+
+
+def test_relative_positions_of_all_blocks_are_not_below_them():
+    """As get_num_layer_for_vit in the code of BEiT: the last layer's factor."""
+    make = lambda place: models.create(
+        "ViT-Ti/16", num_classes=3, image_size=32, depth=2, rngs=nnx.Rngs(0),
+        position_embedding="relative", position_at=place,
+    )  # fmt: skip
+    table = re.compile(r"(^|/)offsets$")
+    for place, expected in (("shared", 1.0), ("layers", [1 / 4, 1 / 2])):
+        params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(lambda p=place: make(p)), nnx.Param))
+        factors = pytrees.flatten(layer_factors(params, 0.5))
+        (offsets,) = (factor for name, factor in factors.items() if table.search(name))
+        np.testing.assert_allclose(offsets, expected, ROUNDING)
+        assert factors["patches/kernel"] == 1 / 8
 
 
 def test_factors_of_all_patterns_that_match_are_multiplied():

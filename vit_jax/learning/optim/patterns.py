@@ -26,6 +26,7 @@ FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = (  # first parts of names
     "patches", "positions", "cls", "registers", "distillation_token", "distillation_position",
 )  # fmt: skip
+SHARED_OFFSETS = "positions/offsets"  # relative positions, one table for all blocks
 ROOT = "root"  # the part of a name for the parameters before the units of a ResNet
 
 
@@ -232,7 +233,8 @@ def layer_factors(params: Any, layer_decay: float) -> Any:
 
     As in BEiT (arXiv 2106.08254) and MAE (arXiv 2111.06377, appendix A.1): the last of L blocks
     has layer_decay, the first layer_decay ** L, the embeddings one power more, and parameters after
-    the blocks have 1. The units of a ResNet are blocks too, in a hybrid below the ViT's blocks; a
+    the blocks have 1, and so has the table of relative positions that they share, as in the code of
+    BEiT. The units of a ResNet are blocks too, in a hybrid below the ViT's blocks; a
     ResNet's root has one power more than its first unit. What a method of pre-training adds has 1:
     a decoder's blocks are none of the model's layers.
     """
@@ -264,7 +266,7 @@ def _is_beside(name: str) -> bool:
 
 def _is_before(name: str) -> bool:
     """Whether a parameter comes before the blocks of a ViT."""
-    return name.partition("/")[0] in BEFORE_THE_BLOCKS
+    return name.partition("/")[0] in BEFORE_THE_BLOCKS and name != SHARED_OFFSETS
 
 
 def _parsed(text: str) -> tuple[str, float]:
