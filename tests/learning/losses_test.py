@@ -11,6 +11,8 @@ from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.draw import contact_sheet
 from vit_jax.learning import losses
+from vit_jax.learning.methods.dino import DINO
+from vit_jax.learning.methods.mae import MAE
 from vit_jax.run.parts import eval_data, examples, inputs, updates
 from vit_jax.run.parts.eval_data import ModelClasses
 from vit_jax.tools.look import preview
@@ -98,7 +100,7 @@ def test_sigmoid_at_the_head_bias_of_the_recipes():
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_is_computed_in_float32(name):
-    compute = losses.LOSSES[name].make(losses.LossConfig())
+    compute = losses.LOSSES[name].compute
     exact = jnp.array([[3.0, 2.0]], jnp.bfloat16)
     found = compute(exact, jnp.array([[0.0, 1.0]]))
     assert found.dtype == jnp.float32
@@ -108,9 +110,21 @@ def test_is_computed_in_float32(name):
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_large_logits_stay_finite_and_bfloat16_is_widened(name):
     logits = jnp.array([[1e4, -1e4]], jnp.bfloat16)
-    compute = losses.LOSSES[name].make(losses.LossConfig())
+    compute = losses.LOSSES[name].compute
     loss = compute(logits, jnp.array([[0.0, 1.0]]))
     assert loss.dtype == jnp.float32 and loss.shape == (1,) and np.isfinite(loss).all()
+
+
+@pytest.mark.parametrize(
+    ("parts", "method", "is_sum"),
+    [(1, None, False), (2, None, True), (1, MAE(), False), (1, DINO(), True)],
+)
+def test_gradients_are_sums_of_microbatches_or_views(parts, method, is_sum):
+    objective = losses.Objective(
+        loss=losses.LossConfig(), num_classes=3, grad_accum_steps=parts, freeze=(), mean=(0.5,) * 3,
+        std=(0.5,) * 3, method=method,
+    )  # fmt: skip
+    assert objective.sums_gradients == is_sum
 
 
 # --- label weights, from a list to a training step

@@ -89,6 +89,11 @@ class Objective:
             targets = (targets > 0).astype(targets.dtype)
         return smooth_labels(targets, self.loss.label_smoothing)
 
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether a gradient is a sum in float32: of microbatches, or of views' passes."""
+        return self.grad_accum_steps > 1 or (self.method is not None and self.method.reads_views)
+
     def progress(self, step: jax.Array) -> jax.Array:
         """The share of the run that `step` updates are, float32 []."""
         return step.astype(jnp.float32) / self.total_steps
@@ -115,7 +120,7 @@ class Objective:
 
     def compute_loss(
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    ) -> tuple[jax.Array, Mapping[str, Any]]:
         """Computes the losses [B] in training, the method's or those of the labels.
 
         Returns also the arrays [B, ...] by name that `metrics` takes.
@@ -126,8 +131,7 @@ class Objective:
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        compute = LOSSES[self.loss.kind].make(self.loss)
-        losses = compute(logits, inputs.targets, class_weights)
+        losses = LOSSES[self.loss.kind].compute(logits, inputs.targets, class_weights)
         return losses, {"logits": logits}
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
@@ -141,16 +145,16 @@ class Objective:
         return weight / jnp.maximum(jnp.sum(counts), 1e-30)
 
     def metrics(
-        self, arrays: dict[str, jax.Array], targets: jax.Array, weights: jax.Array
+        self, arrays: Mapping[str, Any], targets: jax.Array, weights: jax.Array
     ) -> dict[str, jax.Array]:
         """Means [] to log, of arrays of `compute_loss`; targets [B, C], weights [B] of sum 1."""
         if self.method is None:
             return {"accuracy": accuracy(arrays["logits"], targets, weights)}
-        return {name: jnp.sum(x * weights) for name, x in arrays.items()}
+        return {name: _mean(x, weights) for name, x in arrays.items()}
 
     def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
         """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""
-        return LOSSES[self.loss.kind].make(self.loss)(logits, targets)
+        return LOSSES[self.loss.kind].compute(logits, targets)
 
 
 # --- targets
@@ -224,22 +228,21 @@ class Loss(NamedTuple):
     """A loss of logits.
 
     Attributes:
-      make: LossConfig -> function of (logits [B, C], targets [B, C], class_weights [C] or None),
-        which gives float32 [B].
+      compute: logits [B, C], targets [B, C], class_weights [C] or None -> float32 [B].
       exclusive: whether classes share a probability of 1, so that class weights are relative to
         each other.
       reads: fields of LossConfig that not all losses read.
     """
 
-    make: Callable[["LossConfig"], Callable[..., jax.Array]]
+    compute: Callable[..., jax.Array]
     exclusive: bool
     reads: tuple[str, ...] = ()
 
 
 LOSSES = {
-    "softmax": Loss(lambda _: softmax_cross_entropy, exclusive=True),
+    "softmax": Loss(softmax_cross_entropy, exclusive=True),
     "sigmoid": Loss(
-        lambda _: sigmoid_cross_entropy,
+        sigmoid_cross_entropy,
         exclusive=False,
         reads=("binarize_targets",),  # a whole that is divided between classes has to stay one
     ),
@@ -292,9 +295,16 @@ def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
 def accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
     """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
     labels = main_labels(targets)
-    weights = weights * labels.any(axis=-1)
-    correct = jnp.sum(top_k_correct(logits, labels, 1) * weights)
-    return correct / jnp.maximum(jnp.sum(weights), 1e-9)
+    return _mean((top_k_correct(logits, labels, 1), labels.any(axis=-1)), weights)
+
+
+def _mean(x: jax.Array | tuple[jax.Array, jax.Array], weights: jax.Array) -> jax.Array:
+    """A metric of LossOutput, weights [B] of sum 1 -> []; 0 if no image counts."""
+    if not isinstance(x, tuple):
+        return jnp.sum(x * weights)
+    values, counts = x
+    weights = weights * counts
+    return jnp.sum(values * weights) / jnp.maximum(jnp.sum(weights), 1e-9)
 
 
 def main_labels(targets: jax.Array) -> jax.Array:

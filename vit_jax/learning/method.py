@@ -50,11 +50,12 @@ class LossOutput(NamedTuple):
 
     Attributes:
       losses: [B]; the weighted mean is minimised.
-      metrics: [B] each, by name; their weighted means are logged.
+      metrics: [B] each, by name; their weighted means are logged. Of a pair the second says which
+        images count, by 1 and 0.
     """
 
     losses: jax.Array
-    metrics: dict[str, jax.Array]
+    metrics: Mapping[str, jax.Array | tuple[jax.Array, jax.Array]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,8 +65,8 @@ class StateLayout:
       ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
       computed: jax.ShapeDtypeStruct, nested as the parameters, of what a step computes with; its
         dtype is that of the products.
-      gradients: the same of gradients and updates; its dtype holds all values of a microbatch's
-        gradients, which are float32.
+      gradients: the same of gradients and updates; its dtype holds all values of the gradients
+        of one pass through the model, which are float32; not those of a sum of several.
       unsharded: axes of parameters in steps that are sharded less than the rules say, with their
         names.
       unsharded_state: further such axes of the state, gradients and updates.

@@ -127,7 +127,7 @@ def make_update(
         norm = global_norm(
             without_statistics(grads),
             without_statistics(layout.gradients),
-            lossless_cast=objective.grad_accum_steps == 1,  # else they are summed in float32
+            lossless_cast=not objective.sums_gradients,
         )
         # The optimizer clips by this norm. The running statistics of batch norms pass it by: their
         # "gradients" are what the step subtracts from them (core/pytrees.py).

@@ -9,6 +9,7 @@ from flax import nnx
 from tests.learning.methods.runs_test import RANDOM, rows, run
 from tests.messages import refused
 from vit_jax import models
+from vit_jax.core.schema import fields
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.methods import dino, masking
 from vit_jax.learning.methods.dino import DINO
@@ -181,6 +182,13 @@ def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_to
     weights = np.array([-1, 9, 9, -1]) / 16
     wanted = np.einsum("i,j,ijd->d", weights, weights, grid[1:5, 1:5])
     np.testing.assert_allclose(new[first:].reshape(4, 4, 8)[1, 1], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["masked_views", "teacher_temperature_warmup", "still"])
+def test_a_share_may_be_whole(name):
+    fields.check(DINO(**{name: 1.0}), "method")
+    with refused(f"method.{name}"):
+        fields.check(DINO(**{name: 1.01}), "method")
 
 
 def test_prototypes_are_still_at_first():

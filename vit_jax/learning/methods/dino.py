@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax.nn import initializers
 from vit_jax import models
 from vit_jax.core.axes import CLASSES, MLP, STREAM, WIDTH
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import COUNT, field
+from vit_jax.core.schema.fields import COUNT, UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking
 from vit_jax.learning.methods.masking import VIT
@@ -123,7 +123,7 @@ class DINO(Method):
         0.04, "the same at first, rising linearly", bounds=(1e-3, math.inf)
     )
     teacher_temperature_warmup: float = field(
-        0.3, "share of the run's steps in which it rises", bounds=(0, 1)
+        0.3, "share of the run's steps in which it rises", bounds=(0, UP_TO_1)
     )
     momentum: float = field(
         0.996, "of the average that is the teacher; it rises to 1 by a cosine", bounds=(0, 1)
@@ -136,13 +136,15 @@ class DINO(Method):
     )
     centre_momentum: float = field(0.9, "of that running mean", bounds=(0, 1))
     still: float = field(
-        0.01, "share of the run's steps in which the prototypes do not learn", bounds=(0, 1)
+        0.01, "share of the run's steps in which the prototypes do not learn", bounds=(0, UP_TO_1)
     )
     patch_weight: float = field(
         0.0, "of the loss on masked patches, iBOT's (arXiv 2111.07832); DINOv2: 1", bounds=(0, 1e6)
     )
     masked_views: float = field(
-        0.5, "with that loss: share of the student's large views that are masked", bounds=(0, 1)
+        0.5,
+        "with that loss: share of the student's large views that are masked",
+        bounds=(0, UP_TO_1),
     )
     masked_least: float = field(0.1, "with it: least share of their patches", bounds=(0, 1))
     masked_most: float = field(0.5, "with it: greatest share of their patches", bounds=(0, 1))
@@ -319,9 +321,7 @@ class DINO(Method):
         return Masks(order, counts.astype(jnp.float32))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Masks:
+class Masks(NamedTuple):
     """Which patches of views may be masked, and which of these are.
 
     Attributes:

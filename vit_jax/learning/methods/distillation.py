@@ -88,8 +88,9 @@ class Distillation(Method):
             label_losses = softmax_cross_entropy(class_logits, inputs.targets)
             losses = self.label_weight * label_losses + (1.0 - self.label_weight) * losses
         agrees = jnp.argmax(logits, axis=-1) == jnp.argmax(teacher_logits, axis=-1)
-        metrics = {
-            "accuracy": top_k_correct(logits, main_labels(inputs.targets), 1),
+        labels = main_labels(inputs.targets)
+        metrics: dict[str, Any] = {
+            "accuracy": (top_k_correct(logits, labels, 1), labels.any(axis=-1)),
             "agreement": agrees.astype(jnp.float32),
         }
         return LossOutput(losses, metrics)
