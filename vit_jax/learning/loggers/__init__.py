@@ -20,7 +20,8 @@ _NONE: Mapping[str, bytes] = {}
 class Logger(Protocol):
     """A destination of a run's numbers beside metrics.jsonl, in process 0.
 
-    `write` is enough: what an object does not have is left out.
+    `write` is enough: what an object does not have is left out. `flush`, for one that does not send
+    each row at once, makes all of them survive a kill.
     """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -31,9 +32,6 @@ class Logger(Protocol):
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         """Writes PNG files by name."""
-
-    def flush(self) -> None:
-        """Makes all rows survive a kill; most send each at once."""
 
     def close(self, error: BaseException | None) -> None:
         """Ends the log, with what the run ended with."""

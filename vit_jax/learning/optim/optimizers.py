@@ -20,7 +20,7 @@ import numpy as np
 import optax
 
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
 from vit_jax.learning.optim import matrices
 from vit_jax.learning.optim.schedules import Schedule
@@ -39,7 +39,7 @@ class Moments(NamedTuple):
     momentum: float  # decay rate of the velocity; 0: none is kept, but by Muon
     nesterov: bool  # SGD, Muon: look one step of the momentum ahead
     joint_qkv: bool  # LAMB: query, key and value have one trust ratio
-    mu_dtype: str | None  # dtype of the stored first moment or momentum; None: the parameters'
+    mu_dtype: str  # dtype of the stored first moment or momentum
 
 
 def adam(m: Moments) -> optax.GradientTransformation:
@@ -230,7 +230,7 @@ def add_decay(
 
     schedule: lr(t), of a rule whose updates are scaled by -lr(t) already; the decay then is too.
 
-    Raises UserError for an unknown meaning, or if it divides by a peak learning rate of 0.
+    Raises UserError if it divides by a peak learning rate of 0.
     """
     factor = decay_per_lr(weight_decay, meaning, peak_lr)
     before = after = optax.identity()
@@ -249,11 +249,6 @@ def decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
     A kernel loses lr(t) * f of itself where nothing follows the decay: for the decoupled meanings
     all optimizers but LAMB, for `coupled` SGD without momentum.
     """
-    if meaning not in WEIGHT_DECAY_MEANINGS:
-        raise UserError(
-            f"optim.weight_decay_meaning={meaning!r} is unknown. "
-            f"{nearest(meaning, WEIGHT_DECAY_MEANINGS)}"
-        )
     if not WEIGHT_DECAY_MEANINGS[meaning].over_peak or not weight_decay:
         return weight_decay
     if not peak_lr:
@@ -306,7 +301,6 @@ def create(
     weight_decay: float,
     weight_decay_meaning: str,
     grad_clip_norm: float | None,
-    mu_dtype: str | None,
     **moments: Any,
 ) -> optax.GradientTransformation:
     """Creates the optimizer of this name; its updates are to be added to the parameters.
@@ -322,22 +316,13 @@ def create(
       weight_decay: its coefficient; 0 for none. Kernels only.
       weight_decay_meaning: a key of WEIGHT_DECAY_MEANINGS.
       grad_clip_norm: largest global L2 norm of the gradients; None never clips.
-      mu_dtype, moments: the fields of Moments; OPTIMIZERS lists those that each optimizer reads.
+      moments: the fields of Moments; OPTIMIZERS lists those that each optimizer reads.
 
     Raises:
-      UserError: for an unknown name, meaning or dtype, or a clipping norm that is not positive.
+      UserError: for weight decay over a peak learning rate of 0, or a field that goes unread.
     """
-    if name not in OPTIMIZERS:
-        raise UserError(f"optim.name={name!r} is not an optimizer. {nearest(name, OPTIMIZERS)}")
-    if mu_dtype is not None and mu_dtype not in MU_DTYPES:
-        raise UserError(f"optim.mu_dtype={mu_dtype!r}. {nearest(mu_dtype, MU_DTYPES)} Or None.")
-    if grad_clip_norm is not None and grad_clip_norm <= 0:
-        raise UserError(
-            f"optim.grad_clip_norm={grad_clip_norm} would stop or reverse training; "
-            "it has to be above 0, or None for no clipping."
-        )
     optimizer = OPTIMIZERS[name]
-    averages = Moments(mu_dtype=mu_dtype, **moments)
+    averages = Moments(**moments)
     rule, rate = optimizer.update_rule(averages), optax.scale_by_learning_rate(schedule)
     after_decay = (
         [] if optimizer.after_decay is None else [optimizer.after_decay(averages, weight_decay)]
