@@ -54,7 +54,6 @@ class Picture(NamedTuple):
 
         A figure is drawn twice, for a large screen and for a phone: page.css shows one of these.
         """
-        title = self.title or self.note
         if isinstance(self.drawn, bytes):
             with Image.open(io.BytesIO(self.drawn)) as image:
                 width = charts.width_px(image.width / image.info.get("dpi", (75,))[0])
@@ -62,12 +61,12 @@ class Picture(NamedTuple):
                 '<div class="scroll"><img src="{}" alt="{}" style="width: {:.0f}px"></div>'
             )
             url = image_url(self.drawn, self.ending)
-            return [shown.format(url, title, width)], self.note
+            return [shown.format(url, self.title, width)], self.note
         elements = []
         for kind, width_in in (("broad", style.WIDTH_IN), ("narrow", style.NARROW_IN)):
             with style.on_page(width_in):
                 figure = self.drawn()
-            elements.append(charts.figure_svg(figure, title, kind))
+            elements.append(charts.figure_svg(figure, self.title, kind))
         said = str(figure.get_label())
         said = f"{said[0].upper()}{said[1:]}." if said else ""
         return elements, f"{self.note} {said}".strip()

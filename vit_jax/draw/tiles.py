@@ -124,7 +124,7 @@ class Sheet:
       headings: whether there is a line of text above the first row's tiles.
       gaps: indices of columns in front of which there is more space.
       most_in: width of a tile, at most; less if more tiles are in a page's width.
-      around: further space left and right of the tiles and below them, in inches.
+      left, below: further space beside the tiles and below them, in inches.
       bar: leaves room for `colour_bar`.
     """
 
@@ -141,20 +141,20 @@ class Sheet:
         headings: bool = False,
         gaps: Sequence[int] = (),
         most_in: float = 1.8,
-        around: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        left: float = 0.0,
+        below: float = 0.0,
         bar: bool = False,
     ):
-        left, right, below = around
         canvas = style.canvas()
         title, shown_note = (title, note) if canvas.titled else ("", "")
         widest = canvas.width_in - 2 * MARGIN_IN
         spaces = GAP_IN * (columns - 1) + WIDE_GAP_IN * len(gaps)
-        self.tile = min((widest - left - right - spaces) / columns, most_in)
+        self.tile = min((widest - left - spaces) / columns, most_in)
         self.tile_height = self.tile * height_by_width
         self.lines = lines if captions is None else self._needed(*captions, lines)
         self.row_height = self.tile_height + self.lines * LINE_IN
         self.row_height += BELOW_IN if self.lines else GAP_IN
-        content = self.tile * columns + spaces + left + right
+        content = self.tile * columns + spaces + left
         # A long title may widen a sheet of few tiles, up to a page.
         wanted = [width_in(t, s) for t, s in ((title, style.TITLE), (shown_note, style.SMALL))]
         least = LEAST_IN if title or shown_note or bar else 0.0

@@ -124,7 +124,7 @@ def draw_filters(
 
 MOST_GRIDS, NARROW_GRIDS = 16, 8  # grids in a row: with more, each is too small to be read
 GRIDS_IN = 5.0  # width of all
-LABELS_IN = (0.4, 0.0, 0.4)  # space for labels on the left and below
+LABELS_IN = 0.4  # space for labels on the left, and below
 
 
 @style.styled
@@ -151,7 +151,8 @@ def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
         title="Similarity of position embeddings",
         note=note,
         most_in=GRIDS_IN,
-        around=LABELS_IN,
+        left=LABELS_IN,
+        below=LABELS_IN,
         bar=True,
     )
     axes = sheet.axes(0, 0)

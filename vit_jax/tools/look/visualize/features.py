@@ -368,7 +368,8 @@ def draw_cka(
         title="Similarity of representations (CKA)",
         note=note,
         most_in=SIDE_IN,
-        around=(left, 0.0, 0.45 if upright else below),
+        left=left,
+        below=0.45 if upright else below,
         bar=True,
     )
     axes = sheet.axes(0, 0)
