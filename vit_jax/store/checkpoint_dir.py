@@ -385,9 +385,9 @@ def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
     for code in _NOT_DAMAGE:  # TensorStore's errors have the words alone
         if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
             return UserError(
-                f"The checkpoint {folder} cannot be read: {os.strerror(code)}. Start the same "
-                "command again when that is over. If it stays, move that folder away: the "
-                "checkpoint before it is used then."
+                f"The checkpoint {folder} cannot be read: {os.strerror(code)}, which says nothing "
+                "of its contents. Start the same command again when it can be read; or move that "
+                "folder away, and the checkpoint before it is used."
             )
     return None
 
