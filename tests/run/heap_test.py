@@ -59,6 +59,33 @@ def test_memory_is_returned_where_the_process_has_much_of_it(run_python):
     assert returned("100000", "60") > 200
 
 
+# MiB by which the process grows in 20 steps of 128 MiB, each of which leaves 1 MiB behind.
+STEPS = """
+import pathlib, sys, time
+from vit_jax.run import heap
+heap.keep_freed_memory()
+import jax, jax.numpy as jnp
+import numpy as np
+x, w = jnp.ones((8192, 16)), jnp.ones((16, 4096))
+step = jax.jit(lambda x: jnp.sin(x @ w) @ w.T).lower(x).compile()
+heap.make_room(step)
+resident = lambda: int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+before, left = resident(), []
+for _ in range(20):
+    jax.block_until_ready(step(x))
+    time.sleep(0.01)
+    left.append(np.ones(2**17))
+print(step.memory_analysis().temp_size_in_bytes >> 20, resident() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
+def test_what_a_step_leaves_behind_does_not_take_the_place_of_the_next(run_python):
+    step, growth = map(int, run_python("-c", STEPS, fresh=True).stdout.split())
+    assert step >= 128
+    assert growth < 1.5 * step
+
+
 def test_it_is_left_alone_where_something_else_computes(run_python):
     program = "from vit_jax.run import heap; print(heap.keep_freed_memory())"
     done = run_python("-c", program, fresh=True, JAX_PLATFORMS="tpu,cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from vit_jax.parallel.chips import Options, compiler_options
 # Steps that the devices have yet to finish: one is computed, and one is ready. On CPUs none: a step
 # that is ready already has its memory, gigabytes, and there is no device to keep busy.
 IN_FLIGHT, IN_FLIGHT_ON_CPUS = 2, 0
+PAUSE = 0.005  # after a step on CPUs, of its time
 
 
 def lower_update(
@@ -88,8 +90,8 @@ class Updates:
         self._layout, self._compiled, self._teacher_params = layout, compiled, teacher_params
         self._is_skipped = is_skipped
         self._in_flight: collections.deque[Scalars] = collections.deque()
-        on_cpus = layout.mesh.devices.flat[0].platform == "cpu"
-        self._most_in_flight = IN_FLIGHT_ON_CPUS if on_cpus else IN_FLIGHT
+        self._on_cpus = layout.mesh.devices.flat[0].platform == "cpu"
+        self._most_in_flight = IN_FLIGHT_ON_CPUS if self._on_cpus else IN_FLIGHT
 
     def __call__(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         """Begins update number `step`; returns arrays that the devices still compute.
@@ -101,7 +103,12 @@ class Updates:
         state, scalars = update(self._layout.unstack_layers(state), batch, *self._teacher_params)
         self._in_flight.append(scalars)
         if len(self._in_flight) > self._most_in_flight:
+            began = time.perf_counter()
             jax.block_until_ready(self._in_flight.popleft())
+            if self._on_cpus:
+                # XLA's thread frees the step's memory once it gets Python's lock, and the next step
+                # would else take more.
+                time.sleep(PAUSE * (time.perf_counter() - began))
         return state, scalars
 
     def finish(self) -> None:

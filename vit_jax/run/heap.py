@@ -8,6 +8,7 @@ import platform
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from vit_jax.core import machine
 
@@ -22,6 +23,9 @@ _KEEP = {
 }
 _RETURN = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10}  # as by default
 SHARE = 3  # freed memory is kept up to one part in so many of what the process may use
+ROOM = 0.5  # of a step's memory, for batches, logged numbers and the like
+
+_libc: ctypes.CDLL | None = None  # glibc, once it keeps what is freed
 
 
 def keep_freed_memory() -> bool:
@@ -30,10 +34,11 @@ def keep_freed_memory() -> bool:
     XLA on a CPU allocates the temporary memory of each step anew. glibc would return it to the
     kernel in between, which clears every page again. To be called before there are threads, which
     would have their own arenas: so before JAX is imported. A variable MALLOC_... is the user's own
-    choice. What is kept grows, to several times what a step needs: a step's memory finds no place
-    where something small lies in what the last one freed. So a thread ends this, and returns all
-    that is free, when the process has one part in SHARE of the memory that it may use.
+    choice. What is kept can grow, to several times what a step needs (see `make_room`). So a thread
+    ends this, and returns all that is free, when the process has one part in SHARE of the memory
+    that it may use.
     """
+    global _libc
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
         return False
@@ -41,7 +46,32 @@ def keep_freed_memory() -> bool:
     if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP.items()):
         return False
     threading.Thread(target=_return_from_large_heap, args=(libc, SHARE), daemon=True).start()
+    _libc = libc
     return True
+
+
+def make_room(compiled_step: Any) -> None:
+    """Makes room in the heap, so that each step's memory can lie where the last one's did.
+
+    To be called when the state is there, before the first step, by the thread that begins steps;
+    it does nothing unless freed memory is kept. glibc takes the smallest free block that something
+    fits in. Without room for batches, logged numbers and the like, that would be a step's memory,
+    between two steps. Pages of the room that nothing uses take no memory.
+    """
+    if _libc is None:
+        return
+    malloc, realloc, free = _libc.malloc, _libc.realloc, _libc.free
+    malloc.restype = realloc.restype = ctypes.c_void_p
+    malloc.argtypes, free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
+    realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size_bytes = int(ROOM * compiled_step.memory_analysis().temp_size_in_bytes)
+    room, fence = malloc(size_bytes), malloc(size_bytes)
+    realloc(fence, 1)  # stays, or what lies behind would become one with the room
+    free(room)
+    # An aligned block leaves pieces at its ends. A thread keeps the first seven of each size that
+    # it frees, and the block would lack them the next time: it gets seven others to keep.
+    for piece in [malloc(size) for size in range(8, 128, 16) for _ in range(7)]:
+        free(piece)
 
 
 def _return_from_large_heap(libc: ctypes.CDLL, share: int) -> None:

@@ -28,7 +28,7 @@ from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.learning.step import Scalars
 from vit_jax.learning.updates import Updates, lower_update
 from vit_jax.models import ModelInfo
-from vit_jax.run import announce, environment
+from vit_jax.run import announce, environment, heap
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
@@ -132,6 +132,7 @@ class Session:
                 compiled = lower_update(
                     updates.update(config, run.step), layout.in_steps, run.batch_layout
                 ).compile()
+            heap.make_room(compiled)
             self._updates = Updates(layout, compiled, self._teacher_params, durations.skips)
         self._distributions = make_distributions(layout, run.step.objective, config.seed)
         self.clock = outputs.clock(
