@@ -25,7 +25,7 @@ _RETURN = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10
 SHARE = 3  # freed memory is kept up to one part in so many of what the process may use
 ROOM = 0.5  # of a step's memory, for batches, logged numbers and the like
 
-_libc: ctypes.CDLL | None = None  # glibc, once it keeps what is freed
+_is_kept = threading.Event()
 
 
 def keep_freed_memory() -> bool:
@@ -38,7 +38,6 @@ def keep_freed_memory() -> bool:
     ends this, and returns all that is free, when the process has one part in SHARE of the memory
     that it may use.
     """
-    global _libc
     chosen = any(name.startswith("MALLOC_") for name in os.environ)
     if chosen or platform.libc_ver()[0] != "glibc" or not _only_cpu():
         return False
@@ -46,7 +45,7 @@ def keep_freed_memory() -> bool:
     if not all(libc.mallopt(parameter, value) == 1 for parameter, value in _KEEP.items()):
         return False
     threading.Thread(target=_return_from_large_heap, args=(libc, SHARE), daemon=True).start()
-    _libc = libc
+    _is_kept.set()
     return True
 
 
@@ -58,9 +57,10 @@ def make_room(compiled_step: Any) -> None:
     fits in. Without room for batches, logged numbers and the like, that would be a step's memory,
     between two steps. Pages of the room that nothing uses take no memory.
     """
-    if _libc is None:
+    if not _is_kept.is_set():
         return
-    malloc, realloc, free = _libc.malloc, _libc.realloc, _libc.free
+    libc = ctypes.CDLL(None)
+    malloc, realloc, free = libc.malloc, libc.realloc, libc.free
     malloc.restype = realloc.restype = ctypes.c_void_p
     malloc.argtypes, free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
     realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
