@@ -33,11 +33,15 @@ PEERS = ("timm", "timm, compiled", "Linen or tf.data", "big_vision")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Where a value lies: in `column` of the rows of a file that have `where`."""
+    """Where a value lies: in `column` of the rows of a file that have `where`.
+
+    beside: another column that the rows have to have.
+    """
 
     file: str
     column: str
     where: Mapping[str, str]
+    beside: str = ""
 
     def read(self, commit: str | None, device: str | None = None) -> tuple[float, str] | None:
         """The median of the rows of the last commit, and their device; None if there are none.
@@ -48,6 +52,7 @@ class Cell:
             row
             for row in _rows(self.file, commit)
             if row[self.column]
+            and (not self.beside or row[self.beside])
             and (device is None or row["device"] == device)
             and all(row.get(name) == value for name, value in self.where.items())
         ]
@@ -89,15 +94,16 @@ class Line:
         yield device
 
 
-def steps(shape: str, batch: int, *, forward: bool = False) -> Line:
+def steps(shape: str, batch: int, *, dtype: str = "float32", forward: bool = False) -> Line:
     """A line from the rows of benchmarks.train_step on CPUs."""
     file = "forward" if forward else "train_step"
-    common = {"shape": shape, "batch": str(batch), "dtype": "float32"}
+    common = {"shape": shape, "batch": str(batch), "dtype": dtype}
     cell = lambda name: Cell(file, "images_per_cpu_second", common | {"contender": name})
     peers = {"timm": cell("timm_vit"), "timm, compiled": cell("timm_vit+compile")}
-    peers |= {} if forward else {"Linen or tf.data": cell("linen+options")}
+    if not forward and dtype == "float32":
+        peers["Linen or tf.data"] = cell("linen+options")
     work = "inference" if forward else "training step"
-    return Line(f"{shape} {work}, float32, batch {batch}", "images/CPU-s", cell("own"), peers)
+    return Line(f"{shape} {work}, {dtype}, batch {batch}", "images/CPU-s", cell("own"), peers)
 
 
 def on_gpu(shape: str, batch: int) -> Line:
@@ -116,7 +122,9 @@ def beside_timm(
     same_recipe = (
         {"head": "random", "cosine_begins": "after warmup"} if column == "accuracy" else {}
     )
-    cell = lambda name: Cell(file, column, {"data": data, "program": name} | same_recipe)
+    # Rows without times are of runs beside other programs.
+    alone = "cpu_secs" if column == "peak_mib" else ""
+    cell = lambda name: Cell(file, column, {"data": data, "program": name} | same_recipe, alone)
     peers = {"timm": cell("timm")}
     return Line(f"{what}, {data}", unit, cell("vit_jax"), peers, less=less)
 
@@ -160,6 +168,7 @@ def pipeline(heap: str) -> Line:
 LINES = (
     steps("Ti/16", 32),
     steps("S/16", 16),
+    steps("S/16", 16, dtype="bfloat16"),
     steps("Ti/16", 8, forward=True),
     steps("B/16", 8, forward=True),
     pipeline("default"),
@@ -211,6 +220,7 @@ def commands(machine: str) -> Iterator[list[str]]:
     contenders = "own,timm_vit,timm_vit+compile"
     yield [*step, "--shape=Ti/16", f"--contenders={contenders}", "--steps=2"]
     yield [*step, "--shape=S/16", f"--contenders={contenders},linen+options", "--steps=2"]
+    yield [*step, "--shape=S/16", "--dtype=bfloat16", f"--contenders={contenders}"]
     for shape in ("Ti/16", "B/16"):
         forward = ["--work=forward", f"--shape={shape}", "--batch=8"]
         yield [*step, *forward, f"--contenders={contenders}"]
