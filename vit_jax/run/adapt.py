@@ -5,6 +5,8 @@ on the weights, the data or the machine that the command names. Fields that the 
 as they are given.
 """
 
+from __future__ import annotations
+
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
