@@ -39,6 +39,10 @@ All ResNets have group norms of 32 groups and convolutions whose weights are sta
 are used, with the paddings and small constants of the code that their released weights come from,
 or of published code where there are none. A field that a model does not have is refused.
 
+Beside images of its own size `model(images)` takes any with BiTs and EfficientNets; of a ViT or a
+hybrid any that patches divide if it has `position_embedding=none`, and with `crop_to_patches` those
+with as many whole patches; of an AxialResNet those whose feature maps are as large; no others.
+
 ## EfficientNets
 
 | | B0 | B1 | B2 | B3 | B4 | B5 | B6 | B7 | L2 |
