@@ -127,9 +127,9 @@ def adapt(arg, facts):
     """For your own images: what follows from the weights, the number of images and the machine."""
     dataset, size, extras = parse(arg)
     # A frozen EfficientNet is trained as it is evaluated, by its running mean and variance.
-    kept = {"frozen_statistics": True} if "probe" in extras and facts.has_statistics else {}
+    statistics = {"frozen_statistics": True} if "probe" in extras and facts.has_statistics else {}
     if dataset != "folder":
-        return {"model": kept}
+        return {"model": statistics}
     # As the weights were trained, unless another size is given.
     about, n = facts.preprocess, facts.num_examples
     shape = size or about.image_size
@@ -150,7 +150,7 @@ def adapt(arg, facts):
     val = facts.config.evals.get("val")
     best = {"best_metric": "val/accuracy"} if val and "accuracy" in val.numbers() else {}
     return {
-        "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"} | kept,
+        "model": {"dtype": "float32" if facts.on_cpu else "bfloat16"} | statistics,
         "input": {
             "preprocess": f"decode|{crop}|flip_lr",
             "batch_size": batch,

@@ -108,7 +108,7 @@ def main(_: list[str]) -> None:
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     options |= {f"--{name}": value for name, value in more.items()}
 
-    def look(config: RunConfig, peers: Peers) -> None:
+    def check_config(config: RunConfig, peers: Peers) -> None:
         """Raises UserError for all that is wrong; with --check, shows what is right as well."""
         if not FLAGS.check:
             Run.build(config, workdir, peers)
@@ -127,13 +127,15 @@ def main(_: list[str]) -> None:
                 FLAGS.config,
                 FLAGS.config_override,
                 workdir=workdir,
-                check=lambda plain: look(plain, Peers.alone()),  # of the others some may go on
+                check=lambda plain: check_config(
+                    plain, Peers.alone()
+                ),  # of the others some may go on
             )
             announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
             processes.check_same(peers, config, workdir, options, "after adapting the config")
         if FLAGS.check:
             with exit_immediately_on_signal("before the check was finished."):
-                look(config, peers)
+                check_config(config, peers)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)

@@ -1,4 +1,4 @@
-"""What this process may use: memory and cores, of the machine or of a container; its processor.
+"""The memory, cores and processor that this process may use: the machine's, or a container's.
 
 A container's limits are those of its control groups, of version 1 or 2, and of the groups around
 them (https://docs.kernel.org/admin-guide/cgroup-v2.html); neither os.sysconf nor os.cpu_count

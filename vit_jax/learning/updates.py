@@ -22,7 +22,7 @@ from vit_jax.parallel.chips import Options, compiler_options
 # Steps that the devices have yet to finish: one is computed, and one is ready. On CPUs none: a step
 # that is ready already has its memory, gigabytes, and there is no device to keep busy.
 IN_FLIGHT, IN_FLIGHT_ON_CPUS = 2, 0
-PAUSE = 0.005  # after a step on CPUs, of its time
+PAUSE_SHARE = 0.005  # of a step's time, after it, on CPUs
 
 
 def lower_update(
@@ -108,7 +108,7 @@ class Updates:
             if self._on_cpus:
                 # XLA's thread frees the step's memory once it gets Python's lock, and the next step
                 # would else take more.
-                time.sleep(PAUSE * (time.perf_counter() - began))
+                time.sleep(PAUSE_SHARE * (time.perf_counter() - began))
         return state, scalars
 
     def finish(self) -> None:

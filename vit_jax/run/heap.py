@@ -23,7 +23,7 @@ _KEEP = {
 }
 _RETURN = {_MMAP_MAX: 65536, _TRIM_THRESHOLD: 128 * 2**10, _TOP_PAD: 128 * 2**10}  # as by default
 SHARE = 3  # freed memory is kept up to one part in so many of what the process may use
-ROOM = 0.5  # of a step's memory, for batches, logged numbers and the like
+ROOM_SHARE = 0.5  # of a step's memory, for batches, logged numbers and the like
 
 _is_kept = threading.Event()
 
@@ -64,7 +64,7 @@ def make_room(compiled_step: Any) -> None:
     malloc.restype = realloc.restype = ctypes.c_void_p
     malloc.argtypes, free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
     realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    size_bytes = int(ROOM * compiled_step.memory_analysis().temp_size_in_bytes)
+    size_bytes = int(ROOM_SHARE * compiled_step.memory_analysis().temp_size_in_bytes)
     room, fence = malloc(size_bytes), malloc(size_bytes)
     realloc(fence, 1)  # stays, or what lies behind would become one with the room
     free(room)
