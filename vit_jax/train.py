@@ -122,14 +122,13 @@ def main(_: list[str]) -> None:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, given, workdir, options)
-            # Read again, with the file's adapt(), which may ask for weights, data and devices.
+            # Read again, with the file's adapt(), which may ask for weights, data and devices. One
+            # that cannot be adapted is checked by each process alone, since some may go on.
             config = adapt.load(
                 FLAGS.config,
                 FLAGS.config_override,
                 workdir=workdir,
-                check=lambda plain: check_config(
-                    plain, Peers.alone()
-                ),  # of the others some may go on
+                check=lambda plain: check_config(plain, Peers.alone()),
             )
             announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
             processes.check_same(peers, config, workdir, options, "after adapting the config")

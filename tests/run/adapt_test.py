@@ -132,9 +132,13 @@ def test_what_the_command_gives_stays(given):
 
 
 @pytest.mark.parametrize("missing", ["init.weights=none", "input.data_dir=missing"])
-def test_without_weights_or_data_it_is_as_it_was(given, missing):
+def test_without_weights_or_data_it_is_as_it_was(given, missing, capsys):
     overrides = [*given, missing]
-    assert adapt.load("finetune", overrides) == adapt.configs.load("finetune", overrides)
+    for _ in range(2):  # as for each point of a grid
+        assert adapt.load("finetune", overrides) == adapt.configs.load("finetune", overrides)
+    # Without init.weights there is nothing to adapt to.
+    expected = 0 if missing == "init.weights=none" else 1
+    assert capsys.readouterr().err.count("not adapted to weights and data") == expected
 
 
 @pytest.mark.parametrize("missing", ["init.weights=/nowhere", "input.data_dir=missing"])

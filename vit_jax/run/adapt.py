@@ -105,7 +105,8 @@ def load(
       on_cpu: Facts.on_cpu, where it is not this process that will train.
       workdir: of a run that may have begun.
       check: is given a config that could not be adapted, to raise what is wrong with it. If it
-        raises nothing, what kept it from being adapted is raised. None: it is returned as it is.
+        raises nothing, what kept it from being adapted is raised. None: it is returned as it is,
+        with a notice.
 
     Raises:
       UserError: what `check` raises; or weights or data cannot be read.
@@ -124,13 +125,19 @@ def load(
     except errors.UserError as error:
         begun = None if workdir is None else _begun(workdir, plain, overrides)
         if begun is not None:
-            print(f"Notice: {path} is taken as {workdir} has it: {error}", file=sys.stderr)
+            _notice(f"{path} is taken as {workdir} has it: {error}")
             return begun
         if check is None:
+            _notice(f"{path} is taken as it is, not adapted to weights and data: {error}")
             return plain
         check(plain)
         raise
     return configs.resolve(configs.overlaid(configs.overlaid(values, adapted), more), overrides)
+
+
+@functools.cache  # once, however many points of a grid are loaded
+def _notice(text: str) -> None:
+    print(f"Notice: {text}", file=sys.stderr)
 
 
 def _begun(workdir: epath.Path, plain: RunConfig, overrides: Sequence[str]) -> RunConfig | None:
