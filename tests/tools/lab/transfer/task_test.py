@@ -89,10 +89,13 @@ def test_a_removed_evaluation_of_the_config_file_stays_removed(task):
 
 def test_the_held_out_part_is_of_the_training_data(task):
     asked = task(
-        RATES, "--config.evals.test.source=image_folder", "--config.evals.test.data_dir=elsewhere"
+        RATES,
+        *("--config.evals.test.source=image_folder", "--config.evals.test.data_dir=elsewhere"),
+        *("--config.evals.test.labels=real.json", "--config.evals.test.classes=imagenet_v2"),
     )
     held_out = configs_of(tasks.choose_grid(asked, SPLITS, None))[0].evals["held_out"]
-    assert (held_out.source, held_out.data_dir) == (None, None)
+    of_test = (held_out.source, held_out.data_dir, held_out.labels, held_out.classes)
+    assert of_test == (None,) * 4
 
 
 def test_from_scratch_nothing_of_init_is_left(task):

@@ -213,7 +213,13 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
     """
     test, evaluations = task.config.evals[evaluation_of(task)], _evaluations(task)
     held_out = dataclasses.replace(
-        test, source=None, data_dir=None, label=None, split=splits.held_out
+        test,
+        source=None,
+        data_dir=None,
+        label=None,
+        labels=None,
+        classes=None,
+        split=splits.held_out,
     )
     common = _common(task, weights) | {
         "input.split": splits.choose,
