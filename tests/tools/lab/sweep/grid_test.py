@@ -5,7 +5,9 @@ from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.run import adapt
 from vit_jax.tools.lab.sweep import grid
 
 FILE = "configs/vit_digits.py"
@@ -116,6 +118,20 @@ def test_names_are_readable_and_unique():
 def test_wrong_arguments_are_refused(arguments, name):
     with refused(name):
         grid.parse(arguments)
+
+
+def test_jobs_are_taken_to_have_accelerators(monkeypatch):
+    """A config that adapts is shown and checked as the jobs will have it, not the login node."""
+    monkeypatch.setattr(grid, "_trains_on_cpu", lambda: True)
+    about = models.Preprocess((32, 32), resize=36, interpolation="bicubic", crop=(32, 32))
+    monkeypatch.setattr(adapt.Facts, "preprocess", about)
+    monkeypatch.setattr(adapt.Facts, "num_examples", 1000)
+    batches = {}
+    for launched in (False, True):
+        asked = grid.from_config("finetune", ["init.weights=w", "seed=0,1"], launched=launched)
+        loads = (asked.load, grid.add_points(epath.Path("nowhere"), asked)[0][1].load)
+        batches[launched] = {load().input.batch_size for load in loads}
+    assert batches == {False: {32}, True: {64}}
 
 
 # The folder that keeps it.

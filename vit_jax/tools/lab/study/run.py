@@ -162,8 +162,9 @@ FLAGS = flags.FLAGS
 def main(_: list[str]) -> None:
     """The command."""
     folder, options = sweeps.read_flags("give the study a folder of its own: runs/study")
+    launched = options.launcher is not None
     request = Study(
-        grid.from_config(FLAGS.config, FLAGS.config_override),
+        grid.from_config(FLAGS.config, FLAGS.config_override, launched=launched),
         FLAGS.metric,
         FLAGS.law,
         tuple(map(_budget, FLAGS.budget)),

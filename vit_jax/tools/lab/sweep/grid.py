@@ -54,11 +54,13 @@ class SweepGrid(NamedTuple):
       common: what all points share, "optim.lr" -> "1e-3"; the config file is CONFIG.
       axes: the fields in which they differ -> their values, at least two.
       flags: other flags of vit_jax.train.
+      launched: whether its trainings are jobs, whose machines are taken to have accelerators.
     """
 
     common: dict[str, str]
     axes: dict[str, tuple[str, ...]]
     flags: tuple[str, ...] = ()
+    launched: bool = False
 
     def points(self) -> list[dict[str, str]]:
         """The points, as values by axis; the last axis changes fastest."""
@@ -70,7 +72,7 @@ class SweepGrid(NamedTuple):
     def load(self, values: Mapping[str, str] | None = None) -> RunConfig:
         """The config of the point with these values; None: with the first of each axis."""
         values = self.points()[0] if values is None else values
-        return Point(0, dict(values), self.common).load()
+        return Point(0, dict(values), self.common, launched=self.launched).load()
 
 
 class Point(NamedTuple):
@@ -80,13 +82,14 @@ class Point(NamedTuple):
       number: its place in the sweep, from 1, which stays the same when points are added.
       values: its value on each axis.
       common: the values that it shares with all others.
-      flags: other flags of vit_jax.train.
+      flags, launched: those of the grid.
     """
 
     number: int
     values: dict[str, str]
     common: dict[str, str]
     flags: tuple[str, ...] = ()
+    launched: bool = False
 
     @property
     def name(self) -> str:
@@ -118,7 +121,8 @@ class Point(NamedTuple):
 
     def load(self) -> RunConfig:
         """The config, as the training will have it. Raises UserError if it is wrong."""
-        return adapt.load(self.config, self.overrides, on_cpu=_trains_on_cpu)
+        on_cpu = (lambda: False) if self.launched else _trains_on_cpu
+        return adapt.load(self.config, self.overrides, on_cpu=on_cpu)
 
     def arguments(self, workdir: str) -> list[str]:
         """The arguments of vit_jax.train."""
@@ -175,12 +179,13 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
     return SweepGrid(common, axes, tuple(flags))
 
 
-def from_config(config: str, overrides: Sequence[str]) -> SweepGrid:
+def from_config(config: str, overrides: Sequence[str], *, launched: bool = False) -> SweepGrid:
     """The grid of a config file and "optim.lr=1e-3,3e-3".
 
     UserError if they are wrong; of the values, the first are looked at.
     """
     grid = parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
+    grid = grid._replace(launched=launched)
     grid.load()
     return grid
 
@@ -327,7 +332,8 @@ def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[P
     _check_values(grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
-    all_points = [Point(k, v, grid.common, grid.flags) for k, v in enumerate(values, start=1)]
+    shared = (grid.common, grid.flags, grid.launched)
+    all_points = [Point(number, each, *shared) for number, each in enumerate(values, start=1)]
     _check(folder, all_points)
     return all_points, [point for point in all_points if point.values in wanted]
 

@@ -252,7 +252,7 @@ def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[]
 def main(arguments: list[str]) -> None:
     """The command."""
     folder, options = read_flags("give the sweep a folder of its own, such as runs/lr")
-    requested = grid.parse(arguments)
+    requested = grid.parse(arguments)._replace(launched=options.launcher is not None)
     options = options._replace(
         name=FLAGS.name or options.name, follow=FLAGS.follow, metric=FLAGS.metric
     )

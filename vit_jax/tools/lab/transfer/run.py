@@ -254,7 +254,9 @@ def main(_: list[str]) -> None:
         for each in dataclasses.fields(TransferTask)
         if each.name != "grid"
     }
-    task = TransferTask(**fields, grid=grids.from_config(FLAGS.config, FLAGS.config_override))
+    launched = options.launcher is not None
+    grid = grids.from_config(FLAGS.config, FLAGS.config_override, launched=launched)
+    task = TransferTask(**fields, grid=grid)
     sweeps.run_or_show(
         folder, lambda: transfer(folder, task, options), lambda: dry_run(folder, task, options)
     )

@@ -229,8 +229,8 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
     }
     seeds = _seeds(task, task.choose_seeds)
     if len(seeds) == 1:
-        return SweepGrid(common | {SEED: seeds[0]}, dict(task.grid.axes), task.grid.flags)
-    return SweepGrid(common, task.grid.axes | {SEED: seeds}, task.grid.flags)
+        return task.grid._replace(common=common | {SEED: seeds[0]})
+    return task.grid._replace(common=common, axes=task.grid.axes | {SEED: seeds})
 
 
 def final_grid(
@@ -246,7 +246,7 @@ def final_grid(
         f"evals.{test}.every_steps": "none",  # only after the last step
     }
     # An axis even if there is one: others may be added later.
-    return SweepGrid(common, {SEED: _seeds(task, task.seeds)}, task.grid.flags)
+    return task.grid._replace(common=common, axes={SEED: _seeds(task, task.seeds)})
 
 
 def _evaluations(task: TransferTask) -> list[str]:
