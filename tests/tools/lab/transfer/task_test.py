@@ -340,3 +340,37 @@ def test_the_held_out_part_is_prepared_as_a_config_that_adapts_has_it(task, monk
         assert "(32" in point.input.preprocess
         assert point.evals["held_out"].preprocess.startswith("decode|resize_small(36")
         assert point.checkpoint.best_metric is None
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "arguments", "derived"),
+    [
+        (999, [], {"input.batch_size": "64", "total.epochs": "20.0"}),  # of 899: 32
+        (2100, [], {"input.batch_size": "128", "total.epochs": "10.0"}),  # of 1,890: 20
+        (999, ["total.steps=100"], {"input.batch_size": "64"}),
+        (999, ["total.examples=3000,6000"], {"input.batch_size": "64"}),
+        (999, ["input.batch_size=16,32", "total.epochs=3"], {"total.epochs": "3.0"}),
+    ],
+)
+def test_what_a_config_derives_from_all_of_the_data_holds_while_choosing(
+    task, monkeypatch, num_examples, arguments, derived
+):
+    about = models.Preprocess((32, 32), resize=36, interpolation="bicubic", crop=(32, 32))
+    monkeypatch.setattr(adapt.Facts, "preprocess", about)
+    count = lambda facts: num_examples * (0.9 if "[" in facts.config.input.split else 1)
+    monkeypatch.setattr(adapt.Facts, "num_examples", property(count))
+    arguments = [f"--config.{each}" for each in ("input.data_dir=d", *arguments)]
+    asked = task(RATES, *arguments, config=FINETUNE, checkpoint="w")
+    asked = dataclasses.replace(asked, grid=asked.grid._replace(launched=True))
+    assert asked.derived_fields() == derived
+    asked = asked.with_fields(derived)
+    for point in tasks.choose_grid(asked, SPLITS, "w").points():
+        choose = tasks.choose_grid(asked, SPLITS, "w").load(point)
+        final = tasks.final_grid(asked, SPLITS, "w", point).load()
+        for field in ("batch_size", "mean"):
+            assert getattr(choose.input, field) == getattr(final.input, field)
+        assert (choose.optim.lr, choose.total) == (final.optim.lr, final.total)
+
+
+def test_a_config_that_does_not_adapt_derives_nothing(task):
+    assert task(RATES).derived_fields() == {}

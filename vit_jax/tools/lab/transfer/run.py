@@ -72,6 +72,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
     check(task)
     record = _begin(folder, task)  # before anything is written
     splits, weights_from = Splits(**record["splits"]), record["weights"]
+    task = task.with_fields(record["derived"])
     with workdir_lock.lock_for_process(folder):
         workdir.save_json(folder / FILE, record)
         failures: dict[str, str] = {}  # reasons by training
@@ -125,6 +126,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
     check(task)
+    task = task.with_fields(task.derived_fields())
     weights_from = pin_checkpoint(task.checkpoint)
     splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
@@ -144,8 +146,10 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
     )
     if kept:
         grids.check_same(folder, "transfer", {f: kept["task"].get(f) for f in fixed}, fixed)
-        if _is_complete(folder, task, Splits(**kept["splits"]), kept["weights"]):
-            return kept
+    derived = kept["derived"] if kept else task.derived_fields()
+    task = task.with_fields(derived)
+    if kept and _is_complete(folder, task, Splits(**kept["splits"]), kept["weights"]):
+        return kept
     weights_from = kept["weights"] if kept else pin_checkpoint(task.checkpoint)
     splits, notes = check_all(task, weights_from, folder)
     if kept and splits._asdict() != kept["splits"]:
@@ -156,12 +160,17 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
     print(f"weights  {weights_from or 'none: from scratch'}")
     for note in notes:
         print(f"note     {note}")
-    return kept or {"task": fixed, "splits": splits._asdict(), "weights": weights_from}
+    return kept or {
+        "task": fixed,
+        "splits": splits._asdict(),
+        "weights": weights_from,
+        "derived": derived,
+    }
 
 
 def _validate(document: dict[str, Any]) -> dict[str, Any]:
     Splits(**document["splits"]), dict(document["task"]), document["weights"]
-    return dict(document)
+    return {**document, "derived": dict(document.get("derived", {}))}
 
 
 def pin_checkpoint(checkpoint: str) -> str | None:

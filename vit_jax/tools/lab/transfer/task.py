@@ -8,10 +8,12 @@ Whatever is opened here says which examples there are, by names, counts and the 
 labels. No image of the test is read, nor a label of it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from etils import epath
 from vit_jax.config import EvalConfig, InputConfig, RunConfig
 from vit_jax.core import cloud
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
-from vit_jax.core.schema import strict
+from vit_jax.core.schema import config_file, strict
 from vit_jax.core.screen import Screen
 from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
@@ -44,6 +46,8 @@ HELD_OUT = "held_out"  # the evaluation on the held-out part
 NO_CHECKPOINT = "none"
 # Fields by which a training would choose by an evaluation, perhaps that of the test.
 PEEKING = ("checkpoint.best_metric", "early_stopping.metric")
+# Fields that a config which adapts derives from the number of examples.
+DERIVED = ("input.batch_size", "total.epochs")
 HELD_OUT_PART = 0.1  # unless the task says another
 
 
@@ -89,6 +93,25 @@ class TransferTask:
         """
         weights = {} if self.from_scratch else {"init.weights": self.checkpoint}
         return self.grid._replace(common=self.grid.common | weights).load()
+
+    def with_fields(self, fields: Mapping[str, str]) -> TransferTask:
+        """The task with these fields in all trainings, where it does not set them itself."""
+        grid = self.grid._replace(common={**fields, **self.grid.common})
+        return dataclasses.replace(self, grid=grid)
+
+    def derived_fields(self) -> dict[str, str]:
+        """The fields that a config which adapts derives from all of the training data.
+
+        From a part of the data it would derive others: the choice would be one for another recipe.
+        """
+        if config_file.adapt(self.grid.common[CONFIG]) is None:
+            return {}
+        values = {field: strict.values_at(self.config, field)[0][1] for field in DERIVED}
+        return {
+            field: str(value)
+            for field, value in values.items()
+            if field not in self.grid.axes and value is not None  # total.steps excludes epochs
+        }
 
     @property
     def from_scratch(self) -> bool:
