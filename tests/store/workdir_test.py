@@ -328,9 +328,15 @@ def test_not_writable(tmp_path):
             workdir.check_writable(epath.Path(folder))
 
 
-def test_a_folder_whose_name_is_not_utf_8(tmp_path):
+@pytest.mark.parametrize("name", ["\udcff", "lr [1]", "a\\b"])
+def test_folders_whose_checkpoints_could_not_be_read(tmp_path, monkeypatch, name):
     with refused():
-        workdir.check_writable(epath.Path(tmp_path / "\udcff"))
+        workdir.check_writable(epath.Path(tmp_path / name / "run"))
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    with refused():
+        workdir.check_writable(epath.Path("run"))
+    workdir.check_writable(epath.Path(tmp_path / "a]b{c}*?"))
 
 
 def test_a_bucket_needs_what_orbax_asks_about_it(monkeypatch):

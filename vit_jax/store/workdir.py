@@ -307,13 +307,17 @@ def _elsewhere(path: epath.PathLike) -> UserError:
 
 
 def check_name(folder: epath.Path) -> None:
-    """Raises UserError for a folder of checkpoints whose name orbax cannot have, which is UTF-8."""
+    """Raises UserError for a folder of checkpoints whose path orbax cannot read them back from."""
+    path = str(folder if cloud.is_remote(folder) else folder.absolute())
     try:
-        str(folder).encode()
+        path.encode()
     except UnicodeEncodeError as error:
+        raise UserError(f"The name of the folder {path!a} is not UTF-8. Give another.") from error
+    if "[" in path or "\\" in path:  # orbax takes them for a pattern's
         raise UserError(
-            f"The name of the folder {str(folder)!a} is not UTF-8. Give another."
-        ) from error
+            f"Checkpoints in {path} could not be read again, since its path has a '[' or a '\\'. "
+            "Give another folder."
+        )
 
 
 def check_writable(folder: epath.Path) -> None:
