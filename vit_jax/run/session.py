@@ -149,10 +149,10 @@ class Session:
     def update(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
         """Begins update number `step`; returns arrays that the devices still compute."""
         durations = self._run.step.durations
-        if durations.histograms(step):
-            state = self._write_distributions(step, state, batch)
         if durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
+        elif durations.histograms(step):
+            state = self._write_distributions(step, state, batch)
         state, scalars = self._updates(step, state, batch)
         self._skipped.add(scalars)
         self._log.after_step(step)
