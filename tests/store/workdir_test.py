@@ -18,7 +18,7 @@ CONFIG = {
     "input": {"batch_size": 64, "threads": 2},
     "evals": {},
 }
-FINGERPRINT = {"train": "abc", "test": "def"}
+FINGERPRINT = {"input": "abc", "teacher": "def"}
 RUN = {"commit": "1234", "devices": "1 cpu", "start_step": 0}
 
 
@@ -158,8 +158,8 @@ def test_an_allowed_change_is_recorded_and_becomes_the_config(trained):
 
 
 def test_another_data_set_is_refused(trained):
-    fingerprint = FINGERPRINT | {"train": "xyz"}
-    with refused("fingerprint.train"):
+    fingerprint = FINGERPRINT | {"input": "xyz"}
+    with refused("fingerprint.input", "training images, their names or their labels"):
         enter(trained, fingerprint=fingerprint)
     assert len(enter(trained, fingerprint=fingerprint, allow_config_change=True)) == 1
     assert read(trained)["fingerprint"] == fingerprint

@@ -76,11 +76,16 @@ class MayDiffer(NamedTuple):
         return every, {field: text for field, text in every.items() if not may_differ(field)}
 
 
-_TEACHER = "data fingerprint.teacher"
-_OF_TEACHER = (
-    "\nThe weights at method.teacher are not those that the run began with: put these back. A work "
-    "directory means its newest checkpoint; DIR/checkpoints/STEP stays the same."
-)
+_HASHED = {  # explanations of hashes that differ
+    "data fingerprint.input": (
+        "\nThe training images, their names or their labels are not those that the run began with: "
+        "put these back."
+    ),
+    "data fingerprint.teacher": (
+        "\nThe weights at method.teacher are not those that the run began with: put these back. A "
+        "work directory means its newest checkpoint; DIR/checkpoints/STEP stays the same."
+    ),
+}
 
 
 class WorkdirRecord(NamedTuple):
@@ -125,7 +130,7 @@ def check_workdir(
             raise UserError(
                 f"The work directory {folder} belongs to a run with another config:\n  "
                 + "\n  ".join(bound.values())
-                + (_OF_TEACHER if _TEACHER in bound else "")
+                + "".join(text for field, text in _HASHED.items() if field in bound)
                 + "\nUse the same values to resume it or give another --workdir to start a new "
                 f"run, which --config.init.weights={folder} starts from what this one has learnt "
                 "(with --config.init.head=reset for other classes); --allow_config_change goes on "
