@@ -83,6 +83,21 @@ def test_an_adapter_does_not_depend_on_the_others():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "expected"),  # [3 layers, query, key and value]
+    [
+        ("blocks/.*/(query|value)/kernel", [[1, 0, 1]] * 3),
+        ("blocks/[12]/attention/qkv/kernel", [[0] * 3, [1] * 3, [1] * 3]),
+        ("blocks/(?!0/).*/kernel", [[0] * 3, [1] * 3, [1] * 3]),
+        ("(?!.*/query/|blocks/1-2/).*", [[0, 1, 1], [0] * 3, [0] * 3]),
+        ("blocks/(?!.*/qkv/).*", [[0] * 3] * 3),
+    ],
+)
+def test_patterns_choose_layers_and_projections(pattern, expected):
+    matched = adapters.adapted(pattern, "blocks/block/attention/qkv/kernel", (3, 16, 3, 2, 8))
+    np.testing.assert_array_equal(matched, np.array(expected, bool))
+
+
+@pytest.mark.parametrize(
     ("fields", "name"),
     [
         ({"kernels": ["blocks/.*/mpl/.*"]}, "blocks/.*/mpl/.*"),

@@ -10,7 +10,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,12 +26,13 @@ MOST_LISTED = 12  # names of kernels in a message
 _RANGE = re.compile(r"\[[^]]*\]|(?<![^/(|])(\d{1,3})-(\d{1,3})(?![^/)|])")
 
 
-def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
-    """Returns a function that matches whole names; a UserError names `field`.
+def compile_pattern(pattern: str, field: str) -> Callable[..., bool]:
+    """Returns a function of a parameter's names, one or more; a UserError names `field`.
 
-    A pattern is a regular expression. One without any sign of these, such as `head` or
-    `blocks/0-5`, is a name or the beginning of names, up to a slash. In both 0-5, between slashes
-    or alternatives, is any of these numbers.
+    A pattern is a regular expression that has to match a whole name. One without any sign of these,
+    such as `head` or `blocks/0-5`, is a name or the beginning of names, up to a slash. In both 0-5,
+    between slashes or alternatives, is any of these numbers. One of the names has to match; by a
+    pattern that excludes, `(?!head/|blocks/8-11/).*`, all of them.
     """
     for first, last in _RANGE.findall(pattern):
         if first and int(first) > int(last):
@@ -42,9 +43,11 @@ def compile_pattern(pattern: str, field: str) -> Callable[[str], Any]:
     if re.fullmatch(r"[\w/-]+", pattern):
         expression += "(?:/.*)?"
     try:
-        return re.compile(expression).fullmatch
+        matches = re.compile(expression).fullmatch
     except (re.error, OverflowError, RecursionError) as error:
         raise UserError(f"{field}: {pattern!r} is not a regular expression: {error}.") from error
+    combine = all if "(?!" in pattern else any
+    return lambda *names: combine(matches(name) for name in names)
 
 
 def _any_number(found: re.Match[str]) -> str:
@@ -90,7 +93,7 @@ def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
     in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
     return np.array(
         [
-            [any(matches(n) for name in either for n in in_layer(name, i)) for either in names]
+            [matches(*(n for name in either for n in in_layer(name, i))) for either in names]
             for i in layers
         ]
     )

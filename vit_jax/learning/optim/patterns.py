@@ -4,12 +4,10 @@ They are chosen by patterns: names, how names begin, or regular expressions that
 name (compile_pattern of models/adapters.py). A stacked parameter matches by its own name, for all
 layers, and by each layer's: `blocks/block/mlp/fc1/kernel`, and `blocks/0/mlp/fc1/kernel` for the
 first layer alone. So `blocks/0-5` is everything in the first six blocks, `blocks` in all blocks.
-By a pattern that excludes, `(?!head/|blocks/8-11/).*`, both names have to match.
 """
 
 import functools
 import math
-import operator
 from typing import Any
 
 import jax
@@ -36,14 +34,10 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
     matches = compile_pattern(pattern, field)
-    combine = operator.and_ if "(?!" in pattern else operator.or_
 
     def mask(name: str, param: Any) -> np.ndarray:
         layers = [layer_name(name, i) for i in range(param.shape[0])] if is_stacked(name) else []
-        whole = matches(name) is not None
-        return np.array(
-            [combine(whole, matches(n) is not None) for n in layers] if layers else whole
-        )
+        return np.array([matches(name, n) for n in layers] if layers else matches(name))
 
     masks = pytrees.map_named(mask, params)
     by_name = pytrees.flatten(masks)
