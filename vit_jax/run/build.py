@@ -128,7 +128,7 @@ class Run:
             source=None if source is NOT_MADE else source,
             attempt=attempt,
         )
-        description = attempt("model", networks.description, step.model, source, config.init)
+        description = attempt("model", networks.description, config, step.model, source)
 
         # Evaluations, and what the devices have to hold.
         data = _eval_data(config, counts, mesh, step, attempt)

@@ -120,8 +120,9 @@ def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
             "run had, with --allow_config_change."
         ) from error
     of_weights = models.architecture(trained.spec)
-    if config.init.head == "keep" and hasattr(trained.spec, "pre_logits"):
-        of_weights["pre_logits"] = trained.spec.pre_logits
+    if config.init.head == "keep":
+        of_head = ["pre_logits", *(["probabilities"] if config.loss.kind == "sigmoid" else [])]
+        of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
 
 
@@ -162,10 +163,16 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     return dataclasses.replace(like, image_size=size, mean=config.input.mean, std=config.input.std)
 
 
-def description(model: Model, source: Source, init: InitConfig) -> dict[str, Any]:
-    """The description in the run's checkpoints."""
+def description(config: RunConfig, model: Model, source: Source) -> dict[str, Any]:
+    """The description in the run's checkpoints.
+
+    A head that learns several labels of an image by the sigmoid loss has a probability for each.
+    """
+    info, init = model.info, config.init
+    if config.loss.kind == "sigmoid" and source.max_labels > 1 and "probabilities" in info.spec:
+        info = dataclasses.replace(info, spec=info.spec | {"probabilities": "sigmoid"})
     return describe(
-        model.info,
+        info,
         num_classes=model.num_classes,
         class_names=source.class_names if model.num_classes else None,
         preprocess=model.preprocess,
