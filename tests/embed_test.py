@@ -187,9 +187,12 @@ def test_a_part_that_is_damaged_meanwhile_is_named(folder, checkpoint, tmp_path,
         (table.folder / "00000001.parquet").write_bytes(b"")
         join(table)
 
-    monkeypatch.setattr(embedding._Table, "join", damage_and_join)
-    with refused("00000001.parquet", "Delete it"):
-        embed(folder, checkpoint, tmp_path / "a.parquet")
+    with monkeypatch.context() as patched:
+        patched.setattr(embedding._Table, "join", damage_and_join)
+        with refused("00000001.parquet", "same command again"):
+            embed(folder, checkpoint, tmp_path / "a.parquet")
+    (tmp_path / ".a.parquet.parts" / "00000001.parquet").unlink()  # even so no row is lost
+    assert embed(folder, checkpoint, tmp_path / "a.parquet").metadata.num_rows == NUMBER
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -214,7 +217,8 @@ def test_nothing_else_is_mixed_into_a_table(
     assert embed(folder, checkpoint, output, batch_size=2).metadata.num_rows == NUMBER
 
 
-def test_another_file_is_not_replaced(folder, checkpoint, tmp_path):
+def test_another_file_is_not_replaced(folder, checkpoint, tmp_path, monkeypatch):
+    in_the_middle(monkeypatch, 0)  # that is said before an image is read
     output = tmp_path / "a.parquet"
     output.write_text("mine")
     with refused("a.parquet"):
@@ -260,6 +264,22 @@ def test_those_passed_over_before_it_was_stopped_are_counted(
     assert "passed over 10 of 21 images" in capsys.readouterr().out
     straight = embed(folder, checkpoint, tmp_path / "b.parquet", on_bad_image="skip").read()
     assert resumed.equals(straight)
+
+
+def test_a_part_without_rows_is_finished_too(folder, checkpoint, tmp_path, monkeypatch, capsys):
+    straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
+    for file in straight["file"].to_pylist()[5:18]:
+        (folder / file).write_text("no image")
+    output, join = tmp_path / "a.parquet", embedding._Table.join
+    loaded = in_the_middle(monkeypatch, NUMBER)
+    monkeypatch.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        embed(folder, checkpoint, output, on_bad_image="skip")
+    monkeypatch.setattr(embedding._Table, "join", join)
+    loaded.clear()
+    table = embed(folder, checkpoint, output, on_bad_image="skip")
+    assert not loaded and "passed over 13 of 21 images" in capsys.readouterr().out
+    assert [table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)] == [5, 3]
 
 
 def test_folders_of_other_forms(folder, checkpoint, tmp_path):

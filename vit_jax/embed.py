@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from absl import flags
+from etils import epath
 from pyarrow import parquet
 
 from vit_jax import __version__, weights
@@ -36,7 +37,7 @@ from vit_jax.models import inference
 from vit_jax.models.images import check_local
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.predict import name_of
-from vit_jax.store.workdir import unwritable_output
+from vit_jax.store.workdir import check_output, unwritable_output
 
 ABOUT = b"vit_jax"  # the key of the metadata: JSON
 DAMAGE = (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError)  # of a table
@@ -141,6 +142,7 @@ def embed(
     if table.is_complete():
         screen.say(f"{output} is complete already")
         return
+    check_output(epath.Path(output))
     done, total = min(stretch * table.open_parts(), source.num_examples), source.num_examples
     if done:
         bad.number = done - table.num_rows
@@ -235,7 +237,7 @@ class _Table:
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         self._file, self._schema = file, schema
         self.folder = file.with_name(f".{file.name}.parts")
-        self.num_rows = 0  # of the finished parts
+        self.num_parts = self.num_rows = 0  # of the finished parts
 
     def is_complete(self) -> bool:
         """Whether the file is there. UserError if it is another table."""
@@ -252,18 +254,18 @@ class _Table:
 
     def open_parts(self) -> int:
         """The number of the first part that is to be written. UserError for another table's."""
-        behind = 0
         for part in self._parts():
             try:
                 rows = _read_part(part)
                 self._check(self.folder, rows.schema)
             except DAMAGE:  # of a machine that lost its power: it is written again
                 break
-            if not rows.schema.equals(self._schema):  # damage that pyarrow does not see
+            # One before it is missing, or damage that pyarrow does not see.
+            if int(part.stem) != self.num_parts or not rows.schema.equals(self._schema):
                 break
             self.num_rows += len(rows)
-            behind = int(part.stem) + 1
-        return behind
+            self.num_parts += 1
+        return self.num_parts
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.parquet"))
@@ -280,15 +282,20 @@ class _Table:
             )
 
     def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
-        """Writes a part; all of it or nothing."""
-        part = pa.Table.from_arrays(list(columns), schema=self._schema)
+        """Writes a part, and those before it, which have no rows; each whole or not at all."""
+        while self.num_parts < number:
+            self._write(self._schema.empty_table())
+        self._write(pa.Table.from_arrays(list(columns), schema=self._schema))
+
+    def _write(self, part: pa.Table) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(self.folder / f"{number:08}.parquet") as temporary:
+            with atomic_file(self.folder / f"{self.num_parts:08}.parquet") as temporary:
                 parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
         except OSError as error:
             raise unwritable_output(self._file, error) from error
         self.num_rows += len(part)
+        self.num_parts += 1
 
     def join(self) -> None:
         """Makes the parts row groups of the file, and deletes them."""
@@ -297,15 +304,15 @@ class _Table:
                 atomic_file(self._file) as temporary,
                 parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
             ):
-                for part in self._parts():
+                for part in self._parts()[: self.num_parts]:
                     try:
                         rows = _read_part(part)
                     except DAMAGE as error:
                         raise UserError(
-                            f"{part} cannot be read: {error}. Delete it, then start the same "
-                            "command again."
+                            f"{part} cannot be read: {error}. Start the same command again."
                         ) from error
-                    writer.write_table(rows, row_group_size=len(rows))
+                    if len(rows):
+                        writer.write_table(rows, row_group_size=len(rows))
         except OSError as error:
             raise unwritable_output(self._file, error) from error
         shutil.rmtree(self.folder, ignore_errors=True)
