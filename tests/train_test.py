@@ -23,6 +23,7 @@ from vit_jax import config as configs
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
+from vit_jax.learning.feed import Feed
 from vit_jax.learning.updates import Updates
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
@@ -331,6 +332,29 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     assert [step for step, _ in losses(tmp_path)] == [1, 2, 3, 4, 5, 6]
     train(config, tmp_path)  # evaluates what was missed
     assert '"test/accuracy"' in (tmp_path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("every_steps", [100, 4])
+def test_a_batch_that_cannot_be_read_loses_no_training(
+    tmp_path, tiny_run, monkeypatch, every_steps
+):
+    config = tiny_run(f"checkpoint.every_steps={every_steps}", EVALUATED)
+    straight = train(config, tmp_path / "straight")
+    with monkeypatch.context() as patched:
+        read = Feed.__next__
+
+        def fail_at_5(feed):
+            feed.number = getattr(feed, "number", 0) + 1
+            if feed.number == 5:
+                raise UserError("val/a.png is a bad image")
+            return read(feed)
+
+        patched.setattr(Feed, "__next__", fail_at_5)
+        with pytest.raises(UserError, match=r"a\.png"):
+            train(config, tmp_path / "run")
+    assert checkpoint_dir.steps(tmp_path / "run" / "checkpoints") == [4]
+    state = train(config, tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, state, straight)
 
 
 def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, capsys):

@@ -69,7 +69,7 @@ def train(
 
         # The batch is a function of the step's number: the input has no state to restore.
         for step in range(start + 1, session.last_step + 1):
-            state, scalars = session.update(step, state, next(session.feed))  # returns at once
+            state, scalars = session.update(step, state)  # returns at once
             due = session.due(step)
             if not due:
                 continue

@@ -18,7 +18,7 @@ import jax
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.start import AgreedStop
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import NonFiniteError, Preempted
+from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
 from vit_jax.learning.histograms import make_distributions
@@ -53,7 +53,6 @@ class Session:
     only where `StateLayout.unstacked_steps` is true, by default on GPUs and TPUs.
 
     Attributes, from `begin` on:
-      feed: gives the batch of each step.
       clock: measures the speed, but for what happens while it is paused.
       last_step: number of the run's last step; it may have `ended` before.
     """
@@ -114,6 +113,7 @@ class Session:
         during the last ones, and compiles the update, unless no step is left or it stops again.
         """
         run, config, start = self._run, self._run.config, int(state.step)
+        self._start = start
         layout, durations = run.step.layout, run.step.durations
         durations.check_start(start, run.workdir)
         announce.resumed(self._screen, start)
@@ -124,7 +124,7 @@ class Session:
         self._log = self._open.enter_context(
             outputs.log(config, run.workdir, start_step=start, more=self._loggers)
         )
-        self.feed = self._open.enter_context(run.feed(start_step=start))
+        self._feed = self._open.enter_context(run.feed(start_step=start))
         self._catch_up(start, layout.weights(state))
         self.last_step = start if self.ended else durations.total_steps
         if start < self.last_step:
@@ -136,19 +136,30 @@ class Session:
             self._updates = Updates(layout, compiled, self._teacher_params, durations.skips)
         self._distributions = make_distributions(layout, run.step.objective, config.seed)
         self.clock = outputs.clock(
-            config, run.step.products, durations, run.mesh, self.feed, start_step=start
+            config, run.step.products, durations, run.mesh, self._feed, start_step=start
         )
         self._skipped = outputs.skipped_images(
-            config, run.source, self.feed, self._log, start_step=start
+            config, run.source, self._feed, self._log, start_step=start
         )
         self._progress = announce.Progress(self._screen, durations, run.step.objective)
         return start
 
     # The steps.
 
-    def update(self, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Scalars]:
-        """Begins update number `step`; returns arrays that the devices still compute."""
+    def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
+        """Begins update number `step`, on the next batch; returns what the devices still compute.
+
+        Raises UserError if the batch cannot be read; the state is saved then, as in `evaluate`.
+        """
         durations = self._run.step.durations
+        try:
+            batch = next(self._feed)
+        except UserError:
+            done = step - 1
+            if done > self._start and not durations.save(done) and not int(state.first_bad_step):
+                row = self._skipped.commit(fetch(self._skipped.uncommitted))
+                self._save_before_error(done, state, row)
+            raise
         if durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
         elif durations.histograms(step):
@@ -190,7 +201,7 @@ class Session:
         """
         scalars, counts = fetch((scalars, self._skipped.uncommitted))
         stop_if_not_finite(scalars, self._run.config.input.skip_steps)
-        announce.bad_images(self._screen, self.feed.bad_images)
+        announce.bad_images(self._screen, self._feed.bad_images)
         row = self._skipped.commit(counts)
         if Due.LOG in due:
             row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
@@ -215,9 +226,7 @@ class Session:
             if Due.EVAL in due and Due.STOP not in due:
                 results = self._evaluate(step, self._run.step.layout.weights(state))
         except Exception:
-            self.write(step, row, {})
-            if not self._peers.several:
-                self._checkpoints.save(step, state, self._run.description, {})
+            self._save_before_error(step, state, row)
             raise
         if due != Due.LOG:
             self._stopping = bool(self._stop)  # a signal may have come meanwhile
@@ -235,6 +244,13 @@ class Session:
             self._log.flush()
             with self._peers.barriers_around(f"saving step {step}"):
                 self._checkpoints.save(step, state, self._run.description, results)
+
+    def _save_before_error(self, step: int, state: TrainState, row: Mapping[str, float]) -> None:
+        """Saves what was trained; not with other processes, which would have to come to save."""
+        self.write(step, row, {})
+        if not self._peers.several:
+            state = self._run.step.layout.stack_layers(state)
+            self._checkpoints.save(step, state, self._run.description, {})
 
     @property
     def ended(self) -> bool:
