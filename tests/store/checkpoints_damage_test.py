@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -82,8 +83,17 @@ def test_a_damaged_checkpoint_is_not_the_best_one(run, open_checkpoints, make_st
 
 
 def test_a_damaged_checkpoint_is_moved_aside_with_a_notice_and_saved_again(
-    run, open_checkpoints, make_state, layout_of, capsys
+    run, open_checkpoints, make_state, layout_of, capsys, monkeypatch
 ):
+    """Even where `checkpoints` is a link to another disk."""
+    rename = os.rename
+
+    def fail_between_disks(source, target):
+        if Path(target).parent == run / "damaged":
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target)
+
+    monkeypatch.setattr("os.rename", fail_between_disks)
     layout = layout_of(make_state(0))
     for time in (1, 2):
         (run / "checkpoints" / "2" / "description" / "metadata").write_text("{")

@@ -1,6 +1,7 @@
 import collections
 import json
 import uuid
+from pathlib import Path
 
 import pytest
 from etils import epath
@@ -299,8 +300,14 @@ def test_past_saves_need_no_space(check_space):
     check_space(0, there=(90, 95))
 
 
-def test_a_run_that_saves_once_needs_space_for_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(0, 0, GIB))
+def test_a_run_that_saves_once_needs_space_for_one_on_the_disk_of_its_checkpoints(
+    tmp_path, monkeypatch
+):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "checkpoints").symlink_to(disk)
+    free = lambda path: Usage(0, 0, GIB if Path(path).resolve() == disk.resolve() else 0)
+    monkeypatch.setattr("shutil.disk_usage", free)
     workdir.check_disk_space(
         epath.Path(tmp_path),
         checkpoint_bytes=GIB,

@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import math
 import os
+import shutil
 import sys
 import threading
 import time
@@ -228,7 +229,10 @@ class Checkpoints:
                     there = aside / f"{name}-{number}"
                 try:
                     there.parent.mkdir(exist_ok=True)
-                    error.folder.rename(there)
+                    if cloud.is_remote(there):
+                        error.folder.rename(there)
+                    else:  # perhaps to another disk
+                        shutil.move(error.folder, there)
                 except OSError as failure:
                     raise UserError(
                         f"{error} It could not be moved out of the way ({failure}): start again, "

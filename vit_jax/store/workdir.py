@@ -421,7 +421,8 @@ def check_disk_space(
     """
     if cloud.is_remote(folder):
         return
-    there = steps(folder / "checkpoints")
+    checkpoints = folder / "checkpoints"  # perhaps a link to another disk
+    there = steps(checkpoints)
     latest = max(there, default=0)
     if latest >= total_steps:
         return
@@ -439,8 +440,8 @@ def check_disk_space(
     most = min(keep_last + 1, len(there) + to_come) + stay
     missing = min(to_come, max(most - len(there), 1))
     needed = missing * checkpoint_bytes
-    unfinished = (folder / "checkpoints").glob(UNFINISHED)  # the start deletes them
-    free = shutil.disk_usage(_nearest_existing(folder)).free + sum(map(_size, unfinished))
+    unfinished = checkpoints.glob(UNFINISHED)  # the start deletes them
+    free = shutil.disk_usage(_nearest_existing(checkpoints)).free + sum(map(_size, unfinished))
     if needed > free:
         kept = f"checkpoint.keep_last={keep_last}, and one more while it is written"
         kept += f", and {stay} for checkpoint.keep_every_steps or best_metric" if stay else ""
