@@ -241,7 +241,7 @@ def test_on_eight_devices_too(run_python):
 
 
 def counter(**changed):
-    fields = {"before": 3.0, "step": 10, "batch_size": 4, "num_examples": 40, "max_fraction": 0.1}
+    fields = {"logged": (), "step": 10, "batch_size": 4, "num_examples": 40, "max_fraction": 0.1}
     return SkippedImages(BadImages(), **(fields | changed))
 
 
@@ -252,7 +252,7 @@ def settle(skipped, *counts):
 
 
 def test_counts_continue_across_restarts():
-    skipped = counter()
+    skipped = counter(logged=[(5, 2.0), (10, 3.0)])
     assert settle(skipped) == {}
     assert settle(skipped, 0, 1, 2) == {SKIPPED_IMAGES: 6}
     assert settle(skipped, 0) == {}
@@ -266,6 +266,17 @@ def test_a_share_of_an_epoch_is_too_much():
     with refused("epoch 3", "step 23", "input.max_bad_fraction=0.1"):
         settle(skipped, 1)
     settle(counter(max_fraction=1.0), *[3] * 10)
+
+
+def test_images_skipped_in_this_epoch_before_this_start_count():
+    logged = [(5, 3.0), (10, 4.0), (13, 6.0), (17, 7.0)]
+    settle(counter(logged=logged, step=17), 1)
+    with refused("5 bad images", "epoch 2", "step 20"):
+        settle(counter(logged=logged, step=17), 1, 0, 1)
+    with refused("5 bad images", "epoch 1", "step 5"):
+        settle(counter(logged=[(4, 4.0)], step=4), 1)
+    # Without a row of step 10, those up to step 13 may be of the epoch before.
+    settle(counter(logged=[(5, 3.0), *logged[2:]], step=17), 1, 1, 1)
 
 
 def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():

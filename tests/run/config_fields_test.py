@@ -349,7 +349,7 @@ def data(config):
     )
     batches = feed.arguments[0]
     stream = batches.named.pop("stream")(np.arange(100))
-    skipped = outputs.skipped_images(config, source, feed, feed, start_step=3)
+    skipped = outputs.skipped_images(config, source, feed, (), start_step=3)
     return source, batches, feed.arguments[1], feed.named, stream, skipped
 
 

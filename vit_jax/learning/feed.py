@@ -67,7 +67,7 @@ class SkippedImages:
 
     Args:
       files: this host's bad images; the first is named when there are too many.
-      before: how many were skipped before this start.
+      logged: (step, images skipped up to it) of the starts before, by `row`.
       step: updates done before this start.
       batch_size: the global batch size.
       num_examples: examples in an epoch.
@@ -78,16 +78,21 @@ class SkippedImages:
         self,
         files: BadImages,
         *,
-        before: float,
+        logged: Sequence[tuple[int, float]],
         step: int,
         batch_size: int,
         num_examples: int,
         max_fraction: float,
     ):
-        self._files, self._total, self._written = files, before, before
+        logged = [(0, 0.0), *logged]
+        self._files, self._total, self._written = files, logged[-1][1], logged[-1][1]
         self._step, self._batch_size, self._num_examples = step, batch_size, num_examples
         self._max_fraction = max_fraction
-        self._epoch, self._in_epoch = -1, 0
+        self._epoch = step * batch_size // num_examples
+        before_epoch = -(-self._epoch * num_examples // batch_size)
+        # From the first row on, lest images of the epoch before be held against this one.
+        at_first = next((total for at, total in logged if at >= before_epoch), self._total)
+        self._in_epoch = int(self._total - at_first)
         # Counts of the steps since the last `commit`, on the devices.
         self.uncommitted: list[Any] = []
 

@@ -21,6 +21,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
+from vit_jax.learning.feed import SKIPPED_IMAGES
 from vit_jax.learning.histograms import make_distributions
 from vit_jax.learning.loggers import Logger, write_parameters
 from vit_jax.learning.losses import Batch
@@ -125,6 +126,10 @@ class Session:
             outputs.log(config, run.workdir, start_step=start, more=self._loggers)
         )
         self._feed = self._open.enter_context(run.feed(start_step=start))
+        logged = self._peers.from_first("skipped images", self._log.values(SKIPPED_IMAGES))
+        self._skipped = outputs.skipped_images(
+            config, run.source, self._feed, logged, start_step=start
+        )
         self._catch_up(start, layout.weights(state))
         self.last_step = start if self.ended else durations.total_steps
         if start < self.last_step:
@@ -137,9 +142,6 @@ class Session:
         self._distributions = make_distributions(layout, run.step.objective, config.seed)
         self.clock = outputs.clock(
             config, run.step.products, durations, run.mesh, self._feed, start_step=start
-        )
-        self._skipped = outputs.skipped_images(
-            config, run.source, self._feed, self._log, start_step=start
         )
         self._progress = announce.Progress(self._screen, durations, run.step.objective)
         return start

@@ -132,11 +132,6 @@ class RunLog:
         rows = self._file.rows() if self._file else []
         return [(row["step"], row[name]) for row in rows if name in row]
 
-    def last(self, name: str) -> float | None:
-        """The newest number of this name; None if there is none yet, or in another process."""
-        values = self.values(name)
-        return values[-1][1] if values else None
-
     def __enter__(self) -> RunLog:
         return self
 

@@ -13,7 +13,7 @@ from vit_jax.core import class_names, errors
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
 from vit_jax.learning.clock import Clock
-from vit_jax.learning.feed import SKIPPED_IMAGES, Feed, SkippedImages
+from vit_jax.learning.feed import Feed, SkippedImages
 from vit_jax.learning.loggers import Logger, RunLog
 from vit_jax.learning.loggers.mlflow_runs import MLflow, check_experiment
 from vit_jax.learning.loggers.tensorboard import TensorBoard
@@ -115,12 +115,17 @@ def log(
 
 
 def skipped_images(
-    config: RunConfig, source: Source, feed: Feed, log: RunLog, *, start_step: int
+    config: RunConfig,
+    source: Source,
+    feed: Feed,
+    logged: Sequence[tuple[int, float]],
+    *,
+    start_step: int,
 ) -> SkippedImages:
     """Counts bad images, continuing from where the run stopped."""
     return SkippedImages(
         feed.bad_images,
-        before=log.last(SKIPPED_IMAGES) or 0.0,
+        logged=logged,
         step=start_step,
         batch_size=config.input.batch_size,
         num_examples=source.num_examples,
