@@ -11,11 +11,12 @@ from PIL import Image
 
 from tests.messages import refused
 from tests.weights.conftest import params_of, randomised
-from vit_jax import predict, weights
+from vit_jax import models, predict, weights
 from vit_jax.convert import convert, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.state import state_layout
+from vit_jax.models import images
 from vit_jax.models.layers.posemb import METHODS
 from vit_jax.run.parts import inputs, networks
 from vit_jax.run.parts.warm_start import warm_start
@@ -67,6 +68,19 @@ def test_converts_another_size_without_a_head(npz, tmp_path):
     table = model.positions.embedding[...]
     assert table.shape == (17, 16)
     np.testing.assert_array_equal(table[0], expected["positions/embedding"][0])
+
+
+@pytest.mark.parametrize("size", [(20, 20), (20, 12), (8, 16)])
+def test_another_size_is_cropped_from_photos_of_any_shape(tmp_path, size):
+    about = models.Preprocess((12, 12), 16, (12, 12), longer="down")
+    toy = randomised("ViT-Ti/4", num_classes=3, image_size=12, preprocess=about, **TINY)
+    weights.save(toy, tmp_path / "a", "checkpoint")
+    there = weights.open_model(tmp_path / "a", image_size=size).preprocess
+    for shape in ((64, 48), (48, 64), (50, 50), (300, 30)):
+        assert images.load(Image.new("RGB", shape), there).shape == (*size, 3)
+    sides = (there.resize,) * 2 if isinstance(there.resize, int) else there.resize
+    assert sides == tuple(round(side * 16 / 12) for side in size)
+    assert isinstance(there.resize, int) == (size[0] == size[1])
 
 
 def test_existing_outputs_are_not_overwritten(npz, tmp_path):

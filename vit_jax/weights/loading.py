@@ -458,19 +458,19 @@ def _with_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDty
 
 
 def _with_size(old: models.Preprocess, size: tuple[int, int]) -> models.Preprocess:
-    """Scales a preparation of images to another size."""
-    resize: tuple[int, int] | int | None = None
-    if isinstance(old.resize, int):
-        resize = round(old.resize * min(size) / min(old.image_size))
-    elif old.resize is not None:
+    """Scales a preparation of images to another size; of a rectangle both sides are covered."""
+    resize, fit = old.resize, old.fit
+    if resize is not None:
+        sides = (resize, resize) if isinstance(resize, int) else resize
         height, width = (
             round(now * new / before)
-            for now, new, before in zip(old.resize, size, old.image_size, strict=True)
+            for now, new, before in zip(sides, size, old.image_size, strict=True)
         )
-        resize = height, width
-    return dataclasses.replace(
-        old, image_size=size, resize=resize, crop=None if old.crop is None else size
-    )
+        if isinstance(resize, int) and height != width:
+            fit = "cover"
+        resize = height if isinstance(resize, int) and height == width else (height, width)
+    crop = None if old.crop is None else size
+    return dataclasses.replace(old, image_size=size, resize=resize, crop=crop, fit=fit)
 
 
 # --- names of classes where weights have none, but their number says what they are
