@@ -96,7 +96,6 @@ class Format:
       documents: the JSON files beside the arrays, by name.
       model_types: the `model_type` of config.json that it reads.
       needs_type: whether it reads no others, such as those without a config.json.
-      hint: the end of the message about a model that it cannot hold.
       packed: arrays to write, as the format's files have them.
       prepares: how its readers prepare images of a model that is written, by its own preparation.
       is_plain: whether fields of `core.schema.fields` without a place elsewhere are refused.
@@ -109,7 +108,6 @@ class Format:
     documents: Callable[[Any, int, ClassNames, models.Preprocess], Documents]
     model_types: tuple[str, ...] = ()
     needs_type: bool = False
-    hint: str = "Write --to=google_npz or checkpoint."
     packed: Callable[[Tensors, Any, int], Tensors] = lambda tensors, *_: tensors
     prepares: Callable[[models.Preprocess], models.Preprocess] = lambda about: about
     is_plain: bool = True

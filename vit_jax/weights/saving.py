@@ -6,9 +6,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.models.layers.posemb import sincos
 from vit_jax.weights.description import describe
-from vit_jax.weights.external import Format
+from vit_jax.weights.external import Documents, Format
 from vit_jax.weights.files import Tensors, npz, safetensors
 from vit_jax.weights.formats import FORMATS
 from vit_jax.weights.loading import Loaded
@@ -53,7 +53,7 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
     """
     if to not in DESTINATIONS:
         raise UserError(f"to={to!r}. {nearest(to, DESTINATIONS)}")
-    format_ = None if to == "checkpoint" else _format(loaded, to)
+    contents = None if to == "checkpoint" else _contents_or_advice(loaded, to, approximate)
     if cloud.is_remote(path):
         with cloud.staged(path) as local:
             save(loaded, local, to, approximate=approximate)
@@ -63,16 +63,71 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
         raise UserError(f"{path} is there already: give another output, or delete it.")
     if to == "google_npz" and path.suffix != ".npz":
         raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
-    notice = ""
     try:
-        if format_ is None:
+        if contents is None:
             _checkpoint(loaded, path)
         else:
-            notice = _external(loaded, path, format_, approximate)
+            _write(contents, path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}.") from error
-    if notice:
-        print(f"Notice: {path}: {notice}", file=sys.stderr)
+    if contents and contents.notice:
+        print(f"Notice: {path}: {contents.notice}", file=sys.stderr)
+
+
+class _Contents(NamedTuple):
+    """What is written of a model in another project's format.
+
+    Attributes:
+      arrays: by the format's names.
+      documents: the JSON files beside them, by name.
+      notice: what its readers compute differently, or it does not say; "" if nothing.
+    """
+
+    arrays: Tensors
+    documents: Documents
+    notice: str
+
+
+def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents:
+    """The contents. UserError if the format cannot hold this model, which names those that can."""
+    try:
+        return _contents(loaded, to, approximate)
+    except UserError as error:
+        there = []
+        for other in DESTINATIONS[:-1]:
+            with contextlib.suppress(UserError):
+                _contents(loaded, other, approximate=False)
+                there.append(other)
+        there.append("checkpoint")
+        raise UserError(
+            f"{error} It can be written by vit-jax convert --to={' or '.join(there)}, and as a "
+            "program by vit-jax export --to=onnx or stablehlo."
+        ) from error
+
+
+def _contents(loaded: Loaded, to: str, approximate: bool) -> _Contents:
+    """The contents. UserError if the format cannot hold this model."""
+    model, format_ = loaded.model, _format(loaded, to)
+    about = model.preprocess
+    if to == "google_npz":  # which states only the size of images
+        image_notices = [_unstated_notice(loaded, format_)]
+    else:
+        about, notice = pillows(about, to, approximate=approximate)
+        image_notices = [notice, _resizing_notice(about, format_, approximate=approximate)]
+    documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
+    arrays, epsilon_notice = _arrays(loaded, format_, approximate)
+    return _Contents(arrays, documents, " ".join(filter(None, (epsilon_notice, *image_notices))))
+
+
+def _write(contents: _Contents, path: Path) -> None:
+    if not contents.documents:  # a file of arrays alone
+        path.parent.mkdir(parents=True, exist_ok=True)
+        npz.write(path, contents.arrays)
+        return
+    with atomic_folder(path) as folder:
+        safetensors.write(folder / "model.safetensors", contents.arrays)
+        for name, document in contents.documents.items():
+            (folder / name).write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _format(loaded: Loaded, to: str) -> Format:
@@ -82,11 +137,9 @@ def _format(loaded: Loaded, to: str) -> Format:
     if format_ is None or format_.is_plain:
         unplaced = without_a_place(model.spec, to)
         if unplaced:
-            raise UserError(
-                f"--to={to} has no place for {', '.join(unplaced)}: write --to=checkpoint."
-            )
+            raise UserError(f"--to={to} has no place for {', '.join(unplaced)}.")
     if format_ is None:
-        raise UserError(f"{to} has no {loaded.name}: write --to={_destinations(model)}.")
+        raise UserError(f"{to} has no {loaded.name}.")
     return format_
 
 
@@ -111,28 +164,6 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _external(loaded: Loaded, path: Path, format_: Format, approximate: bool) -> str:
-    """Writes the files of a format; returns what its readers compute differently."""
-    model, to = loaded.model, format_.destination
-    about = model.preprocess
-    if to == "google_npz":  # which states only the size of images
-        image_notices = [_unstated_notice(loaded, format_)]
-    else:
-        about, notice = pillows(about, to, approximate=approximate)
-        image_notices = [notice, _resizing_notice(about, format_, approximate=approximate)]
-    documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
-    arrays, epsilon_notice = _arrays(loaded, format_, approximate)
-    if to == "google_npz":
-        path.parent.mkdir(parents=True, exist_ok=True)
-        npz.write(path, arrays)
-    else:
-        with atomic_folder(path) as folder:
-            safetensors.write(folder / "model.safetensors", arrays)
-            for name, document in documents.items():
-                (folder / name).write_text(json.dumps(document, indent=2) + "\n")
-    return " ".join(filter(None, (epsilon_notice, *image_notices)))
-
-
 def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
     """(arrays by the format's names, what its readers compute differently)"""
     spec, params = loaded.model.spec, _params(loaded)
@@ -140,11 +171,10 @@ def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
         listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
-        close = " Or vit-jax convert --approximate, which says how near it is."
+        close = " vit-jax convert --approximate writes it, and says how near it is."
         raise UserError(
             f"{layout.title} says nothing of these, and its readers would compute something else: "
-            f"{', '.join(listed)}. {format_.hint}"
-            + (close if _is_close(spec, layout, differing) else "")
+            f"{', '.join(listed)}." + (close if _is_close(spec, layout, differing) else "")
         )
     if _scalable(spec, layout) and layout.computes[_EPSILON] != spec.weight_epsilon:
         # w / sqrt(var(w) + a) is the same for c w and c^2 a.
@@ -152,23 +182,9 @@ def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors
         params = {n: x * factor if is_standardized(n) else x for n, x in params.items()}
     unplaced = [name for name in params if name not in layout.places]
     if unplaced:
-        raise UserError(
-            f"{layout.title} has no place for {', '.join(unplaced)}: write "
-            f"--to={_destinations(loaded.model, params)}."
-        )
+        raise UserError(f"{layout.title} has no place for {', '.join(unplaced)}.")
     arrays = format_.packed(to_theirs(layout, params), spec, loaded.model.num_classes)
     return arrays, _notice(params, spec, layout, differing) if differing else ""
-
-
-def _destinations(model: Any, params: Iterable[str] = ()) -> str:
-    """What can hold this model, with a place for these parameters; a checkpoint always can."""
-    there = [
-        f.destination
-        for f in FORMATS
-        if f.holds(model.spec, model.num_classes)
-        and f.layout_for(model.spec).places.issuperset(params)
-    ]
-    return " or ".join(dict.fromkeys([*there, "checkpoint"]))
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
@@ -229,9 +245,8 @@ def pillows(
     ours = about.interpolation + ("" if about.interpolation == "area" else " without antialias")
     if not approximate:
         raise UserError(
-            f"{to} says how images are resized, but cannot say {ours}, as this model's are: write "
-            "--to=checkpoint. Or vit-jax convert --approximate, which writes what is "
-            f"nearest, {instead} with antialias."
+            f"{to} says how images are resized, but cannot say {ours}, as this model's are. "
+            f"vit-jax convert --approximate writes what is nearest, {instead} with antialias."
         )
     near = dataclasses.replace(about, interpolation=instead, antialias=True)
     return near, f"its images are resized by {instead} with antialias instead of {ours}."
@@ -254,14 +269,13 @@ def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: 
     there = format_.prepares(about)
     (fit, sides), (their_fit, their_sides) = map(_resizing, (about, there))
     apart = max(abs(ours - theirs) for ours, theirs in zip(sides, their_sides, strict=True))
-    if about.resize is None or (fit == their_fit and apart <= 1):
+    if fit == their_fit and apart <= 1:
         return ""
     change = f"{_resizing_words(there)} instead of {_resizing_words(about)}"
     if not approximate:
         raise UserError(
-            f"{format_.destination} states one factor for both sides, and would prepare this "
-            f"model's images with {change}: write --to=checkpoint. Or vit-jax convert "
-            "--approximate, which writes that."
+            f"{format_.destination} resizes all images, by one factor for both sides, and would "
+            f"prepare this model's with {change}. vit-jax convert --approximate writes that."
         )
     return f"its images are prepared with {change}."
 
@@ -269,11 +283,14 @@ def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: 
 def _resizing(about: models.Preprocess) -> tuple[str, tuple[int, int]]:
     """(fit, (height, width)); a shorter side is the same as covering a square."""
     resize = about.resize or about.image_size
-    return ("cover", (resize, resize)) if isinstance(resize, int) else (about.fit, resize)
+    if isinstance(resize, int):
+        return "cover", (resize, resize)
+    # Images that already have their size are the same, resized to it or not; a crop takes others.
+    return "none" if about.crop and about.resize is None else about.fit, resize
 
 
 def _resizing_words(about: models.Preprocess) -> str:
-    fit = "" if isinstance(about.resize, int) else f", fit={about.fit}"
+    fit = f", fit={about.fit}" if isinstance(about.resize, tuple) else ""
     return f"resize={about.resize}{fit}"
 
 

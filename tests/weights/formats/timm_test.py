@@ -133,9 +133,14 @@ def test_unsupported_resizing_is_refused_or_reported():
 
 @pytest.mark.parametrize(
     ("size", "resize", "theirs"),
-    [((16, 12), 20, (26, 20)), ((12, 12), (16, 24), (16, 16)), ((12, 12), (24, 16), (24, 24))],
+    [
+        ((16, 12), 20, (26, 20)),
+        ((12, 12), (16, 24), (16, 16)),
+        ((12, 12), (24, 16), (24, 24)),
+        ((12, 12), None, (12, 12)),  # a crop alone
+    ],
 )
-def test_resizing_by_two_factors_is_refused_or_reported(
+def test_resizing_by_two_factors_or_none_is_refused_or_reported(
     tmp_path, toy, capsys, size, resize, theirs
 ):
     ours = toy(image_size=size, preprocess=Preprocess(size, resize, size))

@@ -408,8 +408,7 @@ def _v3_documents(
 ) -> Documents:
     if num_classes:
         raise UserError(
-            "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop), or "
-            "keep it in a checkpoint (vit-jax convert --to=checkpoint)."
+            "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop)."
         )
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
     config = huggingface.vit_config(

@@ -166,7 +166,7 @@ def _documents(spec: Any, _: int, __: ClassNames, about: models.Preprocess) -> D
     if height != width or (getattr(spec, "crop_to_patches", False) and height % spec.patch_size):
         raise UserError(
             f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
-            "squares of whole patches. Give --image_size, or write --to=huggingface or timm."
+            "squares of whole patches, which --image_size gives."
         )
     return {}
 
@@ -178,5 +178,4 @@ FORMAT = Format(
     layout_for=layout_for,
     documents=_documents,
     prepares=lambda about: _preprocess(about.image_size),
-    hint="Write --to=huggingface or timm.",
 )

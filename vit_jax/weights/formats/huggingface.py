@@ -170,20 +170,16 @@ def _documents(
     spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
     if spec.pool not in ("cls", "avg"):
-        raise UserError(
-            f"Hugging Face's ViTs have no pool={spec.pool}: write it by vit-jax convert "
-            "--to=timm or --to=google_npz."
-        )
+        raise UserError(f"Hugging Face's ViTs have no pool={spec.pool}.")
     if spec.pre_logits and spec.pool == "avg":
         raise UserError(
             "Hugging Face's I-JEPA, its ViT for pool=avg, has no layer between mean and head, this "
-            "model has pre-logits: write it by vit-jax convert --to=google_npz."
+            "model has pre-logits."
         )
     if spec.pre_logits and num_classes:
         raise UserError(
             "Hugging Face's ViTForImageClassification has no layer between backbone and head, this "
-            "model has pre-logits: leave the head out (--head=drop), or write it by vit-jax "
-            "convert --to=google_npz."
+            "model has pre-logits: leave the head out (--head=drop)."
         )
     kind = _type(spec)
     architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]

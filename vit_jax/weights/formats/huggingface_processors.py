@@ -335,7 +335,7 @@ def write(about: models.Preprocess) -> dict[str, Any]:
     if about.fit != "stretch":
         raise UserError(
             "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
-            f"this model's images are resized in proportion, fit={about.fit!r}: write --to=timm."
+            f"this model's images are resized in proportion, fit={about.fit!r}."
         )
     if isinstance(about.resize, int):
         size = _shorter(about.resize)

@@ -474,17 +474,16 @@ def _documents(
 def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """config.json of a ViT. UserError for what its architecture here does not state."""
     if spec.pre_logits:
-        raise UserError("timm's ViT has no pre-logits, this model has: write --to=google_npz.")
+        raise UserError("timm's ViT has no pre-logits, this model has.")
     if spec.norm_epsilon != 1e-6:
         raise UserError(
             f"timm's ViT has layer norms with an epsilon of 1e-6, this model {spec.norm_epsilon}: "
-            "it would compute something else. Write --to=huggingface."
+            "it would compute something else."
         )
     if spec.registers and spec.pool != "avg":
         raise UserError(
             f"timm's ViT has other positions beside registers={spec.registers} and a class token, "
-            f"and attention pooling sees them; this model has pool={spec.pool}: write "
-            "--to=checkpoint."
+            f"and attention pooling sees them; this model has pool={spec.pool}."
         )
     height, width = about.image_size
     arguments: dict[str, Any] = {
@@ -558,7 +557,7 @@ def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> di
     else:
         raise UserError(
             f"timm has no BiT with units={spec.units} and root_width={spec.root_width}, but "
-            f"{', '.join(f'R{bit}' for bit in _BITS)}. Write --to=huggingface."
+            f"{', '.join(f'R{bit}' for bit in _BITS)}."
         )
     return {
         "architecture": f"resnetv2_{bit}_bit",
@@ -595,7 +594,7 @@ def _efficientnet_config(
         raise UserError(
             f"timm has no EfficientNet with model.width_coefficient={spec.width_coefficient:g} and "
             f"model.depth_coefficient={spec.depth_coefficient:g}, but "
-            f"{', '.join(efficientnet.SIZES)}: write --to=checkpoint."
+            f"{', '.join(efficientnet.SIZES)}."
         )
     prefix = "tf_" if spec.padding == "same" else ""
     config: dict[str, Any] = {
