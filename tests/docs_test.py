@@ -29,6 +29,7 @@ from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
 from vit_jax import evals
+from vit_jax.run.parts.outputs import MAY_DIFFER
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -158,12 +159,18 @@ def test_all_blocks_run_in_order(page, run_blocks):
     run_blocks(b for b in blocks(page.read_text()) if not b.mark.startswith("skip"))
 
 
-def test_commands_set_fields_that_exist():
+def test_commands_set_fields_that_exist_and_a_folder_has_one_config():
+    """On all pages: what one page trained, the command of another one would not go on with."""
+    trained = {}
     for page, arguments in train_commands():
         given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
         overrides = [a.removeprefix("--config.") for a in arguments if a.startswith("--config.")]
         path = given["--config"]
-        assert configs.load(str(ROOT / path) if "/" in path else path, overrides), page
+        config = configs.load(str(ROOT / path) if "/" in path else path, overrides)
+        here = {"config": configs.to_dict(config), "fingerprint": {}}
+        there = trained.setdefault(given.get("--workdir", tuple(arguments)), here)
+        _, forbidden = MAY_DIFFER.differences(there, here, saved_step=0)
+        assert not forbidden, (page, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
