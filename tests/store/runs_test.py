@@ -55,15 +55,17 @@ def test_names_are_as_long_as_they_must_be(tmp_path):
     assert short("a", "x/a") == ["a", "x/a"]
 
 
-def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path, capsys):
     folder = make_workdir("runs/a", {1: {"x": 1.0}})
-
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "none", folder / "metrics.jsonl", tmp_path / "empty"):
+    for path in (tmp_path / "none", folder / "metrics.jsonl"):
         with refused(path):
             runs.read_all([folder, runs.epath.Path(path)])
-    with refused(f"{tmp_path}/runs/*/"):
-        runs.read_all([folder, runs.epath.Path(tmp_path / "runs")])
+    for path, named in ((tmp_path / "empty", "empty"), (tmp_path / "runs", f"{tmp_path}/runs/*/")):
+        with refused(named):
+            runs.read_all([runs.epath.Path(path)])
+        assert [run.name for run in runs.read_all([runs.epath.Path(path), folder])] == ["a"]
+        assert named in capsys.readouterr().err
 
 
 def test_a_damaged_run_is_reported_as_such(make_workdir):

@@ -145,9 +145,25 @@ class Run(NamedTuple):
         return max((series.steps[-1] for series in self.series.values()), default=0)
 
 
+class NotARun(UserError):
+    """A folder that is not a work directory, such as an export among runs/*/."""
+
+
 def read_all(folders: Sequence[epath.Path]) -> list[Run]:
-    """One run per folder. Raises UserError if one is not a work directory or all are empty."""
-    runs = [read(folder, name) for folder, name in zip(folders, short_names(folders), strict=True)]
+    """One run per folder that is a work directory; names the others on standard error.
+
+    Raises UserError if none is one, all are empty, or one is damaged or not a folder.
+    """
+    runs, refusals = [], []
+    for folder, name in zip(folders, short_names(folders), strict=True):
+        try:
+            runs.append(read(folder, name))
+        except NotARun as error:
+            refusals.append(error)
+    if not runs:
+        raise refusals[0]
+    for refusal in refusals:
+        print(f"Notice: {refusal}", file=sys.stderr)
     if not any(run.series for run in runs):
         where = str(folders[0]) if len(runs) == 1 else f"None of the {len(runs)} runs"
         raise UserError(
@@ -210,8 +226,8 @@ def _check_folder(folder: epath.Path) -> bool:
     if (folder / METRICS_FILE).exists():
         return False
     inside = sorted(child for child in folder.iterdir() if (child / METRICS_FILE).exists())
-    instead = f" Runs are below it: give {folder}/*/." if inside else " Leave it out."
-    raise UserError(
+    instead = f" Runs are below it: give {folder}/*/." if inside else ""
+    raise NotARun(
         f"{folder} is not a work directory: it has neither {METRICS_FILE} nor "
         f"{workdir.CONFIG_FILE}.{instead}"
     )

@@ -20,7 +20,7 @@ NAME = "report.html"
 
 
 def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
-    """Writes the page. UserError if it cannot, or a folder is not a work directory."""
+    """Writes the page. UserError if it cannot, or no folder is a work directory."""
     try:
         read = runs.read_all(folders)
     except OSError as error:
