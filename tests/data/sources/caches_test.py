@@ -1,5 +1,6 @@
 import concurrent.futures
 import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -105,9 +106,9 @@ def cache(tmp_path: Path, limit_bytes: int | None = None) -> records.FileCache:
     return records.FileCache(tmp_path / "near", limit_bytes, lambda done, of: None)
 
 
-def copies(file_cache: records.FileCache, originals: list[str]) -> list[str]:
+def copies(file_cache: records.FileCache, originals: list[str], content: str = "") -> list[str]:
     sizes = [Path(path).stat().st_size for path in originals]
-    return records.copies(file_cache, "x", originals, sizes)
+    return records.copies(file_cache, "x", content, originals, sizes)
 
 
 def test_files_are_copied_once(tmp_path: Path, originals: list[str], copied: list[str]) -> None:
@@ -133,6 +134,29 @@ def test_a_copy_that_is_not_complete_is_made_again(
     copies(cache(tmp_path), originals)
     assert copied == ["x-01"] and not left.exists()
     assert Path(paths[1]).read_bytes() == CONTENT["x-01"]
+
+
+def test_a_file_that_is_written_again_is_copied_again(
+    tmp_path: Path, originals: list[str], copied: list[str]
+) -> None:
+    (path, *_) = copies(cache(tmp_path), originals)
+    after = Path(path).stat().st_mtime + 1
+    Path(originals[0]).write_bytes(b"two" * 1000)
+    os.utime(originals[0], (after, after))
+    copied.clear()
+    (path, *_) = copies(cache(tmp_path), originals)
+    assert copied == ["x-00"] and Path(path).read_bytes() == b"two" * 1000
+
+
+def test_contents_of_one_size_have_copies_of_their_own(
+    tmp_path: Path, originals: list[str]
+) -> None:
+    """Even where times do not tell them apart, as those of a bucket."""
+    one = copies(cache(tmp_path), originals, "one")
+    Path(originals[0]).write_bytes(b"two" * 1000)
+    os.utime(originals[0], (0, 0))
+    other = copies(cache(tmp_path), originals, "two")
+    assert [Path(paths[0]).read_bytes()[:3] for paths in (one, other)] == [b"one", b"two"]
 
 
 def test_sets_of_one_name_in_two_places(tmp_path: Path, originals: list[str]) -> None:
@@ -169,7 +193,7 @@ def test_a_limit_of_all_that_lies_there(tmp_path: Path, originals: list[str]) ->
 
 def test_a_disk_without_room(tmp_path: Path, originals: list[str]) -> None:
     with refused():
-        records.copies(cache(tmp_path), "x", originals, [10**15, 0, 0])
+        records.copies(cache(tmp_path), "x", "", originals, [10**15, 0, 0])
 
 
 def test_a_disk_that_fills_up(
@@ -191,4 +215,4 @@ def test_an_impossible_folder_is_refused(tmp_path: Path, originals: list[str]) -
 
 def test_an_original_that_changes(tmp_path: Path, originals: list[str]) -> None:
     with refused():
-        records.copies(cache(tmp_path), "x", originals, [3001, 1500, 0])
+        records.copies(cache(tmp_path), "x", "", originals, [3001, 1500, 0])

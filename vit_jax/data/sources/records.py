@@ -228,25 +228,26 @@ def _stamps(paths: Sequence[Path]) -> np.ndarray:
 
 # Copies of record files on a local disk, for data sets behind a network:
 #
-#     <folder>/<data set>-<hash of its folder>/<file>
+#     <folder>/<data set>-<hash of its folder and content>/<file>
 #
 # A file is copied under another name and renamed when it is complete; one process copies, others on
-# the same host wait for it. A copy is good if it has the size of the original.
+# the same host wait for it. A copy is good if it has the size of the original and is not older.
 
 _COPYING_THREADS = 8  # threads that wait for the network
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def copies(
-    cache: FileCache, name: str, paths: Sequence[str], sizes_bytes: Sequence[int]
+    cache: FileCache, name: str, content: str, paths: Sequence[str], sizes_bytes: Sequence[int]
 ) -> list[str]:
     """The local paths of `paths`, which are copied if necessary. All of them are in one folder.
 
-    `name` is the name of the data set. UserError if there is no room, or if copying fails.
+    `name` is the name of the data set, `content` the hash of its content, "" if that is not known.
+    UserError if there is no room, or if copying fails.
     """
     home, _, _ = paths[0].rpartition("/")
     home = home if files.is_remote(home) else os.path.abspath(home)
-    folder = cache.folder / f"{name}-{digest(home)[:16]}"
+    folder = cache.folder / f"{name}-{digest(home + content)[:16]}"
     targets = [folder / path.rpartition("/")[2] for path in paths]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,7 +256,7 @@ def copies(
             missing = [
                 (path, target, size)
                 for path, target, size in zip(paths, targets, sizes_bytes, strict=True)
-                if files.sizes([target]) != [size]
+                if not _is_good(path, target, size)
             ]
             if missing:
                 _check_room(cache, sum(size for _, _, size in missing))
@@ -267,6 +268,12 @@ def copies(
             "input.cache=none; what has been copied stays and is used by the next start."
         ) from error
     return [str(target) for target in targets]
+
+
+def _is_good(path: str, target: Path, size_bytes: int) -> bool:
+    if files.sizes([target]) != [size_bytes]:
+        return False
+    return files.is_remote(path) or os.path.getmtime(path) <= target.stat().st_mtime
 
 
 def _check_room(cache: FileCache, needed_bytes: int) -> None:

@@ -136,7 +136,8 @@ class Tfds(Source):
         if min(counts) < 0:
             raise UserError(f"{folder}: {INFO} is damaged: a file of {min(counts)} examples.")
         sizes_bytes = files.sizes(paths)
-        self.fingerprint = _fingerprint(folder, info, part, paths, sizes_bytes, counts)
+        content = _content(folder)
+        self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
         # Only the files that a slice touches are looked at.
         ends = np.cumsum(counts)
         first, last = np.searchsorted(ends, [part.start, part.stop - 1], side="right")
@@ -146,7 +147,7 @@ class Tfds(Source):
         self._ends = np.cumsum(counts)
         present = _complete(folder, self._files, sizes_bytes[touched])
         if cache is not None:
-            self._files = copies(cache, info.name, self._files, present)
+            self._files = copies(cache, info.name, content, self._files, present)
         if (kind := info.file_format.value) not in _FORMATS:
             raise UserError(
                 f"{folder} is written in {kind!r}; only {' and '.join(_FORMATS)} are read."
@@ -323,25 +324,27 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
     return [size for size in sizes_bytes if size is not None]
 
 
+def _content(folder: str) -> str:
+    """The hash of all examples that prepare has left; "" if there is none."""
+    if NOTE not in [entry.name for entry in files.list_folder(folder)]:
+        return ""
+    path = files.join(folder, NOTE)
+    try:
+        return str(json.loads(files.read(path))["content"])
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"is damaged ({error!r}). Prepare the data set again."
+        raise UserError(f"{path} {why}") from error
+
+
 def _fingerprint(
-    folder: str,
     info: Any,
     part: Slice,
     paths: list[str],
     sizes_bytes: list[int | None],
     counts: list[int],
+    content: str,
 ) -> str:
-    """A hash of names, sizes and counts, and of the hash of all examples if prepare has left one.
-
-    The records are not read.
-    """
+    """A hash of names, sizes and counts, and of the content's. The records are not read."""
     names = [posixpath.basename(path) for path in paths]
-    content = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
-    if NOTE in [entry.name for entry in files.list_folder(folder)]:
-        path = files.join(folder, NOTE)
-        try:
-            content.append(str(json.loads(files.read(path))["content"]))
-        except (ValueError, KeyError, TypeError) as error:
-            why = f"is damaged ({error!r}). Prepare the data set again."
-            raise UserError(f"{path} {why}") from error
-    return digest(json.dumps(content))
+    known = [info.name, str(info.version), list(part), names, sizes_bytes, counts]
+    return digest(json.dumps(known + [content] * bool(content)))
