@@ -80,6 +80,8 @@ def test_a_table_is_read_as_overrides_say(folder):
     table.write_text("picture_of,what\ncat/0.png,cat|dog\ndog/0.png,dog\n")
     with refused("input.image_column"):
         on_data(str(table))
+    with refused("input.image_column=picture_of", "image_folder"):
+        on_data(str(data), overrides=["input.image_column=picture_of"])
     overrides = ["input.image_column=picture_of", "input.label_separator=|"]
     for label in ("input.label=what", "evals.all.label=what"):
         (evaluation,) = on_data(str(table), overrides=[*overrides, label]).values()

@@ -123,7 +123,9 @@ def on_data(
             evals[called] = {"kind": each, **fields, "split": scored}
             if each == CLASSIFICATION:
                 evals[called]["calibration"] = single and not sigmoid
-    return _config(data[0], batch_size, evals)
+    config = _config(data[0], batch_size, evals)
+    examples.check_fields(configs.resolve(config, of_input))
+    return config
 
 
 def _opener(

@@ -112,6 +112,7 @@ class Run:
         # Devices and data.
         mesh = attempt("mesh", inputs.mesh, config.mesh)
         source = attempt("input", examples.source, config.input)
+        attempt("input", examples.check_fields, config)
         attempt("input", examples.check_classes, config, source)
         views_read = attempt("input", examples.check_views, config.input)
         attempt("input", inputs.check_batch, config, mesh)

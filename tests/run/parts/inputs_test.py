@@ -3,7 +3,7 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data.sources.table import Synthetic
-from vit_jax.run.parts import examples, inputs
+from vit_jax.run.parts import eval_data, examples, inputs
 from vit_jax.run.parts.durations import make_durations
 
 
@@ -93,6 +93,32 @@ def test_a_mixture_takes_its_shares(tiny_run):
 def test_impossible_mixtures_are_refused(tiny_run, overrides, name):
     with refused(name):
         examples.source(tiny_run(*MIXTURE, *overrides).input)
+
+
+def test_columns_of_a_table_beside_a_folder(tiny_run, tmp_path):
+    """In a mixture, and where a run is only evaluated on the table."""
+    for name in ("cat/a.png", "dog/b.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "odd.csv").write_text("what,picture_of\ncat,cat/a.png\ndog,dog/b.png\n")
+    sections = ("evals.test", "input.mixture.table")
+    for evaluated, other in (sections, sections[::-1]):
+        config = tiny_run(
+            "input.source=image_folder", f"input.data_dir={tmp_path}", "input.split=all",
+            "input.num_examples=none", "input.num_classes=none", "input.mixture.folder.weight=1",
+            "input.label=what", "input.image_column=picture_of", "evals.test.split=all",
+            f"{evaluated}.source=image_table", f"{evaluated}.data_dir={tmp_path}/odd.csv",
+            f"{other}.source=image_folder",
+        )  # fmt: skip
+        examples.check_fields(config)
+        assert examples.source(config.input).class_names == ("cat", "dog")
+        assert eval_data.eval_source("evals.test", config, 0).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("field", ["label", "image_column", "split_column", "label_separator"])
+def test_a_field_that_no_source_reads_is_refused(tiny_run, field):
+    with refused(f"input.{field}=x", "digits and synthetic"):
+        examples.check_fields(tiny_run(f"input.{field}=x", "evals.test.source=digits"))
 
 
 def test_repeats(tiny_run):

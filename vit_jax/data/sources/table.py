@@ -140,6 +140,18 @@ FOLDERS = entry_points.Parts[Callable[..., object]](
         "image_table": "vit_jax.data.sources.image_table:find_tables",
     },
 )
+# Fields of `input` that only some sources read.
+READERS = {
+    "label": ("tfds", "image_table"),
+    "image_column": ("image_table",),
+    "split_column": ("image_table",),
+    "label_separator": ("image_table",),
+}
+
+
+def reads(name: str, field: str) -> bool:
+    """Whether a source reads one of the fields of READERS; one of another package may."""
+    return name in READERS[field] or name not in SOURCES
 
 
 def has_folder(name: str) -> bool:
@@ -190,15 +202,7 @@ def create(name: str, request: Request) -> Source:
     """
     where, label, num_classes = request.where, request.label, request.num_classes
     check_folder(name, request.data_dir, where=where)
-    given = [
-        f"input.{field}" for field in request.table._fields[:3] if getattr(request.table, field)
-    ]
-    if given and name in SOURCES and name != "image_table":
-        raise UserError(
-            f"{given[0]} is for tables, and {where}.source={name!r} reads none. Set "
-            f'{given[0]}=none, or {where}.source="image_table".'
-        )
-    if label is not None and name in SOURCES and name not in ("tfds", "image_table"):
+    if label is not None and not reads(name, "label"):
         raise UserError(
             f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
             f'other feature. Set {where}.label=none, or {where}.source="tfds".'

@@ -71,7 +71,7 @@ def open_split(
             label_weights=c.label_weights,
             label=inherited_label(c, kind, label),
             labelled=labelled,
-            table=table_options(c, kind),
+            table=table_options(c),
             where=where,
         ),
     )
@@ -88,16 +88,13 @@ def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | No
 
 
 def inherited_label(c: InputConfig, source: str, own: str | None) -> str | None:
-    """The label of a component or an evaluation; one of another kind of source inherits none."""
-    return own or (c.label if source == c.source else None)
+    """The label of a component or an evaluation; one that reads no field `label` inherits none."""
+    return own or (c.label if sources.reads(source, "label") else None)
 
 
-def table_options(c: InputConfig, source: str) -> TableOptions:
-    """How a table is read; a component or an evaluation of another kind of source reads none."""
-    columns = (c.image_column, c.split_column, c.label_separator)
-    if source != c.source:
-        columns = (None, None, None)
-    return TableOptions(*columns, on_bad_image=c.on_bad_image)
+def table_options(c: InputConfig) -> TableOptions:
+    """How tables are read."""
+    return TableOptions(c.image_column, c.split_column, c.label_separator, c.on_bad_image)
 
 
 def in_memory(c: InputConfig, source: Source) -> Source:
@@ -264,6 +261,21 @@ def _check_choice(c: InputConfig) -> None:
             f"input.pseudo_labels={c.pseudo_labels} does not apply to input.mixture: which of its "
             "components have pseudo-labels is said by input.mixture.NAME.pseudo_labels."
         )
+
+
+def check_fields(config: RunConfig) -> None:
+    """Raises UserError for a field of `input` that none of the run's sources reads."""
+    c = config.input
+    parts = [*(c.mixture.values() or [c]), *config.evals.values()]
+    kinds = {part.source or c.source for part in parts}
+    for field, readers in sources.READERS.items():
+        value = getattr(c, field)
+        if value is not None and not any(sources.reads(kind, field) for kind in kinds):
+            raise errors.UserError(
+                f"input.{field}={value} is for data of {' and '.join(readers)}; this run reads "
+                f"{' and '.join(sorted(kinds))}. Set input.{field}=none, or "
+                f'input.source="{readers[-1]}".'
+            )
 
 
 def check_classes(config: RunConfig, source: Source) -> None:

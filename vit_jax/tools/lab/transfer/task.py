@@ -431,7 +431,7 @@ def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
                 data_dir=c.data_dir,
                 split=part,
                 label=c.label,
-                table=examples.table_options(c, c.source),
+                table=examples.table_options(c),
                 where=where,
             ),
         ).part
