@@ -395,7 +395,8 @@ def _no_classes(folder: str) -> UserError:
     place = files.join(folder, "<class>", "image.jpg")
     return UserError(
         f"The images of {folder} are directly in it: nothing says which class they belong to. Make "
-        f"a folder for each class and put its images there: {place}."
+        f"a folder for each class and put its images there: {place}. Where no "
+        "class is read, as by method.kind=mae, one folder for all will do."
     )
 
 

@@ -41,6 +41,7 @@ from vit_jax.data.sources.table_file import (
 
 WHOLE = ""  # the only table of a data set, in the place of the name of a split
 _OF_HUGGING_FACE = ("metadata.csv", "metadata.parquet")  # in the folder of a split
+_NO_LABELS_READ = "Where none is read, as by method.kind=mae, the same label for all will do."
 _CHUNK = 2**16  # rows that are Python's for a moment
 
 
@@ -321,7 +322,7 @@ class _Rows(NamedTuple):
         if not names:
             raise UserError(
                 f"{', '.join(self.paths)}: no row has a label. Set input.label to the column that "
-                "has them, or learn without labels: method.kind=mae."
+                f"has them. {_NO_LABELS_READ}"
             )
         for name in names:
             if name != printable(name):
@@ -338,7 +339,7 @@ class _Rows(NamedTuple):
         if len(empty) and not self.several:
             raise UserError(
                 f"rows without a label: {len(empty):,} ({self._listed(empty)}). Write one into "
-                "each, or delete them; or learn without labels: method.kind=mae."
+                f"each, or delete them. {_NO_LABELS_READ}"
             )
         number_of = {name: number for number, name in enumerate(class_names)}
         numbers = np.array([number_of.get(text, -1) for text in self.texts], np.int64)
