@@ -5,7 +5,7 @@ import pytest
 
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import JoinedSource
-from vit_jax.data.sources.table import Synthetic
+from vit_jax.data.sources.table import Digits, Synthetic
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)
@@ -34,6 +34,19 @@ def test_the_folder_that_is_read_is_shown(list_of_two_folders):
     assert out.getvalue() == (
         "data     birds, train+val: 9 examples, 3 classes, in data/birds/1.0.0, data/more\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("split", "location", "says"),
+    [("train[90%:]", "", True), ("test", "", False), ("train", "elsewhere", False)],
+)
+def test_an_evaluation_of_training_images_is_told(split, location, says):
+    out, evaluated = io.StringIO(), Digits(split, where="evals.val")
+    evaluated.location = location
+    eval_data = {"val": types.SimpleNamespace(source=evaluated)}
+    announce.shared_images(Screen(out), Digits("train", where="input"), eval_data)
+    said = "data     val: shares images with the split that is trained on\n"
+    assert out.getvalue() == said * says
 
 
 @pytest.fixture

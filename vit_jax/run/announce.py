@@ -17,7 +17,7 @@ from vit_jax.config import CheckpointConfig, RunConfig
 from vit_jax.core import axes, compilation_cache, machine, pytrees
 from vit_jax.core.metric_names import readable
 from vit_jax.core.screen import Screen, format_count, format_duration
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, share_examples
 from vit_jax.learning.clock import EarlyStopping
 from vit_jax.learning.feed import SKIPPED_IMAGES, BadImages
 from vit_jax.learning.losses import Objective
@@ -72,6 +72,7 @@ def run(
         screen.say(f"changed  {change}")
     for title, evaluated in _eval_sources(config, eval_data):
         notes(screen, title, evaluated)
+    shared_images(screen, source, eval_data)
 
 
 def slow_dtype(screen: Screen, info: ModelInfo, device: jax.Device) -> None:
@@ -110,6 +111,15 @@ def evaluations(screen: Screen, config: RunConfig, eval_data: Mapping[str, EvalD
     """Announces the data sets of evaluations, by their names."""
     for title, source in _eval_sources(config, eval_data):
         data(screen, title, source)
+
+
+def shared_images(screen: Screen, source: Source, eval_data: Mapping[str, EvalData]) -> None:
+    """Says of evaluations that they score images of the split that is trained on."""
+    for name, evaluation in eval_data.items():
+        one, other = source, evaluation.source
+        same_data = (one.name, one.location) == (other.name, other.location)
+        if same_data and share_examples(one, other):
+            screen.say(f"data     {name}: shares images with the split that is trained on")
 
 
 def _eval_sources(
