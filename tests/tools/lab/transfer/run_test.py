@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import threading
 
@@ -12,6 +13,7 @@ from tests.messages import refused
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
 
@@ -168,3 +170,10 @@ def test_a_damaged_record_is_named(world):
     (world.folder / "transfer.json").write_text('{"task": 1}')
     with refused("transfer.json"):
         world.transfer(RATES)
+
+
+def test_a_dry_run_shows_the_names_of_the_jobs(world, task, capsys):
+    asked = task("--config.optim.lr=1e-3,3e-3", seeds=2)
+    transfers.dry_run(world.folder, asked, SweepOptions("lr", launcher="submit"))
+    names = re.findall(r"submit --name=(\S+)", capsys.readouterr().out)
+    assert names == ["lr-choose-1", "lr-choose-2", "lr-final-1", "lr-final-2"]

@@ -9,6 +9,8 @@ each point as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may exit w
 submitted, or when the training has finished; a second call must not submit a second job.
 """
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import json
@@ -54,6 +56,10 @@ class SweepOptions(NamedTuple):
     slot_variable: str | None = None
     max_restarts: int = 5
     trainer: Sequence[str] = (sys.executable, "-m", "vit_jax.train")
+
+    def for_part(self, part: str) -> SweepOptions:
+        """The options of a sweep that is a part of this command's, with names of jobs to match."""
+        return self._replace(name=f"{self.name}-{part}")
 
 
 class Running(NamedTuple):

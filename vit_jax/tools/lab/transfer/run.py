@@ -80,8 +80,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
         def train(name: str, grid: SweepGrid) -> list[PointProgress]:
             """Trains what has not ended of a sweep."""
             try:
-                of_sweep = options._replace(name=f"{options.name}-{name}")
-                sweeps.sweep(folder / name, grid, of_sweep)
+                sweeps.sweep(folder / name, grid, options.for_part(name))
             except TrainingsFailed as error:
                 failures.update({f"{name}/{key}": why for key, why in error.reasons.items()})
             return _read_rows(folder / name, grid)
@@ -130,11 +129,12 @@ def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> No
     weights_from = pin_checkpoint(task.checkpoint)
     splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
-        sweeps.dry_run(folder / CHOOSE, choose_grid(task, splits, weights_from), options)
+        grid = choose_grid(task, splits, weights_from)
+        sweeps.dry_run(folder / CHOOSE, grid, options.for_part(CHOOSE))
         print("and then, with what is chosen in place of the first values:")
     first = task.grid.points()[0]
     final = final_grid(task, splits, weights_from, first)
-    sweeps.dry_run(folder / FINAL, final, options)
+    sweeps.dry_run(folder / FINAL, final, options.for_part(FINAL))
 
 
 def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:

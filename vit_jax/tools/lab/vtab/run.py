@@ -218,9 +218,9 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
     summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
     for number, (name, task) in enumerate(wanted.items(), start=1):
         print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
-        of_task, why = options._replace(name=f"{options.name}-{name}"), ""
+        why = ""
         try:
-            transfers.transfer(folder / name, task, of_task)
+            transfers.transfer(folder / name, task, options.for_part(name))
             document = results.read(folder / name)
         except TrainingsFailed as error:
             why, document = str(error), results.read(folder / name)
@@ -245,7 +245,7 @@ def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions) -> None
     for name in names:
         print(f"task     {name}, of {data[name].name}")
         task = transfer_task(request, name, data[name], pinned)
-        transfers.dry_run(folder / name, task, options)
+        transfers.dry_run(folder / name, task, options.for_part(name))
 
 
 def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | None) -> TransferTask:
