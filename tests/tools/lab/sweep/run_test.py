@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -14,7 +15,7 @@ from etils import epath
 from tests.messages import refused
 from tests.tools.lab.conftest import wait_until
 from vit_jax.core.errors import Preempted
-from vit_jax.tools.lab.sweep import run
+from vit_jax.tools.lab.sweep import grid, run, slots
 
 POINTS = [f"optim.lr={lr},seed={seed}" for lr in ("1e-3", "3e-3") for seed in (0, 1)]
 
@@ -191,6 +192,30 @@ def test_a_failed_launch_is_reported_and_repeated(world, launcher, launches, tmp
     world.sweep(launcher=launcher, name="lr")
     assert launches().count("--name=lr-2") == 2
     assert launches().count("--name=lr-1") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [
+        ("lr", "lr-3"),
+        ("my_study", "my-study-3"),
+        ("Run 2", "run-2-3"),
+        ("2024_lr", "job-2024-lr-3"),
+        ("x" * 38, "x" * 38 + "-3"),
+    ],
+)
+def test_jobs_have_names_that_every_launcher_takes(name, job):
+    point = grid.Point(3, {}, {})
+    assert slots.job_name(point, run.SweepOptions(name)) == job
+
+
+def test_long_names_of_jobs_are_cut_and_differ():
+    options = [run.SweepOptions(f"vtab_{'x' * 40}-{sweep}") for sweep in ("choose", "final")]
+    points = [grid.Point(number, {}, {}) for number in (1, 2)]
+    names = {slots.job_name(point, each) for point in points for each in options}
+    assert len(names) == 4
+    assert all(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name) for name in names)
+    assert {len(name) for name in names} == {40}
 
 
 def test_nofollow_ends_at_once(world, launcher, launches, capsys):

@@ -96,7 +96,7 @@ class Point(NamedTuple):
         """The name of its work directory, unique in the sweep: "optim.lr=1e-3,seed=0"."""
         parts = [f"{field}={_readable(field, value)}" for field, value in self.values.items()]
         full = ",".join(parts) or "run"
-        return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{_hash(full, 8)}"
+        return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{short_hash(full, 8)}"
 
     @property
     def seed(self) -> str:
@@ -287,10 +287,10 @@ def _readable(field: str, value: str) -> str:
     """The value, if a folder's name may contain it; else its permitted part and a hash."""
     shown = short(field, value)
     kept = re.sub(r"[^A-Za-z0-9._+=-]+", "-", shown).strip("-")
-    return kept if kept == shown else f"{kept}~{_hash(value, 6)}"
+    return kept if kept == shown else f"{kept}~{short_hash(value, 6)}"
 
 
-def _hash(text: str, digits: int) -> str:
+def short_hash(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 

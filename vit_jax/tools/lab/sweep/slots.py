@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -32,7 +33,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import Point
+from vit_jax.tools.lab.sweep.grid import Point, short_hash
 from vit_jax.tools.lab.sweep.progress import Live
 
 LOG_FILE = "log.txt"
@@ -40,6 +41,7 @@ SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
 RESTART_STATUSES = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
 POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
+MAX_JOB_NAME = 40  # characters that scripts/gke.sh takes
 LOGS = "launched"  # folder in the current directory, for the launchers' output
 FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
@@ -267,8 +269,16 @@ def job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
     """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
     place = str(folder / point.name)
     place = place if cloud.is_remote(place) else os.path.abspath(place)
-    name = f"--name={options.name}-{point.number}"
-    return [*launcher_words(options.launcher or ""), name, "--", *point.arguments(place)]
+    words = launcher_words(options.launcher or "")
+    return [*words, f"--name={job_name(point, options)}", "--", *point.arguments(place)]
+
+
+def job_name(point: Point, options: SweepOptions) -> str:
+    """ "my-study-3", as Kubernetes and Google Cloud take names; unique, though it may be cut."""
+    full = f"{options.name}-{point.number}"
+    name = re.sub("[^a-z0-9]+", "-", full.lower()).strip("-")
+    name = name if name[0].isalpha() else f"job-{name}"
+    return name if len(name) <= MAX_JOB_NAME else f"{name[: MAX_JOB_NAME - 9]}-{short_hash(full, 8)}"
 
 
 def launch(
@@ -329,7 +339,7 @@ def launch(
 
 def _launcher_log(point: Point, options: SweepOptions) -> epath.Path:
     """The log of a launcher's output."""
-    return epath.Path(LOGS) / f"{options.name}-{point.number}.launcher.log"
+    return epath.Path(LOGS) / f"{job_name(point, options)}.launcher.log"
 
 
 def _start(command: Sequence[str], log: epath.Path) -> subprocess.Popen[bytes]:
