@@ -70,9 +70,14 @@ def test_each_slot_has_its_number(world):
     assert used == {"0", "1"}
 
 
-def test_an_unknown_metric_lists_the_known_ones(world):
-    with refused("--metric"):
-        world.sweep(metric="x")
+def test_an_unknown_metric_is_refused_before_the_first_training_where_it_can_be(world):
+    for metric in ("x", "test/acuracy"):
+        with refused(f"--metric={metric}:"):
+            world.sweep(metric=metric)
+    assert world.starts() == []
+    world.sweep(metric="speed/images_per_second")
+    with refused("--metric=train/los:"):
+        world.sweep(metric="train/los")
 
 
 def asleep(world, *points):

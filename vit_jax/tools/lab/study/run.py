@@ -19,7 +19,6 @@ from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError, nearest
 from vit_jax.core.screen import format_significant
-from vit_jax.learning.state import EMA_ENDING
 from vit_jax.probes import scaling_law
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.study import page, points, results
@@ -121,7 +120,7 @@ def _begin(
     sweeps.use_cpu_only()
     all_points, _ = grid.add_points(folder / TRAININGS, request.grid)
     if request.metric is not None:
-        _check_metric(request.metric, all_points)
+        sweeps.check_metric(request.metric, all_points)
     known = points.costs(all_points)
     rows = progress.read_rows(all_points, folder / TRAININGS)
     found = points.collect(rows, known)
@@ -132,18 +131,6 @@ def _begin(
     print(f"study    {len(rows)} trainings, {total_flops} exaFLOPs; {left_flops} are left to do")
     _check_law(request.law, found)
     return all_points, known, rows
-
-
-def _check_metric(metric: str, all_points: Sequence[Point]) -> None:
-    """Raises UserError if no training will have such a number."""
-    known = {
-        f"{name}/{number}"
-        for point in all_points
-        for name, numbers in grid.evaluation_numbers(point.load()).items()
-        for number in numbers
-    } | {progress.LOSS}
-    if metric.replace(f"{EMA_ENDING}/", "/") not in known:
-        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
 
 
 def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:

@@ -23,14 +23,16 @@ from etils import epath
 
 from vit_jax.config import MeshConfig, RunConfig
 from vit_jax.core import cloud, command
-from vit_jax.core.errors import ErrorCollector, Preempted, UserError
+from vit_jax.core.errors import ErrorCollector, Preempted, UserError, nearest
 from vit_jax.core.signals import StopRequest
 from vit_jax.core.tables import csv_text
 from vit_jax.draw import style
+from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import Run
 from vit_jax.store import workdir, workdir_lock
+from vit_jax.store.runs import RESERVED
 from vit_jax.tools.lab.sweep import grid, picture, progress
-from vit_jax.tools.lab.sweep.grid import SweepGrid
+from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
 from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
 
@@ -67,6 +69,8 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
     a signal: trainings of this machine have saved.
     """
     all_points, requested_points = grid.add_points(folder, requested)
+    if options.metric is not None:
+        check_metric(options.metric, all_points)
     with workdir_lock.lock_for_process(folder), StopRequest() as stop:
         grid.write(folder, all_points, requested)
         live = Live(progress.read_rows(all_points, folder), options.metric)
@@ -136,6 +140,19 @@ def _show(
     if curves:
         workdir.save(folder / PNG_FILE, style.png(picture.draw(axis, curves, metric)))
         live.say(f"saved    {folder / PNG_FILE}")
+
+
+def check_metric(metric: str, points: Sequence[Point]) -> None:
+    """Raises UserError if no training will log such a number."""
+    known = {
+        f"{name}/{number}"
+        for point in points
+        for name, numbers in grid.evaluation_numbers(point.load()).items()
+        for number in numbers
+    } | {progress.LOSS}
+    of_training = metric.partition("/")[0] in RESERVED  # what else these log is not known before
+    if not of_training and metric.replace(f"{EMA_ENDING}/", "/") not in known:
+        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
 
 
 def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:
