@@ -64,10 +64,15 @@ def test_without_progress_it_gives_up(world):
     assert world.starts().count(POINTS[0]) == 3
 
 
-def test_each_slot_has_its_number(world):
+@pytest.mark.parametrize("listed", [None, "4,7", "4,7,9"])
+def test_each_slot_has_its_number_or_one_of_those_listed(world, monkeypatch, listed):
+    if listed:
+        monkeypatch.setenv("SLOT", listed)
+        with refused("--slots=4", f"SLOT={listed}"):
+            world.sweep(slots=4, slot_variable="SLOT")
     world.sweep(slots=2, slot_variable="SLOT")
     used = {line.split()[1] for line in (world.home / "starts").read_text().splitlines()}
-    assert used == {"0", "1"}
+    assert used == ({"4", "7"} if listed else {"0", "1"})
 
 
 def test_an_unknown_metric_is_refused_before_the_first_training_where_it_can_be(world):

@@ -291,6 +291,7 @@ def _readable(field: str, value: str) -> str:
 
 
 def short_hash(text: str, digits: int) -> str:
+    """So many hexadecimal digits that stand for the text, in names that must stay short."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 

@@ -34,7 +34,14 @@ from vit_jax.store.runs import RESERVED
 from vit_jax.tools.lab.sweep import grid, picture, progress
 from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
-from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions, job, launch, launcher_words
+from vit_jax.tools.lab.sweep.slots import (
+    Slots,
+    SweepOptions,
+    job,
+    launch,
+    launcher_words,
+    slot_values,
+)
 
 PNG_FILE = "results.png"
 # Results of the commands that run sweeps, beside those of the sweeps themselves.
@@ -210,8 +217,8 @@ def define_flags(workdir: str, dry_run: str, *, json: bool = True) -> None:
     flags.DEFINE_string(
         "slot_variable",
         default.slot_variable,
-        "Environment variable that gets the slot's number, from 0: CUDA_VISIBLE_DEVICES gives each "
-        "training a GPU of its own.",
+        "Environment variable that gets the slot's number, from 0, or one of the values that it "
+        "lists already: CUDA_VISIBLE_DEVICES gives each training a GPU of its own.",
     )
     flags.DEFINE_integer(
         "max_restarts",
@@ -231,12 +238,14 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
     """
     if not FLAGS.workdir:
         raise UserError(f"--workdir is empty: {advice}.")
-    if FLAGS.launcher is not None:
-        launcher_words(FLAGS.launcher)  # before a folder is made
-    folder = workdir.named(FLAGS.workdir)
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
-    return folder, SweepOptions(name, **shared)
+    options = SweepOptions(name, **shared)
+    if options.launcher is None:  # before a folder is made
+        slot_values(options)
+    else:
+        launcher_words(options.launcher)
+    return workdir.named(FLAGS.workdir), options
 
 
 def check_workdir(folder: epath.Path) -> None:

@@ -64,6 +64,23 @@ class SweepOptions(NamedTuple):
         return self._replace(name=f"{self.name}-{part}")
 
 
+def slot_values(options: SweepOptions) -> list[str]:
+    """The values of --slot_variable: those that it lists in this environment, else 0, 1, ...
+
+    UserError if it lists fewer than there are slots.
+    """
+    listed = os.environ.get(options.slot_variable or "")
+    if listed is None:
+        return [str(slot) for slot in range(options.slots)]
+    values = listed.split(",")
+    if len(values) < options.slots:
+        raise UserError(
+            f"--slots={options.slots}: {options.slot_variable}={listed} lists {len(values)}, and "
+            f"each slot takes one of them. Give --slots={len(values)}, or list more."
+        )
+    return values
+
+
 class Running(NamedTuple):
     """A point that runs in its folder; process None: started by another sweep, or by hand."""
 
@@ -79,6 +96,7 @@ class Slots:
 
     def __init__(self, live: Live, options: SweepOptions):
         self._live, self._options = live, options
+        self._slot_values = slot_values(options)
         self._waiting: list[Point] = []
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
@@ -168,7 +186,7 @@ class Slots:
         progress.forget_failure(folder)
         self._saved.setdefault(point.name, workdir.saved_step(folder))
         variable = self._options.slot_variable
-        environment = os.environ | ({variable: str(slot)} if variable else {})
+        environment = os.environ | ({variable: self._slot_values[slot]} if variable else {})
         with _open_log(folder) as log:
             start = log.tell()
             # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
@@ -278,7 +296,9 @@ def job_name(point: Point, options: SweepOptions) -> str:
     full = f"{options.name}-{point.number}"
     name = re.sub("[^a-z0-9]+", "-", full.lower()).strip("-")
     name = name if name[0].isalpha() else f"job-{name}"
-    return name if len(name) <= MAX_JOB_NAME else f"{name[: MAX_JOB_NAME - 9]}-{short_hash(full, 8)}"
+    if len(name) > MAX_JOB_NAME:
+        name = f"{name[: MAX_JOB_NAME - 9]}-{short_hash(full, 8)}"
+    return name
 
 
 def launch(
