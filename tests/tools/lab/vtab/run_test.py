@@ -150,6 +150,14 @@ def test_a_run_over_tasks(world):
         world.run(checkpoint="other")
 
 
+def test_a_folder_is_one_value_whatever_its_name():
+    for folder in ("/data/Anna's, all/cifar100/3.0.2", "/data/[tfds/cifar100/3.0.2"):
+        data = run.TaskData(folder, "cifar100 3.0.2", "", ("PNG",), 0)
+        asked = run.VtabRun("none", CONFIG, FROM_SCRATCH, "/data")
+        grid = run.transfer_task(asked, "cifar100", data, None).grid
+        assert grid.load().input.data_dir == folder
+
+
 def test_a_failed_task_is_told_and_the_rest_goes_on(world, monkeypatch, capsys):
     world.fate("seed=0", "1 0")
     flags = SimpleNamespace(dry_run=False, json=True, launcher=None)

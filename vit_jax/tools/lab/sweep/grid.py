@@ -40,7 +40,10 @@ NOT_FOR_TRAININGS = (
 )
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 QUOTES = "'\""
-HINT = "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.5] is one."
+HINT = (
+    "A comma separates values, but not inside brackets or quotes: [0.5,0.5,0.5] is one, and so is "
+    '"a, b".'
+)
 MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
 MAX_NAMED = 3  # points named in a message
 ALLOW = "--allow_config_change"  # a flag of vit_jax.train
@@ -165,7 +168,7 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
         if len(values) == 1:
             common[field] = values[0]
         elif "" in values:
-            raise UserError(f"{field}={','.join(values)}: an empty value between commas.")
+            raise UserError(f"{field}={','.join(values)}: an empty value between commas. {HINT}")
         elif len(set(values)) < len(values):
             raise UserError(f"{field}={','.join(values)}: a value is given twice. {HINT}")
         else:
@@ -234,7 +237,8 @@ def split(text: str) -> list[str]:
             values.append(text[begin:place])
             begin = place + 1
     if quote or open_brackets:
-        raise UserError(f"{text}: {quote or open_brackets[-1]} is missing at the end of a value.")
+        missing = quote or open_brackets[-1]
+        raise UserError(f"{text}: {missing} is missing at the end of a value. {HINT}")
     return [_unquote(value.strip()) for value in [*values, text[begin:]]]
 
 

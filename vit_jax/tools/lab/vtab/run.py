@@ -256,7 +256,7 @@ def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | Non
     task = TASKS[name]
     file, _, variant = request.config.partition(":")
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
-    overrides = [f"input.data_dir={data.folder}", *_normalisation(pinned), *request.overrides]
+    overrides = [f'input.data_dir="{data.folder}"', *_normalisation(pinned), *request.overrides]
     return TransferTask(
         pinned or NO_CHECKPOINT,
         grid.from_config(config, overrides),
