@@ -328,7 +328,7 @@ case $action in
     require_training gs://BUCKET/l16
     [[ " ${training[*]} " == *" --workdir"[=\ ]gs://* ]] ||
       die "--workdir has to be gs://...: all workers write there, and it outlives the slice."
-    require_config
+    require_config "$root/"
     ! git -C "$root" check-ignore --quiet "$config_file" 2>/dev/null ||
       die "--config=$config_file: git ignores this file, and what git ignores is not sent."
     [[ -n $dry_run ]] || list_files

@@ -78,21 +78,24 @@ require_training() {
       "  $0 ... -- --config configs/vit_l16_i21k.py --workdir $1"
 }
 
-# require_config [absolute]: the file has to be there, in this clone, where trainings start; or it is
-# the name of one in configs/. Sets `config_file`, as it was given, or that file.
+# require_config FOLDER: the file has to be there, where trainings start, "$root/" or "" for here; or
+# it is one of this clone, as vit_jax.train takes it. Sets `config_file`, as given, or in the clone.
 require_config() {
-  local word before="" place
+  local word before="" file
   for word in "${training[@]}"; do
     [[ $before != --config ]] || word=--config=$word
     [[ $word != --config=* ]] || config_file=${word#--config=}
     before=$word
   done
   config_file=${config_file%%:*} # without its variant
-  [[ -f $root/$config_file || ! -f $root/configs/$config_file.py ]] ||
+  file=$1$config_file
+  if [[ ! -f $file && -f $root/configs/$config_file.py ]]; then
     config_file=configs/$config_file.py
-  place=$root/$config_file
-  [[ ${1:-} != absolute || $config_file != /* ]] || place=$config_file
-  [[ -f $place ]] || die "--config=$config_file: there is no such file in $root," \
+    file=$root/$config_file
+  elif [[ $config_file == configs/* && ! -d ${1}configs ]]; then
+    file=$root/$config_file
+  fi
+  [[ -f $file ]] || die "--config=$config_file: there is no such file in ${1:-$PWD}," \
     "where the training starts. Name it as seen from there."
 }
 

@@ -41,6 +41,7 @@ max_restarts sbatch_flag poll_secs" "follow" "$@"
 job() {
   cat <<END
 #!/usr/bin/env bash
+export PYTHONPATH=$(quoted "$root")\${PYTHONPATH:+:\$PYTHONPATH}
 srun --kill-on-bad-exit=0 --wait=600 ${cpus_per_gpu:+--cpus-per-task=$cpus_per_gpu }bash -c '
   trap : TERM
   "\$@"
@@ -101,7 +102,6 @@ follow_log() {
 
 require name nodes gpus
 number nodes gpus save_secs max_restarts
-[[ $python == /* ]] || python=$PWD/$python # the job starts elsewhere
 [[ $poll_secs =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "--poll_secs=$poll_secs: give seconds."
 [[ -z $cpus_per_gpu ]] || number cpus_per_gpu
 limit=$(seconds "$time")
@@ -109,7 +109,7 @@ limit=$(seconds "$time")
   "the training would be told to save as soon as it starts, again and again. Give it more time."
 [[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "--name=$name: letters, digits, \"_\", \".\" and \"-\" only."
 require_training /shared/l16
-require_config absolute
+require_config ""
 need sbatch "Run this script where jobs are submitted: on a login node of the cluster."
 [[ -n $dry_run || -x $python ]] || die "There is no Python at $python. Install vit_jax there" \
   "(docs/install.md: pip install --editable '.[gpu]'), or name another with --python."
@@ -132,7 +132,7 @@ command=(sbatch --parsable --job-name="$name" --nodes="$nodes" --ntasks-per-node
   --gpus-per-node="$gpus" ${cpus_per_gpu:+--cpus-per-task="$cpus_per_gpu"}
   ${memory:+--mem="$memory"} ${time:+--time="$time"} ${partition:+--partition="$partition"}
   ${account:+--account="$account"} --requeue --signal="TERM@$save_secs" --open-mode=append
-  --output="$log" --chdir="$root" ${sbatch_flag:+"$sbatch_flag"})
+  --output="$log" --chdir="$PWD" ${sbatch_flag:+"$sbatch_flag"})
 run mkdir -p "$(dirname "$log")"
 if show "${command[@]}"; then
   job >&3

@@ -48,7 +48,7 @@ def launch(clone, programs, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
 
-    def run(script: str, *arguments: str, path: str | None = None, **env: str):
+    def run(script: str, *arguments: str, path: str | None = None, cwd: Path = clone, **env: str):
         environment = {
             "PATH": path or f"{programs()}:{os.environ['PATH']}",
             "HOME": str(home),
@@ -57,7 +57,7 @@ def launch(clone, programs, tmp_path):
         }
         return subprocess.run(
             [str(clone / "scripts" / script), *arguments],
-            cwd=clone,
+            cwd=cwd,
             env=environment,
             capture_output=True,
             text=True,

@@ -146,12 +146,21 @@ def test_a_missing_interpreter_is_an_error(submit, run_job, world, programs, mod
     assert not (world / "scontrol").exists()
 
 
-def test_a_relative_interpreter_is_found_from_elsewhere(launch, world, clone):
-    (clone / "bin").mkdir()
-    (clone / "bin" / "python").touch(mode=0o755)
-    done = launch("slurm.sh", "--python=bin/python", *WANTED, *TRAINING, WORLD=str(world))
-    assert done.returncode == 0, done.stderr
-    assert f"  {clone}/bin/python -m vit_jax.train" in (world / "job").read_text()
+@pytest.mark.parametrize("config", ["configs/vit_digits.py", "vit_digits:x=1", "mine.py:x=1"])
+def test_a_job_starts_where_the_command_is_given(launch, world, tmp_path, config):
+    """Relative paths mean there what they mean here, and the code is that of the clone."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "mine.py").touch()
+    training = (f"--config={config}", "--workdir=runs/l16", "--config.input.data_dir=data")
+    submitted = launch("slurm.sh", "--dry_run", *WANTED, "--", *training, cwd=here)
+    assert submitted.returncode == 0, submitted.stderr
+    assert f" --chdir={here}\n" in submitted.stdout
+    assert f"-m vit_jax.train {' '.join(training)}" in submitted.stdout
+    assert f"export PYTHONPATH={tmp_path / 'clone'}${{PYTHONPATH" in submitted.stdout
+    (here / "configs").mkdir()
+    again = launch("slurm.sh", "--dry_run", *WANTED, "--", *training, cwd=here)
+    assert again.returncode == (config == "configs/vit_digits.py"), again.stderr
 
 
 def test_the_job_gives_up(submit, run_job, world):
