@@ -1,6 +1,8 @@
 """However a checkpoint's files are damaged, nothing wrong is ever restored."""
 
+import contextlib
 import errno
+import json
 import os
 import shutil
 import socket
@@ -15,6 +17,7 @@ import pytest
 from etils import epath
 
 from tests.messages import refused
+from vit_jax.core.errors import UserError
 from vit_jax.store import array_files, checkpoint_dir
 from vit_jax.store.checkpoint_dir import DamagedError
 from vit_jax.store.checkpoints import Checkpoints
@@ -181,6 +184,49 @@ def test_files_that_cannot_be_read_now_are_not_damage(
         checkpoints.restore(layout_of(make_state(0)))
     assert not isinstance(told.value, DamagedError)
     assert not (run / "damaged").exists()
+
+
+def test_best_goes_by_the_log_where_a_checkpoint_cannot_be_read(run, monkeypatch):
+    row = {"step": 1, "accuracy": 0.9, "loss": 1.0}
+    (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    values = lambda metric: checkpoint_dir.metric_values(run / "checkpoints", metric)
+    assert values("accuracy") == {1: 0.5, 2: 0.5}
+
+    def fail(data):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint_dir, "parse_json", fail)
+    assert values("accuracy") == {1: 0.9}
+    assert values("loss") == {1: 1.0}
+
+
+DAMAGED = DamagedError(epath.Path("checkpoints/2"), "its bits have changed")
+
+
+@pytest.mark.parametrize(
+    ("error", "theirs", "expected"),
+    [
+        (None, 0, None),
+        (None, 1, DamagedError),
+        (None, 2, UserError),
+        (DAMAGED, 0, DamagedError),
+        (DAMAGED, 2, UserError),
+        (UserError("stale"), 0, UserError),
+        (UserError("stale"), 1, UserError),
+    ],
+)
+def test_processes_end_alike_where_one_cannot_read(monkeypatch, error, theirs, expected):
+    """theirs: of the other process, 1 where it found damage, 2 where it could not read."""
+
+    def read():
+        if error:
+            raise error
+
+    gathered = lambda mine: np.array([mine, theirs])
+    monkeypatch.setattr(checkpoint_dir.multihost_utils, "process_allgather", gathered)
+    with pytest.raises(expected) if expected else contextlib.nullcontext() as raised:
+        checkpoint_dir._on_every_process(DAMAGED.folder, read)
+    assert expected is None or raised.type is expected
 
 
 def test_a_deleted_step_folder_is_simply_gone(run, open_checkpoints, make_state, layout_of):

@@ -9,7 +9,6 @@ Arrays are identified by names ("params/head/bias"), not positions, so that neit
 keys nor the type of a container matters. A folder without a description is not a checkpoint.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -187,18 +186,23 @@ def find(path: epath.PathLike) -> epath.Path:
 def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
     """The values of a metric, by step, of the checkpoints in `<workdir>/checkpoints` that have one.
 
-    That of a run that was stopped before its evaluation is in the log alone.
+    That of a run that was stopped before its evaluation is in the log alone, as is what can be read
+    of a checkpoint whose storage fails.
     """
     folder = epath.Path(directory)
     rows = MetricsFile(folder.parent / METRICS_FILE).rows()
     logged = {row["step"]: row[metric] for row in rows if metric in row}
     values = {}
     for step in steps(folder):
-        with contextlib.suppress(DamagedError):
+        try:
             metrics = read_description(folder / str(step))["metrics"]
-            value = metrics.get(metric, logged.get(step))
-            if value is not None:
-                values[step] = value
+        except DamagedError:
+            continue
+        except UserError:
+            metrics = {}
+        value = metrics.get(metric, logged.get(step))
+        if value is not None:
+            values[step] = value
     return values
 
 
@@ -288,8 +292,7 @@ def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
 def read(step_dir: epath.PathLike, layout: Any) -> Any:
     """All arrays, verified, in the tree of `layout`. Raises UserError and DamagedError."""
     folder = absolute(step_dir)
-    _on_every_process(folder, lambda: read_description(folder))
-    check_layout(folder, layout)
+    _on_every_process(folder, lambda: check_layout(folder, layout))
     arrays = read_some(folder, pytrees.flatten(layout))
     return jax.tree.unflatten(jax.tree.structure(layout), arrays.values())
 
@@ -393,23 +396,26 @@ def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
 
 
 def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:
-    """The result of `read`, or DamagedError if any process raises that.
+    """The result of `read`, or an error on all processes if it raises UserError on any.
 
-    All processes must go on with the same checkpoint, and run the same computations.
+    All processes must go on with the same checkpoint, and run the same computations: DamagedError
+    where that is the worst that any process met.
     """
+    result, error = None, None
     try:
-        result, error = read(), None
-    except DamagedError as caught:
-        result, error = None, caught
-    if jax.process_count() > 1:
-        good = multihost_utils.process_allgather(np.array(error is None))
-        if not good.all():
-            raise error or DamagedError(
-                folder, f"process {int(np.argmin(good))} could not read its part"
-            )
-    elif error:
-        raise error
-    return cast(T, result)
+        result = read()
+    except UserError as caught:
+        error = caught
+    fault = 0 if error is None else 1 if isinstance(error, DamagedError) else 2
+    faults = multihost_utils.process_allgather(np.array(fault)).ravel()
+    worst = int(np.argmax(faults))
+    if fault == faults[worst]:
+        if error:
+            raise error
+        return cast(T, result)
+    if faults[worst] == 1:
+        raise DamagedError(folder, f"process {worst} could not read its part")
+    raise UserError(f"Process {worst} cannot read the checkpoint {folder}: its message says why.")
 
 
 def _crc32(document: dict[str, Any]) -> str:
