@@ -55,7 +55,10 @@ class Client:
 
     def log_batch(self, run_id, metrics=(), params=()):
         if metrics and self.store.away:
-            raise ConnectionError("the server is away")
+            self.store.away -= 1
+            raise sys.modules["mlflow"].MlflowException("the server is away")
+        if metrics and metrics[0][-1] in self.store.refused:
+            raise ValueError("a metric of another kind")
         assert len(params) <= 100
         self.store.runs[run_id].params |= dict(params)
         self.store.runs[run_id].metrics += [(name, value, step) for name, value, _, step in metrics]
@@ -64,11 +67,12 @@ class Client:
 @pytest.fixture
 def store(monkeypatch):
     """Replaces the package; its runs."""
-    store = types.SimpleNamespace(experiments=[], runs={}, away=False)
+    store = types.SimpleNamespace(experiments=[], runs={}, away=0, refused=[])
     mlflow, entities = types.ModuleType("mlflow"), types.ModuleType("mlflow.entities")
     entities.Param, entities.Metric = (lambda k, v: (k, v)), (lambda *values: values)
     mlflow.entities, mlflow.MlflowClient = entities, lambda: Client(store)
-    mlflow.MlflowException = type("MlflowException", (Exception,), {})
+    status = {"get_http_status_code": lambda self: 500}
+    mlflow.MlflowException = type("MlflowException", (Exception,), status)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     return store
@@ -93,7 +97,7 @@ def test_the_mlflow_run_fails_with_the_run(tmp_path, tiny_run, store, error):
 
 
 def test_a_server_that_is_away_ends_no_training(tmp_path, tiny_run, store, capsys):
-    store.away = True
+    store.away = 10**9
     train(tiny_run(EXPERIMENT, "total.steps=3"), tmp_path / "run")
     assert capsys.readouterr().err.count("MLflow did not take a row") == 1
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
@@ -116,7 +120,7 @@ def test_a_server_that_has_gone_holds_up_the_end_of_a_run_for_one_row(tmp_path, 
         tried.extend(step for *_, step in metrics)
         if metrics:
             ends.wait()
-            raise ConnectionError("the server is away")
+            raise sys.modules["mlflow"].MlflowException("the server is away")
 
     monkeypatch.setattr(Client, "log_batch", gone)
     logger = MLflow(epath.Path(tmp_path), experiment="vit", config={})
@@ -126,6 +130,27 @@ def test_a_server_that_has_gone_holds_up_the_end_of_a_run_for_one_row(tmp_path, 
     logger.close(None)
     assert tried == [1]
     assert store.runs["run0"].status == ["RUNNING"]
+
+
+def test_a_row_waits_for_its_server(tmp_path, store):
+    store.away = 1
+    logger = MLflow(epath.Path(tmp_path), experiment="vit", config={})
+    for step in (1, 2):
+        logger.write(step, {"train/loss": 1.0})
+    while len(store.runs["run0"].metrics) < 2:
+        time.sleep(0.01)
+    logger.close(None)
+    assert store.runs["run0"].status == ["RUNNING", "FINISHED"]
+
+
+def test_a_row_that_is_refused_is_left_out_alone(tmp_path, store):
+    store.refused = [1, 2]
+    logger = MLflow(epath.Path(tmp_path), experiment="vit", config={})
+    for step in (1, 2, 3):
+        logger.write(step, {"train/loss": 1.0})
+    logger.close(None)
+    assert store.runs["run0"].metrics == [("train/loss", 1.0, 3)]
+    assert store.runs["run0"].status == ["RUNNING", "FINISHED"]
 
 
 def test_is_off_by_default(tmp_path, tiny_run, store):

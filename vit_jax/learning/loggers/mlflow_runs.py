@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from vit_jax.store import workdir as workdirs
 
 ID_FILE = "mlflow_run_id.txt"
 RETRIES, FEW = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"  # seconds, not the minutes of its own seven
+PATIENCE_SECS = 240.0  # for a row, as mlflow's own seven, but never when the run ends
 MOST_PARAMS = 100  # in one request
 LONGEST_PARAM = 6000  # characters of a value
 
@@ -26,8 +28,8 @@ LONGEST_PARAM = 6000  # characters of a value
 class MLflow:
     """The MLflow run of a work directory in an experiment; a resumed run continues the same one.
 
-    Rows are sent by a thread. What the server does not take is told once and left out: the numbers
-    are in metrics.jsonl, and a server that is away is no reason to end a training.
+    Rows are sent by a thread, which waits for a server that is away. What it does not take is told
+    once and left out: the numbers are in metrics.jsonl, and that is no reason to end a training.
 
     Args:
       workdir: keeps the run's id.
@@ -39,7 +41,7 @@ class MLflow:
 
     def __init__(self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any]):
         self._mlflow = _mlflow()
-        self._told = self._ends = False
+        self._told, self._ends = False, threading.Event()
         os.environ.setdefault(RETRIES, FEW)  # read at each request
         try:
             self._client = self._mlflow.MlflowClient()
@@ -96,26 +98,36 @@ class MLflow:
     def close(self, error: BaseException | None) -> None:
         """Ends the run: finished, failed, or killed, which a resumed run takes back.
 
-        Waits for what is under way; the first that the server does not take is the last.
+        Sends all rows that are left, unless the server is away.
         """
         ended = "KILLED" if isinstance(error, Preempted) else "FAILED"
         status = "FINISHED" if error is None else ended
         self._later(lambda: self._client.set_terminated(self._run_id, status))
-        self._ends = True
+        self._ends.set()
         self._thread.shutdown()
 
     def _later(self, send: Callable[[], Any]) -> None:
-        def tell_failure() -> None:
-            try:
-                send()
-            except Exception as error:  # of the network, the server, its disk ...
-                if not self._told:
-                    self._told = True
-                    print(f"MLflow did not take a row, and may miss more: {error}", file=sys.stderr)
-                if self._ends:
+        def send_patiently() -> None:
+            until = time.monotonic() + PATIENCE_SECS
+            while time.monotonic() < until:
+                try:
+                    send()
+                    return
+                except Exception as error:  # of the network, the server, its disk ...
+                    away = isinstance(error, self._mlflow.MlflowException) and (
+                        error.get_http_status_code() >= 500
+                    )
+                    if not self._told:
+                        self._told = True
+                        told = f"MLflow did not take a row, and may miss more: {error}"
+                        print(told, file=sys.stderr)
+                if not away:  # it does not want this row
+                    return
+                if self._ends.wait(1):
                     self._thread.shutdown(wait=False, cancel_futures=True)
+                    return
 
-        self._thread.submit(tell_failure)
+        self._thread.submit(send_patiently)
 
 
 def check_experiment(experiment: str) -> None:
