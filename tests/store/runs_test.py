@@ -53,6 +53,7 @@ def test_names_are_as_long_as_they_must_be(tmp_path):
     assert short("/x/a", "/y/b") == ["a", "b"]
     assert short("/x/a", "/y/a", "/y/b") == ["x/a", "y/a", "y/b"]
     assert short("a", "x/a") == ["a", "x/a"]
+    assert short(".") == ["."]
 
 
 def test_a_folder_that_is_not_a_run_is_refused(make_workdir, tmp_path, capsys):

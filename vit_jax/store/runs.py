@@ -203,7 +203,7 @@ def explain_damage(folder: epath.Path) -> Iterator[None]:
 
 def short_names(paths: Sequence[PurePath]) -> list[str]:
     """The shortest ends of paths that differ, as far as they do: a/seed0, b/seed0."""
-    parts = [path.parts for path in paths]
+    parts = [path.parts or (str(path),) for path in paths]
     different = len(set(parts))
     for length in range(1, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-length:]) for part in parts]
