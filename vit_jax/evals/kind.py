@@ -88,10 +88,12 @@ class EvalConfig:
     which gets less.
 
     Attributes:
+      size_field: the field with the number of images that are in memory at once.
       classifies: whether it judges the model's classes: then the model needs a head, and the
         fields `classes` and `labels` apply.
     """
 
+    size_field: ClassVar[str] = "batch_size"
     classifies: ClassVar[bool] = False
 
     kind: str = field(

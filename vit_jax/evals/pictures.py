@@ -27,6 +27,8 @@ NUMBERS = (
 class PicturesConfig(EvalConfig):
     """Pictures of what the weights have learnt."""
 
+    size_field = "pictures"
+
     pictures: int = field(
         8,
         "of the kind `pictures`: so many images of the split, the first ones, are looked at",

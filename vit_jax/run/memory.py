@@ -90,11 +90,12 @@ def explain_out_of_memory(config: RunConfig, *, evaluating: bool = False) -> Ite
         detail = f" ({wanted[0]})" if wanted else ""
         if evaluating:
             sizes = [
-                f"evals.{name}.batch_size (now {c.batch_size or config.input.batch_size})"
+                f"evals.{name}.{c.size_field} "
+                f"(now {getattr(c, c.size_field) or config.input.batch_size})"
                 for name, c in config.evals.items()
             ]
             raise UserError(
-                f"Out of memory{detail} in an evaluation. A lower batch size needs less: "
+                f"Out of memory{detail} in an evaluation. Fewer images at once need less: "
                 f"{', '.join(sizes)}; or take more devices."
             ) from error
         raise UserError(
