@@ -44,6 +44,8 @@ def folder(tmp_path):
         "decode|resize((24, 40), method='lanczos')",
         "decode|resize_small((40, 48), 'bicubic')|central_crop((39, 41), middle='nearest')",
         "decode|resize_long((40, 48), 'bicubic')|central_crop((39, 41), fill=(128, 128, 128))",
+        "decode|resize_long((40, 48), 'bicubic')|central_crop((39, 41), fill=(0, 0, 0))",
+        "decode|resize_small(47)|central_crop((80, 31), fill=(0, 99, 200))",
         "decode|resize_small(48, method='area')|central_crop(48)",
         "decode|resize((24, 40), antialias=False)",
         "decode|resize((24, 40), method='bicubic', antialias=False)",

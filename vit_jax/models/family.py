@@ -27,11 +27,12 @@ class Preprocess:
       interpolation: for resizing, one of INTERPOLATIONS, or "area", TensorFlow's.
       antialias: whether resizing filters when an image shrinks.
       fit: the meaning of `resize`'s (height, width): "stretch" to exactly these; or keep the
-        aspect ratio, "cover": neither side below its number, or "inside": neither above, and a crop
-        pads with the mean where the image is smaller.
+        aspect ratio, "cover": neither side below its number, or "inside": neither above.
       longer: rounding of the longer side if `resize` is the shorter one: "nearest", or "down".
       middle: if a crop leaves out an odd number of pixels, the number above and to the left is
         the smaller half ("down"), or the even one of the two nearest to the half ("nearest").
+      fill: RGB, 0 to 255, that a crop pads a smaller image with. None: the mean if `fit` is
+        "inside", else a smaller image is refused.
     """
 
     image_size: tuple[int, int]
@@ -44,12 +45,13 @@ class Preprocess:
     fit: str = "stretch"
     longer: str = "nearest"
     middle: str = "down"
+    fill: tuple[int, ...] | None = None
 
     @property
-    def fill(self) -> tuple[int, ...] | None:
+    def padding(self) -> tuple[int, ...] | None:
         """RGB, 0 to 255, that a crop pads a smaller image with; None: no padding."""
-        if self.fit != "inside":
-            return None
+        if self.fill is not None or self.fit != "inside":
+            return self.fill
         return tuple(min(255, max(0, round(255 * x))) for x in self.mean)
 
 

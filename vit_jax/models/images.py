@@ -227,10 +227,10 @@ def _cropped(path: Path | str, image: Image.Image, preprocess: Preprocess) -> Im
     if preprocess.crop is None:
         return image
     height, width = preprocess.crop
-    if preprocess.fill is not None:
+    if preprocess.padding is not None:
         wide, high = max(width, image.width), max(height, image.height)
-        # Pillow's types take a colour of three numbers, which `fill` has.
-        canvas = Image.new("RGB", (wide, high), preprocess.fill)  # type: ignore[arg-type]
+        # Pillow's types take a colour of three numbers, which `padding` has.
+        canvas = Image.new("RGB", (wide, high), preprocess.padding)  # type: ignore[arg-type]
         canvas.paste(image, ((wide - image.width) // 2, (high - image.height) // 2))
         image = canvas
     if image.width < width or image.height < height:

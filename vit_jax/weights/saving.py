@@ -274,24 +274,27 @@ def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: 
     change = f"{_resizing_words(there)} instead of {_resizing_words(about)}"
     if not approximate:
         raise UserError(
-            f"{format_.destination} resizes all images, by one factor for both sides, and would "
-            f"prepare this model's with {change}. vit-jax convert --approximate writes that."
+            f"{format_.destination} resizes all images, by one factor for both sides, and pads "
+            f"with the mean. It would prepare this model's with {change}. vit-jax convert "
+            "--approximate writes that."
         )
     return f"its images are prepared with {change}."
 
 
-def _resizing(about: models.Preprocess) -> tuple[str, tuple[int, int]]:
-    """(fit, (height, width)); a shorter side is the same as covering a square."""
+def _resizing(about: models.Preprocess) -> tuple[Any, tuple[int, int]]:
+    """((fit, padding), (height, width)); a shorter side is the same as covering a square."""
     resize = about.resize or about.image_size
-    if isinstance(resize, int):
-        return "cover", (resize, resize)
     # Images that already have their size are the same, resized to it or not; a crop takes others.
-    return "none" if about.crop and about.resize is None else about.fit, resize
+    fit = "none" if about.crop and about.resize is None else about.fit
+    if isinstance(resize, int):
+        fit, resize = "cover", (resize, resize)
+    return (fit, about.padding), resize
 
 
 def _resizing_words(about: models.Preprocess) -> str:
     fit = f", fit={about.fit}" if isinstance(about.resize, tuple) else ""
-    return f"resize={about.resize}{fit}"
+    fill = "" if about.padding is None else f", fill={about.padding}"
+    return f"resize={about.resize}{fit}{fill}"
 
 
 def _scalable(spec: Any, layout: Layout) -> bool:

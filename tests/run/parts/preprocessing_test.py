@@ -25,7 +25,10 @@ OPS = {
         UPRIGHT, (248, 177), UPRIGHT, fit="cover"
     ),
     "decode|resize_long(224)|central_crop(224, fill=(128, 128, 128))": Preprocess(
-        SQUARE, SQUARE, SQUARE, fit="inside"
+        SQUARE, SQUARE, SQUARE, fit="inside", fill=(128, 128, 128)
+    ),
+    "decode|resize_small(200)|central_crop(224, fill=(0, 0, 0))": Preprocess(
+        SQUARE, 200, SQUARE, fill=(0, 0, 0)
     ),
     "decode|central_crop((224, 160))": Preprocess(UPRIGHT, None, UPRIGHT),
 }
@@ -66,21 +69,6 @@ def test_unsupported_preprocessing_is_refused():
     for ops in ("decode|resize(8)|flip_lr", "decode|central_crop(16)|resize(8)"):
         with refused("evals.val"):
             preprocessing.as_preprocess(ops, "evals.val.preprocess")
-
-
-@pytest.mark.parametrize(
-    ("ops", "advice"),
-    [
-        ("decode|resize_long(8)|central_crop(8, fill=(0, 0, 0))", "set fill=(128, 128, 128)"),
-        ("decode|resize_small(6)|central_crop(8, 'down', (0, 0, 0))", "leave fill out"),
-    ],
-)
-def test_colours_that_prediction_does_not_pad_with_are_refused(ops, advice):
-    config = configs.resolve(
-        {"input": {"preprocess": "decode|resize(8)"}, "evals": {"val": {"preprocess": ops}}}
-    )
-    with refused("evals.val.preprocess", advice):
-        networks.preprocess(config)
 
 
 def test_weights_is_for_evaluations_of_weights():

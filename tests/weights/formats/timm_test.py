@@ -153,6 +153,18 @@ def test_resizing_by_two_factors_or_none_is_refused_or_reported(
     assert weights.checkpoint_info(tmp_path / "x").preprocess.resize in (theirs, theirs[0])
 
 
+def test_padding_with_another_colour_than_the_mean_is_refused_or_reported(tmp_path, toy, capsys):
+    about = Preprocess((16, 12), (16, 12), (16, 12), fit="inside", fill=(0, 0, 0))
+    ours = toy(image_size=(16, 12), preprocess=about)
+    with refused("fill=(0, 0, 0)", "fill=(128, 128, 128)"):
+        weights.save(ours, tmp_path / "x", "timm")
+    with refused("fill=(0, 0, 0)"):
+        weights.save(ours, tmp_path / "x", "huggingface")
+    weights.save(ours, tmp_path / "x", "timm", approximate=True)
+    assert "instead of" in capsys.readouterr().err
+    assert weights.checkpoint_info(tmp_path / "x").preprocess.padding == (128, 128, 128)
+
+
 def test_rounding_of_a_side_is_written(tmp_path, toy):
     about = Preprocess((16, 12), (20, 14), (16, 12))  # 12 / 0.8 = 15
     weights.save(toy(image_size=(16, 12), preprocess=about), tmp_path / "x", "timm")

@@ -157,7 +157,7 @@ def preprocess(config: RunConfig) -> models.Preprocess:
     size = image_size(config.input.preprocess, "input.preprocess")
     like = models.Preprocess(size, size)
     for name, c in list(config.evals.items())[:1]:
-        of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess", config.input.mean)
+        of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess")
         if of_eval.resize is not None or of_eval.crop is not None:
             like = of_eval
     return dataclasses.replace(like, image_size=size, mean=config.input.mean, std=config.input.std)

@@ -38,10 +38,8 @@ def view_sizes(c: InputConfig) -> tuple[tuple[int, int], ...]:
     return tuple(image_size(each, "input.views") for each in c.views)
 
 
-def as_preprocess(
-    preprocess: str, field: str, mean: tuple[float, ...] = models.Preprocess.mean
-) -> models.Preprocess:
-    """The preparation of images for prediction, with this mean, that equals an evaluation's ops.
+def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
+    """The preparation of images for prediction that equals an evaluation's ops.
 
     How values become whole (`levels`) is left out: prediction rounds to the nearest. So is
     `white_level`, which belongs to how the data are stored: prediction is of ordinary images.
@@ -51,7 +49,6 @@ def as_preprocess(
     """
     size = image_size(preprocess, field)
     fields: dict[str, Any] = {"resize": None}
-    fill = None
     for call in ops.parse_calls(preprocess, field=field):
         wanted = call.argument(0, "size")
         if call.name in _RESIZES and fields == {"resize": None}:
@@ -61,22 +58,14 @@ def as_preprocess(
             if call.name == "resize_long" or (isinstance(wanted, tuple) or call.name == "resize"):
                 fields |= {"resize": _pair(wanted), "fit": _FITS[call.name]}
         elif call.name == "central_crop" and "crop" not in fields:
-            fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1})
-            fill = call.argument(2, "fill")
+            fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1, "fill": 2})
         elif call.name not in (_DECODE, "white_level"):
             raise errors.UserError(
                 f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
                 "can: decode, then resize, resize_small or resize_long or none of them, then "
                 "central_crop or not."
             )
-    made = models.Preprocess(image_size=size, mean=mean, **fields)
-    if fill not in (None, made.fill):
-        instead = "leave fill out" if made.fill is None else f"set fill={made.fill}"
-        raise errors.UserError(
-            f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it pads "
-            f"images with input.mean, and only behind resize_long: {instead}."
-        )
-    return made
+    return models.Preprocess(image_size=size, **fields)
 
 
 def as_ops(about: models.Preprocess) -> str:
@@ -93,7 +82,7 @@ def as_ops(about: models.Preprocess) -> str:
             said["longer"] = about.longer
         calls.append(_call(name, about.resize, said))
     if about.crop is not None:
-        said = {"middle": about.middle, "fill": about.fill}
+        said = {"middle": about.middle, "fill": about.padding}
         calls.append(_call("central_crop", about.crop, said))
     return "|".join(calls)
 

@@ -332,10 +332,10 @@ def write(about: models.Preprocess) -> dict[str, Any]:
     The class is one that transformers 4 and 5 both read with these values: version 4's
     ViTImageProcessor neither crops nor resizes to a shorter side.
     """
-    if about.fit != "stretch":
+    if about.fit != "stretch" or about.padding is not None:
         raise UserError(
             "Hugging Face's processors resize to the shorter side or to a size, and do not pad; "
-            f"this model's images are resized in proportion, fit={about.fit!r}."
+            f"this model's images are prepared with fit={about.fit!r}, fill={about.padding}."
         )
     if isinstance(about.resize, int):
         size = _shorter(about.resize)
