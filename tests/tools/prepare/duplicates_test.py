@@ -153,6 +153,14 @@ def test_splits_that_are_held_out_stay_as_they_are() -> None:
     assert kept == {"train": [4], "val": [1, 3]}
 
 
+def test_held_out_images_get_no_labels_of_training_images() -> None:
+    splits = ["train", "val", "val", "train", "train"]
+    images = table(*[("a", A)] * 3, *[("b", B)] * 2, splits=splits)
+    result = assigned(images, duplicates="merge")
+    assert result.labels == {1: (1, 2), 3: (3, 4)}
+    assert result.left_out == {0: "duplicate", 2: "merged", 4: "merged"}
+
+
 def test_a_split_of_which_nothing_is_left_is_refused() -> None:
     images = table(("a", A), ("a", A), splits=["train", "val"])
     with refused():

@@ -166,10 +166,13 @@ def assign_splits(
         left_out |= dict.fromkeys(copies.mirrored, "mirrored")
     if options.near_duplicates == "drop":
         left_out |= dict.fromkeys(copies.near, "near_duplicate")
-    reason = {"keep": "", "drop": "duplicate", "merge": "merged"}[options.duplicates]
-    if reason:
-        left_out |= dict.fromkeys(copies.same, reason)
-    merged = _merged(table, copies.same, left_out) if reason == "merged" else {}
+    if options.duplicates != "keep":
+        left_out |= dict.fromkeys(copies.same, "duplicate")
+    same = copies.same if options.duplicates == "merge" else {}
+    # A held-out image gets no label of one that is trained on.
+    same = {row: of for row, of in same.items() if in_training[row] == in_training[of]}
+    left_out |= dict.fromkeys(same, "merged")
+    merged = _merged(table, same, left_out)
     kept = _remaining_rows(order, left_out)
     remaining = set(split.take(pa.array(kept)).unique().to_pylist())
     for name in split.unique().to_pylist():
