@@ -366,7 +366,7 @@ def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, c
 def test_past_a_second_bad_batch_the_first_stays_left_out():
     scalars = {"first_bad_step": 900, "first_bad_values": (float("nan"), 1.0)}
     with refused("--config.input.skip_steps=100,900", error=NonFiniteError):
-        session.stop_if_not_finite(scalars, skipped=(100,))
+        session.stop_if_not_finite(scalars, (100,), workdir="runs/a")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+from etils import epath
 
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.start import AgreedStop
@@ -202,7 +203,7 @@ class Session:
           UserError: there were too many bad images.
         """
         scalars, counts = fetch((scalars, self._skipped.uncommitted))
-        stop_if_not_finite(scalars, self._run.config.input.skip_steps)
+        stop_if_not_finite(scalars, self._run.config.input.skip_steps, self._run.workdir)
         announce.bad_images(self._screen, self._feed.bad_images)
         row = self._skipped.commit(counts)
         if Due.LOG in due:
@@ -340,10 +341,11 @@ def fetch(arrays: Any) -> Any:
     return jax.device_get(arrays)
 
 
-def stop_if_not_finite(scalars: Scalars, skipped: Collection[int]) -> None:
+def stop_if_not_finite(scalars: Scalars, skipped: Collection[int], workdir: epath.PathLike) -> None:
     """Raises NonFiniteError if this step or one before it had no finite loss and gradients.
 
     skipped: steps that are left out already, which the advice to leave this one out repeats.
+    workdir: of the run, which the advice to look at the step's images names.
     """
     step = int(scalars["first_bad_step"])
     if step:
@@ -355,6 +357,6 @@ def stop_if_not_finite(scalars: Scalars, skipped: Collection[int]) -> None:
             f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved "
             "from that step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, "
             "optim.grad_clip_norm, model.dtype=float32. Started again, the run meets the same "
-            f"batch: look at its images (vit-jax preview --config FILE --step {step} "
+            f"batch: look at its images (vit-jax preview --workdir {workdir} --step {step} "
             f"--output step{step}.png), or leave it out by --config.input.skip_steps={skip_steps}."
         )

@@ -1,14 +1,18 @@
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.messages import refused
+from vit_jax import config as configs
 from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import examples, inputs
 from vit_jax.store import workdir
 from vit_jax.tools.look import preview
 
-COMMAND = ("-m", "vit_jax", "preview", "--config", "configs/vit_digits.py")
+COMMAND = ("-m", "vit_jax", "preview")
+CONFIG = ("--config", "configs/vit_digits.py")
 
 
 @pytest.fixture
@@ -32,13 +36,17 @@ def test_a_name_that_cannot_be_drawn_keeps_its_number():
     assert preview._drawable("日本", 3) == "3 日本"
 
 
-def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run):
+@pytest.mark.parametrize("began", [False, True])
+def test_the_command_shows_the_batch_of_the_step(tmp_path, run_python, tiny_run, began):
     file = tmp_path / "new" / "sheet.png"
-    done = run_python(*COMMAND, "--config.loss.mixup=0", "--step", "7", "--output", str(file))
+    digits = tiny_run("input.source=digits", "input.num_examples=none", "input.num_classes=none",
+                      "input.batch_size=128", "total.steps=7")  # fmt: skip
+    record = {"config": configs.to_dict(digits), "fingerprint": {}, "runs": []}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    run = ("--workdir", str(tmp_path)) if began else (*CONFIG, "--config.loss.mixup=0")
+    done = run_python(*COMMAND, *run, "--step", "7", "--output", str(file))
     assert done.returncode == 0, done.stderr
     sheet = np.asarray(Image.open(file))
-    digits = tiny_run("input.source=digits", "input.num_examples=none", "input.num_classes=none",
-                      "input.batch_size=128")  # fmt: skip
     images = {step: batch(digits, step)["image"][:64] for step in (6, 7)}
     places = contact_sheet.grid([contact_sheet.Cell(x, [("", "")], "") for x in images[7]], 2)
     for i, image in enumerate(images[7]):
@@ -77,6 +85,12 @@ def test_mixup_is_shown_as_the_step_sees_it(tiny_run, drawn):
     assert np.abs(mixed[i].image - (share * own + rest * other)).max() < 1
 
 
+def test_a_step_that_is_left_out_says_so(tiny_run, monkeypatch):
+    monkeypatch.setattr(contact_sheet, "draw", lambda titles, cells: titles)
+    titles = preview.preview(tiny_run("input.skip_steps=2"), "tiny", step=2, max_images=1)
+    assert titles[1].endswith(", left out by input.skip_steps")
+
+
 def test_many_labels_are_counted():
     names = tuple("abcdef")
     image = np.zeros((8, 8, 3), np.uint8)
@@ -112,14 +126,18 @@ def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_i
         preview.preview(tiny_run(), "tiny", step=step, max_images=max_images)
 
 
-def test_an_output_that_cannot_be_written_is_one_message(tmp_path, run_python):
+def test_flags_that_are_wrong_are_one_message(tmp_path, run_python):
     (tmp_path / "file").write_text("")
     with refused():
         workdir.write_output(tmp_path / "file" / "sheet.png", b"")
-    done = run_python(*COMMAND, "--output", "sheet.jpg")
-    assert done.returncode == 1
-    assert "--output=sheet.jpg" in done.stderr
-    assert "Traceback" not in done.stderr
+    for arguments, named in (
+        ([*CONFIG, "--output=sheet.jpg"], "--output=sheet.jpg"),
+        ([*CONFIG, "--workdir=runs/a", "--output=sheet.png"], "--workdir"),
+    ):
+        done = run_python(*COMMAND, *arguments)
+        assert done.returncode == 1
+        assert named in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_views_are_side_by_side():

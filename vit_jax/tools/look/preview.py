@@ -1,7 +1,8 @@
 """Shows a step's images: vit-jax preview --config configs/vit_digits.py --output a.png
 
 A contact sheet of the images and labels that step N of this config learns from, after all random
-preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step.
+preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step. Of a
+run that has begun, --workdir takes the config that is recorded there, its overrides included.
 """
 
 import io
@@ -66,10 +67,11 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     shown = zip(pixels, targets, weight, batch["index"], batch["weight"] > 0, strict=False)
     cells = [_cell(*each, names, source.describe) for each in shown]
+    left_out = ", left out by input.skip_steps" if durations.skips(step) else ""
     titles = [
         f"Step {step:,} of {durations.total_steps:,}: {name}",
         f"epoch {step / durations.steps_per_epoch:.1f}, seed {config.seed}, {len(cells):,} of "
-        f"{config.input.batch_size:,} examples, {config.input.preprocess}",
+        f"{config.input.batch_size:,} examples, {config.input.preprocess}{left_out}",
     ]
     return contact_sheet.draw(titles, cells)
 
@@ -120,9 +122,16 @@ def main(_: list[str]) -> None:
     output = epath.Path(FLAGS.output).expanduser()
     if output.suffix != ".png":
         raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
-    check_folders(configs.load(FLAGS.config, FLAGS.config_override))
-    config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
-    name = " ".join([FLAGS.config, *FLAGS.config_override])
+    if (FLAGS.config is None) == (FLAGS.workdir is None):
+        raise UserError("Give --config, or --workdir for a run that has begun: one of the two.")
+    if FLAGS.workdir is None:
+        check_folders(configs.load(FLAGS.config, FLAGS.config_override))
+        config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
+    else:
+        recorded = workdir.read_document(workdir.named(FLAGS.workdir))["config"]
+        config = configs.resolve(recorded, FLAGS.config_override)
+        check_folders(config)
+    name = " ".join([FLAGS.config or FLAGS.workdir, *FLAGS.config_override])
     file = io.BytesIO()
     preview(config, name, step=FLAGS.step, max_images=FLAGS.max_images).save(file, "PNG")
     workdir.write_output(output, file.getvalue())
@@ -130,7 +139,8 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    command.define_config(configs.fields)
+    command.define_config(configs.fields, required=False)
+    flags.DEFINE_string("workdir", None, "A run's work directory, instead of --config.")
     flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
     flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
     flags.DEFINE_string("output", None, "The PNG file to write.")
