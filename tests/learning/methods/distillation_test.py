@@ -204,8 +204,9 @@ def test_the_teacher_sees_images_as_it_was_trained(saved, size):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def found(num_classes, names=None):
-    return types.SimpleNamespace(num_classes=num_classes, class_names=names)
+def found(num_classes, names=None, **fields):
+    about = types.SimpleNamespace(spec=models.spec("ViT-Ti/4", **fields))
+    return types.SimpleNamespace(num_classes=num_classes, class_names=names, about=about)
 
 
 IMAGENET = tuple(synsets.names_1k().values())
@@ -238,6 +239,7 @@ def test_the_datas_classes_are_found_among_the_teachers(teacher, data, columns):
         (found(4), (10, ()), (4, 10)),
         (found(10, DIGITS), (2, ("7", "ten")), (10, 2)),
         (found(2, ("a", "b")), (2, ("a", "c")), ("'c'",)),
+        (found(4, probabilities="sigmoid"), (4, None), ("single labels",)),
     ],
 )
 def test_a_teacher_of_other_classes_is_one_message(teacher, data, names):

@@ -14,12 +14,17 @@ from vit_jax.core.class_names import agree, normal
 from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.learning.method import Teacher
+from vit_jax.models import head
 from vit_jax.run.parts.networks import pretraining
 from vit_jax.run.parts.pins import prefix_field
 
 _HEADLESS = (
     "method.teacher={path} has no head over classes: give weights of a model that classifies the "
     "classes of the data."
+)
+_SIGMOIDS = (
+    "method.teacher={path} gives each class a probability of its own, as for several labels of an "
+    "image, but one distribution over the classes is learnt: give weights trained on single labels."
 )
 
 
@@ -95,6 +100,8 @@ def _columns(
     """
     if not model.num_classes:
         raise UserError(_HEADLESS.format(path=path))
+    if head.has_sigmoids(model.about.spec):
+        raise UserError(_SIGMOIDS.format(path=path))
     names, assumed = weights.names_of_classes(model.class_names, model.num_classes)
     differs = model.num_classes != num_classes
     if names and class_names:
