@@ -57,6 +57,8 @@ def test_unknown_flag_is_the_users_error(run_python):
     assert done.returncode == 1
     assert "confg" in done.stderr
     assert "Traceback" not in done.stderr
+    done = run_python("-c", PROGRAM_ON_DEVICES, "--config.x=1")  # of a command without a config
+    assert "flag 'config.x'" in done.stderr
 
 
 @pytest.mark.parametrize("flag", ["--lr=1", "--optim.lr", "--learning_rate=1", "--LR=1", "--lrr=1"])

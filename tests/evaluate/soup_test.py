@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
@@ -123,6 +123,15 @@ def test_runs_may_have_been_trained_otherwise(steps, tmp_path):
     arrays = (nnx.split(each.model, nnx.Param)[1] for each in (mean, expected))
     for one, other in zip(*map(jax.tree.leaves, arrays), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_table_is_read_as_overrides_say(steps, tmp_path, run_python):
+    table = tmp_path / "odd.csv"
+    table.write_text("picture_of,label\na.png,cat\n")
+    flags = ("--data", str(table), "--output", str(tmp_path / "mean"))
+    column = "--config.input.image_column=painting_of"
+    done = run_python("-m", "vit_jax", "soup", *flags, column, *steps)
+    told(done.stderr, "'painting_of'", "'picture_of'")
 
 
 def test_models_have_to_be_alike(steps, tmp_path):

@@ -32,21 +32,26 @@ _called: list[str] = []  # the program and command that `call_as` names
 
 
 def define_config(fields: Callable[[], Sequence[str]], required: bool = True) -> None:
-    """Defines --config and makes --config.section.field=value work.
-
-    fields: lists "optim.lr" and so on, for the message about a flag that was meant as one of them.
-    """
-    _fields.append(fields)
+    """Defines --config, and overrides of its fields."""
     flags.DEFINE_string(
         "config",
         None,
         "Config: a file, or the name of one of the package's, such as vit_digits[:variant].",
     )
+    define_overrides(fields)
+    if required:
+        flags.mark_flag_as_required("config")
+
+
+def define_overrides(fields: Callable[[], Sequence[str]]) -> None:
+    """Makes --config.section.field=value work.
+
+    fields: lists "optim.lr" and so on, for the message about a flag that was meant as one of them.
+    """
+    _fields.append(fields)
     flags.DEFINE_multi_string(
         OVERRIDE, [], "Overrides a field: --config.optim.lr=3e-4 is short for it. May be repeated."
     )
-    if required:
-        flags.mark_flag_as_required("config")
 
 
 def define_checkpoint(more: str = "") -> None:
@@ -155,7 +160,8 @@ def _parse(argv: list[str], hint: str) -> list[str]:
     try:
         # Files of flags are read before absl does, since they may have overrides too.
         given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
-        return flags.FLAGS([argv[0], *expand_home(spell_overrides(given))])
+        given = spell_overrides(given) if OVERRIDE in flags.FLAGS else given
+        return flags.FLAGS([argv[0], *expand_home(given)])
     except UnicodeDecodeError as error:
         print(f"error: A --flagfile is not text in UTF-8, save it so: {error}.", file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error

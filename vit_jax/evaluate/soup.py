@@ -146,13 +146,15 @@ def main(arguments: list[str]) -> None:
     infos = [weights.checkpoint_info(path) for path in arguments]
     on["trained_on"] = data_sets.training_fingerprints(info.folder for info in infos)
     on["sigmoid"] = head.has_sigmoids(infos[0].spec)
-    values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None)
+    overrides = FLAGS.config_override
+    values = data_sets.on_data([FLAGS.data], **on, labels=None, classes=None, overrides=overrides)
     more = {"ema": FLAGS.ema, "even_if_worse": FLAGS.even_if_worse}
-    soup(arguments, FLAGS.output, configs.resolve(values), Screen(), **more)
+    soup(arguments, FLAGS.output, configs.resolve(values, overrides), Screen(), **more)
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("data", None, "A folder of images, or of a data set of TFDS.")
+    command.define_overrides(configs.fields)
+    flags.DEFINE_string("data", None, "A folder of images, or of a data set of TFDS; or a table.")
     flags.DEFINE_string("split", None, "Of --data; default: as of evaluate.")
     flags.DEFINE_string("output", None, "The work directory to write; not there yet.")
     flags.DEFINE_integer("batch_size", 64, "Images computed at once on a device.", lower_bound=1)
