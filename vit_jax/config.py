@@ -274,7 +274,7 @@ class EarlyStoppingConfig:
     """The end of a run whose metric gets no better; the learning rate's schedule stays as it is."""
 
     metric: str | None = field(None, "such as `held_out/accuracy`; `None`: the run goes to its end")
-    mode: Literal["max", "min"] = field("max", "or `min`")
+    mode: Literal["max", "min"] | None = field(None, "as `checkpoint.best_mode`")
     patience: int = field(
         5,
         "so many evaluations in a row that are no better than the best before them end the run",
@@ -327,7 +327,9 @@ class CheckpointConfig:
         "such as `held_out/accuracy`: the best one stays as well; [not the split that is "
         "reported](own_images.md#choosing)",
     )
-    best_mode: Literal["max", "min"] = field("max", "or `min`")
+    best_mode: Literal["max", "min"] | None = field(
+        None, "`max` or `min`; `None`: `min` of a loss or an error, else `max`"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,5 +60,8 @@ def test_names_in_words_differ():
 def test_less_is_better_of_losses_and_errors():
     for name in ("test/loss", "test/top5_error", "test/scaled_ece", "test/brier"):
         assert metric_names.is_less_better(name)
+        assert metric_names.best_mode(name, None) == "min"
+        assert metric_names.best_mode(name, "max") == "max"
     assert not metric_names.is_less_better("test/accuracy")
+    assert metric_names.best_mode("test/accuracy", None) == "max"
     assert not metric_names.is_less_better("lossless/knn20_accuracy")

@@ -69,6 +69,11 @@ def words(metric: str) -> str:
     return _WORDS.get(metric, metric.replace("_", " "))
 
 
+def best_mode(metric: str | None, mode: str | None) -> str:
+    """`mode`, "max" or "min", of the best value of a number; None: what is better of it."""
+    return mode or ("min" if metric and is_less_better(metric) else "max")
+
+
 def is_less_better(metric: str) -> bool:
     """Whether smaller values of a number, such as "test/scaled_ece", are better."""
     return not LESS_IS_BETTER.isdisjoint(metric.rpartition("/")[2].split("_"))

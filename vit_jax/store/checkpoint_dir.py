@@ -26,6 +26,7 @@ from jax.experimental import multihost_utils
 from vit_jax.core import cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
+from vit_jax.core.metric_names import best_mode
 from vit_jax.store.runs import METRICS_FILE, MetricsFile, explain_damage
 from vit_jax.store.workdir import read_document, steps
 
@@ -224,7 +225,7 @@ def _named(path: epath.Path) -> epath.Path:
         with explain_damage(folder):
             config = read_document(folder)["config"].get("checkpoint", {})
             metric = config.get("best_metric")
-            mode = metric and config["best_mode"]
+            mode = metric and best_mode(metric, config["best_mode"])
         if metric is None:
             raise UserError(
                 f"{path}: that run was not told what is best (checkpoint.best_metric). Give one "

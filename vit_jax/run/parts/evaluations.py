@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
+from vit_jax.core.metric_names import best_mode
 from vit_jax.data.source import NO_LABEL, Source, select_examples
 from vit_jax.evals import KINDS, Evals
 from vit_jax.evals.classification import Scores
@@ -160,7 +161,7 @@ def check_evals(config: RunConfig) -> None:
 def early_stopping(config: RunConfig) -> EarlyStopping:
     """Decides whether a run ends early; it has seen nothing yet."""
     c = config.early_stopping
-    return EarlyStopping(c.metric, c.mode, c.patience, c.min_delta)
+    return EarlyStopping(c.metric, best_mode(c.metric, c.mode), c.patience, c.min_delta)
 
 
 def check_early_stopping(config: RunConfig, durations: Durations) -> None:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from vit_jax import config as configs
 from vit_jax.config import LogConfig, RunConfig
 from vit_jax.core import class_names, errors
+from vit_jax.core.metric_names import best_mode
 from vit_jax.core.schema import entry_points
 from vit_jax.data.source import Source
 from vit_jax.learning.clock import Clock
@@ -72,7 +73,7 @@ def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
         keep_last=c.keep_last,
         keep_every_steps=c.keep_every_steps,
         best_metric=c.best_metric,
-        best_mode=c.best_mode,
+        best_mode=best_mode(c.best_metric, c.best_mode),
     )
 
 

@@ -12,7 +12,7 @@ from vit_jax.tools.lab.sweep.progress import PointProgress
 
 POINT = Point(1, {"seed": "0"}, {})
 CONFIG = {"input": {"batch_size": 100}, "evals": {"test": {"split": "test"}}}
-EARLY = {"metric": "test/loss", "mode": "min", "patience": 1, "min_delta": 0.0}
+EARLY = {"metric": "test/loss", "mode": None, "patience": 1, "min_delta": 0.0}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import write_text
-from vit_jax.core.metric_names import is_less_better, readable
+from vit_jax.core.metric_names import best_mode, is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
@@ -102,9 +102,11 @@ def is_finished(run: runs.Run) -> bool:
 def _last_step(run: runs.Run) -> int | None:
     """The step after which a run ends: early, if it does; None if that is not known."""
     of = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in EARLY}
-    series = run.series.get(of.pop("metric") or "")
+    metric = of.pop("metric") or ""
+    series = run.series.get(metric)
     if series is None:
         return run.planned_steps
+    of["mode"] = best_mode(metric, of["mode"])
     early = stopped(zip(series.steps, series.values, strict=True), **of)
     return run.planned_steps if early is None else max(early.step, workdir.saved_step(run.folder))
 
