@@ -162,7 +162,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "mesh.data": (1, ()),
     "checkpoint.best_mode": ("max", (*EVAL, "checkpoint.best_metric=test/loss")),
     "checkpoint.every_steps": (2, ()),
-    "checkpoint.keep_every_steps": (3, ()),
+    "checkpoint.keep_every_steps": (2000, ()),
     "checkpoint.best_metric": ("test/accuracy", EVAL),
     "early_stopping.metric": ("test/accuracy", EVAL),
     "early_stopping.mode": ("max", (*EVAL, "early_stopping.metric=test/loss")),

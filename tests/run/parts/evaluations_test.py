@@ -17,6 +17,7 @@ from vit_jax.data.source import DerivedSource
 from vit_jax.evals.frozen import FrozenConfig
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.run.parts import eval_data, evaluations, inputs
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.run.parts.eval_data import ModelClasses
 
 DIGITS = tuple("0123456789")
@@ -246,3 +247,22 @@ def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
             look(thousand, classes="objectnet", **wrong)
     with refused("evals.o.labels", "real.json"):
         look(thousand, labels=str(tmp_path / "real.json"))
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "advice"),
+    [("25", None), ("50", None), ("150", None), ("none", None), ("30", "50"), ("170", "150")],
+)
+def test_steps_that_are_to_be_kept_are_saved(tiny_run, every_steps, advice):
+    eval_ = (f"evals.test.every_steps={every_steps}", "evals.test.preprocess=decode|resize(8)")
+    kept = f"checkpoint.keep_every_steps={every_steps}"
+    for field, check, overrides in (
+        ("evals.test", evaluations.check_evals, ["checkpoint.best_metric=test/loss", *eval_]),
+        ("checkpoint.keep", lambda config: make_durations(config, num_examples=64), [kept]),
+    ):
+        config = tiny_run("checkpoint.every_steps=50", *overrides)
+        if advice is None:
+            check(config)
+        else:
+            with refused(field, f"every_steps={every_steps}", f"such as {advice}."):
+                check(config)

@@ -1,6 +1,7 @@
 """The length of a run, and when its events are due."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from etils import epath
@@ -70,6 +71,7 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
             f"input.skip_steps has {never[0]}, but total.* amounts to {total_steps} steps: give "
             "steps from 1 to that."
         )
+    check_meets_saves("checkpoint.keep_every_steps", config.checkpoint.keep_every_steps, config)
     every = config.log.histograms_every_steps
     return Durations(
         total_steps=total_steps,
@@ -81,3 +83,15 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         histograms=Cadence(every, total_steps) if every else lambda step: False,
         skips=frozenset(config.input.skip_steps).__contains__,
     )
+
+
+def check_meets_saves(field: str, steps: int | None, config: RunConfig) -> None:
+    """Raises UserError unless `steps` is a multiple of checkpoint.every_steps, or divides it."""
+    every = config.checkpoint.every_steps
+    if steps is not None and steps % every and every % steps:
+        nearest = max(1, round(steps / every)) * every
+        raise errors.UserError(
+            f"{field}={steps} meets a checkpoint, which can be kept, only every "
+            f"{math.lcm(steps, every):,} steps. Give a multiple of checkpoint.every_steps={every}, "
+            f"such as {nearest}."
+        )

@@ -22,7 +22,7 @@ from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
 from vit_jax.learning.clock import Cadence, EarlyStopping
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
-from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.durations import Durations, check_meets_saves
 from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.updates import ema_decay
 
@@ -136,7 +136,7 @@ def metrics(config: RunConfig, names: Iterable[str] | None = None) -> list[str]:
 
 
 def check_evals(config: RunConfig) -> None:
-    """UserError for an unknown kind, or for a best metric that is never measured."""
+    """UserError for an unknown kind, or for a best metric that is never measured or saved."""
     for name, c in config.evals.items():
         if KINDS.find(c.kind) is None:
             raise errors.UserError(
@@ -150,12 +150,20 @@ def check_evals(config: RunConfig) -> None:
                 f"evals.{name}.{fields[0]} says which of ImageNet's classes images are, and does "
                 f"not go with {with_}. Take one of them away."
             )
-    best, available = config.checkpoint.best_metric, metrics(config)
-    if best is not None and best not in available:
-        raise errors.UserError(
-            f"checkpoint.best_metric={best!r} is given by no evaluation. "
-            f"{errors.nearest(best, available)}"
-        )
+    best = config.checkpoint.best_metric
+    if best is not None:
+        name = _measured_by("checkpoint.best_metric", best, config)
+        check_meets_saves(f"evals.{name}.every_steps", config.evals[name].every_steps, config)
+
+
+def _measured_by(field: str, metric: str, config: RunConfig) -> str:
+    """The evaluation that gives the metric of this field. Raises UserError if there is none."""
+    for name in config.evals:
+        if metric in metrics(config, [name]):
+            return name
+    raise errors.UserError(
+        f"{field}={metric!r} is given by no evaluation. {errors.nearest(metric, metrics(config))}"
+    )
 
 
 def early_stopping(config: RunConfig) -> EarlyStopping:
@@ -169,13 +177,7 @@ def check_early_stopping(config: RunConfig, durations: Durations) -> None:
     c = config.early_stopping
     if c.metric is None:
         return
-    available = metrics(config)
-    if c.metric not in available:
-        raise errors.UserError(
-            f"early_stopping.metric={c.metric!r} is given by no evaluation. "
-            f"{errors.nearest(c.metric, available)}"
-        )
-    name = next(name for name in config.evals if c.metric in metrics(config, [name]))
+    name = _measured_by("early_stopping.metric", c.metric, config)
     every, total = config.evals[name].every_steps, durations.total_steps
     before_the_end = 0 if every is None else (total - 1) // every
     if before_the_end <= c.patience:
