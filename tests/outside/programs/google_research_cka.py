@@ -1,4 +1,4 @@
-"""CKA in minibatches by the code of its authors, a Keras metric, computed in float64."""
+"""CKA by the code of its authors, a Keras metric, computed in float64."""
 
 import sys
 from types import SimpleNamespace
@@ -25,10 +25,8 @@ inputs = dict(np.load(sys.argv[1]))
 one, other = ([inputs[f"{side}{i}"] for i in range(3)] for side in ("x", "y"))
 within = efficient_CKA.MinibatchCKA(3, dtype=tf.float64)
 between = efficient_CKA.MinibatchCKA(3, 3, across_models=True, dtype=tf.float64)
-for start in range(0, len(one[0]), int(inputs["batch_size"])):
-    part = slice(start, start + int(inputs["batch_size"]))
-    within.update_state([x[part] for x in one])
-    between.update_state_across_models([x[part] for x in one], [y[part] for y in other])
+within.update_state(one)
+between.update_state_across_models(one, other)
 np.savez(
     sys.argv[2],
     within=within.result().numpy(),

@@ -124,13 +124,12 @@ def compare_models(
 
     `name` is what the other model is called. UserError for fewer than 4 images.
     """
-    alike = cka.MinibatchCKA()
     rows, columns = layer_tokens(*one), layer_tokens(*other)
-    alike.add(rows, columns)
+    alike = cka.linear_cka(rows, columns)
     titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
     note = f"unbiased, {len(one[1]):,} images"
     draw = functools.partial(
-        draw_cka, alike.result(), *titles, models=("layer", f"layer of {name}"), note=note
+        draw_cka, alike, *titles, models=("layer", f"layer of {name}"), note=note
     )
     return Picture(
         f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
@@ -141,12 +140,10 @@ def compare_models(
 
 
 def _layer_similarity(model: Any, inputs: np.ndarray) -> Picture:
-    alike = cka.MinibatchCKA()
     of = layer_tokens(model, inputs)
-    alike.add(of)
     titles = [str(layer + 1) for layer in range(len(of))]
     found = f"unbiased, {len(inputs):,} images, every token with norm 1"
-    draw = functools.partial(draw_cka, alike.result(), titles, note=found)
+    draw = functools.partial(draw_cka, cka.linear_cka(of), titles, note=found)
     note = "How alike the tokens of two layers are (arXiv 1905.00414, 2010.15327); 1 is the same."
     return Picture("cka", "Similarity of layers", note, draw)
 
