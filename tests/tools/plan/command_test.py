@@ -52,6 +52,20 @@ def test_prints_json(plan):
 
 
 @pytest.mark.parametrize(
+    ("overrides", "batches"),
+    [
+        (["input.source=digits"], 1437 / 16),
+        (["input.source=digits", "input.subset_fraction=0.5"], 718 / 16),
+        (["input.mixture.a.source=digits"], 1437 / 16),
+    ],
+)
+def test_data_that_are_here_are_counted(plan, overrides, batches):
+    counted = ("input.num_examples=none", "input.num_classes=none", "total.epochs=100")
+    document = json.loads(plan(*counted, *overrides, compile=False, json=True))
+    assert document["steps"] == round(100 * batches)
+
+
+@pytest.mark.parametrize(
     ("overrides", "changes", "names"),
     [
         ((), {"topology": "v9:2x2"}, ["'v9'"]),

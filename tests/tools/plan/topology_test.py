@@ -109,6 +109,7 @@ def test_what_only_libtpu_knows_gives_one_message(name, overrides, words):
             ["input.num_examples="],
         ),
         (L16, ("optim.grad_accum_steps=4097",), ["optim.grad_accum_steps=4097"]),
+        (FOLDER, ("input.subset_per_class=10",), ["input.num_examples=", "input.subset_examples"]),
     ],
 )
 def test_what_a_plan_needs_is_asked_for(path, overrides, names):

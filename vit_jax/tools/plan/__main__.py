@@ -4,8 +4,8 @@
 
 Compiles the step of the config for TPUs that are not here (pip install libtpu), for GPUs that are
 not (--topology h100:2x8; docs/plan.md), or for the devices here, and prints memory, traffic and an
-estimate of time. Reads no data. --nocompile prints in seconds what follows from shapes and
-shardings alone.
+estimate of time. Data that are here are counted, not read. --nocompile prints in seconds what
+follows from shapes and shardings alone.
 """
 
 import bisect
@@ -353,16 +353,18 @@ FLAGS = flags.FLAGS
 def load(overrides: list[str]) -> RunConfig:
     """The config for the devices that are planned for; where the data are here, with their counts.
 
-    Data that are not here, or of which only a part is taken, are left to the config's own counts.
+    Data that are not here are left to the config's own counts.
     """
     on_cpu = (lambda: False) if FLAGS.topology else None
     config = adapt.load(FLAGS.config, overrides, on_cpu=on_cpu)
     c = config.input
-    in_part = c.mixture or c.subset_examples or c.subset_fraction or c.subset_per_class
-    if in_part or None not in (c.num_examples, c.num_classes):
+    if None not in (c.num_examples, c.num_classes):
         return config
+    whole = dataclasses.replace(  # which num_examples is of
+        c, subset_fraction=None, subset_examples=None, subset_per_class=None
+    )
     try:
-        source = examples.source(c)
+        source = examples.source(whole)
     except UserError:
         return config
     counted = dataclasses.replace(

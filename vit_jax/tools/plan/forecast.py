@@ -264,7 +264,7 @@ class Forecast:
 def forecast(
     config: RunConfig, topology: str | None = None, *, compiled: bool, anew: bool = False
 ) -> Forecast:
-    """The forecast of a run; reads no data.
+    """The forecast of a run, by what its config says of the data.
 
     Args:
       topology: the name of devices that may be absent, such as "v5e:16x16"; None: those here.
@@ -316,22 +316,15 @@ def forecast(
 
 def _declared_examples(c: InputConfig) -> int:
     """Examples of an epoch. UserError unless the config declares them and the classes."""
-    declared = examples.declared_examples(c)
-    fields = {
-        "num_examples": declared or (c.subset_per_class and c.num_examples),
-        "num_classes": c.num_classes,
-    }
-    if missing := [field for field, number in fields.items() if number is None]:
+    declared = examples.declared_examples(dataclasses.replace(c, subset_per_class=None))
+    values = {"num_examples=...": declared, "num_classes=...": c.num_classes}
+    missing = [field for field, number in values.items() if number is None]
+    if c.subset_per_class is not None:
+        missing += ["subset_per_class=none", "subset_examples=..."]
+    if missing or declared is None:
         raise UserError(
-            f"A plan reads no data, and the config does not say how many "
-            f"{' and '.join(f.removeprefix('num_') for f in missing)} they have: give "
-            f"{' '.join(f'--config.input.{f}=...' for f in missing)}"
-        )
-    if declared is None:
-        raise UserError(
-            "A plan reads no data, and only these can tell how many examples "
-            "input.subset_per_class takes: give --config.input.subset_per_class=none and "
-            "--config.input.subset_examples=..."
+            "How many examples and classes there are is not known: the data are not here, or only "
+            f"reading them would tell. Give {' '.join(f'--config.input.{f}' for f in missing)}"
         )
     return declared
 
