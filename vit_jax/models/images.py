@@ -60,6 +60,12 @@ def find(paths: list[str], notes: TextIO | None = None) -> list[Path]:
     return images
 
 
+def evenly_spaced(total: int, most: int) -> list[int]:
+    """Places of at most `most` of `total` images at equal distances."""
+    step = max(1.0, total / most)
+    return [int(i * step) for i in range(min(most, total))]
+
+
 def check_local(path: str) -> None:
     """UserError for an address."""
     if is_remote(path):

@@ -40,7 +40,9 @@ def find(paths: list[str], checkpoint: str) -> list[Sample]:
       UserError: a path does not exist, or has no image.
     """
     if paths:
-        return [_read_sample(file) for file in _evenly_spaced(images.find(paths, sys.stderr))]
+        files = images.find(paths, sys.stderr)
+        places = images.evenly_spaced(len(files), MAX_EXAMPLES)
+        return [_read_sample(files[place]) for place in places]
     try:
         return _samples_of_run(checkpoint)
     except (UserError, OSError):
@@ -65,7 +67,7 @@ def _samples_of_run(checkpoint: str) -> list[Sample]:
     source = _source(config["input"])
     if source is None:
         return []
-    places = _evenly_spaced(list(range(source.num_examples)))
+    places = images.evenly_spaced(source.num_examples, MAX_EXAMPLES)
     read = source.read(np.array(places))
     names = [source.describe(place) for place in places]
     if source.class_names:
@@ -80,9 +82,3 @@ def _source(section: dict[str, Any]) -> Source | None:
     if section["source"] == "image_folder":
         return ImageFolder(section["data_dir"], "val", where="input.split")
     return None
-
-
-def _evenly_spaced(all_: list) -> list:
-    """At most `MAX_EXAMPLES`, at equal distances."""
-    step = max(1.0, len(all_) / MAX_EXAMPLES)
-    return [all_[int(i * step)] for i in range(min(MAX_EXAMPLES, len(all_)))]

@@ -47,8 +47,7 @@ class Photos:
 
     def evenly_spaced(self, most: int) -> list[int]:
         """Returns places of at most `most` photos at equal distances: some of every class."""
-        step = max(1.0, len(self) / most)
-        return [int(i * step) for i in range(min(most, len(self)))]
+        return images.evenly_spaced(len(self), most)
 
     def inputs(self) -> Iterator[np.ndarray]:
         """Yields the inputs, float32 [H, W, 3], normalised. UserError for a damaged image."""
