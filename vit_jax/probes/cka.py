@@ -21,9 +21,8 @@ def linear_cka(
 ) -> np.ndarray:
     """[rows, columns], float64: CKA between representations, arrays [N, ...].
 
-    `columns` are the rows if None.
-    About 0 for unrelated ones, where it may be below 0; at most 1; NaN for one that does not vary.
-    UserError for fewer than 4 examples.
+    `columns` are the rows if None. About 0 for unrelated ones, where it may be below 0; at most 1;
+    NaN for one that does not vary. UserError for fewer than 4 examples.
     """
     down = np.stack([_centred_gram(x) for x in rows])
     across = down if columns is None else np.stack([_centred_gram(x) for x in columns])
