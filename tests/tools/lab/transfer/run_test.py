@@ -8,10 +8,12 @@ import signal
 import threading
 
 import pytest
+from etils import epath
 
 from tests.messages import refused
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted
+from vit_jax.store import workdir_lock
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
@@ -170,6 +172,15 @@ def test_a_damaged_record_is_named(world):
     (world.folder / "transfer.json").write_text('{"task": 1}')
     with refused("transfer.json"):
         world.transfer(RATES)
+
+
+def test_weights_of_a_run_that_is_still_trained_are_noted(world, tmp_path, monkeypatch):
+    run = epath.Path(tmp_path / "run")
+    run.mkdir()
+    monkeypatch.setattr(transfers, "pin_checkpoint", lambda _: str(run / "checkpoints" / "10"))
+    with workdir_lock.lock_for_process(run):
+        world.transfer("--config.optim.lr=2e-3", seeds=1, checkpoint=str(run))
+    assert any(f"{run} is still trained" in line for line in world.said)
 
 
 def test_a_dry_run_shows_the_names_of_the_jobs(world, task, capsys):

@@ -158,6 +158,10 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
             f"{format_values(splits._asdict())}. If the data have changed, give another --workdir."
         )
     print(f"weights  {weights_from or 'none: from scratch'}")
+    run = epath.Path(weights_from or "").parent.parent
+    if weights_from and workdir_lock.is_locked(run):
+        rule = "deletes this checkpoint once it has newer ones: give a copy of the folder"
+        notes = [*notes, f"{run} is still trained, and {rule}"]
     for note in notes:
         print(f"note     {note}")
     return kept or {
