@@ -101,7 +101,7 @@ def _check_fit(kind: str, warmup_steps: int, cooldown_steps: int, total_steps: i
         raise UserError(
             f"The warmup has to fit into the training, but optim.warmup_* amounts to "
             f"{warmup_steps} steps and total.* to {total_steps}: give, for example, a tenth "
-            f"of the training, {total_steps // 10} steps."
+            f"of the training, optim.warmup_steps={total_steps // 10}."
         )
     if cooldown_steps and DECAYS[kind].to_zero:
         open_ended = [name for name, decay in DECAYS.items() if not decay.to_zero]

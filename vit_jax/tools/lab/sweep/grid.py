@@ -176,7 +176,7 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
     if CONFIG not in common and CONFIG not in axes:
         raise UserError(
             'No config: give what vit_jax.train gets behind " -- ", with commas between values:\n'
-            "  scripts/sweep.sh --workdir=runs/lr -- --config configs/vit_digits.py "
+            "  vit-jax sweep --workdir=runs/lr -- --config configs/vit_digits.py "
             "--config.optim.lr=1e-3,3e-3"
         )
     return SweepGrid(common, axes, tuple(flags))

@@ -1,6 +1,6 @@
-"""Trains a grid of configs: values separated by commas are its axes. For scripts/sweep.sh:
+"""Trains a grid of configs, whose axes are values separated by commas:
 
-    scripts/sweep.sh --workdir=runs/lr --slots=2 -- --config configs/vit_digits.py \\
+    vit-jax sweep --workdir=runs/lr --slots=2 -- --config configs/vit_digits.py \\
       --config.optim.lr=1e-3,3e-3 --config.seed=0,1,2
 
 Arguments of vit_jax.train follow the --. Each point has a folder of its own below --workdir.
