@@ -4,13 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from etils import epath
 from PIL import Image
 
-from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.core.errors import Preempted
+from vit_jax.run import build
+from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
 CONFIG = Path(__file__).parents[2] / "configs" / "finetune.py"
@@ -38,9 +41,9 @@ def rows(workdir):
 @pytest.mark.slow
 def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_compilation, capsys):
     pretrained = tmp_path / "pretrained"
-    train(tiny_run("model.pre_logits=true"), pretrained)
+    train(tiny_run("model.pre_logits=true", "model.gelu=exact"), pretrained)
 
-    def fine_tune(*more, **arguments):
+    def fine_tune(name, **arguments):
         config = configs.load(
             str(CONFIG),
             [
@@ -55,18 +58,29 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
                 "optim.lr=0.1",
                 "log.every_steps=1",
                 "log.tensorboard=false",
-                *more,
+                "optim.freeze=cls",
+                "optim.layer_decay=0.9",
             ],
         )
-        return train(config, tmp_path / "fine_tuned", **arguments)
+        build.check_folders(config, epath.Path(tmp_path / name))
+        return train(config, tmp_path / name, **arguments)
 
+    straight = fine_tune("straight")
+    capsys.readouterr()
     with pytest.raises(Preempted):
-        fine_tune(stop="SIGTERM")
+        fine_tune("fine_tuned", stop="SIGTERM")
     assert f"from {pretrained}/checkpoints/6; 2 x 2 patches become 4 x 6" in capsys.readouterr().out
 
-    # Resuming needs the architecture of the weights, but no array.
-    shutil.rmtree(pretrained / "checkpoints" / "6" / "state")
-    state = fine_tune()
+    # Resuming does not need the weights, though model.name=None took the architecture from them.
+    shutil.rmtree(pretrained)
+    state = fine_tune("fine_tuned")
+    jax.tree.map(np.testing.assert_array_equal, state, straight)
+    about = [
+        checkpoint_dir.read_description(tmp_path / name / "checkpoints" / str(STEPS))
+        for name in ("fine_tuned", "straight")
+    ]
+    assert about[0] == about[1]
+    assert about[0]["model"]["gelu"] == "exact"
     assert int(state.step) == STEPS
     assert state.params["positions"]["embedding"].shape == (4 * 6 + 1, 16)
     assert state.params["head"]["kernel"].shape == (16, 3)
@@ -76,13 +90,3 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
     assert losses[0] == pytest.approx(np.log(3), abs=1e-3)  # a head of zeros
     assert losses[-1] < 0.5 * losses[0]
     assert rows(tmp_path / "fine_tuned")[-1]["val/accuracy"] > 0.5
-
-    # Without the weights, the message says how to continue.
-    shutil.rmtree(pretrained)
-    with refused(pretrained):
-        fine_tune()
-    named = [
-        "model.name=ViT-Ti/4", "model.depth=2", "model.width=16", "model.mlp_dim=32",
-        "model.num_heads=2",
-    ]  # fmt: skip
-    assert int(fine_tune(*named, allow_config_change=True).step) == STEPS

@@ -164,8 +164,7 @@ def test_a_run_goes_on_as_it_began_when_its_weights_are_gone(given, tmp_path, ca
     resume = lambda *more: adapt.load("finetune", [*fields, *more], workdir=folder, check=fail)
     assert resume() == began
     assert f"as {folder} has it" in capsys.readouterr().err
-    named = resume("model.name=ViT-Ti/4")  # as the message about missing weights advises
-    assert (named.model.name, named.input, named.total) == ("ViT-Ti/4", began.input, began.total)
+    assert resume("seed=1").seed == 1
     with pytest.raises(AssertionError):  # another run has begun there
         resume("init.weights=/nowhere")
     shutil.rmtree(folder / "checkpoints")

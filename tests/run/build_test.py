@@ -161,7 +161,7 @@ def messages(tmp_path, tiny_run, monkeypatch):
         (["init.weights="], "init.weights is empty"),
         (["init.head=reset"], "init.head=reset says how to take weights"),
         ([*UNNAMED, "init.head=reset"], "model.name=None takes the architecture from init.weights"),
-        ([*UNNAMED, "init.weights=nowhere"], "put the weights back"),
+        ([*UNNAMED, "init.weights=nowhere"], "init.weights=nowhere: No checkpoint in nowhere"),
     ],
 )
 def test_a_wrong_folder_is_reported(messages, tmp_path, overrides, message):
@@ -198,7 +198,9 @@ def test_existing_and_remote_folders_pass(tiny_run, tmp_path):
 
 def test_a_resumed_run_no_longer_needs_its_weights(tiny_run, tmp_path):
     (tmp_path / "run" / "checkpoints" / "3").mkdir(parents=True)
-    build.check_folders(tiny_run("init.weights=/nowhere"), epath.Path(tmp_path / "run"))
+    for named in ((), UNNAMED):
+        config = tiny_run(*named, "init.weights=/nowhere")
+        build.check_folders(config, epath.Path(tmp_path / "run"))
 
 
 def test_needs_neither_tensorflow_nor_devices(run_python, tmp_path):

@@ -80,10 +80,7 @@ def refused(tmp_path, tiny_run, monkeypatch):
 @pytest.mark.parametrize("overrides", [(), UNNAMED], ids=["named", "unnamed"])
 @pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
 def test_hostile_files(tmp_path, refused, make, overrides):
-    message = refused(make(tmp_path), *overrides)
-    assert re.search(HOSTILE[make], message)
-    last = message.splitlines()[-1]
-    assert ("model.name=None takes the architecture from there" in last) == bool(overrides)
+    assert re.search(HOSTILE[make], refused(make(tmp_path), *overrides))
 
 
 def test_another_architecture(tmp_path, refused):

@@ -119,9 +119,11 @@ class Run:
         batch_layout = attempt("input", inputs.batch_layout, config, source, mesh)
         counts = _counts(config.input, source)
 
-        # Model and step.
+        # Model and step. Of a run that goes on, model.name=None means its own checkpoint.
+        is_new = not checkpoint_dir.steps(workdir / "checkpoints")
+        init = config.init if is_new else dataclasses.replace(config.init, weights=str(workdir))
         step = step_parts(
-            config,
+            dataclasses.replace(config, init=init),
             mesh,
             num_examples=counts.num_examples,
             num_classes=counts.num_classes,
@@ -146,10 +148,9 @@ class Run:
         attempt("memory", memory.check_fits, *sizes)
 
         # First parameters and outputs.
-        init = attempt("init", networks.check_init, config.init)
+        checked = attempt("init", networks.check_init, config.init)
         # With model.name=None the model was made from them: their errors are reported already.
-        needed = [init, step.model] if config.model.name is None else [init]
-        is_new = not checkpoint_dir.steps(workdir / "checkpoints")
+        needed = [checked, step.model] if config.model.name is None else [checked]
         trained = attempt("init", _trained, config.init, is_new, after=needed)
         shapes = attempt("init", _shapes_to_take, config.init, trained, step.layout, step.model)
         attempt("init", _check_head, config.init, trained, source, after=[shapes])
@@ -341,15 +342,10 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     if config.model.name is None and not path:
         networks.architecture(config)
     networks.check_init(config.init)
-    if path is None:
-        return
     is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
-    if pins.named_weights(config).get(("init", "weights")):
-        if is_new or config.model.name is None:
-            weights.check_name(path)
-    elif files.is_remote(path) or epath.Path(path).expanduser().exists():
+    if path is None or not is_new:
         return
-    elif config.model.name is None:
-        networks.architecture(config)
-    elif is_new:
+    if pins.named_weights(config).get(("init", "weights")):
+        weights.check_name(path)
+    elif not files.is_remote(path) and not epath.Path(path).expanduser().exists():
         networks.trained_weights(config.init)

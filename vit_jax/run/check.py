@@ -33,7 +33,7 @@ from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
 from vit_jax.run.build import Run
 from vit_jax.run.memory import device_memory, explain_out_of_memory
-from vit_jax.run.parts import device_cache, examples, inputs, networks, outputs, pins, updates
+from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins, updates
 from vit_jax.run.parts.device_cache import SplitOfRun
 from vit_jax.run.parts.durations import Durations
 from vit_jax.store import checkpoint_dir
@@ -247,11 +247,10 @@ def _shorter(run: Run, step_secs: float) -> Iterator[str]:
     if steps > durations.warmup_steps + durations.cooldown_steps:
         field = f"epochs={epochs}" if epochs else f"steps={steps}"
         yield f"With --config.total.{field} they take {format_duration(step_secs * steps)}"
-    name, fields = networks.architecture(c)
     sides = model.preprocess.image_size
     half = tuple(side // 2 // model.info.stride * model.info.stride for side in sides)
     if all(half) and c.method.kind == SUPERVISED:
-        flops = models.spec(name, **fields).forward_flops
+        flops = models.spec(model.info.name, **model.info.spec).forward_flops
         share = flops(model.num_classes, half) / flops(model.num_classes, sides)
         in_all = format_duration(share * step_secs * durations.total_steps)
         yield f"With images of {' x '.join(map(str, half))} pixels all take about {in_all}"

@@ -110,15 +110,7 @@ def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
             "model.name=None takes the architecture from init.weights, which is not set: give "
             "--config.init.weights=DIR, or a model by --config.model.name=ViT-B/16."
         )
-    try:
-        trained = trained_weights(config.init)
-    except errors.UserError as error:
-        between = "\n" if "\n" in str(error) else " "
-        raise errors.UserError(
-            f"{error}{between}model.name=None takes the architecture from there, also when a run "
-            "is resumed: put the weights back; or give model.name and what else in model.* the "
-            "run had, with --allow_config_change."
-        ) from error
+    trained = trained_weights(config.init)
     of_weights = models.architecture(trained.spec)
     if config.init.head == "keep":
         of_head = ["pre_logits", *(["probabilities"] if config.loss.kind == "sigmoid" else [])]
