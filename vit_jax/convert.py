@@ -33,6 +33,7 @@ def convert(
     Raises:
       UserError: as in `weights.load` and `weights.save`; nothing is written then.
     """
+    weights.check_output(output, to)  # before weights are fetched and read
     loaded = weights.load_with_info(source, **options)
     weights.save(loaded, output, to, approximate=approximate)
     model = loaded.model

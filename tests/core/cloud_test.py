@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from vit_jax.core import cloud
+from vit_jax.core.errors import UserError
 from vit_jax.data.host_tf import tf
 
 FORBIDDEN = "Error executing an HTTP request: HTTP response code 403\n when reading gs://b/x"
@@ -67,6 +68,15 @@ def test_what_the_storage_says_is_one_line(error, message):
 )
 def test_other_errors_are_left_alone(error):
     assert cloud.explained(error) is None
+
+
+def test_a_path_of_this_machine_is_new_and_may_begin_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with cloud.staged("~/model") as local:
+        assert local == str(tmp_path / "model")
+        Path(local).symlink_to("nowhere")
+    with pytest.raises(UserError, match="is there already"), cloud.staged("~/model"):
+        pass
 
 
 def test_what_is_written_beside_a_staged_file_is_uploaded_before_it(tmp_path, monkeypatch):

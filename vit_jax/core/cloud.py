@@ -134,19 +134,25 @@ _THREADS = 8  # that upload
 _SMALL_BYTES = 2**20
 
 
+def check_new(output: str | os.PathLike) -> None:
+    """Raises UserError if something, even a link that leads nowhere, is where output will be."""
+    path = os.path.expanduser(output)
+    if epath.Path(path).exists() if is_remote(path) else os.path.lexists(path):
+        raise UserError(f"{path} is there already: give another output, or delete it.")
+
+
 @contextlib.contextmanager
 def staged(output: str | os.PathLike) -> Iterator[str]:
     """Path of this machine to write a new file or folder to, which is uploaded afterwards.
 
     What is written beside it, as a large ONNX file's weights are, is uploaded before it. A path
-    that is local already is given back as it is. Raises UserError if something is there.
+    that is local already is given back. Raises UserError if something is there.
     """
+    check_new(output)
     if not is_remote(output):
-        yield os.fspath(output)
+        yield os.path.expanduser(output)
         return
     target = epath.Path(output)
-    if target.exists():
-        raise UserError(f"{target} is there already: give another output, or delete it.")
     with tempfile.TemporaryDirectory(prefix="vit_jax_upload_") as scratch:
         local = Path(scratch) / target.name
         yield str(local)

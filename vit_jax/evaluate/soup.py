@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from etils import epath
 from flax import nnx
 
 from vit_jax import config as configs
@@ -105,8 +104,7 @@ def soup(
         the best of them, and `even_if_worse` is false. Nothing is written then.
     """
     check(paths)
-    if epath.Path(output).exists():  # said before the evaluations, not after them
-        raise UserError(f"{output} is there already: give another output, or delete it.")
+    weights.check_output(output, "checkpoint")  # before the evaluations, not after them
     mean = average(paths, ema=ema)
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder, "soup")

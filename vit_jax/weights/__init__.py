@@ -19,14 +19,17 @@ if TYPE_CHECKING:
         with_class_names,
     )
     from vit_jax.weights.online import check_name, fetch, is_name
-    from vit_jax.weights.saving import save
+    from vit_jax.weights.saving import check_output, save
 
 __all__ = [
-    "CheckpointInfo", "LazyModel", "Loaded", "Options", "check_head", "check_name",
+    "CheckpointInfo", "LazyModel", "Loaded", "Options", "check_head", "check_name", "check_output",
     "checkpoint_info", "fetch", "is_external", "is_name", "load", "load_with_info",
     "names_of_classes", "open_model", "save", "with_class_names",
 ]  # fmt: skip
-_MODULES = {"check_name": "online", "fetch": "online", "is_name": "online", "save": "saving"}
+_MODULES = {
+    "check_name": "online", "check_output": "saving", "fetch": "online", "is_name": "online",
+    "save": "saving",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

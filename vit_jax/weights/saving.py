@@ -51,27 +51,27 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
       UserError: the format cannot hold this model, or the path cannot be written. Nothing is
         written then.
     """
-    if to not in DESTINATIONS:
-        raise UserError(f"to={to!r}. {nearest(to, DESTINATIONS)}")
+    check_output(path, to)
     contents = None if to == "checkpoint" else _contents_or_advice(loaded, to, approximate)
-    if cloud.is_remote(path):
-        with cloud.staged(path) as local:
-            save(loaded, local, to, approximate=approximate)
-        return
-    path = Path(path)
-    if os.path.lexists(path):
-        raise UserError(f"{path} is there already: give another output, or delete it.")
-    if to == "google_npz" and path.suffix != ".npz":
-        raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
-    try:
-        if contents is None:
-            _checkpoint(loaded, path)
-        else:
-            _write(contents, path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error}.") from error
+    with cloud.staged(path) as local:
+        try:
+            if contents is None:
+                _checkpoint(loaded, Path(local))
+            else:
+                _write(contents, Path(local))
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error}.") from error
     if contents and contents.notice:
         print(f"Notice: {path}: {contents.notice}", file=sys.stderr)
+
+
+def check_output(path: str | Path, to: str) -> None:
+    """Raises UserError for a path or format that `save` does not take; arguments are as there."""
+    if to not in DESTINATIONS:
+        raise UserError(f"to={to!r}. {nearest(to, DESTINATIONS)}")
+    cloud.check_new(path)
+    if to == "google_npz" and Path(path).suffix != ".npz":
+        raise UserError(f"{path}: the name of a file with Google's arrays ends in .npz.")
 
 
 class _Contents(NamedTuple):

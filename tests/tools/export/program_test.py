@@ -112,6 +112,9 @@ def test_the_command(toy, tmp_path, run_python, to):
         (("--to=onnx", "--platforms=cpu"), "--platforms is read by --to=stablehlo alone"),
         (("--to=huggingface", "--dtype=bfloat16"), "--to=huggingface computes in float32"),
         (("--to=stablehlo", "--platforms="), "--platforms is empty"),
+        (("--to=onnx",), "--output="),  # of another ending
+        (("--output=docs",), "docs is there already"),
+        (("--to=tflite", "--output=x.tflite", "--batch_size=0"), "flag --batch_size=0"),
         (("--output=",), "--output is empty"),
         (("--checkpoint=",), "--checkpoint is empty"),
     ],

@@ -13,7 +13,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import tflite
 from vit_jax.tools.export.onnx_file import save as onnx
-from vit_jax.tools.export.program import stablehlo
+from vit_jax.tools.export.program import new_file, stablehlo
 
 FLAGS = flags.FLAGS
 FORMATS = {
@@ -27,7 +27,10 @@ IN_FLOAT32 = ("onnx", "tflite")
 
 
 def chosen_format() -> str:
-    """The format of --to, or else of --output's ending. UserError for flags that do not fit it."""
+    """The format of --to, or else of --output's ending.
+
+    UserError for flags that do not fit it, or an output that is there.
+    """
     for name in ("checkpoint", "output", "platforms"):
         if not FLAGS[name].value:
             raise UserError(f"--{name} is empty: give a value.")
@@ -40,6 +43,9 @@ def chosen_format() -> str:
         raise UserError(f"--to={to} computes in float32: leave --dtype=bfloat16 out.")
     if FLAGS.int8 and to not in ("onnx", "stablehlo"):
         raise UserError(f"--to={to} cannot be with --int8: give --to=onnx or stablehlo.")
+    if to in IN_FLOAT32:
+        new_file(FLAGS.output, to, f".{to}")
+    cloud.check_new(FLAGS.output)
     return to
 
 
@@ -85,6 +91,6 @@ if __name__ == "__main__":
         "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
     )
     flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
-    flags.DEFINE_integer("batch_size", 1, "Of tflite: how many images a call takes.")
+    flags.DEFINE_integer("batch_size", 1, "Of tflite: images that a call takes.", lower_bound=1)
     flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

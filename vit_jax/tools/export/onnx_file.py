@@ -17,6 +17,7 @@ from flax import nnx
 from jax import export as jax_export
 from jax.extend import core
 
+from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.kernels import choice
 from vit_jax.tools.export.onnx_operators import (
@@ -29,7 +30,7 @@ from vit_jax.tools.export.onnx_operators import (
     cut,
     unsupported,
 )
-from vit_jax.tools.export.program import about, check_new, new_file, writing
+from vit_jax.tools.export.program import about, new_file, writing
 from vit_jax.weights import Loaded
 
 # Calls of a program within the program, by the parameter that holds it.
@@ -154,7 +155,7 @@ def save(loaded: Loaded, path: str | Path) -> None:
     """
     path = new_file(path, "onnx", ".onnx")
     beside = path.with_name(path.name + ".data")
-    check_new(beside)
+    cloud.check_new(beside)
     try:
         import onnx
     except ImportError as error:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax import export as jax_export
 
-from vit_jax.core import __version__, pytrees
+from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.layers.kernels import choice
@@ -44,20 +43,12 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def check_new(*paths: Path) -> None:
-    """UserError if one of the outputs is there already."""
-    for path in paths:
-        if os.path.lexists(path):
-            raise UserError(f"{path} is there already: give another output, or delete it.")
-
-
 def new_file(path: str | Path, flag: str, ending: str) -> Path:
     """The output file of --to=flag. UserError for another ending, or if it is there already."""
-    path = Path(path).expanduser()
-    if path.suffix != ending:
+    if Path(path).suffix != ending:
         raise UserError(f"--output={path}: of --to={flag} it is a file that ends in {ending}.")
-    check_new(path)
-    return path
+    cloud.check_new(path)
+    return Path(path).expanduser()
 
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
@@ -74,11 +65,11 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     Raises:
       UserError: the folder is there, or cannot be written; or an unknown platform.
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     for platform in platforms:
         if platform not in PLATFORMS:
             raise UserError(f"--platforms: {platform!r}. {nearest(platform, PLATFORMS)}")
-    check_new(folder)
+    cloud.check_new(folder)
     graph, state = nnx.split(loaded.model, nnx.Param)
     params = pytrees.flatten(nnx.to_pure_dict(state))
     forward = jax.jit(lambda p, x: nnx.merge(graph, pytrees.unflatten(p))(x))

@@ -32,8 +32,6 @@ def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
         operation that the converter lacks.
     """
     path = new_file(path, "tflite", ".tflite")
-    if batch_size < 1:
-        raise UserError(f"--batch_size={batch_size}: give at least 1.")
     facts = about(loaded) | {"batch_size": batch_size}
     content = _converted(loaded.model, facts["gives"], batch_size)
     with writing(path), atomic_file(path) as temporary:
