@@ -12,7 +12,7 @@ from tests.weights.conftest import randomised
 from vit_jax import weights
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.linear import quantise
-from vit_jax.tools.export.program import stablehlo
+from vit_jax.tools.export.program import about, stablehlo
 
 # The program of docs/export.md, in a process without vit_jax.
 PROGRAM = """
@@ -55,8 +55,8 @@ def test_stablehlo_runs_without_this_package(toy, tmp_path, run_python):
     assert done.stdout == "['ant', 'bee', 'cat'] [12, 8] ('cpu', 'cuda', 'tpu')\n"
     logits = np.load(tmp_path / "logits.npy")
     np.testing.assert_allclose(logits, jax.jit(toy.model)(images), atol=1e-5)  # two compilations
-    about = json.loads((tmp_path / "out" / "about.json").read_text())
-    assert about["preprocess"]["mean"] == [0.5, 0.5, 0.5]
+    facts = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert facts["preprocess"]["mean"] == [0.5, 0.5, 0.5]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
@@ -69,6 +69,13 @@ def test_stablehlo_takes_kernels_of_8_bits(toy, tmp_path):
     images = np.random.default_rng(1).normal(size=(2, 12, 8, 3)).astype(np.float32)
     expected = jax.jit(toy.model)(images)
     np.testing.assert_allclose(program.call(params, images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
+def test_metadata_say_what_gives_probabilities(function):
+    sizes = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "num_classes": 3}
+    loaded = randomised("ViT-Ti/4", image_size=8, probabilities=function, **sizes)
+    assert about(loaded)["probabilities"] == function
 
 
 def test_bad_input(toy, tmp_path):

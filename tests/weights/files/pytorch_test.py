@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import pathlib
+import re
 import tarfile
 import types
 
@@ -114,6 +115,15 @@ def test_what_is_not_one_models_arrays(tmp_path, arrays, kind):
     with named_error(message) as error:
         weights.load(saved(tmp_path, make(arrays)), num_heads=2)
     assert "\x1b" not in str(error.value)
+
+
+def test_one_of_several_models_is_saved_as_the_message_says(tmp_path, arrays, monkeypatch):
+    document = {"model": arrays, "ema": arrays, "args": argparse.Namespace(lr=0.1)}
+    with named_error('["model"]', '["ema"]') as error:
+        read(saved(tmp_path, document))
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"torch\.save\(.*\)(?=\. )", str(error.value))[0], {"torch": torch})
+    assert read(tmp_path / "weights.pth").keys() == arrays.keys()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -140,6 +140,17 @@ def test_several_labels_give_sigmoids(tmp_path, toy, photo):
         assert headless.model.spec.probabilities == "softmax"
 
 
+def test_one_class_gives_a_sigmoid(tmp_path, toy):
+    ours = toy(num_classes=1)._replace(class_names=("ant",))
+    with refused("probabilities=softmax"):
+        weights.save(ours, tmp_path / "out", "huggingface")
+    ours = toy(num_classes=1, probabilities="sigmoid")._replace(class_names=("ant",))
+    weights.save(ours, tmp_path / "out", "huggingface")
+    assert config_of(tmp_path / "out")["problem_type"] == "multi_label_classification"
+    edit(tmp_path / "out", {"problem_type": None})
+    assert weights.load(tmp_path / "out").spec.probabilities == "sigmoid"
+
+
 def test_regression_is_refused(tmp_path, toy):
     weights.save(toy(), tmp_path / "out", "huggingface")
     edit(tmp_path / "out", {"problem_type": "regression"})

@@ -15,19 +15,21 @@ from jax import export as jax_export
 from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
+from vit_jax.models.head import has_sigmoids
 from vit_jax.models.layers.kernels import choice
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import from_array, npz
 
 
 def about(loaded: Loaded) -> dict[str, Any]:
-    """Class names, how images are prepared, versions: for about.json, or a file's metadata."""
+    """Classes, how images are prepared, versions: for about.json, or a file's metadata."""
     model = loaded.model
     return {
         "model": loaded.name,
         "gives": "logits" if model.num_classes else "features",
         "num_classes": model.num_classes,
         "class_names": loaded.class_names,
+        "probabilities": "sigmoid" if has_sigmoids(model.spec) else "softmax",
         "preprocess": dataclasses.asdict(model.preprocess),
         "made_with": {"vit_jax": __version__, "jax": jax.__version__},
     }

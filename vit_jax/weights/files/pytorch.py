@@ -59,7 +59,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
         names = [_spell(where) for where, _ in models]
         raise UserError(
             f"{path} holds the arrays of several models, {listed(names, MAX_SHOWN)}. Save one of "
-            f'them alone: torch.save(torch.load("{path.name}"){names[-1]}, "weights.pth").'
+            f'them alone: torch.save(torch.load("{path.name}", "cpu", weights_only=False)'
+            f'{names[-1]}, "weights.pth"). That runs any code in the file: it has to be trusted.'
         )
     ((where, tensors),) = models
     return {name: _tensor(path, name, x) for name, x in tensors.items()}, _note(document, where)

@@ -312,14 +312,21 @@ def vit_config(
 
 
 def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, Any]:
-    """Entries of config.json about classes; none for a model without a head."""
+    """Entries of config.json about classes; none for a model without a head.
+
+    UserError for the softmax of one class.
+    """
     if not num_classes:
         return {}
     names = names or tuple(map(placeholder, range(num_classes)))
     word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
-    said = num_classes == 1 or word == "multi"
+    if num_classes == 1 and word == "single":
+        raise UserError(
+            "Hugging Face's classifiers of one class give its sigmoid, this model "
+            "probabilities=softmax, which is always 1."
+        )
     return {
-        **({"problem_type": f"{word}_label_classification"} if said else {}),
+        **({"problem_type": f"{word}_label_classification"} if word == "multi" else {}),
         "id2label": {str(i): label for i, label in enumerate(names)},
         "label2id": {label: i for i, label in enumerate(names)},
     }
