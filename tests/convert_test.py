@@ -1,7 +1,9 @@
 """vit-jax convert, and converted weights wherever this project reads its own."""
 
 import os
+import re
 import resource
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from PIL import Image
 from tests.messages import refused
 from tests.weights.conftest import params_of, randomised
 from vit_jax import models, predict, weights
-from vit_jax.convert import convert, image_size
+from vit_jax.convert import convert, default_format, image_size
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.state import state_layout
@@ -81,6 +83,37 @@ def test_another_size_is_cropped_from_photos_of_any_shape(tmp_path, size):
     sides = (there.resize,) * 2 if isinstance(there.resize, int) else there.resize
     assert sides == tuple(round(side * 16 / 12) for side in size)
     assert isinstance(there.resize, int) == (size[0] == size[1])
+
+
+# The inputs of docs/weights.md, as toys: fields of a model, and the format it is in.
+ON_THE_PAGE = {
+    "hf:google/vit-base-patch16-224@main": (
+        {"gelu": "exact", "norm_epsilon": 1e-12},
+        "huggingface",
+    ),
+    "google/vit-base-patch16-224": ({"gelu": "exact", "norm_epsilon": 1e-12}, "huggingface"),
+    "B_16.npz": ({}, "google_npz"),
+    "runs/vit_i1k": ({"pre_logits": True}, "checkpoint"),
+    "runs/tuned": ({}, "checkpoint"),
+}
+
+
+def page_commands():
+    page = Path(__file__).parents[1] / "docs" / "weights.md"
+    return re.findall(r"^vit-jax convert (.*)$", page.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", page_commands())
+def test_the_pages_commands_convert_models_like_theirs(tmp_path, command):
+    given = dict(re.findall(r"--(\w+)[ =](\S+)", command))
+    fields, format_ = ON_THE_PAGE[given.pop("input")]
+    toy = randomised("ViT-Ti/4", num_classes=3, image_size=8, **TINY, **fields)
+    weights.save(toy, tmp_path / "toy.npz", format_)
+    output = str(tmp_path / given.pop("output"))
+    to = given.pop("to", default_format(output))
+    given["image_size"] = image_size(given.get("image_size"))
+    convert(str(tmp_path / "toy.npz"), output, to=to, **given)
+    weights.checkpoint_info(output)
 
 
 def test_existing_outputs_are_not_overwritten(npz, tmp_path):

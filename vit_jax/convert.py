@@ -52,14 +52,18 @@ def image_size(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
+def default_format(output: str) -> str:
+    """Returns the format that an output has without --to."""
+    return "google_npz" if output.endswith(".npz") else "huggingface"
+
+
 def main(_: list[str]) -> None:
     """Runs the command."""
-    to = FLAGS.to or ("google_npz" if FLAGS.output.endswith(".npz") else "huggingface")
     print(
         convert(
             FLAGS.input,
             FLAGS.output,
-            to=to,
+            to=FLAGS.to or default_format(FLAGS.output),
             ema=FLAGS.ema,
             head=FLAGS.head,
             image_size=image_size(FLAGS.image_size),
