@@ -108,33 +108,25 @@ def main(_: list[str]) -> None:
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
     options |= {f"--{name}": value for name, value in more.items()}
 
-    def check_config(config: RunConfig, peers: Peers) -> None:
-        """Raises UserError for all that is wrong; with --check, shows what is right as well."""
-        if not FLAGS.check:
-            Run.build(config, workdir, peers)
-            return
-        from vit_jax.run.check import check  # no part of a training
-
-        screen = Screen(quiet=jax.process_index() > 0)
-        check(config, workdir, screen, peers, allow_config_change=allow, **more)
-
     with processes.connect_processes(cluster) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, given, workdir, options)
-            # Read again, with the file's adapt(), which may ask for weights, data and devices. One
-            # that cannot be adapted is checked by each process alone, since some may go on.
+            # Read again, with the file's adapt(), which may ask for weights, data and devices.
             config = adapt.load(
                 FLAGS.config,
                 FLAGS.config_override,
                 workdir=workdir,
-                check=lambda plain: check_config(plain, Peers.alone()),
+                check=lambda plain: check_folders(plain, workdir),
             )
-            announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
+            screen = Screen(quiet=jax.process_index() > 0)
+            announce.adapted(screen, given, config)
             processes.check_same(peers, config, workdir, options, "after adapting the config")
         if FLAGS.check:
+            from vit_jax.run.check import check  # no part of a training
+
             with exit_immediately_on_signal("before the check was finished."):
-                check_config(config, peers)
+                check(config, workdir, screen, peers, allow_config_change=allow, **more)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)
