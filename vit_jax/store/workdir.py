@@ -10,7 +10,6 @@ import contextlib
 import errno
 import importlib.util
 import json
-import math
 import os
 import re
 import shutil
@@ -426,19 +425,14 @@ def check_disk_space(
     latest = max(there, default=0)
     if latest >= total_steps:
         return
-    before_last = range((latest // every_steps + 1) * every_steps, total_steps, every_steps)
-    to_come = len(before_last) + 1
+    to_come = range((latest // every_steps + 1) * every_steps, total_steps, every_steps)
     # At the end, when the last one is written.
-    num_older = max(len(there) + to_come - (keep_last + 1), 0)
-    there_then, old = there[:num_older], before_last[: max(num_older - len(there), 0)]
-    stay = 0
-    if keep_every_steps:
-        both = math.lcm(every_steps, keep_every_steps)
-        stay = sum(step % keep_every_steps == 0 for step in there_then)
-        stay += old[-1] // both - latest // both if old else 0
-    stay += keep_best and stay < num_older
-    most = min(keep_last + 1, len(there) + to_come) + stay
-    missing = min(to_come, max(most - len(there), 1))
+    all_steps = [*there, *to_come, total_steps]
+    older = all_steps[: -(keep_last + 1)]
+    stay = sum(step % keep_every_steps == 0 for step in older) if keep_every_steps else 0
+    stay += keep_best and stay < len(older)
+    most = min(keep_last + 1, len(all_steps)) + stay
+    missing = max(most - len(there), 1)
     needed = missing * checkpoint_bytes
     unfinished = checkpoints.glob(UNFINISHED)  # the start deletes them
     free = shutil.disk_usage(_nearest_existing(checkpoints)).free + sum(map(_size, unfinished))
@@ -454,8 +448,12 @@ def check_disk_space(
 
 
 def _size(folder: epath.Path) -> int:
-    """Bytes of the files below a local folder."""
-    return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    """Bytes of the files below a local folder, which another process may be deleting."""
+    total = 0
+    for path in Path(folder).rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _nearest_existing(folder: epath.Path) -> epath.Path:
