@@ -2,19 +2,19 @@ import pytest
 from etils import epath
 
 from tests.messages import refused
-from vit_jax.core.files import atomic_file, atomic_folder, delete_leftovers, write_text
+from vit_jax.core.files import atomic_file, atomic_folder, delete_leftovers, write_file
 
 
 @pytest.mark.parametrize("kind", [lambda path: path, epath.Path], ids=["pathlib", "etils"])
 def test_a_file_is_replaced_in_full_or_not_at_all(tmp_path, kind):
     path = kind(tmp_path / "file")
-    write_text(path, "old")
+    write_file(path, "old")
     with pytest.raises(KeyboardInterrupt), atomic_file(path) as temporary:
         assert temporary.name.startswith(".file.") and temporary.parent == path.parent
         temporary.write_text("half")
         raise KeyboardInterrupt
     assert path.read_text() == "old"
-    write_text(path, "new")
+    write_file(path, b"new")
     assert path.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

@@ -36,10 +36,10 @@ def atomic_file(path: _Path) -> Iterator[_Path]:
         raise
 
 
-def write_text(path: _Path, text: str) -> None:
+def write_file(path: _Path, content: str | bytes) -> None:
     """Replaces the file atomically; a killed process leaves the old one. Raises OSError."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def is_name(text: str) -> bool:

@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_text
+from vit_jax.core.files import parse_json, write_file
 from vit_jax.core.schema import renamed
 from vit_jax.store import workdir
 
@@ -66,7 +66,7 @@ class MetricsFile:
         self._uploaded = None
         if kept != self._read():
             try:
-                write_text(self._path, kept.decode())
+                write_file(self._path, kept)
             except OSError as error:
                 raise workdir.unwritable(self._path, error) from error
 

@@ -23,7 +23,7 @@ from etils import epath
 
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, parse_json, write_text
+from vit_jax.core.files import parse_json, write_file
 from vit_jax.core.schema import renamed
 from vit_jax.core.screen import format_bytes
 
@@ -147,11 +147,7 @@ def write_record(record: WorkdirRecord, run: Mapping[str, Any]) -> None:
     On several hosts only process 0 calls it.
     """
     runs = [*record.document["runs"], {**run, "config_changes": record.changes}]
-    text = json.dumps({**record.document, "runs": runs}, indent=2) + "\n"
-    try:
-        write_text(record.folder / CONFIG_FILE, text)
-    except OSError as error:
-        raise unwritable(record.folder, error) from error
+    save_json(record.folder / CONFIG_FILE, {**record.document, "runs": runs})
 
 
 def read_document(path: epath.PathLike) -> dict[str, Any]:
@@ -188,8 +184,7 @@ def make(folder: epath.Path) -> None:
 def save(file: epath.Path, content: str | bytes) -> None:
     """Writes a file of a work directory, in full or not at all. Raises UserError if it cannot."""
     try:
-        with atomic_file(file) as temporary:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        write_file(file, content)
     except OSError as error:
         raise unwritable(file, error) from error
 
@@ -381,8 +376,7 @@ def write_output(file: epath.PathLike, content: str | bytes, flag: str = "output
     with explain_unwritable(file, flag):
         path = epath.Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        write_file(path, content)
 
 
 @contextlib.contextmanager

@@ -65,10 +65,10 @@ def test_a_full_disk(
         elif write == "metadata":
             patch.setattr(tfds_writer, "write_metadata", full)
         else:
-            plain = Path.write_text
+            plain = Path.write_bytes
             of_it = "options.json" if write == "options" else ".json"
             patch.setattr(
-                Path, "write_text",
+                Path, "write_bytes",
                 lambda path, *a: full() if of_it in path.name else plain(path, *a),
             )  # fmt: skip
         with refused():

@@ -14,7 +14,7 @@ from etils import epath
 from PIL import Image
 
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.files import write_text
+from vit_jax.core.files import write_file
 from vit_jax.learning.histograms import Histogram
 from vit_jax.store import workdir as workdirs
 
@@ -64,7 +64,7 @@ class MLflow:
         there = self._client.get_experiment_by_name(experiment)
         number = there.experiment_id if there else self._client.create_experiment(experiment)
         run_id = str(self._client.create_run(number, run_name=workdir.name).info.run_id)
-        write_text(file, run_id + "\n")
+        write_file(file, run_id + "\n")
         return run_id
 
     def _write_params(self, config: Mapping[str, Any]) -> None:

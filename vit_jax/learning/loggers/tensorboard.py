@@ -16,9 +16,8 @@ import numpy as np
 from etils import epath
 from PIL import Image
 
-from vit_jax.core.files import atomic_file
 from vit_jax.learning.histograms import Histogram
-from vit_jax.store.workdir import unreadable, unwritable
+from vit_jax.store.workdir import save, unreadable, unwritable
 
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
@@ -155,8 +154,4 @@ def _truncate_after(file: epath.Path, step: int) -> None:
             return
         end = stop + _CHECKSUM_BYTES
     if end < len(data):
-        try:
-            with atomic_file(file) as temporary:
-                temporary.write_bytes(data[:end])
-        except OSError as error:
-            raise unwritable(file, error) from error
+        save(file, data[:end])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vit_jax.core import cloud
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.files import write_text
+from vit_jax.core.files import write_file
 from vit_jax.learning.histograms import Histogram
 
 ID_FILE = "wandb_id.txt"
@@ -104,5 +104,5 @@ def _run_id(workdir: epath.Path) -> str:
     """The permanent W&B id of this work directory, created by its first run."""
     file = workdir / ID_FILE
     if not file.exists():
-        write_text(file, secrets.token_hex(4) + "\n")
+        write_file(file, secrets.token_hex(4) + "\n")
     return file.read_text().strip()

@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import cache_dir, write_text
+from vit_jax.core.files import cache_dir, write_file
 from vit_jax.learning.losses import Batch, batch_layout
 from vit_jax.learning.state import StateLayout
 from vit_jax.learning.updates import lower_update
@@ -226,4 +226,4 @@ def _write(path: Path, content: dict[str, object]) -> None:
     document = {"content": content, "checksum": _checksum(content)}
     with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_text(epath.Path(path), json.dumps(document))
+        write_file(epath.Path(path), json.dumps(document))

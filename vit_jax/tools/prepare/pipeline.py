@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import delete_leftovers, write_text
+from vit_jax.core.files import delete_leftovers, write_file
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data import label_index
 from vit_jax.data.sources import tfds_writer
@@ -130,7 +130,7 @@ class _Preparation:
         assignment = assign_splits(table, self.splits, self.options, evaluations, progress)
         # Until here the options may still change, and nothing is read again.
         begun = dataclasses.asdict(self.options) | {_EVALUATIONS: digests}
-        write_text(self.work / _OPTIONS, json.dumps(begun))
+        write_file(self.work / _OPTIONS, json.dumps(begun))
         data_set = self._write(table, assignment)
         evaluation_sets.save(self.folder / _EVALUATIONS, evaluations)
         note = {

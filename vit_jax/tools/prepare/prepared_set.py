@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, write_text
+from vit_jax.core.files import atomic_file, write_file
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
 from vit_jax.tools.prepare.collection import CATALOGUE
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
@@ -58,7 +58,7 @@ def write(data_set: WrittenSet, note: Mapping[str, Any]) -> None:
         **note,
         "files": _sizes(data_set.folder),
     }
-    write_text(data_set.folder / NOTE, json.dumps(note, indent=1) + "\n")
+    write_file(data_set.folder / NOTE, json.dumps(note, indent=1) + "\n")
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, write_text
+from vit_jax.core.files import atomic_file, write_file
 from vit_jax.core.screen import Screen, format_count
 from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import evaluation_sets, image_folder, imagenet, records, tars
@@ -321,7 +321,7 @@ def write_shard(task: ShardTask) -> WrittenShard:
         file_bytes = temporary.stat().st_size
     written = WrittenShard(Path(task.path).name, len(task.rows), nbytes, digest.hexdigest())
     note = json.dumps({"key": task.key, "file_bytes": file_bytes, "done": written._asdict()})
-    write_text(Path(task.note), note)
+    write_file(Path(task.note), note)
     return written
 
 

@@ -27,7 +27,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_text
+from vit_jax.core.files import write_file
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs, workdir
 
@@ -104,7 +104,7 @@ class Card:
         text = re.sub(r"\[[-+.,e\d\s]*\]", lambda match: " ".join(match[0].split()), text)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, text + "\n")
+            write_file(path, text + "\n")
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}.") from error
 

@@ -38,7 +38,7 @@ import urllib3
 
 from vit_jax.core import __version__
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import cache_dir, parse_json, write_text
+from vit_jax.core.files import cache_dir, parse_json, write_file
 from vit_jax.core.screen import Screen, format_bytes
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def _fetched(url: str, file: Path, sha256: str | None, name: str) -> Kept:
         return there
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     about = {"url": url, **new, "bytes": file.stat().st_size, "date": date}
-    write_text(file.with_name(ABOUT), json.dumps(about, indent=2) + "\n")
+    write_file(file.with_name(ABOUT), json.dumps(about, indent=2) + "\n")
     return Kept(file, about["sha256"], about["etag"], date)
 
 
@@ -325,7 +325,7 @@ class _Part:
         check_room(self._target.parent, (total or start) - start, "VIT_JAX_CACHE")
         etag = _sendable(answer.headers.get("ETag"))
         if etag and not etag.startswith("W/"):
-            write_text(self._about, json.dumps({"etag": etag}))
+            write_file(self._about, json.dumps({"etag": etag}))
         else:  # nothing would show whether the rest is of the same file
             self._about.unlink(missing_ok=True)
         screen = Screen(sys.stderr)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 from etils import epath
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_text
+from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import best_mode, is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.learning.clock import stopped
@@ -123,7 +123,7 @@ def read_failure(folder: epath.Path) -> str:
 def write_failure(folder: epath.Path, status: int, reason: str) -> None:
     """Keeps the reason of a failure; the point is not started again until `forget_failure`."""
     text = json.dumps({"status": status, "reason": reason}) + "\n"
-    write_text(folder / FAILED_FILE, text)
+    write_file(folder / FAILED_FILE, text)
 
 
 def forget_failure(folder: epath.Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.files import atomic_file, write_text
+from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import readable, words
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
 from vit_jax.draw.attention_pictures import Question
@@ -148,9 +148,8 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
         folder.mkdir(parents=True, exist_ok=True)
         before = _existing_pictures(folder)
         for name, data in pictures.items():
-            with atomic_file(folder / name) as temporary:
-                temporary.write_bytes(data)
-        write_text(folder / FILE, text)
+            write_file(folder / name, data)
+        write_file(folder / FILE, text)
         for name in before - set(pictures):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
