@@ -1,5 +1,6 @@
 """Keeping the memory of steps on a CPU."""
 
+import itertools
 import platform
 
 import pytest
@@ -93,9 +94,11 @@ print(size, resident() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
 def test_what_a_step_leaves_behind_does_not_take_the_place_of_the_next(run_python):
-    # Where the machine is busy, something may rarely come between; it must not always.
-    tries = (map(int, run_python("-c", STEPS, fresh=True).stdout.split()) for _ in range(4))
-    assert any(growth < 1.5 * step for step, growth in tries)
+    # Where the machine is busy, something may come between: of tries on a very busy one 7 of 11
+    # passed, and 1 of 11 without make_room. So three of nine pass in 99 %, without it in 4 %.
+    tries = (map(int, run_python("-c", STEPS, fresh=True).stdout.split()) for _ in range(9))
+    passed = (growth for step, growth in tries if growth < 1.5 * step)
+    assert len(list(itertools.islice(passed, 3))) == 3
 
 
 def test_it_is_left_alone_where_something_else_computes(run_python):
