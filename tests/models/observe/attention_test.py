@@ -174,9 +174,10 @@ def test_a_query_is_the_class_token_or_a_patch(toy):
             observe.Weights((0, 1)),
             observe.FromQuery("class"),
             observe.FromQuery((0, 2)),
+            observe.FromQuery([0, 2]),
         ),
     ).results
-    for place, row in zip((0, 5), rows, strict=True):
+    for place, row in zip((0, 5, 5), rows, strict=True):
         np.testing.assert_array_equal(flat(row), weights[:, :, :, place])
 
 

@@ -261,6 +261,10 @@ class FromQuery(_LayerReducer):
 
     query: Any = "class"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.query, list):  # compiled functions are kept by it
+            object.__setattr__(self, "query", tuple(self.query))
+
     def check(self, view: View) -> None:
         """UserError for a token that the model does not have."""
         self._index(view)
