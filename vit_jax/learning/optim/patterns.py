@@ -19,12 +19,12 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import LORA_B, METHOD_PARAMS, is_stacked, layer_name, stack_name
 from vit_jax.models.adapters import Adapters, adapted, compile_pattern
+from vit_jax.models.layers.posemb import is_offsets
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = (  # first parts of names
     "patches", "positions", "cls", "registers", "distillation_token", "distillation_position",
 )  # fmt: skip
-SHARED_OFFSETS = "positions/offsets"  # relative positions, one table for all blocks
 ROOT = "root"  # the part of a name for the parameters before the units of a ResNet
 
 
@@ -259,8 +259,8 @@ def _is_beside(name: str) -> bool:
 
 
 def _is_before(name: str) -> bool:
-    """Whether a parameter comes before the blocks of a ViT."""
-    return name.partition("/")[0] in BEFORE_THE_BLOCKS and name != SHARED_OFFSETS
+    """Whether a parameter comes before the blocks of a ViT, which share relative positions."""
+    return name.partition("/")[0] in BEFORE_THE_BLOCKS and not is_offsets(name)
 
 
 def _parsed(text: str) -> tuple[str, float]:
