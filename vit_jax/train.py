@@ -59,23 +59,23 @@ def train(
     stop = StopRequest() if stop is None else stop
     peers = Peers.alone() if peers is None else peers
 
-    # Checks everything, and raises all errors together; nothing is allocated yet.
+    # Checks config, data, weights and disk, and raises all errors together; allocates nothing.
     run = Run.build(config, workdir, peers)
     with Session(run, stop, peers, loggers, allow_config_change) as session:
         # Resume; else init.weights, if given; else random parameters.
         with peers.barriers_around("restoring"):
             state = session.restore_checkpoint() or session.initial_state()
-        start = session.begin(state)
+        start = session.begin(state)  # opens log and feed, runs missed evaluations, compiles
 
         # The batch is a function of the step's number: the input has no state to restore.
         for step in range(start + 1, session.last_step + 1):
-            state, scalars = session.update(step, state)  # returns at once
+            state, scalars = session.update(step, state)  # waits for no device
             due = session.due(step)
             if not due:
                 continue
             row = session.fetch_scalars(step, scalars, due)  # waits for the devices
             with session.clock.paused():
-                state = session.stacked(state, due)  # one array for all layers
+                state = session.stacked(state, due)  # as evaluations and checkpoints take it
                 results = session.evaluate(step, state, row, due)
                 session.write(step, row, results)
                 session.save(step, state, results, due)
@@ -96,7 +96,8 @@ def main(_: list[str]) -> None:
             environment.deterministic()
         cluster = processes.find_cluster()
         workdir = workdirs.named(FLAGS.workdir)
-        # If one of several processes ended here, the others would wait; --check looks later.
+        # The commonest errors, at once. If one of several processes ended here, the others would
+        # wait for it; --check looks later, with all its checks.
         if not cluster and not FLAGS.check:
             check_folders(given, workdir)
         compilation_cache.use()
@@ -112,16 +113,17 @@ def main(_: list[str]) -> None:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, given, workdir, options)
-            # Read again, with the file's adapt(), which may ask for weights, data and devices.
+            # Read again, with the file's adapt(), which may ask for weights, data and devices. Each
+            # process checks one that cannot be adapted by itself: others may be able to.
             config = adapt.load(
                 FLAGS.config,
                 FLAGS.config_override,
                 workdir=workdir,
-                check=lambda plain: check_folders(plain, workdir),
+                check=lambda unadapted: check_folders(unadapted, workdir),
             )
+            processes.check_same(peers, config, workdir, options, "after adapting the config")
             screen = Screen(quiet=jax.process_index() > 0)
             announce.adapted(screen, given, config)
-            processes.check_same(peers, config, workdir, options, "after adapting the config")
         if FLAGS.check:
             from vit_jax.run.check import check  # no part of a training
 
@@ -135,11 +137,15 @@ def main(_: list[str]) -> None:
 if __name__ == "__main__":
     command.define_config(configs.fields)
     command.define_processes()
-    flags.DEFINE_string("workdir", None, "Where checkpoints and logs go; resumes what is there.")
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "Where checkpoints and logs go, on several hosts one that all see; resumes what is there.",
+    )
     flags.DEFINE_bool(
         "allow_config_change",
         False,
-        "Go on although the config differs from the one it began with.",
+        "Go on although fields differ that a resumed run must not change (docs/resuming.md).",
     )
     flags.DEFINE_bool(
         "check", False, "Only look whether config, data, weights and disk are right; train nothing."

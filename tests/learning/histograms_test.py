@@ -88,7 +88,7 @@ def test_gradients_are_those_of_the_update(step):
 @pytest.mark.slow
 def test_activations_are_those_of_the_blocks(step):
     layout, objective, state, batch, _, distributions = step
-    images, _, _ = steps.examples(batch, objective, seed=0, step=0)
+    images, _, _ = steps.examples(batch, objective, seed=0, done=0)
     model = nnx.merge(layout.graph, state.params)
     for i, x in enumerate(model.tokens(images[::2], layers=(0, 1))):
         assert (distributions.counts[f"activations/blocks/{i}"] == count(x)).mean() > 0.95

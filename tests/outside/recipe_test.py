@@ -149,7 +149,7 @@ def mixup_ratios(objective, batches, seed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jax.random, "beta", recorded)
         for step, batch in enumerate(batches):
-            examples(batch, objective, seed=seed, step=step)
+            examples(batch, objective, seed=seed, done=step)
     return np.asarray(drawn)
 
 

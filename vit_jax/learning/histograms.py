@@ -69,7 +69,7 @@ def make_distributions(
     def distributions(state: TrainState, batch: Batch, *teacher_params: Any) -> Distributions:
         grads = pytrees.without_statistics(loss_and_grads(state, batch, *teacher_params).grads)
         grads = pytrees.flatten({"gradients": grads})
-        images, _, _ = examples(batch, objective, seed=seed, step=state.step)
+        images, _, _ = examples(batch, objective, seed=seed, done=state.step)
         model = nnx.merge(layout.graph, state.params)
         layers = tuple(range(model.spec.depth))
         tokens = model.tokens(images[:: objective.grad_accum_steps], layers=layers)

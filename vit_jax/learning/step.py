@@ -1,6 +1,5 @@
 """A training step: loss, gradients, clipping, update, EMA, and a guard against NaN and infinity."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,9 +22,9 @@ Scalars = dict[str, Any]
 
 
 def examples(
-    batch: Batch, objective: Objective, *, seed: int, step: jax.Array | int
+    batch: Batch, objective: Objective, *, seed: int, done: jax.Array | int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The batch of update `step` + 1, normalised and mixed.
+    """The batch (losses.Batch) of the update after `done` others, normalised and mixed.
 
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
@@ -33,7 +32,7 @@ def examples(
         *objective.inputs(batch),
         mixup_alpha=objective.loss.mixup,
         cutmix_alpha=objective.loss.cutmix,
-        key=jax.random.fold_in(random_stream(seed, "mixing"), step),
+        key=jax.random.fold_in(random_stream(seed, "mixing"), done),
     )
 
 
@@ -56,22 +55,17 @@ def make_loss_and_grads(
 ) -> Callable[..., LossAndGrads]:
     """Returns loss_and_grads(state, batch, *layout.teacher_params) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
-    # ZeRO-1: without mesh.shard_optimizer both return their argument.
+    # ZeRO-1. Without mesh.shard_optimizer both functions return their argument.
     held, computed = layout.state.params, layout.computed
-    gather = functools.partial(zero1.gather, between_steps=held, in_step=computed)
-    pin_layouts = functools.partial(
-        zero1.pin_kernel_layouts,
-        between_steps=held,
-        in_step=computed,
-        gradients=layout.gradients,
-    )
+    gather = lambda params: zero1.gather(params, held, computed)
+    pin_layouts = lambda params: zero1.pin_kernel_layouts(params, held, computed, layout.gradients)
 
     def merged(params: Any) -> nnx.Module:
         # Layers that are arrays of their own (StateLayout.unstacked_steps) are grouped, not copied.
         return nnx.merge(layout.graph, group_layers(params))
 
     def loss_and_grads(state: TrainState, batch: Batch, *teacher_params: Any) -> LossAndGrads:
-        images, targets, weight = examples(batch, objective, seed=seed, step=state.step)
+        images, targets, weight = examples(batch, objective, seed=seed, done=state.step)
         inputs = objective.step_inputs(batch, images, targets)
         context = StepContext(
             # For methods; XLA drops it where the loss does not read it.
@@ -87,7 +81,8 @@ def make_loss_and_grads(
             return jnp.sum(losses * loss_weights), arrays
 
         # The weights of losses are normalised over the whole batch, so losses and gradients of
-        # microbatches are added. A skipped image weighs 0, in losses and metrics.
+        # microbatches are added. With input.on_bad_image=skip a bad image weighs 0, in losses and
+        # metrics.
         loss, arrays, grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             gather(state.params),
@@ -115,19 +110,19 @@ def make_update(
     If the loss or the norm of the gradients is not finite, this step and all later ones leave
     parameters, optimizer and EMA as they were, since the cause may be in the state already; only
     the step's number goes on. The state records the first such step, so that the host need not
-    wait for each one. An update that overflows although its gradients are finite is recorded too,
-    but applied: to withhold it would take another pass over the state.
+    wait for each one. An update that overflows although its gradients are finite (eps=0, or a huge
+    rate) is recorded too, but applied: to withhold it would take another pass over the state.
     """
     loss_and_grads = make_loss_and_grads(layout, objective, seed)
 
     def update(state: TrainState, batch: Batch, *teacher_params: Any) -> tuple[TrainState, Scalars]:
         loss, grads, metrics = loss_and_grads(state, batch, *teacher_params)
-        # From here on every device works only on its shard of the state.
+        # From here on gradients lie as the state does: whole, or divided (fsdp, tensor, ZeRO-1).
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(
             without_statistics(grads),
             without_statistics(layout.gradients),
-            lossless_cast=not objective.sums_gradients,
+            lossless_cast=not objective.sums_gradients,  # sums do not fit the gradients' dtype
         )
         # The optimizer clips by this norm. The running statistics of batch norms pass it by: their
         # "gradients" are what the step subtracts from them (core/pytrees.py).
@@ -145,7 +140,6 @@ def make_update(
         if layout.ema_decay is not None:
             decay = objective.ema_decay(layout.ema_decay, state.step)
             ema = jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
-        # An update can overflow although its gradients are finite: eps=0, or a huge rate.
         is_first_bad = none_was_bad & ~(good & _finite(params))
         after = TrainState(
             step=step,

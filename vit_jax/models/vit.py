@@ -67,7 +67,7 @@ class ViT(Classifier):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         precision, width, init = spec.precision, spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
-        make_positions = functools.partial(positions, spec, layout)
+        positions = functools.partial(make_positions, spec, layout)
         vector = lambda initializer: param(initializer, (width,), (WIDTH,), rngs.params())
 
         self.patches = self._make_patches(rngs)
@@ -80,9 +80,9 @@ class ViT(Classifier):
         if spec.registers:  # random: equal ones, without positions, would stay equal
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
             self.registers = param(init.positions, shape, axes, rngs.params())
-        self.positions = Positions() if place == "layers" else make_positions(rngs)
+        self.positions = Positions() if place == "layers" else positions(rngs)
         self.dropout = Dropout(spec.dropout)
-        own_positions = make_positions if place == "layers" else None
+        own_positions = positions if place == "layers" else None
         self.blocks = Stack(
             functools.partial(self._make_block, layout, positions=own_positions),
             spec,
@@ -94,7 +94,7 @@ class ViT(Classifier):
         self.norm = norm(
             spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
         )
-        self.pooling = pooling(spec, rngs)
+        self.pooling = make_pooling(spec, rngs)
         if spec.pre_logits:
             self.pre_logits = Linear(
                 (width,),
@@ -259,7 +259,7 @@ class ViT(Classifier):
         return Block(self.spec, **arguments)
 
 
-def positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
+def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
     """A position embedding, for all blocks or for one."""
     made: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
     make: dict[str, Callable[[], Positions]] = {
@@ -274,7 +274,7 @@ def positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions
     return make[spec.position_embedding]()
 
 
-def pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
+def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
     """What makes the head's input from the tokens, [B, N, D] -> [B, D] or [B, 2 D]."""
     if spec.pool == "map":
         return AttentionPooling(spec, first=spec.registers, rngs=rngs)
@@ -297,13 +297,16 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
 }
-# The width is a multiple of: sines and cosines; both for rows and columns; rows and columns.
+# What divides the width: sine and cosine; both of them, for rows and columns; rows and columns.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTSpec(ModelSpec, BlockSpec):
-    """The fields of a ViT; those without a default come from its name."""
+    """The fields of a ViT; those without a default come from its name.
+
+    Dropout, dtype, scan, remat and others are in BlockSpec and ModelSpec.
+    """
 
     patch_size: int = field(bounds=COUNT)  # pixels
     depth: int = field(doc="number of blocks", bounds=COUNT, trained=IN_SHAPES)

@@ -55,7 +55,7 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
     @jax.jit
     def first(arrays: steps.Batch) -> list[jax.Array]:
         # All of the batch is mixed: the partner of an example may lie anywhere in it.
-        seen = steps.examples(arrays, objective, seed=config.seed, step=step - 1)
+        seen = steps.examples(arrays, objective, seed=config.seed, done=step - 1)
         return [x[:max_images] for x in seen]
 
     images, targets, weight = jax.device_get(first({k: batch[k] for k in batch if k != "index"}))
