@@ -307,7 +307,7 @@ def _elsewhere(path: epath.PathLike) -> UserError:
 
 def check_name(folder: epath.Path) -> None:
     """Raises UserError for a folder of checkpoints whose path orbax cannot read them back from."""
-    path = str(folder if cloud.is_remote(folder) else folder.absolute())
+    path = (folder if cloud.is_remote(folder) else folder.absolute()).as_posix()
     try:
         path.encode()
     except UnicodeEncodeError as error:
