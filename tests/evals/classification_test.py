@@ -42,11 +42,10 @@ def run(
     examples,
     *,
     num_examples,
-    label_threshold=0.5,
     batch_size=2,
     weighted=True,
-    calibration=False,
     keep=None,
+    **fields,
 ):
     """Evaluates examples (pixel, labels, their weights, weight of the example) with padding."""
 
@@ -77,7 +76,7 @@ def run(
         SplitReader,
         graph=graph, mesh=mesh, open_feed=open_feed, num_examples=num_examples, where="evals.test",
     )  # fmt: skip
-    config = ClassificationConfig(label_threshold=label_threshold, calibration=calibration)
+    config = ClassificationConfig(**fields)
     inputs = EvalInputs(read, objective, graph, mesh, num_classes=3, keep=keep)
     numbers = config.make(inputs).run({}, lambda *_: None, stop=False)
     assert set(numbers) == set(config.numbers())
@@ -117,6 +116,16 @@ def test_a_split_without_scorable_images_is_refused():
         run([(RIGHT, [0, -1], [0.25, 0], 1.0), BAD], num_examples=2)
     for text in ("evals.test: none of its 2", "1 are bad", "evals.test.label_threshold=0.5"):
         assert text in str(error.value)
+
+
+def test_means_of_classes():
+    of_0 = [(RIGHT, [0], [1.0], 1.0), (RIGHT, [0], [1.0], 1.0), (WRONG, [0], [1.0], 1.0)]
+    numbers = run([*of_0, (RIGHT, [2], [1.0], 1.0)], num_examples=4, macro=True)
+    assert numbers["accuracy"] == 0.5  # of 4 images; 2 of 3 of class 0, none of class 2
+    recall, precision = numbers["macro_recall"], numbers["macro_precision"]
+    assert (recall, precision) == pytest.approx((1 / 3, 1 / 3))
+    assert numbers["macro_f1"] == pytest.approx(1 / 3)
+    assert "macro_recall" not in run(of_0[:2], num_examples=2)
 
 
 def test_probabilities_are_judged_on_the_images_that_are_scored():

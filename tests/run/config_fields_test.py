@@ -176,6 +176,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.label": ("coarse_label", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.label_threshold": (0.25, EVAL),
     "evals.<name>.calibration": (True, EVAL),
+    "evals.<name>.macro": (True, EVAL),
     "evals.<name>.classes": ("objectnet", EVAL),
     "evals.<name>.labels": ("real.json", EVAL),
     "evals.<name>.pictures": (3, (*EVAL, "evals.test.kind=pictures")),

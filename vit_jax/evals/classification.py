@@ -1,4 +1,4 @@
-"""Accuracy, top-5 accuracy and loss over a labelled split, every example exactly once."""
+"""Accuracy, top-5 accuracy, loss and more over a labelled split, every example exactly once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from vit_jax.probes import by_class
 from vit_jax.probes import calibration as probabilities
 from vit_jax.probes.by_class import ClassCounts
 
-# A new one is a word here and an array of `scores`; its name tells how it is shown (kind.py).
+# A new mean over images is a word here and an array of `scores`, a number of the whole split one of
+# `numbers` and of `run`; its name tells how it is shown (core/metric_names.py).
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.
 CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
@@ -74,11 +75,18 @@ class ClassificationConfig(EvalConfig):
         "[how far the probabilities can be believed](evaluate.md#calibration), beside accuracies",
     )
 
+    macro: bool = field(
+        False,
+        "[precision, recall and F1](evaluate.md#precision-recall-and-f1) as means over classes, "
+        "beside accuracies",
+    )
+
     classifies = True
 
     def numbers(self) -> tuple[str, ...]:
         """The names of the numbers that `run` returns."""
-        return (*MEANS, *(CALIBRATION if self.calibration else ()), *COUNTS)
+        more = (*(by_class.MEANS if self.macro else ()), *(CALIBRATION if self.calibration else ()))
+        return (*MEANS, *more, *COUNTS)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
         """UserError for probabilities that would be compared with several labels."""
@@ -118,7 +126,7 @@ class Classification:
                 logits = logits[:, jnp.asarray(columns)]
             hits = targets >= c.label_threshold
             more = {"logits": logits, "label": hits.argmax(axis=-1)} if c.calibration else {}
-            if keep is not None:
+            if keep is not None or c.macro:
                 p = head.probabilities(model, logits)
                 more |= {"hits": hits, "taken": p >= THRESHOLD} if sigmoid else {}
                 more |= {
@@ -165,8 +173,11 @@ class Classification:
             )
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(arrays[name][labelled], dtype=np.float64)) for name in MEANS}
-        if self._keep:
-            self._keep(self._scores(arrays, labelled, decided))
+        if self._keep or self._c.macro:
+            scores = self._scores(arrays, labelled, decided)
+            means |= scores.counts.means() if self._c.macro else {}
+            if self._keep:
+                self._keep(scores)
         if self._c.calibration:
             means |= _calibration(arrays["logits"][labelled], arrays["label"][labelled], where)
         return means | counts
