@@ -273,8 +273,8 @@ class Optimizer(NamedTuple):
     velocity: Callable[[Moments], optax.GradientTransformation] | None = None
 
 
-# A new one is a line here. Trainings may ask for `mu_dtype` of any; tests/learning/optim has its
-# update written out in NumPy, and beside torch or timm where they have it.
+# A new one is a line here. Each has a moment in `mu_dtype`, for which a training may ask; its update
+# is written out in NumPy in tests/learning/optim, and beside torch or timm where they have it.
 OPTIMIZERS = {
     "adam": Optimizer(adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
     "sgd": Optimizer(sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
