@@ -91,6 +91,8 @@ def test_a_picture_without_a_label_is_of_no_class():
     first = source.read(np.array([0]))[0].labels[0]
     assert shown.labels == [first, None]
     assert shown.captions == [DIGITS[first], "without a label"]
+    data = data._replace(columns=tuple(range(10, 20)))  # where the model has these classes
+    assert evaluations._shown("test", config, data, as_they_are, 1).labels == [10 + first]
 
 
 @pytest.fixture
