@@ -23,7 +23,7 @@ from vit_jax import config as configs
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
-from vit_jax.learning.feed import Feed
+from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
 from vit_jax.learning.updates import Updates
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
@@ -81,6 +81,19 @@ def checksums(workdir, step=STEPS):
 def losses(workdir):
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+
+
+def fail_at(monkeypatch, step):
+    """The batch of this step, counted from the start of its feed, cannot be read."""
+    read = Feed.__next__
+
+    def fail(feed):
+        feed.number = getattr(feed, "number", 0) + 1
+        if feed.number == step:
+            raise UserError("val/a.png is a bad image")
+        return read(feed)
+
+    monkeypatch.setattr(Feed, "__next__", fail)
 
 
 @pytest.fixture(scope="module")
@@ -334,27 +347,42 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     assert '"test/accuracy"' in (tmp_path / "metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize("every_steps", [100, 4])
+@pytest.mark.parametrize(("every_steps", "apart"), [(100, False), (100, True), (4, False)])
 def test_a_batch_that_cannot_be_read_loses_no_training(
-    tmp_path, tiny_run, monkeypatch, every_steps
+    trained, tmp_path, tiny_run, monkeypatch, every_steps, apart
 ):
     config = tiny_run(f"checkpoint.every_steps={every_steps}", EVALUATED)
-    straight = train(config, tmp_path / "straight")
     with monkeypatch.context() as patched:
-        read = Feed.__next__
-
-        def fail_at_5(feed):
-            feed.number = getattr(feed, "number", 0) + 1
-            if feed.number == 5:
-                raise UserError("val/a.png is a bad image")
-            return read(feed)
-
-        patched.setattr(Feed, "__next__", fail_at_5)
+        patched.setattr("vit_jax.run.parts.updates._unstacked_steps", lambda *_: apart)
+        fail_at(patched, 5)
         with pytest.raises(UserError, match=r"a\.png"):
-            train(config, tmp_path / "run")
-    assert checkpoint_dir.steps(tmp_path / "run" / "checkpoints") == [4]
-    state = train(config, tmp_path / "run")
-    jax.tree.map(np.testing.assert_array_equal, state, straight)
+            train(config, tmp_path)
+    assert checkpoint_dir.steps(tmp_path / "checkpoints") == [4]
+    jax.tree.map(np.testing.assert_array_equal, train(config, tmp_path), trained[1])
+
+
+@pytest.mark.parametrize(
+    ("weight", "saved", "rows"),
+    [(0.0, [4], [{"step": 4, SKIPPED_IMAGES: 4}]), (np.nan, [], [])],
+    ids=["a skipped image in each step", "no finite loss"],
+)
+def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
+    tmp_path, tiny_run, monkeypatch, weight, saved, rows
+):
+    read = Feed.__next__
+
+    def first_image_has_weight(feed):
+        batch = read(feed)
+        return batch | {"weight": batch["weight"].at[0].set(weight)}
+
+    monkeypatch.setattr(Feed, "__next__", first_image_has_weight)
+    fail_at(monkeypatch, 5)
+    fields = ("log.every_steps=100", "checkpoint.every_steps=100", "input.max_bad_fraction=1")
+    with pytest.raises(UserError, match=r"a\.png"):
+        train(tiny_run(*fields), tmp_path)
+    assert checkpoint_dir.steps(tmp_path / "checkpoints") == saved
+    logs = tmp_path.glob("metrics.jsonl")  # none, or one
+    assert [json.loads(line) for log in logs for line in log.open()] == rows
 
 
 def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, capsys):
