@@ -24,9 +24,11 @@ from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
+from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.updates import Updates
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
+from vit_jax.store.checkpoints import Checkpoints
 from vit_jax.train import train
 
 REPOSITORY = Path(__file__).parents[1]
@@ -81,6 +83,13 @@ def checksums(workdir, step=STEPS):
 def losses(workdir):
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row]
+
+
+def record(monkeypatch, events, owner, name, event):
+    """Appends `event` to `events` whenever this method is called."""
+    original = getattr(owner, name)
+    recorded = lambda *a, **options: events.append(event) or original(*a, **options)
+    monkeypatch.setattr(owner, name, recorded)
 
 
 def fail_at(monkeypatch, step):
@@ -257,16 +266,22 @@ def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
         train(tiny_run("total.steps=3", *change), tmp_path, allow_config_change=True)
 
 
-def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run):
-    config = tiny_run(EVALUATED, "total.steps=1", "optim.warmup_steps=none")
+def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run, monkeypatch):
+    fields = ("total.steps=1", "optim.warmup_steps=none", "optim.ema_decay=0.9")
+    config, events = tiny_run(EVALUATED, *fields), []
+    record(monkeypatch, events, Evals, "run", "evaluated")
+    record(monkeypatch, events, RunLog, "write", "written")
+    record(monkeypatch, events, RunLog, "flush", "flushed")
+    record(monkeypatch, events, Checkpoints, "save", "saved")
     with refused("SIGTERM", "step 1 ", error=Preempted):
         train(config, tmp_path, stop="SIGTERM")
+    assert events == ["evaluated", "written", "flushed", "saved"]  # evaluated: step 0, at the start
     rows = (tmp_path / "metrics.jsonl").read_text()
     assert "test/accuracy" not in rows
     train(config, tmp_path)
     added = (tmp_path / "metrics.jsonl").read_text().removeprefix(rows)
     assert json.loads(added)["step"] == 1
-    assert "test/accuracy" in added
+    assert "test/accuracy" in added and "test_ema/accuracy" in added
 
 
 @pytest.mark.parametrize(
@@ -417,15 +432,10 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     Nor are they waited for in any other step than those of the log and of an evaluation.
     """
     events = []
-
-    def record(owner, name, event):
-        original = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *a: events.append(event) or original(*a))
-
-    record(Updates, "__call__", "begun")
-    record(Updates, "finish", "finished")
-    record(session, "fetch", "fetched")
-    record(Clock, "paused", "paused")
+    record(monkeypatch, events, Updates, "__call__", "begun")
+    record(monkeypatch, events, Updates, "finish", "finished")
+    record(monkeypatch, events, session, "fetch", "fetched")
+    record(monkeypatch, events, Clock, "paused", "paused")
     overrides = ["total.steps=6", "log.every_steps=6", *pause.split()]
     if pause.startswith("evals"):
         overrides.append(EVALUATED)
