@@ -461,9 +461,12 @@ def test_the_loop_stays_few_steps_ahead_of_the_devices(platform, ahead, monkeypa
 
 def test_warm_start_takes_the_parameters(tmp_path, tiny_run, trained):
     workdir, first = trained
-    overrides = [f"init.weights={workdir}", "optim.lr=0.0", "total.steps=2"]
+    overrides = [
+        f"init.weights={workdir}", "optim.lr=0.0", "optim.ema_decay=0.9", "total.steps=2"
+    ]  # fmt: skip
     kept = train(tiny_run(*overrides), tmp_path / "kept")
-    jax.tree.map(np.testing.assert_array_equal, kept.params, first.params)
+    for params in (kept.params, kept.ema):
+        jax.tree.map(np.testing.assert_array_equal, params, first.params)
     fewer = [*overrides, "input.num_classes=3"]
     with refused("init.head=reset"):
         train(tiny_run(*fewer), tmp_path / "refused")
