@@ -16,7 +16,7 @@ from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.losses import LossConfig, Objective, batch_layout
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import state_layout
-from vit_jax.learning.step import make_update
+from vit_jax.learning.step import _accumulated, make_update
 from vit_jax.learning.updates import lower_update, skip_update, supported_compiler_options
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import updates
@@ -200,6 +200,14 @@ def test_accumulation_gives_the_same_update(mixing):
         b = parts.step(parts.batch(seed, weight=weight))
         for name in ("train/loss", "train/accuracy", "train/grad_norm"):
             np.testing.assert_allclose(a[name], b[name], rtol=SAME_MATH, err_msg=name)
+
+
+def test_microbatches_have_keys_of_their_own():
+    def draw(params, batch, key):
+        return (jnp.zeros(()), jnp.full(batch.shape, jax.random.uniform(key))), params
+
+    _, drawn, _ = _accumulated(draw, jnp.zeros(()), jnp.zeros(8), jax.random.key(0), 4)
+    assert len(np.unique(drawn)) == 4
 
 
 def test_the_ema_follows_the_parameters():

@@ -11,6 +11,7 @@ from tests.messages import refused
 from vit_jax import models
 from vit_jax.core.schema import fields
 from vit_jax.core.token_layout import TokenLayout
+from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods import dino, masking
 from vit_jax.learning.methods.dino import DINO
 from vit_jax.models.layers import posemb
@@ -104,11 +105,15 @@ def test_masks_are_blocks_of_the_asked_number():
     assert share.min() > 0.02
 
 
-def test_masked_views_are_as_many_as_asked():
-    model = models.create(
-        "ViT-Ti/4", width=16, depth=1, num_heads=2, mlp_dim=32, num_classes=0, image_size=16,
-        rngs=nnx.Rngs(0),
+def tiny_vit(image_size):
+    return models.create(
+        "ViT-Ti/4", width=16, depth=1, num_heads=2, mlp_dim=32, num_classes=0,
+        image_size=image_size, rngs=nnx.Rngs(0),
     )  # fmt: skip
+
+
+def test_masked_views_are_as_many_as_asked():
+    model = tiny_vit(16)
     method = DINO(patch_weight=1, masked_views=0.5, masked_least=0.2, masked_most=0.5)
     masks = method.masks(jax.random.key(3), jnp.zeros((400, 16, 16, 3)), model)
     counts = np.asarray(masks.counts).sum(axis=1)
@@ -130,6 +135,33 @@ def test_what_is_skipped_does_not_count_in_the_batch():
     found = dino.spreading(features, weight)
     alone = dino.spreading(features[kept], weight[kept])
     np.testing.assert_allclose(found[kept], alone, rtol=1e-5)
+
+
+def test_patches_of_a_skipped_image_do_not_count_and_the_teacher_sees_all(drawn, quick_compilation):
+    method = DINO(
+        prototypes=8, head_hidden=8, head_bottleneck=4, centring="sinkhorn", patch_weight=1.0,
+        masked_views=1.0, masked_least=0.5, masked_most=0.5,
+    )  # fmt: skip
+
+    def make():
+        model = tiny_vit(8)
+        model.method = method.extend(model, nnx.Rngs(1))
+        return model
+
+    model, teacher = drawn(make), drawn(make)
+    images, other = jax.random.normal(jax.random.key(0), (2, 4, 8, 8, 3))
+    batch = {"weight": jnp.array([1.0, 1, 0, 1])}
+
+    @nnx.jit
+    def losses(teacher, images):
+        inputs = StepInputs(images, None, batch, (other,))
+        return method.loss(model, inputs, jax.random.key(1), StepContext(teacher)).losses
+
+    before, kept = losses(teacher, images), np.array([0, 1, 3])
+    without = losses(teacher, images.at[2].set(3.0))
+    np.testing.assert_allclose(without[kept], before[kept], rtol=1e-5)
+    teacher.method.mask[...] = jnp.ones(16)
+    np.testing.assert_array_equal(losses(teacher, images), before)
 
 
 def test_a_collapsed_teacher_is_told():

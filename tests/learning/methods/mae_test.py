@@ -139,3 +139,22 @@ def test_normalised_pixels_have_mean_0_and_variance_1():
     assert mae.MAE(normalize_pixels=False).targets(patches).tolist() == (
         patches.reshape(2, 5, 48).tolist()
     )
+
+
+def test_all_masked_patches_count_and_no_others(drawn):
+    """A prediction of zeros is off by the variance of normalised pixels, (P^2 3 - 1) / P^2 3."""
+    make = lambda: models.create(
+        "ViT-Ti/8", width=WIDTH, depth=1, num_heads=HEADS, mlp_dim=64, num_classes=0,
+        image_size=SIZE, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    model = drawn(make)
+    pixels = 3 * PATCH**2
+    model.method = lambda tokens, places, layout: jnp.zeros((2, layout.num_patches, pixels))
+    images = jax.random.normal(jax.random.key(0), (2, SIZE, SIZE, 3))
+
+    @jax.jit
+    def losses(images):
+        inputs = StepInputs(images, jnp.zeros(()), {})
+        return mae.MAE().loss(model, inputs, jax.random.key(1), StepContext(None)).losses
+
+    np.testing.assert_allclose(losses(images), (pixels - 1) / pixels, rtol=SAME)

@@ -9,6 +9,7 @@ from flax import nnx
 
 from vit_jax.core.axes import Target
 from vit_jax.core.token_layout import TokenLayout
+from vit_jax.models.layers import block as blocks
 from vit_jax.models.layers import linear
 from vit_jax.models.layers.block import Block, BlockSpec, Mlp, SelfAttention
 from vit_jax.models.layers.initialization import MAKERS
@@ -78,6 +79,16 @@ def test_dropout_acts_only_with_a_key():
     key = jax.random.key(0)
     assert not np.array_equal(block(x, key), block(x))
     np.testing.assert_array_equal(block(x, key), block(x, key))
+
+
+def test_each_draw_of_a_block_has_its_own_key(drawn, monkeypatch):
+    block, used = drawn(lambda: make_block(dropout=0.5)), []
+    record = lambda x, key: used.append(key) or x
+    monkeypatch.setattr(blocks.Dropout, "__call__", lambda self, x, key, _=None: record(x, key))
+    monkeypatch.setattr(blocks, "drop_branch", lambda y, rate, key: record(y, key))
+    monkeypatch.setattr(jax.random, "split", lambda key, number: list(range(number)))
+    jax.eval_shape(lambda x: block(x, jax.random.key(0), 0.5), jnp.ones((2, 5, 16)))
+    assert sorted(used) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -157,3 +157,16 @@ def test_stochastic_depth_rises_or_is_constant(constant, sums):
     )  # fmt: skip
     _, after = stack(jnp.zeros(()), jax.random.key(0), (0, 1, 2))
     np.testing.assert_allclose(after, sums, rtol=1e-6)
+
+
+class AddsADraw(AddsItsRate):
+    def __call__(self, x, key, rate):
+        return super().__call__(x, key, jax.random.uniform(key))
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_each_layer_draws_anew(scan):
+    stack = Stack(AddsADraw, StackSpec(scan=scan), depth=3, rngs=nnx.Rngs(0))
+    _, after = stack(jnp.zeros((1, 1)), jax.random.key(0), (0, 1, 2))
+    drawn = np.diff(np.ravel(after), prepend=0)
+    assert len(np.unique(drawn.round(5))) == 3
