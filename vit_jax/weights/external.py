@@ -98,7 +98,7 @@ class Format:
       needs_type: whether it reads no others, such as those without a config.json.
       packed: arrays to write, as the format's files have them.
       prepares: how its readers prepare images of a model that is written, by its own preparation.
-      is_plain: whether fields of `core.schema.fields` without a place elsewhere are refused.
+      states: the fields that have a place in it, whatever `core.schema.fields` says of its project.
     """
 
     destination: str
@@ -110,7 +110,7 @@ class Format:
     needs_type: bool = False
     packed: Callable[[Tensors, Any, int], Tensors] = lambda tensors, *_: tensors
     prepares: Callable[[models.Preprocess], models.Preprocess] = lambda about: about
-    is_plain: bool = True
+    states: tuple[str, ...] = ()
 
     def recognises(self, opened: Opened) -> bool:
         """Whether a file may be one, by its kind and its config.json."""

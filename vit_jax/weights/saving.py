@@ -134,10 +134,9 @@ def _format(loaded: Loaded, to: str) -> Format:
     """The format for this model. UserError if there is none, or it lacks a place for a field."""
     model, formats = loaded.model, [f for f in FORMATS if f.destination == to]
     format_ = next((f for f in formats if f.holds(model.spec, model.num_classes)), None)
-    if format_ is None or format_.is_plain:
-        unplaced = without_a_place(model.spec, to)
-        if unplaced:
-            raise UserError(f"--to={to} has no place for {', '.join(unplaced)}.")
+    unplaced = without_a_place(model.spec, to, () if format_ is None else format_.states)
+    if unplaced:
+        raise UserError(f"--to={to} has no place for {', '.join(unplaced)}.")
     if format_ is None:
         raise UserError(f"{to} has no {loaded.name}.")
     return format_

@@ -12,6 +12,7 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import fields as declared
 from vit_jax.models import Preprocess
 from vit_jax.weights.files import Tensor, detect_format, from_array, safetensors
 from vit_jax.weights.formats import dino, understand
@@ -286,6 +287,18 @@ def test_other_models_are_not_written(tmp_path, toy, fields, to, message):
     with refused(message):
         weights.save(toy(**DINOV3 | fields), tmp_path / "x", to)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("fields", [DINOV2, DINOV3], ids=["dinov2", "dinov3"])
+def test_a_new_field_that_weights_are_trained_with_is_not_written(
+    tmp_path, toy, monkeypatch, fields
+):
+    """Dropout stands for it: it is declared as such a field is, its default alone elsewhere."""
+    of = declared.of
+    new = lambda spec: dataclasses.replace(of(spec)["dropout"], elsewhere=(0.0,))
+    monkeypatch.setattr(declared, "of", lambda spec: of(spec) | {"dropout": new(spec)})
+    with refused("dropout=0.1"):
+        weights.save(toy(**fields, dropout=0.1), tmp_path / "x", "huggingface")
 
 
 def test_sizes_of_another_model_are_reported_at_once(written):

@@ -103,11 +103,15 @@ def trained(spec: Any, *, as_: str | None = None) -> tuple[str, ...]:
     return tuple(n for n, f in of(spec).items() if f.trained and as_ in (None, f.trained))
 
 
-def without_a_place(spec: Any, to: str) -> list[str]:
-    """Each field as "name=value" whose value models in the format `to` cannot have."""
+def without_a_place(spec: Any, to: str, stated: Iterable[str] = ()) -> list[str]:
+    """Each field as "name=value" whose value models in the format `to` cannot have.
+
+    stated: names of fields that can have any value there.
+    """
     values = {
         name: f.elsewhere[to] if isinstance(f.elsewhere, Mapping) else f.elsewhere
         for name, f in of(spec).items()
+        if name not in stated
     }
     return [
         f"{name}={getattr(spec, name)}"

@@ -157,16 +157,13 @@ def _read(opened: Opened) -> ExternalWeights:
 
 def _holds(spec: Any, num_classes: int) -> bool:
     """Whether a model is a Dinov2, and not a plain ViT."""
-    plain = ("position_at", "parallel", "qk_norm", "dense_bias", "norm", "pre_logits")
     return (
         type(spec) is ViTSpec
         and spec.pool == ("cls_avg" if num_classes else "cls")
         and spec.position_embedding == "learned_1d"
         and spec.layer_scale > 0
         and spec.mlp in ("mlp", "swiglu")
-        and spec.qkv_bias in ("all", "none")
         and _mlp_ratio(spec) is not None
-        and all(getattr(spec, name) == getattr(ViTSpec, name) for name in plain)
     )
 
 
@@ -236,7 +233,7 @@ DINOV2 = Format(
     layout_for=lambda spec: _GATED if spec.mlp == "swiglu" else _PLAIN,
     documents=_documents,
     packed=_packed,
-    is_plain=False,
+    states=("pool", "mlp", "registers"),
 )
 
 # --- DINOv3
@@ -388,12 +385,11 @@ def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models
 
 def _holds_v3(spec: Any, _: int) -> bool:
     """Whether a model is a DINOv3, with a head or without."""
-    plain = ("pool", "position_at", "parallel", "qk_norm", "norm", "pre_logits")
     return (
         type(spec) is ViTSpec
+        and spec.pool == "cls"
         and spec.position_embedding == "rotary_2d"
         and spec.layer_scale > 0
-        and all(getattr(spec, name) == getattr(ViTSpec, name) for name in plain)
     )
 
 
@@ -440,5 +436,5 @@ DINOV3 = Format(
     layout_for=lambda s: v3_layout(LAYERS[0], s.qkv_bias, s.dense_bias, s.mlp != "mlp"),
     documents=_v3_documents,
     packed=_packed_v3,
-    is_plain=False,
+    states=("position_embedding", "mlp", "qkv_bias", "dense_bias", "registers"),
 )
