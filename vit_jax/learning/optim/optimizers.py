@@ -273,8 +273,8 @@ class Optimizer(NamedTuple):
     velocity: Callable[[Moments], optax.GradientTransformation] | None = None
 
 
-# A new one is a line here. Each has a moment in `mu_dtype`, for which a training may ask; its update
-# is written out in NumPy in tests/learning/optim, and beside torch or timm where they have it.
+# A new one is a line here. Each has a moment in `mu_dtype`, which any training may ask for; its
+# update is written out in NumPy in tests/learning/optim, and held beside torch's or timm's.
 OPTIMIZERS = {
     "adam": Optimizer(adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
     "sgd": Optimizer(sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
