@@ -106,7 +106,7 @@ def run_blocks(tmp_path, preloaded_server):
     command.chmod(0o755)
     of_programs = server.write_python(tmp_path / "python")  # to start programs of their own
     for cls in ("cat", "dog"):
-        for file in ("train/{}/001.jpg", "train/{}/003.jpg", "val/{}/002.jpg"):
+        for file in ("train/{}/001.png", "train/{}/003.png", "val/{}/002.jpg"):
             write_image(tmp_path / "my_images" / file.format(cls))
     environment = os.environ | {
         "PATH": f"{python.parent}:{os.environ['PATH']}",
