@@ -77,12 +77,12 @@ def test_another_size_is_cropped_from_photos_of_any_shape(tmp_path, size):
     about = models.Preprocess((12, 12), 16, (12, 12), longer="down")
     toy = randomised("ViT-Ti/4", num_classes=3, image_size=12, preprocess=about, **TINY)
     weights.save(toy, tmp_path / "a", "checkpoint")
-    there = weights.open_model(tmp_path / "a", image_size=size).preprocess
+    preprocess = weights.open_model(tmp_path / "a", image_size=size).preprocess
     for shape in ((64, 48), (48, 64), (50, 50), (300, 30)):
-        assert images.load(Image.new("RGB", shape), there).shape == (*size, 3)
-    sides = (there.resize,) * 2 if isinstance(there.resize, int) else there.resize
+        assert images.load(Image.new("RGB", shape), preprocess).shape == (*size, 3)
+    sides = (preprocess.resize,) * 2 if isinstance(preprocess.resize, int) else preprocess.resize
     assert sides == tuple(round(side * 16 / 12) for side in size)
-    assert isinstance(there.resize, int) == (size[0] == size[1])
+    assert isinstance(preprocess.resize, int) == (size[0] == size[1])
 
 
 # The inputs of docs/weights.md, as toys: fields of a model, and the format it is in.
@@ -105,14 +105,14 @@ def page_commands():
 
 @pytest.mark.parametrize("command", page_commands())
 def test_the_pages_commands_convert_models_like_theirs(tmp_path, command):
-    given = dict(re.findall(r"--(\w+)[ =](\S+)", command))
-    fields, format_ = ON_THE_PAGE[given.pop("input")]
+    flags = dict(re.findall(r"--(\w+)[ =](\S+)", command))
+    fields, format_ = ON_THE_PAGE[flags.pop("input")]
     toy = randomised("ViT-Ti/4", num_classes=3, image_size=8, **TINY, **fields)
     weights.save(toy, tmp_path / "toy.npz", format_)
-    output = str(tmp_path / given.pop("output"))
-    to = given.pop("to", default_format(output))
-    given["image_size"] = image_size(given.get("image_size"))
-    convert(str(tmp_path / "toy.npz"), output, to=to, **given)
+    output = str(tmp_path / flags.pop("output"))
+    to = flags.pop("to", default_format(output))
+    flags["image_size"] = image_size(flags.get("image_size"))
+    convert(str(tmp_path / "toy.npz"), output, to=to, **flags)
     weights.checkpoint_info(output)
 
 

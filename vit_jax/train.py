@@ -69,7 +69,7 @@ def train(
 
         # The batch is a function of the step's number: the input has no state to restore.
         for step in range(start + 1, session.last_step + 1):
-            state, scalars = session.update(step, state)  # waits for no device
+            state, scalars = session.update(step, state)  # devices lag two steps at most
             due = session.due(step)
             if not due:
                 continue

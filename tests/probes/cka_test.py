@@ -28,10 +28,12 @@ def by_hand(x, y):
 def test_it_is_equations_3_and_4():
     layers = [drawn(60, 5), drawn(60, 4, 2, seed=1), drawn(60, 30, seed=2)]
     layers[2][:, :5] += layers[0]
-    found = cka.linear_cka(layers)
+    similarity = cka.linear_cka(layers)
     flat = [x.reshape(60, -1) for x in layers]
-    np.testing.assert_allclose(found, [[by_hand(x, y) for y in flat] for x in flat], atol=ROUNDING)
-    np.testing.assert_allclose(np.diag(found), 1)
+    np.testing.assert_allclose(
+        similarity, [[by_hand(x, y) for y in flat] for x in flat], atol=ROUNDING
+    )
+    np.testing.assert_allclose(np.diag(similarity), 1)
 
 
 def test_two_models_are_a_part_of_one():
@@ -61,13 +63,13 @@ def test_neither_rotation_nor_scale_nor_offset_changes_it():
 def test_the_number_of_examples_does_not_bias_it():
     x = drawn(3000, 50)
     y = np.concatenate([x[:, :10], drawn(3000, 40, seed=1)], axis=1)
-    of_few = [cka.linear_cka([x[i : i + 30]], [y[i : i + 30]]) for i in range(0, 3000, 30)]
-    whole = cka.linear_cka([x], [y]).item()
-    assert np.mean(of_few) == pytest.approx(whole, abs=0.02)
+    estimates = [cka.linear_cka([x[i : i + 30]], [y[i : i + 30]]) for i in range(0, 3000, 30)]
+    estimate = cka.linear_cka([x], [y]).item()
+    assert np.mean(estimates) == pytest.approx(estimate, abs=0.02)
 
 
 def test_what_cannot_be_compared():
     with refused():
         cka.linear_cka([drawn(3, 2)])
-    found = cka.linear_cka([drawn(8, 2), np.full((8, 2), 0.1)])
-    np.testing.assert_array_equal(np.isnan(found), [[False, True], [True, True]])
+    similarity = cka.linear_cka([drawn(8, 2), np.full((8, 2), 0.1)])
+    np.testing.assert_array_equal(np.isnan(similarity), [[False, True], [True, True]])

@@ -148,9 +148,9 @@ class Run:
         attempt("memory", memory.check_fits, *sizes)
 
         # First parameters and outputs.
-        checked = attempt("init", networks.check_init, config.init)
+        init_check = attempt("init", networks.check_init, config.init)
         # With model.name=None the model was made from them: their errors are reported already.
-        needed = [checked, step.model] if config.model.name is None else [checked]
+        needed = [init_check, step.model] if config.model.name is None else [init_check]
         trained = attempt("init", _trained, config.init, is_new, after=needed)
         shapes = attempt("init", _shapes_to_take, config.init, trained, step.layout, step.model)
         attempt("init", _check_head, config.init, trained, source, after=[shapes])

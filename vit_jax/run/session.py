@@ -150,7 +150,7 @@ class Session:
     # The steps.
 
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
-        """Begins update number `step`, on the next batch; returns what the devices still compute.
+        """Begins update number `step`, on the next batch; devices may still compute the result.
 
         Raises UserError if the batch cannot be read; the state is saved then, as in `evaluate`.
         """

@@ -93,14 +93,14 @@ def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents
     try:
         return _contents(loaded, to, approximate)
     except UserError as error:
-        there = []
+        formats = []
         for other in DESTINATIONS[:-1]:
             with contextlib.suppress(UserError):
                 _contents(loaded, other, approximate=False)
-                there.append(other)
-        there.append("checkpoint")
+                formats.append(other)
+        formats.append("checkpoint")
         raise UserError(
-            f"{error} It can be written by vit-jax convert --to={' or '.join(there)}, and as a "
+            f"{error} It can be written by vit-jax convert --to={' or '.join(formats)}, and as a "
             "program by vit-jax export --to=onnx or stablehlo."
         ) from error
 

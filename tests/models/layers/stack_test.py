@@ -168,5 +168,5 @@ class AddsADraw(AddsItsRate):
 def test_each_layer_draws_anew(scan):
     stack = Stack(AddsADraw, StackSpec(scan=scan), depth=3, rngs=nnx.Rngs(0))
     _, after = stack(jnp.zeros((1, 1)), jax.random.key(0), (0, 1, 2))
-    drawn = np.diff(np.ravel(after), prepend=0)
-    assert len(np.unique(drawn.round(5))) == 3
+    draws = np.diff(np.ravel(after), prepend=0)
+    assert len(np.unique(draws.round(5))) == 3

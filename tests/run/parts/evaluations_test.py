@@ -257,10 +257,10 @@ def test_variants_of_imagenet_are_scored_by_their_own_labels(tmp_path):
 )
 def test_steps_that_are_to_be_kept_are_saved(tiny_run, every_steps, advice):
     eval_ = (f"evals.test.every_steps={every_steps}", "evals.test.preprocess=decode|resize(8)")
-    kept = f"checkpoint.keep_every_steps={every_steps}"
+    override = f"checkpoint.keep_every_steps={every_steps}"
     for field, check, overrides in (
         ("evals.test", evaluations.check_evals, ["checkpoint.best_metric=test/loss", *eval_]),
-        ("checkpoint.keep", lambda config: make_durations(config, num_examples=64), [kept]),
+        ("checkpoint.keep", lambda config: make_durations(config, num_examples=64), [override]),
     ):
         config = tiny_run("checkpoint.every_steps=50", *overrides)
         if advice is None:

@@ -119,8 +119,8 @@ class MLflow:
                     )
                     if not self._told:
                         self._told = True
-                        told = f"MLflow did not take a row, and may miss more: {error}"
-                        print(told, file=sys.stderr)
+                        message = f"MLflow did not take a row, and may miss more: {error}"
+                        print(message, file=sys.stderr)
                 if not away:  # it does not want this row
                     return
                 if self._ends.wait(1):

@@ -45,7 +45,8 @@ def chosen_format() -> str:
         raise UserError(f"--to={to} cannot be with --int8: give --to=onnx or stablehlo.")
     if to in IN_FLOAT32:
         new_file(FLAGS.output, to, f".{to}")
-    cloud.check_new(FLAGS.output)
+    else:
+        cloud.check_new(FLAGS.output)
     return to
 
 
