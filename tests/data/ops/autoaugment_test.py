@@ -153,16 +153,20 @@ def test_draws_sub_policies_equally_often_and_steps_by_their_probability(
     assert 10 < pairs["Rotate", "TranslateY"] < 54
 
 
-def test_arguments_are_those_of_the_level(drawn: Callable[..., Draws]) -> None:
+@pytest.mark.parametrize("legacy", [False, True])
+def test_arguments_are_those_of_the_level(drawn: Callable[..., Draws], legacy: bool) -> None:
     reach = autoaugment.Reach(translate_px=250, cutout_px=100)
     levels: dict[str, set[float]] = {}
-    for name, _, level in (step for steps in POLICIES["v0"] for step in steps):
+    for named, _, level in (step for steps in POLICIES["v0"] for step in steps):
+        name = autoaugment.legacy_name(named) if legacy else named
         argument = autoaugment.DISTORTIONS[name].argument(level, reach)
         levels.setdefault(name, set()).add(np.float32(argument).item())
-    draws = drawn(autoaugment.autoaugment("v0"), 400)
+    draws = drawn(autoaugment.autoaugment("v0", legacy), 400)
     assert all(argument in levels[name] for name, argument, _ in draws if name)
     seen = {(name, argument) for name, argument, _ in draws if name}
     assert len(seen) > 0.8 * sum(map(len, levels.values()))
+    # Level 10, which the third-last sub-policy has: without an effect, or a negative.
+    assert ("Solarize as published", 0.0) in seen if legacy else ("Solarize", 256.0) in seen
 
 
 @pytest.mark.parametrize("policy", POLICIES)

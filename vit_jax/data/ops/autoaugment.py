@@ -162,9 +162,15 @@ CHOICES = (
     "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
     "SolarizeAdd",
 )  # fmt: skip
-AS_PUBLISHED = tuple(
-    f"{name} as published" if f"{name} as published" in DISTORTIONS else name for name in CHOICES
-)
+
+
+def legacy_name(name: str) -> str:
+    """The name of the distortion with the bugs of the published code, if it has any there."""
+    legacy = f"{name} as published"
+    return legacy if legacy in DISTORTIONS else name
+
+
+AS_PUBLISHED = tuple(map(legacy_name, CHOICES))
 REACH = Reach(translate_px=100, cutout_px=40)
 _MAX_MAGNITUDE = 30  # the limit of the paper's search, section 4
 
@@ -201,16 +207,18 @@ _Step = tuple[str, float, int]
 _REACH = Reach(translate_px=250, cutout_px=100)
 
 
-def autoaugment(policy: str) -> Op:
+def autoaugment(policy: str, legacy: bool = False) -> Op:
     """Applies a uniformly drawn sub-policy of `policy`, each distortion with its probability.
 
-    Levels mean what the table above says.
+    Levels mean what the table above says; with `legacy` they have the bugs of the published code.
     """
     check(
         isinstance(policy, str) and policy in POLICIES,
         f"there is no policy {policy!r}. {nearest(str(policy), POLICIES)}".removesuffix("."),
     )
-    sub_policies = POLICIES[policy]
+    check(type(legacy) is bool, "legacy must be True or False")
+    rename = legacy_name if legacy else str
+    sub_policies = [[(rename(n), p, level) for n, p, level in steps] for steps in POLICIES[policy]]
     names = sorted({name for steps in sub_policies for name, _, _ in steps})
     choices = [[names.index(name) for name, _, _ in steps] for steps in sub_policies]
     probabilities = [[probability for _, probability, _ in steps] for steps in sub_policies]
