@@ -88,7 +88,8 @@ def get_config(arg=None):
                 "validation": {
                     "split": "validation",
                     "preprocess": (
-                        f"decode|resize_small({size}, method='bicubic')|central_crop({size})"
+                        f"decode|resize_small({size}, method='bicubic', longer='down')"
+                        f"|central_crop({size}, middle='nearest')"
                     ),
                     "every_steps": 10_000,
                 }
