@@ -273,7 +273,9 @@ def test_deit3_matches_the_authors_commands(variant):
     assert (c.loss.mixup, c.loss.cutmix, c.loss.label_smoothing) == (0.8, 1.0, 0.0)
     assert c.loss.binarize_targets and c.model.stochastic_depth_constant
     assert "random_resized_crop" in c.input.preprocess and "bicubic" in c.input.preprocess
-    assert "bicubic" in c.evals["validation"].preprocess
+    # With these two, the pixels of torchvision's Resize and CenterCrop.
+    evaluation = c.evals["validation"].preprocess
+    assert "method='bicubic', longer='down'" in evaluation and "middle='nearest'" in evaluation
     assert (c.model.initialization, c.model.class_position, c.optim.joint_qkv) == ("deit", False, 1)
 
 
@@ -297,6 +299,8 @@ def test_efficientnets_match_the_authors_code(variant):
     assert (spec.dropout, spec.stochastic_depth, spec.batch_norm_momentum) == (dropout, 0.2, 0.99)
     assert networks.preprocess(c).image_size == (size, size)
     assert f"resize_small({round(size / 0.875)}," in c.evals["validation"].preprocess
+    # sample_distorted_bounding_box with area_range=(0.08, 1), min_object_covered=0.1 of all.
+    assert "area_min=0.1," in c.input.preprocess and "legacy=True" in c.input.preprocess
     o = c.optim
     assert (o.name, o.b2, o.momentum, o.eps) == ("rmsprop", 0.9, 0.9, 1e-3)
     assert (o.schedule, o.exponential_factor, o.exponential_epochs) == ("exponential", 0.97, 2.4)
@@ -304,6 +308,21 @@ def test_efficientnets_match_the_authors_code(variant):
     assert (o.weight_decay, o.weight_decay_meaning, o.grad_clip_norm) == (1e-5, "coupled", None)
     assert (o.warmup_epochs, o.ema_decay, c.total.epochs) == (5, 0.9999, 350)
     assert (c.loss.kind, c.loss.label_smoothing) == ("softmax", 0.1)
+
+
+@pytest.mark.parametrize("variant", ["finetune", "scratch"])
+def test_the_classifier_of_mae_on_cifar10_is_its_authors(variant):
+    """github.com/IcarusWizard/MAE, ViT_Classifier with the Block of its timm, 0.4.12."""
+    c = load(f"mae_cifar10.py:{variant}")
+    assert networks.model(c, num_classes=10).info.parameters == 5_385_610
+    assert (c.model.gelu, c.model.norm_epsilon) == ("exact", 1e-5)
+
+
+def test_variants_on_imagenette_have_what_their_methods_have():
+    dino, mae = load("ssl_imagenette.py").optim, load("ssl_imagenette.py:mae").optim
+    assert (dino.grad_clip_norm, mae.grad_clip_norm) == (3.0, None)
+    assert load("ssl_imagenette.py:mae").model.pool == "avg"  # what the table's probes see
+    assert load("ssl_imagenette.py").input.preprocess.count("probability=0.8") == 1
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -89,8 +89,9 @@ def test_jitter_of_no_strength_is_the_image(pixels: np.ndarray) -> None:
         augmentations.grayscale,
         augmentations.solarize,
         lambda p: augmentations.gaussian_blur(p, 1.0),
+        lambda p: augmentations.color_jitter(0.9, hue=0.5, probability=p),
     ],
-    ids=["grayscale", "solarize", "gaussian_blur"],
+    ids=["grayscale", "solarize", "gaussian_blur", "color_jitter"],
 )
 def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np.ndarray) -> None:
     def happened(probability: float) -> int:

@@ -18,12 +18,17 @@ _ERASING_TRIES = 10
 
 
 def color_jitter(
-    brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+    saturation: float = 0.0,
+    hue: float = 0.0,
+    probability: float = 1.0,
 ) -> Op:
     """Makes four changes in random order, each of a strength drawn uniformly.
 
     The first three have a factor in [max(0, 1 - s), 1 + s] for the argument s, as torchvision
-    defines it, and hues are turned by up to `hue` of the circle in either direction.
+    defines it, and hues are turned by up to `hue` of the circle in either direction. With
+    `probability` below 1, which DINO and others have at 0.8, the rest of the images stay unchanged.
     """
     check_number("brightness", brightness, at_least=0, at_most=_MAX_STRENGTH)
     check_number("contrast", contrast, at_least=0, at_most=_MAX_STRENGTH)
@@ -51,7 +56,7 @@ def color_jitter(
             pixels = changed(pixels, order[i], draws[i])
         return pixels
 
-    return same_size(apply)
+    return same_size(apply) if probability == 1 else sometimes(probability, apply)
 
 
 def grayscale(probability: float) -> Op:
