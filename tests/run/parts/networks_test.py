@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+from flax import nnx
 
 from vit_jax import models
 from vit_jax.run.parts import networks
@@ -15,9 +16,13 @@ def described(tiny_run, monkeypatch):
 
     def describe(max_labels, *overrides):
         config = tiny_run(*overrides)
-        source = SimpleNamespace(max_labels=max_labels, class_names=None)
-        model = networks.model(config, num_classes=4)
-        return networks.description(config, model, source)["model"]
+        source = SimpleNamespace(class_names=None)
+        model = networks.model(config, num_classes=4, several_labels=max_labels > 1)
+        found = networks.description(config, model, source)["model"]
+        # What evaluations ask, and what a checkpoint says.
+        evaluated = nnx.eval_shape(lambda: model.make(nnx.Rngs(0))).spec
+        assert evaluated.probabilities == found["probabilities"]
+        return found
 
     return describe
 

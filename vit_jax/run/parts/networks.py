@@ -45,10 +45,16 @@ class Model:
     make_counted: Callable[[nnx.Rngs], nnx.Module]
 
 
-def model(config: RunConfig, *, num_classes: int) -> Model:
-    """The model of the run for data of so many classes; names and sizes are checked now."""
+def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) -> Model:
+    """The model of the run for data of so many classes; names and sizes are checked now.
+
+    A head that learns several labels of an image by the sigmoid loss has a probability for each.
+    """
     prepared = preprocess(config)
     name, fields = architecture(config)
+    if several_labels and config.loss.kind == "sigmoid":
+        known = hasattr(models.spec(name, **fields), "probabilities")
+        fields |= {"probabilities": "sigmoid"} if known else {}
     method = pretraining(config)
     if method is not None:
         method.check_name(name)  # before its fields, which may be those of another family
@@ -156,15 +162,10 @@ def preprocess(config: RunConfig) -> models.Preprocess:
 
 
 def description(config: RunConfig, model: Model, source: Source) -> dict[str, Any]:
-    """The description in the run's checkpoints.
-
-    A head that learns several labels of an image by the sigmoid loss has a probability for each.
-    """
-    info, init = model.info, config.init
-    if config.loss.kind == "sigmoid" and source.max_labels > 1 and "probabilities" in info.spec:
-        info = dataclasses.replace(info, spec=info.spec | {"probabilities": "sigmoid"})
+    """The description in the run's checkpoints."""
+    init = config.init
     return describe(
-        info,
+        model.info,
         num_classes=model.num_classes,
         class_names=source.class_names if model.num_classes else None,
         preprocess=model.preprocess,

@@ -383,13 +383,16 @@ def step_parts(
     """The parts of a step on `mesh`; nothing is allocated.
 
     class_names: of the data; None: they have none; (): not known, since no data were read.
-    source: the data, if there are; for what the loss takes from their labels.
+    source: the data, if there are; for what the loss and the head take from their labels.
     rising: a learning rate to be tried, instead of the config's schedule.
     attempt: ErrorCollector.attempt, which makes each part; None: the first error is raised.
     """
     attempt = attempt or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
     durations = attempt("plan", make_durations, config, num_examples=num_examples)
-    network = attempt("model", model, config, num_classes=num_classes)
+    several_labels = source is not None and source.max_labels > 1
+    network = attempt(
+        "model", model, config, num_classes=num_classes, several_labels=several_labels
+    )
     learning_rate = rising or attempt("optim", schedule, config.optim, durations)
     classes = {"num_classes": num_classes, "class_names": class_names}
     teacher_model = attempt("method", teacher, config, mesh, **classes)
