@@ -14,6 +14,7 @@ from PIL import Image
 from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
+from vit_jax.data.label_index import collect
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources import table as sources
 from vit_jax.evaluate import pseudo_labels
@@ -143,6 +144,12 @@ def test_labels_that_images_have_are_compared_and_not_used(teacher, folder, tiny
     labels = labelled.stored_labels().labels
     assert numbers["accuracy"] == pytest.approx(np.mean(found.classes[:, 0] == labels))
     assert found.num_examples == len(labels) == 33
+    # Of images with several labels any is right; without one they do not count.
+    first = found.classes[:3, 0]
+    several = [[first[0], 3 - first[0]], [(first[1] + 1) % 4], [first[2]], *[[]] * 30]
+    found = found._replace(examples=np.arange(33))
+    assert pseudo_labels._accuracy(found, collect(several)) == {"accuracy": 2 / 3}
+    assert pseudo_labels._accuracy(found, collect([[]] * 33)) == {}
 
 
 def test_bad_images_get_no_labels(teacher, folder, tiny_run, tmp_path):

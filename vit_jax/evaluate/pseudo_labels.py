@@ -22,6 +22,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_percent
+from vit_jax.data.label_index import Labels
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evals.kind import INDEX, SplitReader
@@ -147,10 +148,11 @@ def write(
     _announce(screen, numbers, labels, classes, selection)
     known = eval_data.known_labels(UNLABELLED, config, classes)
     if known is not None and known.num_examples == about.num_examples:
-        numbers["accuracy"] = _accuracy(labels, known.take(labels.examples))
+        numbers |= _accuracy(labels, known.take(labels.examples))
+    if "accuracy" in numbers:
         screen.say(
-            f"of these  {format_percent(numbers['accuracy'])} are in the class that the "
-            "data give them, which was not used"
+            f"of these  {format_percent(numbers['accuracy'])} of those with a label are in the "
+            "class that the data give them, which was not used"
         )
     screen.say(f"saved     {path}")
     return numbers
@@ -261,12 +263,11 @@ def _empty_classes(labels: PseudoLabels) -> np.ndarray:
     return np.setdiff1d(np.arange(labels.about.num_classes), labels.classes[:, 0])
 
 
-def _accuracy(labels: PseudoLabels, known: Any) -> float:
-    """The share of kept images, copies not counted, whose label is their most probable class."""
-    right = np.zeros(len(labels.examples), bool)
+def _accuracy(labels: PseudoLabels, known: Labels) -> dict[str, float]:
+    """The share of kept images with labels, copies not counted, whose first class is one."""
     places = known.examples()
-    np.logical_or.at(right, places, known.labels == labels.classes[places, 0])
-    return float(right.mean())
+    right = places[known.labels == labels.classes[places, 0]]
+    return {"accuracy": len(np.unique(right)) / len(np.unique(places))} if len(places) else {}
 
 
 def _announce(
