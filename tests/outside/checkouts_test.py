@@ -1,5 +1,7 @@
 """Finding the checkouts, and leaving them out of the usual run."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,12 @@ def test_without_a_checkout_says_how_to_get_it(tmp_path, name):
             checkout(name, references)
         said = str(skipped.value).replace(",", "").split()
         assert {ADDRESSES[name], f"{folder}/{name}", "--references", str(folder)} <= set(said)
+
+
+def test_the_page_clones_each():
+    page = Path(__file__).parents[2] / "docs" / "outside.md"
+    clones = {line.split()[-1] for line in page.read_text().splitlines() if "git clone" in line}
+    assert clones == {f"../references/{name}" for name in ADDRESSES}
 
 
 def test_a_program_runs_on_the_code_of_the_checkout(tmp_path):
