@@ -279,6 +279,7 @@ def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run, monkeypatch):
     rows = (tmp_path / "metrics.jsonl").read_text()
     assert "test/accuracy" not in rows
     train(config, tmp_path)
+    assert events[4:] == ["evaluated", "written", "flushed"]
     added = (tmp_path / "metrics.jsonl").read_text().removeprefix(rows)
     assert json.loads(added)["step"] == 1
     assert "test/accuracy" in added and "test_ema/accuracy" in added

@@ -312,6 +312,7 @@ class Session:
         if missed := self._evaluate(step, weights, done):
             self._checkpoints.add_metrics(step, missed)
             self.write(step, {}, missed)
+            self._log.flush()  # what is known is not measured again after a kill
         if step:  # of step 0 nothing is saved
             self._stopping = bool(self._stop)  # a signal may have come meanwhile
 
