@@ -1,5 +1,6 @@
 """Several real processes on this machine, started as a user starts them."""
 
+import itertools
 import json
 import re
 import signal
@@ -8,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.gloo import without_gloo
 from vit_jax import config as configs
@@ -191,6 +193,36 @@ def test_sigterm_to_one_process_resumes_to_the_same_bits(start, tmp_path):
     assert again.end() == {0: 0, 1: 0}
     assert f"resumed  from the checkpoint of step {step}" in again.output(0)
     assert checksums(tmp_path / "stopped" / "run") == checksums(tmp_path / "straight" / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a/0.png", "b/30.png"])
+def test_an_image_that_one_process_cannot_read_loses_no_training(start, tmp_path, name):
+    """All save the step before it, once; with the image mended they end with the same bits."""
+    images = tmp_path / "images"
+    for i, label in itertools.product(range(48), "ab"):  # the images of six steps
+        file = images / "train" / label / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 2 * i + (label == "b"), np.uint8)).save(file)
+    data = (
+        "--config.input.source=image_folder", f"--config.input.data_dir={images}",
+        "--config.input.num_examples=none", "--config.input.num_classes=none",
+        "--config.evals.test=none", "--config.checkpoint.every_steps=100",
+        "--config.log.every_steps=100",
+    )  # fmt: skip
+    straight = start(2, *data, folder=tmp_path / "straight")
+    assert straight.end() == {0: 0, 1: 0}, straight.output(0)
+    whole = (images / "train" / name).read_bytes()
+    (images / "train" / name).write_bytes(bytes(len(whole)))
+    stopped, run = start(2, *data, folder=tmp_path / "stopped"), tmp_path / "stopped" / "run"
+    assert sorted(stopped.end().values()) == [1, 76], stopped.output(0) + stopped.output(1)
+    assert all(name in stopped.output(i) for i in (0, 1))
+    (step,) = checkpoint_dir.steps(run / "checkpoints")
+    assert 0 < step < 6
+    (images / "train" / name).write_bytes(whole)
+    again = start(2, *data, folder=tmp_path / "stopped")
+    assert again.end() == {0: 0, 1: 0}, again.output(0)
+    assert checksums(run) == checksums(tmp_path / "straight" / "run")
 
 
 @pytest.mark.slow

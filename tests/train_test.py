@@ -378,12 +378,15 @@ def test_a_batch_that_cannot_be_read_loses_no_training(
 
 
 @pytest.mark.parametrize(
-    ("weight", "saved", "rows"),
-    [(0.0, [4], [{"step": 4, SKIPPED_IMAGES: 4}]), (np.nan, [], [])],
+    ("weight", "saved", "rows", "error"),
+    [
+        (0.0, [4], [{"step": 4, SKIPPED_IMAGES: 4}], r"a\.png"),
+        (np.nan, [], [], "Step 1: loss nan"),
+    ],
     ids=["a skipped image in each step", "no finite loss"],
 )
 def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
-    tmp_path, tiny_run, monkeypatch, weight, saved, rows
+    tmp_path, tiny_run, monkeypatch, weight, saved, rows, error
 ):
     read = Feed.__next__
 
@@ -394,7 +397,7 @@ def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
     monkeypatch.setattr(Feed, "__next__", first_image_has_weight)
     fail_at(monkeypatch, 5)
     fields = ("log.every_steps=100", "checkpoint.every_steps=100", "input.max_bad_fraction=1")
-    with pytest.raises(UserError, match=r"a\.png"):
+    with pytest.raises((UserError, NonFiniteError), match=error):
         train(tiny_run(*fields), tmp_path)
     assert checkpoint_dir.steps(tmp_path / "checkpoints") == saved
     logs = tmp_path.glob("metrics.jsonl")  # none, or one

@@ -73,7 +73,7 @@ def train(
             due = session.due(step)
             if not due:
                 continue
-            row = session.fetch_scalars(step, scalars, due)  # waits for the devices
+            row = session.fetch_scalars(step, state, scalars, due)  # waits for devices
             with session.clock.paused():
                 state = session.stacked(state, due)  # as evaluations and checkpoints take it
                 results = session.evaluate(step, state, row, due)

@@ -215,6 +215,12 @@ class Feed:
         self.bad_images.files += item.bad_images
         return self._finish(item.batch)
 
+    def unread_batch(self) -> Batch:
+        """A batch in place of one that cannot be read; its weights are NaN, and so is its loss."""
+        part = lambda k, x: np.zeros((len(self._rows[k]), *x.shape[1:]), x.dtype)
+        batch = self._finish({k: self._place(part(k, x), k) for k, x in self._layout.items()})
+        return batch | {"weight": jnp.full_like(batch["weight"], jnp.nan)}
+
     def _fill(self) -> None:
         try:
             for batch in self._batches:

@@ -14,7 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from etils import epath
+from jax.experimental import multihost_utils
 
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.start import AgreedStop
@@ -37,6 +40,8 @@ from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
 from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
+
+_NEVER = np.iinfo(np.int32).max  # no step
 
 
 class Due(enum.Flag):
@@ -71,6 +76,7 @@ class Session:
         self._allow_config_change = allow_config_change
         self._early = evaluations.early_stopping(run.config)
         self._stopping = False
+        self._unread: tuple[int, UserError | None] = (_NEVER, None)  # the first step without batch
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Session:
@@ -152,17 +158,17 @@ class Session:
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
         """Begins update number `step`, on the next batch; devices may still compute the result.
 
-        Raises UserError if the batch cannot be read; the state is saved then, as in `evaluate`.
+        If this process cannot read its part of the batch, all of them learn it from the loss, which
+        is NaN: they do not update the state, and end in `fetch_scalars`.
         """
         durations = self._run.step.durations
         try:
             batch = next(self._feed)
-        except UserError:
-            done = step - 1
-            if done > self._start and not durations.save(done) and not int(state.first_bad_step):
-                row = self._skipped.commit(fetch(self._skipped.uncommitted))
-                self._save_before_error(done, state, row)
-            raise
+        except UserError as error:
+            batch = self._feed.unread_batch()
+            if self._unread[1] is None:
+                self._unread = (step, error)
+                self._peers.stop.request(str(error))  # all of them, lest they go on until a row
         if durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
         elif durations.histograms(step):
@@ -188,21 +194,27 @@ class Session:
             (Due.LOG, durations.log(step)),
             (Due.EVAL, self._run.evals.due(step)),
             (Due.SAVE, durations.save(step)),
-            (Due.STOP, bool(self._stop)),
+            (Due.STOP, bool(self._stop) or (not self._peers.several and step >= self._unread[0])),
         ):
             due |= event if is_due else Due(0)
         return due
 
-    def fetch_scalars(self, step: int, scalars: Scalars, due: Due) -> dict[str, float]:
+    def fetch_scalars(
+        self, step: int, state: TrainState, scalars: Scalars, due: Due
+    ) -> dict[str, float]:
         """Waits for the step's scalars, and returns the numbers to log.
 
         Steps that are not due wait for the devices only as `Updates` does, or for histograms.
 
         Raises:
           NonFiniteError: a loss or gradient was not finite.
-          UserError: there were too many bad images.
+          UserError: there were too many bad images, or a batch could not be read. Then the state
+            before it is saved.
+          PeerLost: that was another process.
         """
         scalars, counts = fetch((scalars, self._skipped.uncommitted))
+        if bad_step := int(scalars["first_bad_step"]):
+            self._end_if_unread(bad_step, state, counts[: bad_step - 1 - step])
         stop_if_not_finite(scalars, self._run.config.input.skip_steps, self._run.workdir)
         announce.bad_images(self._screen, self._feed.bad_images)
         row = self._skipped.commit(counts)
@@ -229,7 +241,8 @@ class Session:
             if Due.EVAL in due and Due.STOP not in due:
                 results = self._evaluate(step, self._run.step.layout.weights(state))
         except Exception:
-            self._save_before_error(step, state, row)
+            if not self._peers.several:
+                self._save_before_error(step, state, row)
             raise
         if due != Due.LOG:
             self._stopping = bool(self._stop)  # a signal may have come meanwhile
@@ -248,12 +261,28 @@ class Session:
             with self._peers.barriers_around(f"saving step {step}"):
                 self._checkpoints.save(step, state, self._run.description, results)
 
+    def _end_if_unread(self, bad_step: int, state: TrainState, counts: Sequence[Any]) -> None:
+        """Saves the state before `bad_step` and raises, if a process could not read that batch.
+
+        counts: images that were skipped in the steps before it.
+        """
+        unread_step, error = self._unread
+        if multihost_utils.process_allgather(np.int32(unread_step)).min() > bad_step:
+            return
+        done, last_row = bad_step - 1, self._skipped.commit(counts)
+        if done > self._start and not self._run.step.durations.save(done):
+            values = {"step": done, "first_bad_step": 0, "first_bad_values": 0.0}
+            good = {name: jnp.full_like(getattr(state, name), x) for name, x in values.items()}
+            self._save_before_error(done, state._replace(**good), last_row)
+        if error is not None:
+            raise error
+        self._peers.barrier("after a batch that another process could not read")
+
     def _save_before_error(self, step: int, state: TrainState, row: Mapping[str, float]) -> None:
-        """Saves what was trained; not with other processes, which would have to come to save."""
+        """Writes the row of a step, and saves what was trained, for which all processes come."""
         self.write(step, row, {})
-        if not self._peers.several:
-            state = self._run.step.layout.stack_layers(state)
-            self._checkpoints.save(step, state, self._run.description, {})
+        self.save(step, self._run.step.layout.stack_layers(state), {}, Due.SAVE)
+        self._checkpoints.wait()
 
     @property
     def ended(self) -> bool:
