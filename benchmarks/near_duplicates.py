@@ -22,6 +22,7 @@ from PIL import Image, ImageOps
 
 from benchmarks import rows
 from vit_jax.data.sources import tfds
+from vit_jax.data.sources.request import Request
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import ImageRow
 from vit_jax.tools.prepare.duplicates import near_pairs
@@ -97,7 +98,7 @@ def pairs(data_set: Path) -> Iterator[dict[str, object]]:
     """Near pairs across all splits of a data set, by distance."""
     looks, labels = [], []
     for split in tfds.split_sizes(tfds.find_folder(str(data_set), where="--data_set")):
-        source = tfds.Tfds(str(data_set), split, None, where="--data_set")
+        source = tfds.Tfds(Request(split, str(data_set), where="--data_set"))
         for start in range(0, source.num_examples, 1000):
             indices = np.arange(start, min(start + 1000, source.num_examples))
             for example in source.read(indices):

@@ -38,7 +38,7 @@ OPEN = f"""
 import sys
 {IMPORT}
 folder_index.SETTLED_SECS, folder_index.MIN_FILES = 0, int(sys.argv[2])
-image_folder.ImageFolder(sys.argv[1], "train", where="input")
+image_folder.ImageFolder(image_folder.Request("train", sys.argv[1]))
 """
 
 

@@ -32,6 +32,7 @@ from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL
 from vit_jax.models import inference
 from vit_jax.models.images import check_local
@@ -118,7 +119,7 @@ def embed(
     bad = inference.BadImages(on_bad_image, screen)
     info = weights.checkpoint_info(checkpoint)
     check_local(folder)
-    source = ImageFolder(folder, split, where="images", labelled=False)
+    source = ImageFolder(Request(split, folder, labelled=False, where="images"))
     for note in source.notes:
         screen.say(note)
     use_cores_as_devices(4 * info.parameters(ema=ema))

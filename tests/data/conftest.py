@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from vit_jax.data.source import Example, Source
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits
 
 
@@ -58,7 +59,7 @@ def photo_like_fixture() -> Callable[..., np.ndarray]:
 
 @pytest.fixture(scope="session")
 def digits() -> Source:
-    return Digits("train", where="input")
+    return Digits(Request("train"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.data import files
 from vit_jax.data.host_tf import tf
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_unknown_file_systems_are_refused() -> None:
 
 def test_image_folders_may_be_remote(remote: str, local: str) -> None:
     (Path(local) / "x.txt").unlink()
-    actual, expected = (ImageFolder(root, "train", where="input") for root in (remote, local))
+    actual, expected = (ImageFolder(Request("train", root)) for root in (remote, local))
     assert actual.fingerprint == expected.fingerprint
     everything = np.arange(actual.num_examples)
     assert actual.read(everything) == expected.read(everything)

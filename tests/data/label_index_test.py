@@ -7,6 +7,7 @@ import pytest
 from tests.messages import refused
 from vit_jax.data import label_index
 from vit_jax.data.source import Example, Source, select_examples
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -86,7 +87,7 @@ def test_damaged_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
 
 
 def test_sources_that_know_their_labels() -> None:
-    for source in (Digits("train[100:200]", where="input"), Synthetic(10, 3, (8, 8))):
+    for source in (Digits(Request("train[100:200]")), Synthetic(10, 3, (8, 8))):
         read = [example.labels for example in source.read(np.arange(source.num_examples))]
         assert lists(label_index.find(source)) == read
 

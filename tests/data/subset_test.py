@@ -6,6 +6,7 @@ import pytest
 from tests.messages import refused
 from vit_jax.data import label_index, streams
 from vit_jax.data.source import Example, SelectedSource, Source, select_examples
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits, Synthetic
 
 MakeSource = Callable[[Sequence[Example]], Source]
@@ -74,7 +75,7 @@ def test_examples_of_each_class(list_source: MakeSource) -> None:
 
 
 def test_classes_of_one_label_have_exactly_that_many() -> None:
-    digits = Digits("train", where="input")
+    digits = Digits(Request("train"))
     part = streams.first_of_each_class(digits, 10, label_index.find(digits))
     labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
     np.testing.assert_array_equal(np.bincount(labels), [10] * 10)

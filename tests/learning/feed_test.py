@@ -380,9 +380,9 @@ from vit_jax.data.sources.image_folder import ImageFolder
 
 listed = ImageFolder.__init__
 
-def list_then_hang(self, data_dir, split, **options):
-    listed(self, data_dir, split, **options)
-    if split == os.environ["HANGS"]:
+def list_then_hang(self, request):
+    listed(self, request)
+    if request.split == os.environ["HANGS"]:
         os.unlink(self.describe(2))
         os.mkfifo(self.describe(2))
         print("pipe", self.describe(2))

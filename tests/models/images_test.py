@@ -12,6 +12,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 from vit_jax.models import Preprocess, images
 from vit_jax.run.parts import networks
 
@@ -60,7 +61,7 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
         }
     )
     prepared = networks.preprocess(config)
-    source = ImageFolder(str(folder), "val", where="input")
+    source = ImageFolder(Request("val", str(folder)))
     with eval_batches(
         source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1
     ) as batches:

@@ -19,6 +19,7 @@ from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 from vit_jax.embed import embed
 from vit_jax.evaluate import data_sets
 from vit_jax.evaluate.__main__ import evaluate
@@ -146,7 +147,7 @@ def folder(tmp_path, photos, theirs):
 def test_the_evaluations_pixels_equal_timms(theirs, photos, folder):
     pixels, logits = theirs
     model = weights.load(WEIGHTS)
-    source = ImageFolder(str(folder), "val", where="input")
+    source = ImageFolder(Request("val", str(folder)))
     with eval_batches(
         source, preprocessing.as_ops(model.preprocess), batch_size=17, on_bad_image="fail",
         max_image_pixels=10**7, threads=1,

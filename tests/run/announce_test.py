@@ -5,6 +5,7 @@ import pytest
 
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import JoinedSource
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits, Synthetic
 from vit_jax.run import announce
 
@@ -41,10 +42,10 @@ def test_the_folder_that_is_read_is_shown(list_of_two_folders):
     [("train[90%:]", "", True), ("test", "", False), ("train", "elsewhere", False)],
 )
 def test_an_evaluation_of_training_images_is_told(split, location, says):
-    out, evaluated = io.StringIO(), Digits(split, where="evals.val")
+    out, evaluated = io.StringIO(), Digits(Request(split, where="evals.val"))
     evaluated.location = location
     eval_data = {"val": types.SimpleNamespace(source=evaluated)}
-    announce.shared_images(Screen(out), Digits("train", where="input"), eval_data)
+    announce.shared_images(Screen(out), Digits(Request("train")), eval_data)
     said = "data     val: shares images with the split that is trained on\n"
     assert out.getvalue() == said * says
 

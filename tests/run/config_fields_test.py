@@ -293,8 +293,9 @@ def evaluator(c, inputs):
 def stand_ins(monkeypatch):
     """Records calls that would read or write files, or start threads."""
     make = lambda name: functools.partial(StandIn, name)
-    for module, finds in ((tfds, "find_folder"), (image_table, "find_tables")):
-        monkeypatch.setattr(module, "create", FakeTfds)
+    fakes = ((tfds, "Tfds", "find_folder"), (image_table, "ImageTable", "find_tables"))
+    for module, name, finds in fakes:
+        monkeypatch.setattr(module, name, FakeTfds)
         monkeypatch.setattr(module, finds, lambda data_dir, where: "")
     monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
     for kind in evaluations.KINDS.values():

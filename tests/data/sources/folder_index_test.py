@@ -20,6 +20,7 @@ from vit_jax.data import files
 from vit_jax.data.source import digest
 from vit_jax.data.sources import folder_index, image_folder
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 
 SETTLED_SECS = 0.05  # above the unit of files' times
 
@@ -56,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def create(folder: Path, split: str = "train", **options: bool) -> ImageFolder:
-    return ImageFolder(str(folder), split, where="input", **options)
+    return ImageFolder(Request(split, str(folder), **options))
 
 
 def create_settled(folder: Path, split: str = "train", **options: bool) -> ImageFolder:

@@ -12,6 +12,7 @@ import pytest
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import imagenet
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
@@ -40,13 +41,13 @@ def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
     collection = imagenet.imagenet2012(CollectionRequest(str(source)))
     assert collection.notes[0].startswith("Of the 1,000 synsets 998 have no tar, first n01443537")
     prepared(collection, tmp_path, SMALL)
-    train = Tfds(str(tmp_path), "train", None, where="input")
+    train = Tfds(Request("train", str(tmp_path)))
     assert train.num_classes == 1000 and train.class_names is not None
     assert train.class_names[0] == "n01440764 tench, Tinca tinca"
     assert sorted(example.labels for example in train.read(np.arange(4))) == [
         (0,), (0,), (850,), (850,)
     ]  # fmt: skip
-    validation = Tfds(str(tmp_path), "validation", None, where="input")
+    validation = Tfds(Request("validation", str(tmp_path)))
     labels = {example.image: example.labels for example in validation.read(np.arange(3))}
     assert labels == {jpeg(100 + i): (label,) for i, label in enumerate(LABELS)}
 
@@ -82,7 +83,7 @@ def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) 
     (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
     data_set = prepared(imagenet.imagenet2012_real(CollectionRequest(str(source))), tmp_path, SMALL)
     assert list(data_set.assignment.left_out.values()) == ["no_label"]
-    validation = Tfds(str(tmp_path), "validation", None, where="input")
+    validation = Tfds(Request("validation", str(tmp_path)))
     labels = {example.image: example.labels for example in validation.read(np.arange(2))}
     assert labels == {jpeg(100): (3, 65), jpeg(102): (230,)}
 
@@ -125,7 +126,7 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
         for source in (archive, tmp_path / folder)
     )
     assert one.digest == other.digest
-    test = Tfds(str(one.folder), "test", None, where="input")
+    test = Tfds(Request("test", str(one.folder)))
     labels = {example.image: example.labels for example in test.read(np.arange(6))}
     assert labels == {data: (int(name.partition("/")[0]),) for name, data in V2.items()}
 

@@ -18,6 +18,7 @@ from tests.tools.prepare.conftest import SYNSETS, jpeg, tar
 from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
 from vit_jax.data import label_index
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.tools.prepare import image_folder, imagenet, report_files, tasks
@@ -53,7 +54,7 @@ def test_an_archive_becomes_a_data_set(
         "validation": 5,
         "train": 20,
     }
-    source = Tfds(str(tmp_path / "out"), "train", None, where="input")
+    source = Tfds(Request("train", str(tmp_path / "out")))
     assert source.num_classes == 21_843 and source.num_examples == 20
     assert source.class_names is not None and source.class_names[0] == "n00004475 organism, being"
     examples = source.read(np.arange(20))
@@ -137,7 +138,7 @@ def test_images_of_several_classes_are_merged_or_dropped(tmp_path: Path) -> None
         data_set = prepared(collection, tmp_path / duplicates, options)
         counts[duplicates] = len(data_set.assignment.splits["train"])
     assert counts == {"keep": 6, "drop": 4, "merge": 4}
-    merged = Tfds(str(tmp_path / "merge"), "train", None, where="input")
+    merged = Tfds(Request("train", str(tmp_path / "merge")))
     labels = list(synsets.names())
     all_of_them = tuple(labels.index(synset) for synset in SYNSETS)
     examples = merged.read(np.arange(4))
@@ -298,7 +299,7 @@ def test_an_image_that_changes_before_it_is_written(
         with refused():
             prepared(collection, tmp_path, PrepareOptions())
     prepared(collection, tmp_path, PrepareOptions())
-    source = Tfds(str(tmp_path), "train", None, where="input")
+    source = Tfds(Request("train", str(tmp_path)))
     assert longer in [example.image for example in source.read(np.arange(6))]
 
 

@@ -17,6 +17,7 @@ import pytest
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.tfds import Tfds
 from vit_jax.tools.prepare import entries as entries_module
 from vit_jax.tools.prepare import records, summary, tars, tasks
@@ -48,7 +49,7 @@ def write_lines(path: Path, entries: list) -> None:
 
 
 def labels(data_set: PreparedSet) -> dict[bytes, tuple[int, ...]]:
-    source = Tfds(str(data_set.folder), "train", None, where="input")
+    source = Tfds(Request("train", str(data_set.folder)))
     return {e.image: e.labels for e in source.read(np.arange(source.num_examples))}
 
 
@@ -70,7 +71,7 @@ def test_paths_names_and_weights(tmp_path: Path, folder: Path) -> None:
     assert set(examples) == {b"zero", b"images/1.jpg", b"17"}
     assert examples[b"zero"]["label_weights"] == [0.5, 1]
     assert examples[b"17"]["label_weights"] == []
-    source = Tfds(str(data_set.folder), "train", None, where="input")
+    source = Tfds(Request("train", str(data_set.folder)))
     weights = {e.image: e.weights for e in source.read(np.arange(3))}
     assert source.weighted and weights == {jpeg(0): (0.5, 1.0), jpeg(1): (), jpeg(2): ()}
 
@@ -80,11 +81,11 @@ def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
     write_lines(folder / "list.jsonl", entries)
     wanted = request(folder, str(folder), multi_label=False)
     data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
-    source = Tfds(str(data_set.folder), "train", None, where="input")
+    source = Tfds(Request("train", str(data_set.folder)))
     weights = {e.image: (e.labels, e.weights) for e in source.read(np.arange(6))}
     assert weights == {jpeg(i): ((i % 3,), (i / 8,)) for i in range(6)}
     assert source.max_labels == 1
-    plain = Tfds(str(data_set.folder), "train", None, where="input", label_weights=False)
+    plain = Tfds(Request("train", str(data_set.folder), label_weights=False))
     assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
 
 
@@ -398,7 +399,7 @@ def test_webdataset_with_numbers_and_names(tmp_path: Path, folder: Path, compres
         (folder / name).write_bytes(gzip.compress(content) if compressed else content)
     pattern = str(folder / ("shard-{000..001}.tar" + ".gz" * compressed))
     data_set = prepared(tars.webdataset(request(folder, pattern)), tmp_path / "out", SMALL)
-    source = Tfds(str(data_set.folder), "train", None, where="input")
+    source = Tfds(Request("train", str(data_set.folder)))
     examples = [(example.image, *example.labels) for example in source.read(np.arange(4))]
     assert Counter(examples) == Counter([(jpeg(0), 0), (jpeg(1), 1), (jpeg(0), 2), (jpeg(1), 1)])
 

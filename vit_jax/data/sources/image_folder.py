@@ -59,17 +59,16 @@ class ImageFolder(Source):
     name = "image_folder"
     class_names: tuple[str, ...]
 
-    def __init__(
-        self, data_dir: str | None, split: str, *, where: str, labelled: bool = True
-    ) -> None:
-        """Without `labelled` images need not lie in folders of classes."""
-        self.location = find_root(data_dir, where=where)
+    def __init__(self, r: Request) -> None:
+        """Without `r.labelled` images need not lie in folders of classes."""
+        split, where = r.split, r.where
+        self.location = find_root(r.data_dir, where=where)
         # Without labels the folders that are read depend on the slice.
-        wanted = base_name(split, where=where) if labelled else f"{split} without labels"
+        wanted = base_name(split, where=where) if r.labelled else f"{split} without labels"
         index = FolderIndex(self.location, wanted, code=__file__)
         if (listing := index.read()) is None:
             lister = _Lister()
-            images_of = _images_of_split if labelled else _images_in_any_folders
+            images_of = _images_of_split if r.labelled else _images_in_any_folders
             try:
                 listing = images_of(self.location, split, where, lister)
             except OSError as error:
@@ -123,11 +122,6 @@ def read_image(
             f"{path} cannot be read ({error.strerror}); it was there when the {seen}."
         ) from error
     return Example(data, labels, orientation(data))
-
-
-def create(r: Request) -> ImageFolder:
-    """The split that is asked for."""
-    return ImageFolder(r.data_dir, r.split, where=r.where, labelled=r.labelled)
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:

@@ -50,36 +50,22 @@ class ImageTable(Source):
 
     name = "image_table"
 
-    def __init__(
-        self,
-        data_dir: str | None,
-        split: str,
-        *,
-        where: str,
-        labelled: bool = True,
-        label_column: str | None = None,
-        image_column: str | None = None,
-        split_column: str | None = None,
-        label_separator: str | None = None,
-        on_bad_image: str = "fail",
-    ) -> None:
-        """Columns: None for the one with a usual name; `label_separator`: between labels of a cell.
-
-        Without `labelled` the table needs no labels. With `on_bad_image="skip"` images that are not
-        there are bad images; else they are an error.
-        """
+    def __init__(self, r: Request) -> None:
+        split, where, options = r.split, r.where, r.table
         wanted = base_name(split, where=where)
-        tables = find_tables(data_dir, where=where)
+        tables = find_tables(r.data_dir, where=where)
         if WHOLE not in tables and wanted not in tables:
             raise UnknownSplit(
-                f"{where}.split={split!r}: {where}.data_dir={data_dir} has no table {wanted!r}. "
+                f"{where}.split={split!r}: {where}.data_dir={r.data_dir} has no table {wanted!r}. "
                 f"{nearest(wanted, tables)}"
             )
         columns = Columns(
-            Column("input.image_column", image_column),
-            Column("input.label", label_column, needed=labelled),
-            Column("input.split_column", split_column, needed=split_column is not None),
-            Column("input.label_separator", label_separator),
+            Column("input.image_column", options.image_column),
+            Column("input.label", r.label, needed=r.labelled),
+            Column(
+                "input.split_column", options.split_column, needed=options.split_column is not None
+            ),
+            Column("input.label_separator", options.label_separator),
         )
         # The table of the training split numbers the labels.
         chosen = {name: tables[name] for name in (WHOLE, "train", wanted) if name in tables}
@@ -97,15 +83,17 @@ class ImageTable(Source):
         )
         places = np.flatnonzero(in_split)[self.part.start : self.part.stop]
         self.num_examples = len(places)
-        self.class_names = class_names = rows.class_names() if labelled else ()
+        self.class_names = class_names = rows.class_names() if r.labelled else ()
         self.num_classes = len(class_names)
-        self._labels = rows.labels_of(places, class_names) if labelled else _no_labels(len(places))
+        self._labels = _no_labels(len(places))
+        if r.labelled:
+            self._labels = rows.labels_of(places, class_names)
         self.max_labels = max(1, int(np.diff(self._labels.offsets).max(initial=0)))
 
         self._folders, self._places = rows.folders, rows.places[places]
         self._names = rows.names.take(pa.array(places))
         self._found = rows.found[places]
-        missing = rows.check_files(places, on_bad_image)
+        missing = rows.check_files(places, options.on_bad_image)
         is_cut = wanted == "train" and not rows.split_column
         self.notes = (*rows.notes, *missing, *(HELD_OUT,) * is_cut)
         self._sizes = self._file_sizes()
@@ -163,18 +151,6 @@ def _size(path: str) -> int:
 
 def _no_labels(number: int) -> Labels:
     return Labels(np.zeros(number + 1, np.int64), np.zeros(0, np.int32))
-
-
-def create(r: Request) -> ImageTable:
-    """The split that is asked for."""
-    return ImageTable(
-        r.data_dir,
-        r.split,
-        where=r.where,
-        labelled=r.labelled,
-        label_column=r.label,
-        **r.table._asdict(),
-    )
 
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:

@@ -14,12 +14,12 @@ class FileCache(NamedTuple):
 
 
 class TableOptions(NamedTuple):
-    """How `image_table` reads a table; see its fields of `input`."""
+    """How `image_table` reads a table; see its fields of `input`. None: a column's usual name."""
 
     image_column: str | None = None
     split_column: str | None = None
-    label_separator: str | None = None
-    on_bad_image: str = "fail"
+    label_separator: str | None = None  # between the labels of a cell
+    on_bad_image: str = "fail"  # "skip": images that are not there are bad ones; else an error
 
 
 class Request(NamedTuple):

@@ -36,11 +36,11 @@ class Digits(Source):
     num_classes = 10
     class_names = tuple("0123456789")
 
-    def __init__(self, split: str, *, where: str) -> None:
+    def __init__(self, r: Request) -> None:
         with np.load(_FILE) as arrays:
             images, labels = arrays["images"], arrays["labels"]
         sizes = {"train": _NUM_TRAIN, "test": len(labels) - _NUM_TRAIN}
-        self.part = part = resolve(split, sizes, where=where)
+        self.part = part = resolve(r.split, sizes, where=r.where)
         offset = _NUM_TRAIN if part.name == "test" else 0
         chosen = slice(offset + part.start, offset + part.stop)
         self._first = chosen.start
@@ -50,11 +50,6 @@ class Digits(Source):
         self._images = [_encoded(Image.fromarray(digit), "PNG") for digit in gray]
         self.num_examples = part.num_examples
         self.fingerprint = digest(images[chosen].tobytes() + self._labels.tobytes())
-
-    @classmethod
-    def create(cls, r: Request) -> Digits:
-        """The split that is asked for."""
-        return cls(r.split, where=r.where)
 
     def read(self, indices: np.ndarray) -> list[Example]:
         return [Example(self._images[i], (int(self._labels[i]),)) for i in indices]
@@ -123,10 +118,10 @@ def _encoded(image: Image.Image, file_format: str) -> bytes:
 SOURCES = entry_points.Parts[Callable[[Request], Source]](
     "sources",
     {
-        "digits": "vit_jax.data.sources.table:Digits.create",
-        "tfds": "vit_jax.data.sources.tfds:create",
-        "image_folder": "vit_jax.data.sources.image_folder:create",
-        "image_table": "vit_jax.data.sources.image_table:create",
+        "digits": "vit_jax.data.sources.table:Digits",
+        "tfds": "vit_jax.data.sources.tfds:Tfds",
+        "image_folder": "vit_jax.data.sources.image_folder:ImageFolder",
+        "image_table": "vit_jax.data.sources.image_table:ImageTable",
         "synthetic": "vit_jax.data.sources.table:Synthetic.create",
     },
 )

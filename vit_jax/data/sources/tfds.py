@@ -21,7 +21,7 @@ from vit_jax.data import files, label_index
 from vit_jax.data.label_index import Labels
 from vit_jax.data.source import Example, Source, digest, locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
-from vit_jax.data.sources.request import FileCache, Request
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import Slice, resolve
 from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
 from vit_jax.data.sources.tfds_writer import NOTE
@@ -102,32 +102,14 @@ class Tfds(Source):
 
     part: Slice
 
-    def __init__(
-        self,
-        data_dir: str | None,
-        split: str,
-        num_classes: int | None,
-        *,
-        where: str,
-        cache: FileCache | None = None,
-        label_weights: bool = True,
-        label: str | None = None,
-        labelled: bool = True,
-    ) -> None:
-        """`num_classes` is needed where the metadata do not say how many there are.
-
-        `label_weights`: whether they are read, if the data set has some; `label`: see LabelReader;
-        `labelled`: whether labels are read at all.
-        `where` is the config's section that asks; `cache`, if any, is where the files are copied to
-        before they are read.
-        """
-        self.location = folder = find_folder(data_dir, where=where)
+    def __init__(self, r: Request) -> None:
+        """`r.num_classes` is needed where the metadata do not say how many there are."""
+        self.location = folder = find_folder(r.data_dir, where=r.where)
         info = read_info(folder)
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
         shards = {name: s.shard_lengths for name, s in info.splits.items()}
-        part = resolve(split, sizes, where=where, shard_lengths=shards)
-        self.part = part
+        self.part = part = resolve(r.split, sizes, where=r.where, shard_lengths=shards)
         self.num_examples = part.num_examples
 
         published = info.splits[part.name]
@@ -146,8 +128,8 @@ class Tfds(Source):
         self._first = part.start - int(ends[touched][0] - counts[0])
         self._ends = np.cumsum(counts)
         present = _complete(folder, self._files, sizes_bytes[touched])
-        if cache is not None:
-            self._files = copies(cache, info.name, content, self._files, present)
+        if r.cache is not None:
+            self._files = copies(r.cache, info.name, content, self._files, present)
         if (kind := info.file_format.value) not in _FORMATS:
             raise UserError(
                 f"{folder} is written in {kind!r}; only {' and '.join(_FORMATS)} are read."
@@ -158,14 +140,13 @@ class Tfds(Source):
         self._split_size = sizes[part.name]
         self._labels: LabelReader | None = None
         self.num_classes = 0
-        if labelled:
-            self._labels = reader = LabelReader(
-                folder, info.features, label, num_classes, where=where, label_weights=label_weights
-            )
+        if r.labelled:
+            self._labels = reader = LabelReader(folder, info.features, r)
             self.weighted = reader.weighted
             self.max_labels = self._most_labels() if reader.is_list else 1
             self.num_classes, self.class_names = reader.num_classes, reader.class_names
         if self._labels is None or not self._labels.is_usual:
+            label = r.label if r.labelled else None
             self.fingerprint = digest(f"{self.fingerprint}: label {label}")
         # TFDS's copy of the message: TensorFlow's takes three seconds to import.
         from tensorflow_datasets.proto import tf_example_pb2
@@ -239,20 +220,6 @@ class Tfds(Source):
             return Example(image[0], ())
         labels = self._labels.labels(feature, where=lambda: self.describe(index))
         return Example(image[0], labels, weights=self._labels.weights(feature))
-
-
-def create(r: Request) -> Tfds:
-    """The split that is asked for."""
-    return Tfds(
-        r.data_dir,
-        r.split,
-        r.num_classes,
-        where=r.where,
-        cache=r.cache,
-        label_weights=r.label_weights,
-        label=r.label if r.labelled else None,
-        labelled=r.labelled,
-    )
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.data import files
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.tfds_writer import WEIGHTS
 
 OUTSIDE = -1  # what has no class
@@ -109,26 +110,17 @@ class LabelReader:
     num_classes: int
     class_names: tuple[str, ...] | None
 
-    def __init__(
-        self,
-        folder: str,
-        features: Any,
-        label: str | None,
-        num_classes: int | None,
-        *,
-        where: str,
-        label_weights: bool,
-    ) -> None:
-        """`label`: a name of DERIVATIONS, or of a feature; None for the usual one.
+    def __init__(self, folder: str, features: Any, r: Request) -> None:
+        """`r.label`: a name of DERIVATIONS, or of a feature; None for the usual one.
 
         `features` are tfds.features of the data set in `folder`. UserError if the features that are
         needed are not there.
         """
-        usual = _usual(features)
+        label, usual = r.label, _usual(features)
         self.is_usual = label is None or label in usual[:1]
         self._derivation: Derivation | None = None
         is_label = label is None or label in usual
-        self.weighted = is_label and label_weights and WEIGHTS in features
+        self.weighted = is_label and r.label_weights and WEIGHTS in features
         if self.weighted:
             _check_weights(folder, features[WEIGHTS])
         if is_label:
@@ -138,12 +130,12 @@ class LabelReader:
             self._derivation = DERIVATIONS[label]
             self.class_names = self._derivation.class_names
             self.num_classes = len(self.class_names)
-            _check_there(folder, features, label, where)
+            _check_there(folder, features, label, r.where)
         else:
-            self._key, feature = str(label), _feature(folder, features, str(label), where)
+            self._key, feature = str(label), _feature(folder, features, str(label), r.where)
         self.is_list = is_label and self._key == "labels"
         if self._derivation is None:
-            self.num_classes, self.class_names = _classes(folder, self._key, feature, num_classes)
+            self.num_classes, self.class_names = _classes(folder, self._key, feature, r.num_classes)
 
     def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
         """The labels of a record with this `feature`, a map; `where` it is, for messages."""

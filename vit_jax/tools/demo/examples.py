@@ -12,6 +12,7 @@ from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.data.source import Source
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits
 from vit_jax.models import images
 from vit_jax.store import workdir
@@ -78,7 +79,7 @@ def _samples_of_run(checkpoint: str) -> list[Sample]:
 def _source(section: dict[str, Any]) -> Source | None:
     """Held-out images of the input, where they need no TensorFlow."""
     if section["source"] == "digits":
-        return Digits("test", where="input.split")
+        return Digits(Request("test", where="input.split"))
     if section["source"] == "image_folder":
-        return ImageFolder(section["data_dir"], "val", where="input.split")
+        return ImageFolder(Request("val", section["data_dir"], where="input.split"))
     return None

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
+from vit_jax.data.sources.request import Request
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import (
     IMAGES_PER_PART,
@@ -116,7 +117,7 @@ def _examples(folder: Path, split: str, text: str) -> list[Part]:
 def examples(part: Part) -> Iterator[RowAndBytes]:
     """Images of a data set in TFDS layout; `part.files` holds the split instead."""
     (split,) = part.files
-    source = tfds.Tfds(part.path, split, 1, where=FLAG)
+    source = tfds.Tfds(Request(split, part.path, num_classes=1, where=FLAG))
     for start in range(0, source.num_examples, _READ_EXAMPLES):
         indices = np.arange(start, min(start + _READ_EXAMPLES, source.num_examples))
         for index, example in zip(indices, source.read(indices), strict=True):

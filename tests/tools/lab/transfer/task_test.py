@@ -14,6 +14,7 @@ from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.image_folder import ImageFolder
+from vit_jax.data.sources.request import Request
 from vit_jax.run import adapt
 from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.run import FIXED
@@ -245,7 +246,7 @@ def folder(tmp_path):
 
 def test_a_held_out_part_that_empties_a_class_is_refused(task, folder, tmp_path):
     arguments = folder(cat=40, dog=1)
-    images = ImageFolder(str(tmp_path / "images"), "train", where="input")
+    images = ImageFolder(Request("train", str(tmp_path / "images")))
     dog = images.stored_labels().labels.tolist().index(1)
     asked = task(RATES, *arguments, held_out=41 - dog)
     with refused("--choose_split", "(dog)"):
