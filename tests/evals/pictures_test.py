@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from vit_jax.draw import attention_pictures
 from vit_jax.draw.html_page import Findings, Section
 from vit_jax.evals import Evals
 from vit_jax.evals.kind import Shown
-from vit_jax.evals.pictures import NUMBERS, Pictures
+from vit_jax.evals.pictures import NUMBERS, Pictures, PicturesConfig
 from vit_jax.learning.clock import Cadence
 from vit_jax.parallel import mesh as meshes
 
@@ -49,7 +50,8 @@ def test_weights_that_are_not_finite_are_refused():
     graph, params = nnx.split(model, nnx.Param)
     shown = Shown(np.zeros((1, 8, 8, 3), "f"), np.zeros((1, 8, 8, 3), "u1"), [0], ["a"])
     mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
-    pictures = Pictures(graph=graph, mesh=mesh, number=1, images=lambda n: shown)
+    inputs = SimpleNamespace(graph=graph, mesh=mesh, images=lambda number: shown)
+    pictures = Pictures(PicturesConfig(), inputs)
     with refused("not finite"):
         pictures.run(nnx.to_pure_dict(params), lambda *_: None, False)
 
@@ -91,7 +93,6 @@ def test_an_image_without_a_label_shows_the_class_that_is_predicted(monkeypatch)
     monkeypatch.setattr(attention_pictures, "findings", lambda *a: asked.append(a[-1]) or nothing)
     one = jax.devices()[:1]
     mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1, devices=one)
-    Pictures(graph=graph, mesh=mesh, number=2, images=lambda number: shown).run(
-        params, lambda *_: None, stop=False
-    )
+    inputs = SimpleNamespace(graph=graph, mesh=mesh, images=lambda number: shown)
+    Pictures(PicturesConfig(), inputs).run(params, lambda *_: None, stop=False)
     assert list(asked[0].classes) == [2, 1]

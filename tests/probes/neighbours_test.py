@@ -40,8 +40,6 @@ def test_low_temperatures_do_not_overflow():
 def test_more_neighbours_than_examples_is_an_error():
     with refused("k=17"):
         neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(17,), temperature=0.07)
-    with refused("temperature=0"):
-        neighbours.accuracies(examples(4), examples(4), num_classes=4, k=(1,), temperature=0.0)
 
 
 def test_nearest_by_cosine():

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import io
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ import numpy as np
 
 from vit_jax.core import class_names, pytrees
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.files import cache_dir
 from vit_jax.core.schema.fields import field
-from vit_jax.data import label_index
+from vit_jax.data import files, label_index
 from vit_jax.data.source import NO_LABEL, Source, share_examples
 from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, SplitReader
 from vit_jax.learning.losses import Objective
@@ -294,11 +292,11 @@ class FeatureCache:
             return None
         path = self.path(params)
         try:
-            with np.load(io.BytesIO(path.read_bytes())) as arrays:
+            with np.load(path) as arrays:
                 labelled = arrays["features"], arrays["labels"]
             os.utime(path)  # it was used now
             return labelled
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except files.NPZ_FAULTS:
             return None
 
     def write(self, params: Any, labelled: Labelled) -> None:
@@ -308,17 +306,16 @@ class FeatureCache:
         path = self.path(params)
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with atomic_file(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, features=labelled[0], labels=labelled[1])
+            files.write_npz(path, features=labelled[0], labels=labelled[1])
             _forget(path, self._limit_bytes)
 
 
 def _forget(newest: Path, limit_bytes: int) -> None:
     """Deletes the files used longest ago, but for `newest`, until all fit into the limit."""
-    files = [(newest.stat().st_size, newest)]
+    kept = [(newest.stat().st_size, newest)]
     others = ((file.stat(), file) for file in newest.parent.glob("*.npz") if file != newest)
     for status, file in sorted(others, key=lambda each: -each[0].st_mtime_ns):
-        files.append((status.st_size, file))
-        if sum(size for size, _ in files) > limit_bytes:
-            files.pop()
+        kept.append((status.st_size, file))
+        if sum(size for size, _ in kept) > limit_bytes:
+            kept.pop()
             file.unlink(missing_ok=True)

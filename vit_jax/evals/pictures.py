@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import field
@@ -41,28 +39,17 @@ class PicturesConfig(EvalConfig):
 
     def make(self, inputs: EvalInputs) -> Pictures:
         """Draws the parameters."""
-        assert inputs.images is not None
-        return Pictures(
-            graph=inputs.graph, mesh=inputs.mesh, number=self.pictures, images=inputs.images
-        )
+        return Pictures(self, inputs)
 
 
 class Pictures:
-    """Draws parameters. All of them are gathered on every host for that.
+    """Draws parameters. All of them are gathered on every host for that."""
 
-    Args:
-      graph: merges with the parameters to a model.
-      mesh: the mesh of the parameters.
-      number: how many images to look at; fewer if there are not as many.
-      images: reads so many images, the same on every host; called once.
-    """
-
-    def __init__(
-        self, *, graph: nnx.GraphDef, mesh: Mesh, number: int, images: Callable[[int], Shown]
-    ):
-        self._graph, self._number, self._images = graph, number, images
-        self._shown: Shown | None = None
-        self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(mesh))
+    def __init__(self, c: PicturesConfig, inputs: EvalInputs):
+        assert inputs.images is not None
+        self._graph, self._number, self._images = inputs.graph, c.pictures, inputs.images
+        self._shown: Shown | None = None  # they are read once
+        self._gather = jax.jit(lambda x: x, out_shardings=meshes.replicated(inputs.mesh))
 
     def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float | bytes]:
         """Numbers and PNG files by name."""

@@ -153,7 +153,6 @@ def accuracies(
     num_classes: int,
     k: Sequence[int],
     temperature: float,
-    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[int, float]:
     """The share of `test` that is classified rightly, by k; each set is features and labels.
 
@@ -162,8 +161,6 @@ def accuracies(
     """
     if max(k) > len(train[1]) or min(k) < 1:
         raise UserError(f"k={max(k)} neighbours of {len(train[1]):,} examples: give a smaller k.")
-    if not temperature > 0:
-        raise UserError(f"temperature={temperature:g}: give one above 0.")
     stored, classes = jax.device_put((_normalised(train[0]), np.asarray(train[1], np.int32)))
     vote = jax.jit(functools.partial(_vote, k=tuple(k), num_classes=num_classes))
     right = np.zeros(len(k), np.int64)
@@ -173,7 +170,6 @@ def accuracies(
         padded = np.pad(_normalised(part), ((0, _QUERIES - len(part)), (0, 0)))
         votes = np.asarray(vote(stored, classes, padded, temperature))[:, : len(part)]
         right += (votes == labels[start : start + _QUERIES]).sum(axis=1)
-        progress(min(start + _QUERIES, len(labels)), len(labels))
     return {each: float(n / len(labels)) for each, n in zip(k, right, strict=True)}
 
 

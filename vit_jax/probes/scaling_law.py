@@ -44,7 +44,6 @@ class ScalingLaw(NamedTuple):
       alpha: M4's, at least 0.
       shift: of M3 and saturating, at least 0.
       residuals: [n] log of the left side over the right side, in the order of x.
-      fitted: the least and the largest x of the fit; beyond the latter a loss is extrapolated.
     """
 
     form: str
@@ -55,7 +54,6 @@ class ScalingLaw(NamedTuple):
     alpha: float = 0.0
     shift: float = 0.0
     residuals: np.ndarray = np.zeros(0)
-    fitted: tuple[float, float] = (0.0, np.inf)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Losses at x > 0, of any shape."""
@@ -69,14 +67,18 @@ class ScalingLaw(NamedTuple):
         return self.irreducible
 
     def _log_right_side(self, x: np.ndarray) -> np.ndarray:
-        base = -np.log(1 / x + self.shift) if self.form == "M3" else np.log(x + self.shift)
-        return self.log_scale - self.exponent * base
+        return self.log_scale - self.exponent * _base(self.form, x, self.shift)
 
     def _loss(self, log_right: np.ndarray) -> np.ndarray:
         """The loss at which the left side has this logarithm."""
         if self.alpha == 0:
             return self.irreducible + np.exp(log_right)
         return _between(log_right, self.irreducible, self.chance, self.alpha)
+
+
+def _base(form: str, x: np.ndarray, shift: Any) -> np.ndarray:
+    """What the exponent multiplies, with the sign changed, in the logarithm of the right side."""
+    return -np.log(1 / x + shift) if form == "M3" else np.log(x + shift)
 
 
 def _between(log_right: np.ndarray, irreducible: Any, chance: Any, alpha: Any) -> np.ndarray:
@@ -170,7 +172,7 @@ def interval(
     The law's own loss is always inside, although its estimator, of another sum, may be biased.
 
     It is about the curve, not about another noisy measurement, and says nothing of the form: where
-    that is wrong, the curve beyond law.fitted may be far outside.
+    that is wrong, the curve beyond these points may be far outside.
 
     UserError: there are no more points than parameters, so nothing says how large the noise is.
     """
@@ -214,7 +216,7 @@ class _Curves(NamedTuple):
         ends: the least and the largest loss [N] at `at` of scales and exponents whose squares are
         at most `factor` times the least of all curves.
         """
-        base, loss = self._base(x), np.exp(target)
+        base, loss = _base(self.form, x, self.shift), np.exp(target)
         # The line through the left sides, where points that no curve reaches are moved inside.
         inside = np.clip(loss, self.irreducible + 0.01 * loss, self.chance - MARGIN)
         left = np.log(inside - self.irreducible) - self._saturation(inside)
@@ -237,16 +239,13 @@ class _Curves(NamedTuple):
         constant, exponent = (values[:, None] for values in best)
         slope = self._slope(self._losses(constant - exponent * base))
         *_, (ww, wb, bb) = _line(slope, slope, base)
-        limit, places = factor * squares.min(), self._base(at)
+        limit, places = factor * squares.min(), _base(self.form, at, self.shift)
         variance = (bb + places * (2 * wb + places * ww)) / (ww * bb - wb**2)
         room = np.sqrt(np.maximum(limit - squares, 0)[:, None] * np.maximum(variance, 0))
         good, line = squares <= limit, constant - exponent * places
         chosen = _Curves(self.form, *(values[good] for values in self[1:]))
         low, high = (chosen._losses((line + sign * room)[good]) for sign in (-1, 1))
         return squares, (np.nanmin(low, 0), np.nanmax(high, 0))
-
-    def _base(self, x: np.ndarray) -> np.ndarray:
-        return -np.log(1 / x + self.shift) if self.form == "M3" else np.log(x + self.shift)
 
     def _saturation(self, loss: np.ndarray) -> np.ndarray:
         return self.alpha * np.log(self.chance - loss) if self.form == "M4" else np.zeros(1)
@@ -316,13 +315,11 @@ class _Regression(NamedTuple):
 
 def _fit(x: np.ndarray, loss: np.ndarray, form: str, chance: float) -> ScalingLaw:
     """`fit` of points that are in the order of x, and not looked at."""
-    fitted = float(x[0]), float(x[-1])
     if form == "M4":
-        return _fit_m4(np.log(x), loss, chance)._replace(fitted=fitted)
+        return _fit_m4(np.log(x), loss, chance)
 
     def regress(irreducible: np.ndarray, shift: np.ndarray) -> _Regression:
-        base = np.log(1 / x + shift[:, None]) if form == "M3" else -np.log(x + shift[:, None])
-        return _regress(np.log(loss - irreducible[:, None]), base)
+        return _regress(np.log(loss - irreducible[:, None]), -_base(form, x, shift[:, None]))
 
     irreducible = shift = np.zeros(1)
     if form in ("M2", "saturating"):
@@ -339,7 +336,6 @@ def _fit(x: np.ndarray, loss: np.ndarray, form: str, chance: float) -> ScalingLa
         exponent=float(found.first[0, 0]),
         irreducible=float(irreducible[0]),
         shift=float(shift[0]),
-        fitted=fitted,
     )
     return law._replace(residuals=np.log(loss - irreducible) - law._log_right_side(x))
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from vit_jax.config import RunConfig
 from vit_jax.core import errors
 from vit_jax.core.metric_names import best_mode
-from vit_jax.data.source import NO_LABEL, Source, select_examples
+from vit_jax.data.source import NO_LABEL, Source
 from vit_jax.evals import KINDS, Evals
 from vit_jax.evals.classification import Scores
 from vit_jax.evals.kind import EvalInputs, Shown, SplitReader
@@ -24,6 +24,7 @@ from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.parts.durations import Durations, check_meets_saves
 from vit_jax.run.parts.eval_data import EvalData
+from vit_jax.run.parts.inputs import samples
 from vit_jax.run.parts.updates import ema_decay
 
 
@@ -80,17 +81,9 @@ def _reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., Sp
 
 def read_images(name: str, config: RunConfig, source: Source, places: Sequence[int]) -> Batch:
     """A batch of an evaluation's images at `places` of `source`, the same on every host."""
-    from vit_jax.data import pipeline
-
-    with pipeline.eval_batches(
-        select_examples(source, np.asarray(places, np.int64)),
-        config.evals[name].preprocess,
-        batch_size=len(places),
-        on_bad_image=config.input.on_bad_image,
-        max_image_pixels=config.input.max_image_pixels,
-        threads=config.input.threads,
-    ) as batches:
-        return next(iter(batches))
+    indices = np.asarray(places, np.int64)
+    with samples(config.input, source, config.evals[name].preprocess, indices) as batches:
+        return next(batches)
 
 
 def _shown(
