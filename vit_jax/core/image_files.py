@@ -240,24 +240,11 @@ def _thirty_two_bits(image: Image.Image) -> Image.Image:
 
 
 _TO_RGB: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "1": _colour,
-    "L": _colour,
-    "LA": _colour,
+    **dict.fromkeys(("1", "L", "LA", "RGB", "RGBA", "RGBX", "YCbCr", "LAB", "HSV"), _colour),
+    **dict.fromkeys(("P", "PA", "RGBa"), _colour_of_transparent),
     "La": _gray_of_multiplied,
-    "P": _colour_of_transparent,
-    "PA": _colour_of_transparent,
-    "RGB": _colour,
-    "RGBA": _colour,
-    "RGBa": _colour_of_transparent,
-    "RGBX": _colour,
     "CMYK": _cmyk,
-    "YCbCr": _colour,
-    "LAB": _colour,
-    "HSV": _colour,
-    "I;16": _sixteen_bits,
-    "I;16L": _sixteen_bits,
-    "I;16B": _sixteen_bits,
-    "I;16N": _sixteen_bits,
+    **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N"), _sixteen_bits),
     "I": _thirty_two_bits,
     "F": _refused("floats"),
 }

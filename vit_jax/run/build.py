@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
@@ -117,7 +117,7 @@ class Run:
         views_read = attempt("input", examples.check_views, config.input)
         attempt("input", inputs.check_batch, config, mesh)
         batch_layout = attempt("input", inputs.batch_layout, config, source, mesh)
-        counts = _counts(config.input, source)
+        num_examples, num_classes, classes = _counts(config.input, source)
 
         # Model and step. Of a run that goes on, model.name=None means its own checkpoint.
         is_new = not checkpoint_dir.steps(workdir / "checkpoints")
@@ -125,8 +125,8 @@ class Run:
         step = step_parts(
             dataclasses.replace(config, init=init),
             mesh,
-            num_examples=counts.num_examples,
-            num_classes=counts.num_classes,
+            num_examples=num_examples,
+            num_classes=num_classes,
             class_names=() if source is NOT_MADE else source.class_names,
             source=None if source is NOT_MADE else source,
             attempt=attempt,
@@ -134,7 +134,7 @@ class Run:
         description = attempt("model", networks.description, config, step.model, source)
 
         # Evaluations, and what the devices have to hold.
-        data = _eval_data(config, counts, mesh, step, attempt)
+        data = _eval_data(config, classes, mesh, step, attempt)
         needed = [*data.values(), step.layout, step.objective, step.durations]
         evals = attempt("evals", _evals, config, data, mesh, step, after=needed)
         train_split = attempt("input", SplitOfRun, "input", source, config.input.preprocess)
@@ -144,14 +144,16 @@ class Run:
         cached = NOT_MADE
         if views_read is not NOT_MADE:
             cached = _cached_bytes(config.input, mesh, splits, attempt)
-        sizes = (step.layout, batch_layout, counts.num_classes, cached)
+        sizes = (step.layout, batch_layout, num_classes, cached)
         attempt("memory", memory.check_fits, *sizes)
 
         # First parameters and outputs.
         init_check = attempt("init", networks.check_init, config.init)
         # With model.name=None the model was made from them: their errors are reported already.
         needed = [init_check, step.model] if config.model.name is None else [init_check]
-        trained = attempt("init", _trained, config.init, is_new, after=needed)
+        trained = None
+        if is_new and config.init.weights:
+            trained = attempt("init", networks.trained_weights, config.init, after=needed)
         shapes = attempt("init", _shapes_to_take, config.init, trained, step.layout, step.model)
         attempt("init", _check_head, config.init, trained, source, after=[shapes])
         attempt("log", outputs.check_log, config.log)
@@ -178,31 +180,30 @@ class Run:
         return inputs.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
 
 
-class _Counts(NamedTuple):
-    """Counts that the durations and the model depend on; each may be NOT_MADE."""
+def _counts(c: InputConfig, source: Source) -> tuple[int, int, ModelClasses]:
+    """The numbers of examples and classes of the data, and the classes; all may be NOT_MADE.
 
-    num_examples: int
-    num_classes: int
-    classes: ModelClasses
-
-
-def _counts(c: InputConfig, source: Source) -> _Counts:
-    """The counts of the data; if they cannot be read, those declared: enough to check the rest."""
-    unknown = _Counts(NOT_MADE, NOT_MADE, NOT_MADE)
+    If the data cannot be read, those declared: enough to check the rest.
+    """
+    unknown = (NOT_MADE, NOT_MADE, NOT_MADE)
     if source is not NOT_MADE:
         classes = ModelClasses(source.num_classes, source.class_names)
-        return _Counts(source.num_examples, source.num_classes, classes)
+        return source.num_examples, source.num_classes, classes
     try:
         num_examples = examples.declared_examples(c)
     except UserError:  # reported where the data were checked
         return unknown
     if num_examples is None or c.num_classes is None:
         return unknown
-    return _Counts(num_examples, c.num_classes, ModelClasses(c.num_classes, None))
+    return num_examples, c.num_classes, ModelClasses(c.num_classes, None)
 
 
 def _eval_data(
-    config: RunConfig, counts: _Counts, mesh: Mesh, step: StepParts, attempt: Callable[..., Any]
+    config: RunConfig,
+    classes: ModelClasses,
+    mesh: Mesh,
+    step: StepParts,
+    attempt: Callable[..., Any],
 ) -> dict[str, EvalData]:
     """The data of each evaluation."""
 
@@ -214,7 +215,7 @@ def _eval_data(
     stops = evaluations.check_early_stopping
     attempt("early_stopping", stops, config, step.durations, after=[kinds])
     return {
-        name: attempt(f"evals.{name}", make, name, counts.classes, step.model, after=[kinds, mesh])
+        name: attempt(f"evals.{name}", make, name, classes, step.model, after=[kinds, mesh])
         for name in config.evals
     }
 
@@ -234,11 +235,6 @@ def _cached_bytes(
     there = [split for split in splits if split is not NOT_MADE]
     sizes = [attempt(split.where, device_cache.check_cached, c, split, mesh) for split in there]
     return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
-
-
-def _trained(c: InitConfig, is_new: bool) -> weights.CheckpointInfo | None:
-    """The description of init.weights, if the run starts from them."""
-    return networks.trained_weights(c) if is_new and c.weights else None
 
 
 def _shapes_to_take(

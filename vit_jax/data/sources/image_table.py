@@ -85,7 +85,7 @@ class ImageTable(Source):
         self.num_examples = len(places)
         self.class_names = class_names = rows.class_names() if r.labelled else ()
         self.num_classes = len(class_names)
-        self._labels = _no_labels(len(places))
+        self._labels = Labels(np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int32))
         if r.labelled:
             self._labels = rows.labels_of(places, class_names)
         self.max_labels = max(1, int(np.diff(self._labels.offsets).max(initial=0)))
@@ -147,10 +147,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size if path else 0
     except OSError:
         return 0
-
-
-def _no_labels(number: int) -> Labels:
-    return Labels(np.zeros(number + 1, np.int64), np.zeros(0, np.int32))
 
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:

@@ -89,9 +89,8 @@ def check_meets_saves(field: str, steps: int | None, config: RunConfig) -> None:
     """Raises UserError unless `steps` is a multiple of checkpoint.every_steps, or divides it."""
     every = config.checkpoint.every_steps
     if steps is not None and steps % every and every % steps:
-        nearest = max(1, round(steps / every)) * every
         raise errors.UserError(
             f"{field}={steps} meets a checkpoint, which can be kept, only every "
             f"{math.lcm(steps, every):,} steps. Give a multiple of checkpoint.every_steps={every}, "
-            f"such as {nearest}."
+            f"such as {errors.nearest_multiple(steps, every)}."
         )

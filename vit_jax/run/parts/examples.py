@@ -54,6 +54,8 @@ def open_split(
 ) -> Source:
     """A split of the section `where`, with what it inherits from the training data.
 
+    A source that reads no folder, or no field `label`, inherits none.
+
     `labels_of`: a file of pseudo-labels, for images whose labels are not read; nor are they without
     `labelled`.
     """
@@ -69,7 +71,7 @@ def open_split(
             image_size=image_size,
             cache=_file_cache(c),
             label_weights=c.label_weights,
-            label=inherited_label(c, kind, label),
+            label=label or (c.label if sources.reads(kind, "label") else None),
             labelled=labelled,
             table=table_options(c),
             where=where,
@@ -85,11 +87,6 @@ def open_split(
 def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | None:
     """The data_dir of a component or an evaluation; one that reads no folder inherits none."""
     return (own or c.data_dir) if sources.has_folder(source) else own
-
-
-def inherited_label(c: InputConfig, source: str, own: str | None) -> str | None:
-    """The label of a component or an evaluation; one that reads no field `label` inherits none."""
-    return own or (c.label if sources.reads(source, "label") else None)
 
 
 def table_options(c: InputConfig) -> TableOptions:

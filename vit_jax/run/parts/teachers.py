@@ -11,7 +11,7 @@ from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core import synsets
 from vit_jax.core.class_names import agree, normal
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, nearest_multiple
 from vit_jax.data import files
 from vit_jax.learning.method import Teacher
 from vit_jax.models import head
@@ -83,10 +83,9 @@ def _check_size(path: str, size: int | None) -> None:
     about = weights.checkpoint_info(path)
     patch = getattr(about.spec, "patch_size", 1)
     if size % patch and about.preprocess.image_size != (size, size):
-        nearest = max(patch, round(size / patch) * patch)
         raise UserError(
             f"its patches of {patch} pixels do not tile the images of method.teacher_image_size="
-            f"{size}; nearest: {nearest}. Change that."
+            f"{size}; nearest: {nearest_multiple(size, patch)}. Change that."
         )
 
 

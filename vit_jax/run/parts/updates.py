@@ -396,7 +396,8 @@ def step_parts(
     learning_rate = rising or attempt("optim", schedule, config.optim, durations)
     classes = {"num_classes": num_classes, "class_names": class_names}
     teacher_model = attempt("method", teacher, config, mesh, **classes)
-    abstract_state = attempt("optim", _layout, config, network, learning_rate, mesh, teacher_model)
+    make_layout = lambda network, *rest: layout(config, network.make, *rest)
+    abstract_state = attempt("optim", make_layout, network, learning_rate, mesh, teacher_model)
     counts = {
         "num_classes": num_classes,
         "total_steps": 1 if durations is errors.NOT_MADE else durations.total_steps,
@@ -409,10 +410,6 @@ def step_parts(
         objective=attempt("loss", _loss, config, source, **counts),
         products=attempt("method", products, config, network, teacher_model),
     )
-
-
-def _layout(config: RunConfig, model: Model, *rest: Any) -> StateLayout:
-    return layout(config, model.make, *rest)
 
 
 def update(config: RunConfig, parts: StepParts) -> Callable[..., Any]:
