@@ -42,6 +42,22 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_with_other_data_are_refused(tmp_path, tiny_run):
+    first = {}
+    peers = SimpleNamespace(
+        from_first=first.setdefault,
+        members=["process 0 (a, pid 1)", "process 1 (b, pid 2)"],
+        me="process 1 (b, pid 2)",
+    )
+    config = tiny_run("evals.test.preprocess=decode|resize(8)")
+    for _ in range(2):
+        Run.build(config, epath.Path(tmp_path), peers)
+    (data,) = first.values()
+    data["evals.test"] = ["0"]
+    with refused("process 1 (b, pid 2)", "for evals.test."):
+        Run.build(config, epath.Path(tmp_path), peers)
+
+
 def test_all_problems_are_reported_at_once(problems_of):
     problems = problems_of(
         "input.batch_size=7", "optim.grad_accum_steps=2", "optim.freeze=hed/.*", "loss.mixup=1e-40",

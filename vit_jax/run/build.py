@@ -85,15 +85,18 @@ class Run:
     def build(cls, config: RunConfig, workdir: epath.Path, peers: Peers | None = None) -> Run:
         """The run of `config` in `workdir`.
 
-        Weights by name mean the same at every start of a run, and to all of its processes.
+        Weights by name mean the same at every start of a run, and to all of its processes, which
+        have to find the same data.
 
         Raises:
           UserError: config, data, weights or disk are wrong; lists all errors.
         """
         errors = ErrorCollector()
-        pinned = pins.pin_weights(config, workdir, Peers.alone() if peers is None else peers)
+        peers = Peers.alone() if peers is None else peers
+        pinned = pins.pin_weights(config, workdir, peers)
         run = cls.attempt(pinned, workdir, errors, requested=config)
         errors.raise_all()
+        _check_same_data(run, peers)
         return run
 
     @classmethod
@@ -178,6 +181,21 @@ class Run:
     def feed(self, *, start_step: int) -> Feed:
         """The batches from a step on."""
         return inputs.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
+
+
+def _check_same_data(run: Run, peers: Peers) -> None:
+    """Raises UserError unless this process finds the data that the first one has."""
+    here = {"input": [run.source.fingerprint]} | {
+        f"evals.{name}": [part.source.fingerprint for part in data.parts]
+        for name, data in run.eval_data.items()
+    }
+    there = peers.from_first("comparing the data", here)
+    if others := [name for name in here if here[name] != there[name]]:
+        raise UserError(
+            f"{peers.me} finds other images, names or labels than {peers.members[0]} for "
+            f"{', '.join(others)}. Give all hosts copies of the same data, or a folder that all "
+            "of them see."
+        )
 
 
 def _counts(c: InputConfig, source: Source) -> tuple[int, int, ModelClasses]:
