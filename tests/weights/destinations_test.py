@@ -19,7 +19,7 @@ ROWS = {
     "`pool=map`": ({"pool": "map"}, "timm google_npz"),
     "`pool=cls_avg`": ({"pool": "cls_avg", **DINOV2}, "huggingface"),
     "`layer_scale`": ({**DINOV2, "num_classes": 0}, "huggingface timm"),
-    "`registers` with `pool=avg`": ({"pool": "avg", "registers": 2}, "timm"),
+    "`registers` with `pool=avg` or `cls`": ({"registers": 2}, "timm"),
     "`qkv_bias=none`": ({"qkv_bias": "none"}, "huggingface timm"),
     "`pre_logits`": ({"pre_logits": True, "num_classes": 0}, "huggingface google_npz"),
     "`gelu=exact` (the default is `tanh`)": ({"gelu": "exact"}, "huggingface timm"),
@@ -75,9 +75,12 @@ def test_a_class_token_without_a_position_computes_the_same_there(
     np.testing.assert_allclose(there(images), loaded.model(images), atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["sincos_1d", "sincos_2d"])
-def test_registers_beside_fixed_positions_compute_the_same_there(tmp_path, toy, images, positions):
-    loaded = toy(pool="avg", registers=2, gelu="exact", position_embedding=positions)
+@pytest.mark.parametrize(
+    ("pool", "positions"),
+    [("avg", "sincos_1d"), ("avg", "sincos_2d"), ("cls", "learned_1d"), ("cls", "sincos_2d")],
+)
+def test_registers_compute_the_same_there(tmp_path, toy, images, pool, positions):
+    loaded = toy(pool=pool, registers=2, gelu="exact", position_embedding=positions)
     weights.save(loaded, tmp_path / "out", "timm")
     there = weights.load(tmp_path / "out")
     np.testing.assert_allclose(there(images), loaded.model(images), atol=1e-5)

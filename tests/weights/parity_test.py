@@ -301,6 +301,8 @@ TIMM_TOY = {
             "reg_tokens": 2,
             "no_embed_class": True,
         },
+        {"reg_tokens": 2},
+        {"class_token": False, "global_pool": "avg", "fc_norm": False, "reg_tokens": 2},
     ],
     ids=[
         "cls",
@@ -310,6 +312,8 @@ TIMM_TOY = {
         "no_embed_class_rectangle",
         "registers",
         "registers_avg",
+        "registers_with_positions",
+        "registers_with_positions_avg",
     ],
 )
 def test_timm(timm, tmp_path, images, model_args):

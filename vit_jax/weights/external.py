@@ -222,8 +222,8 @@ def with_image_size(
     are of that many patches; or else that of a square, which is then assumed.
 
     Args:
-      class_position: whether the positions have rows of class and distillation token; None: the
-        format allows both.
+      class_position: whether the positions have rows of class and distillation token, and of
+        registers; None: the format allows both.
 
     UserError if nothing decides, or the positions are not of the size that is stated.
     """
@@ -231,16 +231,19 @@ def with_image_size(
     size = opened.caller_image_size
     if not match.has("positions"):  # of a ResNet, or fixed: any size will do
         return (match if stated else assumed), stated or size or USUAL_IMAGE_SIZE
-    rows, patch, first = match.sizes["N"], match.patch_pixels, match.first_tokens
-    # Rows before those of patches: whether the class token has none.
-    ways = {first: False, 0: first > 0}
+    rows, patch, first = match.sizes["N"], match.patch_pixels, match.tokens_before_patches
+    # Rows before those of patches: of all tokens there, or of none.
+    ways: dict[int, dict[str, Any]] = {
+        first: {"register_positions": first > match.first_tokens},
+        0: {"pads_class_position": match.first_tokens > 0},
+    }
     if first and class_position is not None:
         del ways[0 if class_position else first]
     patches_of = lambda size: (size[0] // patch) * (size[1] // patch)
     for its, as_stated in ((stated, match), (size, assumed)):
-        for n, pads in ways.items():
+        for n, change in ways.items():
             if its and rows == n + patches_of(its):
-                return dataclasses.replace(as_stated, pads_class_position=pads), its
+                return dataclasses.replace(as_stated, **change), its
     there = f"{opened.path} has {rows} positions of patches of {patch} pixels"
     if stated:
         raise UserError(
@@ -251,8 +254,7 @@ def with_image_size(
     squares = [n for n, side in sides.items() if side and side**2 == rows - n]
     if squares[:1] == [next(iter(ways))]:
         side = sides[squares[0]] * patch
-        match = dataclasses.replace(assumed, pads_class_position=ways[squares[0]])
-        return match, (side, side)
+        return dataclasses.replace(assumed, **ways[squares[0]]), (side, side)
     could_be = "which do not make a square"
     if squares:  # without a position of the class token; with it, they would be a rectangle
         side = sides[squares[0]]
@@ -558,7 +560,7 @@ def images(key: str, match: Match, given: tuple[int, int] | None) -> Fits:
 
     def fits(size: tuple[int, int]) -> bool:
         patches = (size[0] // patch) * (size[1] // patch)
-        return rows in (patches, patches + match.first_tokens)
+        return rows in (patches, patches + match.tokens_before_patches)
 
     return Fits(
         f"{rows} positions of patches of {patch} pixels",

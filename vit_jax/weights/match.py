@@ -61,6 +61,7 @@ class Match:
       rules: the rules of the parameters that the file has.
       assumed: what nothing states about it (external.ExternalWeights).
       pads_class_position: whether the class token has no position, which equals one of zeros.
+      register_positions: whether registers have positions, which equals adding these to them.
       twice: names with the layout's prefix that the file also has without it.
     """
 
@@ -70,6 +71,7 @@ class Match:
     rules: tuple[Rule, ...]
     assumed: tuple[str, ...] = ()
     pads_class_position: bool = False
+    register_positions: bool = False
     twice: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -104,6 +106,11 @@ class Match:
         return self.has("cls") + self.has("distillation_token")
 
     @property
+    def tokens_before_patches(self) -> int:
+        """`first_tokens` and registers, which have positions in timm if those have."""
+        return self.first_tokens + self.sizes.get("R", 0)
+
+    @property
     def patch_pixels(self) -> int:
         """Pixels from one token of a ViT to the next."""
         return self.sizes["P"] * (self.resnet.map_stride if self.resnet else 1)
@@ -118,6 +125,10 @@ class Match:
             table = self._stored(_POSITIONS)
             return np.zeros_like(table[0]) if self.pads_class_position else table[1]
         array = self._stored(name)
+        if self.register_positions and name in ("registers", _POSITIONS):
+            table, first = self._stored(_POSITIONS), self.first_tokens
+            rows = slice(first, first + self.sizes["R"])
+            return array + table[rows] if name == "registers" else np.delete(table, rows, axis=0)
         if name == _POSITIONS and self.pads_class_position:
             return np.concatenate([np.zeros_like(array[:1]), array])
         if name == _POSITIONS and self.has("distillation_token"):
@@ -130,6 +141,9 @@ class Match:
         if self.pads_class_position:
             rows, width = shapes[_POSITIONS]
             shapes[_POSITIONS] = (rows + 1, width)
+        elif self.register_positions:
+            rows, width = shapes[_POSITIONS]
+            shapes[_POSITIONS] = (rows - self.sizes["R"], width)
         elif self.has("distillation_token"):
             rows, width = shapes[_POSITIONS]
             shapes[_POSITIONS] = (rows - 1, width)

@@ -74,7 +74,7 @@ def test_registers_and_tables_at_another_size(tmp_path, toy):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"registers": 3}, "registers=3"),
+        ({"registers": 3, "pool": "map"}, "registers=3"),
         ({**DINOV2, "mlp": "geglu"}, "mlp=geglu"),
         ({**GATED, "mlp_dim": 25}, "mlp=swiglu"),
         ({"position_embedding": "learned_2d", "qk_norm": True}, "position_embedding=learned_2d"),

@@ -24,6 +24,7 @@ from vit_jax.models.layers.mbconv import SQUEEZE, STAGES
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
+from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match, best
 from vit_jax.weights.tables import Layout, rules
@@ -480,10 +481,10 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
             f"timm's ViT has layer norms with an epsilon of 1e-6, this model {spec.norm_epsilon}: "
             "it would compute something else."
         )
-    if spec.registers and spec.pool != "avg":
+    if spec.registers and spec.pool == "map":
         raise UserError(
-            f"timm's ViT has other positions beside registers={spec.registers} and a class token, "
-            f"and attention pooling sees them; this model has pool={spec.pool}."
+            "timm's attention pooling sees registers in older versions, such as 1.0.9; this model "
+            f"has registers={spec.registers}."
         )
     height, width = about.image_size
     arguments: dict[str, Any] = {
@@ -610,6 +611,15 @@ def _efficientnet_config(
     return config
 
 
+def _packed(tensors: Tensors, spec: Any, _: int) -> Tensors:
+    """Adds the class token's position to it where registers are: there, none of them has one."""
+    if not getattr(spec, "registers", 0) or spec.pool != "cls":
+        return tensors
+    token, table = tensors["cls_token"].read(), tensors["pos_embed"].read()
+    folded = {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
+    return {**tensors, **{name: from_array(x) for name, x in folded.items()}}
+
+
 def _layout_for(spec: Any) -> Layout:
     if isinstance(spec, EfficientNetSpec):
         return _EFFICIENTNET
@@ -629,6 +639,7 @@ FORMAT = Format(
     ),
     layout_for=_layout_for,
     documents=_documents,
+    packed=_packed,
     prepares=lambda about: preprocess(
         {"pretrained_cfg": _pretrained_cfg(0, about)}, about.image_size
     ),
