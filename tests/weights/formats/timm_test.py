@@ -104,6 +104,20 @@ def test_heads_that_only_the_architecture_tells(tmp_path, toy):
     assert weights.load(tmp_path / "out").spec.num_heads == 16
 
 
+def test_a_config_without_sections_as_timm_wrote_it_until_version_0_6(tmp_path, toy, capsys):
+    ours = toy(gelu="exact", preprocess=Preprocess((12, 12), 16, (12, 12), *IMAGENET, **SHORTER))
+    weights.save(ours, tmp_path / "out", "timm")
+    file = tmp_path / "out" / "config.json"
+    config = json.loads(file.read_text())
+    del config["model_args"]
+    labels = {"labels": config.pop("label_names"), "architecture": "test_vit"}
+    file.write_text(json.dumps(config | config.pop("pretrained_cfg") | labels))
+    again = weights.load_with_info(tmp_path / "out")
+    assert again.model.preprocess == ours.model.preprocess
+    assert again.class_names == ours.class_names
+    assert "assumed" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argument", ["pool_include_prefix", "dynamic_img_pad"])
 def test_arguments_that_make_another_model_of_the_same_arrays_are_refused(tmp_path, toy, argument):
     weights.save(toy(pool="avg", registers=2), tmp_path / "x", "timm")

@@ -9,6 +9,7 @@ EfficientNets are tf_efficientnet_b0 and so on, and efficientnet_b0, which PyTor
 have the same arrays: the architecture's name says which padding and epsilon they are for.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -216,6 +217,9 @@ _UNREAD_OF_EFFICIENTNET = (
 
 def _read(opened: Opened) -> ExternalWeights:
     config = opened.entries
+    if "pretrained_cfg" not in config and "input_size" in config:  # all in one, until timm 0.6
+        config = config | {"pretrained_cfg": config, "label_names": config.get("labels")}
+        opened = dataclasses.replace(opened, config=config)
     name = str(config.get("architecture", ""))
     if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
         raise UserError(
