@@ -127,6 +127,7 @@ def test_a_checkpoint_of_ours_keeps_them(timm, tmp_path):
         ({"architecture": "mixnet_s"}, "architecture='mixnet_s' cannot be computed"),
         ({"architecture": "efficientnet_b0", "global_pool": "max"}, "global_pool='max'"),
         ({"model_args": {"act_layer": "relu"}}, "act_layer='relu'"),
+        ({"model_args": {"output_stride": 16}}, "output_stride=16"),
         ({"model_args": {"pad_type": "valid"}}, "pad_type='valid'"),
         ({"num_classes": 7}, "num_classes=7, the arrays have 3"),
     ],

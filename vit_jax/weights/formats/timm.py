@@ -209,7 +209,8 @@ _EFFICIENTNETS = re.compile(r"(?P<tf>tf_)?efficientnet_(b[0-8]|l2)(_(ap|ns|ns_47
 _PADDINGS = {"same": "same", "": "symmetric"}
 _EPSILONS = {"same": 1e-3, "symmetric": 1e-5}  # the default of an architecture with this padding
 _UNREAD_OF_EFFICIENTNET = (
-    "act_layer", "norm_layer", "se_layer", "aa_layer", "group_size", "round_chs_fn",
+    "act_layer", "norm_layer", "se_layer", "aa_layer", "group_size", "output_stride",
+    "round_chs_fn",
 )  # fmt: skip
 
 # --- reading
