@@ -108,9 +108,9 @@ setup(
         ],
         # The documentation's site; ruff formats its signatures.
         "docs": ["mike>=2.2", "mkdocs-material>=9.8", "mkdocstrings[python]>=1.0", "ruff>=0.17"],
-        # What the weights of other projects are compared with, and timm, whose torchvision is not
+        # What weights of others and scores are compared with, and timm, whose torchvision is not
         # needed; docs/install.md says how to get torch without CUDA.
-        "parity": ["safetensors>=0.8", "torch>=2.13", "transformers>=5.23"],
+        "parity": ["safetensors>=0.8", "scikit-learn>=1.9", "torch>=2.13", "transformers>=5.23"],
         "hub": ["huggingface_hub>=2.4"],  # weights by name
         "maps": ["scikit-learn>=1.9", "umap-learn>=0.5.12"],  # maps of features
         "onnx": ["onnx>=1.23"],  # export --to=onnx

@@ -139,14 +139,14 @@ run_tests() {
   "$python" -m pytest -n 2 --dist=loadfile --no-loadscope-reorder "$@"
 }
 
-# add_parity: installs what the weights of other projects are compared with, into the environment
+# add_parity: installs what weights of other projects and scores are compared with, into the environment
 # that is there; false if it cannot be had. PyTorch comes without CUDA, and timm without torchvision,
 # which it needs for images alone.
 add_parity() {
   local stamp torch install installed=$VENV/installed-parity
   stamp=$(stamp_of_requirements)
   [[ $(cat "$installed" 2>/dev/null) == "$stamp" ]] && return
-  say "Installing PyTorch for CPUs, transformers and timm (about 1 GB on disk; once)"
+  say "Installing PyTorch for CPUs, transformers, timm and scikit-learn (about 1 GB on disk; once)"
   torch=$(sed -n 's/^torch==//p' "$root/constraints.txt")
   install=("$python" -m pip install --quiet --retries 1 --disable-pip-version-check
     --constraint "$root/constraints.txt")
