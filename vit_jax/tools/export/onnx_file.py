@@ -75,7 +75,7 @@ def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Val
     translate = OPERATORS.get(name)
     if translate is None:
         raise unsupported(name)
-    results = translate(graph, params, *operands)
+    results = translate(graph, params | {"result": equation.outvars[0].aval}, *operands)
     return results if isinstance(results, list) else [results]
 
 

@@ -1,6 +1,7 @@
 """ONNX graphs under construction, and ONNX's operators for JAX's primitives.
 
-A translation takes (graph, the primitive's parameters, its operands) and gives its results.
+A translation takes (graph, the primitive's parameters, its operands) and gives its results. Among
+the parameters is "result", the shape and dtype of the first one in JAX's program.
 """
 
 import dataclasses
@@ -186,25 +187,24 @@ class Graph:
 Translation = Callable[..., Any]  # (Graph, dict, *Value) -> Value or list of Values
 
 
-def _broadcast(*values: Value) -> tuple[Shape, Shape]:
-    """(shape, stored) of the result of an operator on elements."""
-    shape = max((value.shape for value in values), key=len)
+def _stored(*values: Value) -> Shape:
+    """The stored shape of the result of an operator on elements."""
     stored: Shape = ()
     for value in values:
         if len(value.stored) < len(stored) or not value.stored:
             continue
         own = stored or (1,) * len(value.stored)
         stored = tuple(a if b == 1 else b for a, b in zip(own, value.stored, strict=True))
-    return shape, stored
+    return stored
 
 
-def elements(operator: str, dtype: Any = None) -> Translation:
-    """An operator on elements; its result has the first operand's dtype, or `dtype`."""
+def elements(operator: str) -> Translation:
+    """An operator on elements."""
 
-    def translate(graph: Graph, _: dict[str, Any], *values: Value) -> Value:
-        shape, stored = _broadcast(*values)
+    def translate(graph: Graph, params: dict[str, Any], *values: Value) -> Value:
         name = graph.node(operator, [graph.stored(value) for value in values])
-        return Value(shape, np.dtype(dtype or values[0].dtype), stored, name)
+        result = params["result"]
+        return Value(result.shape, result.dtype, _stored(*values), name)
 
     return translate
 
@@ -249,13 +249,12 @@ def integer_pow(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     return _then(x, graph.node("Pow", [name, _number(graph, y, x)]))
 
 
-def select(graph: Graph, _: dict[str, Any], which: Value, *cases: Value) -> Value:
+def select(graph: Graph, params: dict[str, Any], which: Value, *cases: Value) -> Value:
     """One of two, by a boolean."""
     if which.dtype != np.bool_ or len(cases) != 2:
         raise unsupported("select_n of more than two")
-    shape, stored = _broadcast(which, *cases)
     name = graph.node("Where", [graph.stored(value) for value in (which, *reversed(cases))])
-    return Value(shape, cases[0].dtype, stored, name)
+    return Value(params["result"].shape, cases[0].dtype, _stored(which, *cases), name)
 
 
 def convert(graph: Graph, params: dict[str, Any], x: Value) -> Value:
@@ -279,19 +278,17 @@ def broadcast(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     return Value(shape, x.dtype, there.stored, there.name, there.array)
 
 
-def squeeze(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """Without axes of 1."""
-    kept = [i for i in range(len(x.shape)) if i not in params["dimensions"]]
-    return graph.reshape(x, tuple(x.shape[i] for i in kept))
+def reshape(graph: Graph, params: dict[str, Any], x: Value) -> Value:
+    """The same numbers in the shape of the result."""
+    return graph.reshape(x, params["result"].shape)
 
 
 def reduce(operator: str) -> Translation:
     """Over some axes, which the result lacks."""
 
     def translate(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-        axes = params["axes"]
-        shape = tuple(size for i, size in enumerate(x.shape) if i not in axes)
-        name = graph.node(operator, [graph.full(x), graph.integers(axes)], keepdims=0)
+        shape = params["result"].shape
+        name = graph.node(operator, [graph.full(x), graph.integers(params["axes"])], keepdims=0)
         return Value(shape, x.dtype, shape, name)
 
     return translate
@@ -366,7 +363,7 @@ def pad(graph: Graph, params: dict[str, Any], x: Value, filling: Value) -> Value
     lows, highs = ([max(0, each[i]) for each in config] for i in (0, 1))
     if not any(lows + highs):
         return x
-    shape = tuple(a + s + b for a, s, b in zip(lows, x.shape, highs, strict=True))
+    shape = params["result"].shape
     name = graph.node("Pad", [graph.full(x), graph.integers(lows + highs), graph.stored(filling)])
     return Value(shape, x.dtype, shape, name)
 
@@ -382,12 +379,7 @@ def gather(graph: Graph, params: dict[str, Any], x: Value, indices: Value) -> Va
         for axis, start in zip(axes, place.reshape(-1), strict=True):
             starts[axis] = int(np.clip(start, 0, x.shape[axis] - sizes[axis]))
         limits = [start + size for start, size in zip(starts, sizes, strict=True)]
-        part = cut(graph, x, starts, limits, (1,) * len(sizes))
-        kept = [s for i, s in enumerate(part.shape) if i not in numbers.collapsed_slice_dims]
-        rank = range(len(kept) + place.ndim - 1)
-        return graph.reshape(
-            part, tuple(kept.pop(0) if i in numbers.offset_dims else 1 for i in rank)
-        )
+        return reshape(graph, params, cut(graph, x, starts, limits, (1,) * len(sizes)))
     lines = [np.moveaxis(place[..., k], k, 0).reshape(place.shape[k], -1) for k in range(len(axes))]
     is_grid = place.ndim == len(axes) + 1 and all((each == each[:, :1]).all() for each in lines)
     if not is_grid or set(axes) != set(numbers.collapsed_slice_dims):
@@ -429,14 +421,13 @@ def dot_general(graph: Graph, params: dict[str, Any], x: Value, y: Value) -> Val
     y = graph.transpose(y, (*batch_y, *over_y, *free_y))
     batch, rows = x.shape[: len(batch_x)], x.shape[len(batch_x) : len(batch_x) + len(free_x)]
     inner, columns = x.shape[len(batch_x) + len(free_x) :], y.shape[len(batch_y) + len(over_y) :]
-    result = (*batch, *rows, *columns)
     # Without batch axes MatMul takes all rows' axes as they are, which saves two reshapes.
     merged = (math.prod(rows),) if batch or not rows else rows
     x = graph.reshape(x, (*batch, *merged, math.prod(inner)))
     y = graph.reshape(y, (*batch, math.prod(inner), math.prod(columns)))
     shape = (*batch, *merged, math.prod(columns))
     name = graph.node("MatMul", [graph.full(x), graph.full(y)])
-    return graph.reshape(Value(shape, x.dtype, shape, name), result)
+    return reshape(graph, params, Value(shape, x.dtype, shape, name))
 
 
 def convolution(graph: Graph, params: dict[str, Any], x: Value, kernel: Value) -> Value:
@@ -455,28 +446,15 @@ def convolution(graph: Graph, params: dict[str, Any], x: Value, kernel: Value) -
         group=params["feature_group_count"],
         pads=[low for low, _ in pads] + [high for _, high in pads],
     )
-    spread = [
-        dilation * (size - 1) + 1
-        for dilation, size in zip(params["rhs_dilation"], kernel.shape[2:], strict=True)
-    ]
-    pixels = _windows(x.shape[2:], spread, params["window_strides"], pads)
-    shape = (x.shape[0], kernel.shape[0], *pixels)
-    return graph.transpose(Value(shape, x.dtype, shape, name), _inverse(layout.out_spec))
+    return _in_order(graph, params, name, layout.out_spec)
 
 
-def _windows(
-    sizes: Sequence[int],
-    window: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-) -> list[int]:
-    """How many windows fit along each axis."""
-    each = zip(sizes, window, strides, pads, strict=True)
-    return [(size + low + high - w) // stride + 1 for size, w, stride, (low, high) in each]
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(i) for i in range(len(order))]
+def _in_order(graph: Graph, params: dict[str, Any], name: str, order: Sequence[int]) -> Value:
+    """The result of a node that gives its axes in this order."""
+    result = params["result"]
+    shape = tuple(result.shape[axis] for axis in order)
+    value = Value(shape, result.dtype, shape, name)
+    return graph.transpose(value, np.argsort(order).tolist())
 
 
 def pooling(operator: str) -> Translation:
@@ -492,9 +470,6 @@ def pooling(operator: str) -> Translation:
         if not plain or len(others) < 2 or 0 not in others:
             raise unsupported("pooling with dilation, or over images or channels")
         order = (*others, *spatial)
-        shape = list(x.shape)
-        for i in spatial:
-            ((shape[i],)) = _windows([x.shape[i]], [window[i]], [strides[i]], [pads[i]])
         own = lambda each: [each[i] for i in spatial]
         attributes: dict[str, Any] = {} if operator == "MaxPool" else {"count_include_pad": 1}
         turned = graph.transpose(x, order)
@@ -509,24 +484,20 @@ def pooling(operator: str) -> Translation:
         if operator == "AveragePool":
             number = _number(graph, math.prod(window), x)
             name = graph.node("Mul", [name, number])
-        there = tuple(shape[i] for i in order)
-        return graph.transpose(Value(there, x.dtype, there, name), _inverse(order))
+        return _in_order(graph, params, name, order)
 
     return translate
 
 
 # JAX's primitives, by their names, that are operators of ONNX on elements.
 ELEMENTS = {
-    "abs": "Abs", "add": "Add", "and": "And", "cos": "Cos", "div": "Div", "erf": "Erf",
-    "exp": "Exp", "log": "Log", "logistic": "Sigmoid", "max": "Max", "min": "Min", "mul": "Mul",
+    "abs": "Abs", "add": "Add", "and": "And", "cos": "Cos", "div": "Div", "eq": "Equal",
+    "erf": "Erf", "exp": "Exp", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual",
+    "log": "Log", "logistic": "Sigmoid", "lt": "Less", "max": "Max", "min": "Min", "mul": "Mul",
     "neg": "Neg", "pow": "Pow", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
-}  # fmt: skip
-COMPARISONS = {
-    "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less",
 }  # fmt: skip
 OPERATORS: dict[str, Translation] = {
     **{name: elements(operator) for name, operator in ELEMENTS.items()},
-    **{name: elements(operator, np.bool_) for name, operator in COMPARISONS.items()},
     "broadcast_in_dim": broadcast,
     "concatenate": concatenate,
     "conv_general_dilated": convolution,
@@ -546,14 +517,14 @@ OPERATORS: dict[str, Translation] = {
     "reduce_sum": reduce("ReduceSum"),
     "reduce_window_max": pooling("MaxPool"),
     "reduce_window_sum": pooling("AveragePool"),
-    "reshape": lambda graph, params, x: graph.reshape(x, params["new_sizes"]),
+    "reshape": reshape,
     "rsqrt": rsqrt,
     "select_n": select,
     "sharding_constraint": same,
     "slice": slice_,
     "split": split,
     "square": square,
-    "squeeze": squeeze,
+    "squeeze": reshape,
     "stop_gradient": same,
     "transpose": lambda graph, params, x: graph.transpose(x, params["permutation"]),
 }
