@@ -38,7 +38,7 @@ from vit_jax.models import inference
 from vit_jax.models.images import check_local
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.predict import name_of
-from vit_jax.store.workdir import check_output, unwritable_output
+from vit_jax.store.workdir import check_output, explain_unwritable
 
 ABOUT = b"vit_jax"  # the key of the metadata: JSON
 DAMAGE = (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError)  # of a table
@@ -289,33 +289,29 @@ class _Table:
         self._write(pa.Table.from_arrays(list(columns), schema=self._schema))
 
     def _write(self, part: pa.Table) -> None:
-        try:
+        with explain_unwritable(self._file):
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_file(self.folder / f"{self.num_parts:08}.parquet") as temporary:
                 parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
-        except OSError as error:
-            raise unwritable_output(self._file, error) from error
         self.num_rows += len(part)
         self.num_parts += 1
 
     def join(self) -> None:
         """Makes the parts row groups of the file, and deletes them."""
-        try:
-            with (
-                atomic_file(self._file) as temporary,
-                parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
-            ):
-                for part in self._parts()[: self.num_parts]:
-                    try:
-                        rows = _read_part(part)
-                    except DAMAGE as error:
-                        raise UserError(
-                            f"{part} cannot be read: {error}. Start the same command again."
-                        ) from error
-                    if len(rows):
-                        writer.write_table(rows, row_group_size=len(rows))
-        except OSError as error:
-            raise unwritable_output(self._file, error) from error
+        with (
+            explain_unwritable(self._file),
+            atomic_file(self._file) as temporary,
+            parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
+        ):
+            for part in self._parts()[: self.num_parts]:
+                try:
+                    rows = _read_part(part)
+                except DAMAGE as error:
+                    raise UserError(
+                        f"{part} cannot be read: {error}. Start the same command again."
+                    ) from error
+                if len(rows):
+                    writer.write_table(rows, row_group_size=len(rows))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from tests.messages import refused, told
+from tests.messages import refused
 from vit_jax.core import files
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
-from vit_jax.store.workdir import MayDiffer, check_workdir, read_document, unwritable, write_record
+from vit_jax.store.workdir import (
+    MayDiffer,
+    check_workdir,
+    explain_unwritable_workdir,
+    read_document,
+    write_record,
+)
 
 CONFIG = {
     "optim": {"lr": 0.001, "betas": (0.9, 0.999), "clip": None},
@@ -230,7 +236,8 @@ def test_the_config_can_be_read_back(trained):
 
 @pytest.mark.parametrize("error", [OSError("no room"), OSError(28, "no room")])
 def test_the_reason_is_reported_whatever_raised_it(tmp_path, error):
-    told(str(unwritable(tmp_path, error)), tmp_path, "no room")
+    with refused(tmp_path, "no room"), explain_unwritable_workdir(tmp_path):
+        raise error
 
 
 Usage = collections.namedtuple("Usage", ["total", "used", "free"])

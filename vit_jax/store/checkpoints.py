@@ -286,9 +286,7 @@ def _check_writable(directory: epath.Path) -> None:
     """Checks by writing: permissions alone are not reliable, least of all for root or on gs://."""
     workdir.check_name(directory)
     trial = directory / f".writable_{jax.process_index()}"
-    try:
+    with workdir.explain_unwritable_workdir(directory):
         directory.mkdir(parents=True, exist_ok=True)
         trial.touch()
         trial.unlink()
-    except OSError as error:
-        raise workdir.unwritable(directory, error) from error

@@ -12,7 +12,7 @@ from etils import epath
 
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import parse_json, write_file
+from vit_jax.core.files import parse_json
 from vit_jax.store import workdir
 
 LARGEST_STEP = 2**63 - 1
@@ -39,7 +39,7 @@ class MetricsFile:
             name: float(v) if math.isfinite(v) else None for name, v in values.items()
         }
         line = json.dumps(row) + "\n"
-        try:
+        with workdir.explain_unwritable_workdir(self._path):
             if self._is_remote:
                 self._uploaded = (self._read() if self._uploaded is None else self._uploaded) + (
                     line.encode()
@@ -48,8 +48,6 @@ class MetricsFile:
                 return
             with self._path.open("a") as file:
                 file.write(line)
-        except OSError as error:
-            raise workdir.unwritable(self._path, error) from error
 
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows; a last line that a kill cut short is left out. [] without a file.
@@ -64,10 +62,7 @@ class MetricsFile:
         kept = b"".join(line for line, row in self._lines() if row["step"] <= step)
         self._uploaded = None
         if kept != self._read():
-            try:
-                write_file(self._path, kept)
-            except OSError as error:
-                raise workdir.unwritable(self._path, error) from error
+            workdir.save(self._path, kept)
 
     def _lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Complete lines and their values."""

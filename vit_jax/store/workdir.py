@@ -174,18 +174,14 @@ def saved_step(folder: epath.PathLike) -> int:
 
 def make(folder: epath.Path) -> None:
     """Creates the folder and its parents. Raises UserError if it cannot."""
-    try:
+    with explain_unwritable_workdir(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def save(file: epath.Path, content: str | bytes) -> None:
     """Writes a file of a work directory, in full or not at all. Raises UserError if it cannot."""
-    try:
+    with explain_unwritable_workdir(file):
         write_file(file, content)
-    except OSError as error:
-        raise unwritable(file, error) from error
 
 
 def save_json(file: epath.Path, document: Any) -> None:
@@ -193,7 +189,7 @@ def save_json(file: epath.Path, document: Any) -> None:
     save(file, json.dumps(document, indent=2) + "\n")
 
 
-def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
+def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
     """Parses the JSON of a file; None if there is no file.
 
     Raises UserError with the remedy for a file that is damaged: `parse` fails.
@@ -206,12 +202,16 @@ def read_json(file: epath.Path, parse: Callable[[Any], T], remedy: str) -> T | N
         raise UserError(f"{file} is damaged ({error}). {remedy}") from error
 
 
-def unwritable(path: epath.Path, error: OSError) -> UserError:
-    """The error for a work directory, or a file of it, that cannot be written."""
-    return UserError(
-        f"{path} cannot be written: {error.strerror or error}. Make room and make it writable, or "
-        "give another --workdir."
-    )
+@contextlib.contextmanager
+def explain_unwritable_workdir(path: epath.PathLike) -> Iterator[None]:
+    """Raises UserError for what prevents a work directory, or a file of it, from being written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}. Make room and make it writable, "
+            "or give another --workdir."
+        ) from error
 
 
 def unreadable(file: epath.Path, error: OSError) -> UserError:
@@ -334,10 +334,8 @@ def check_writable(folder: epath.Path) -> None:
         )
     if cloud.is_remote(folder):
         return
-    try:
+    with explain_unwritable_workdir(folder):
         try_writing(folder)
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def has_google_storage() -> bool:
@@ -348,7 +346,7 @@ def has_google_storage() -> bool:
         return False
 
 
-def try_writing(folder: epath.Path) -> None:
+def try_writing(folder: Path | epath.Path) -> None:
     """Raises OSError if no file can be written to the local folder, or where it would be made."""
     there = _nearest_existing(folder)
     if not there.is_dir():
@@ -379,19 +377,14 @@ def write_output(file: epath.PathLike, content: str | bytes, flag: str = "output
 
 @contextlib.contextmanager
 def explain_unwritable(file: epath.PathLike, flag: str = "output") -> Iterator[None]:
-    """Raises UserError for what prevents a file that a flag names from being written inside."""
+    """Raises UserError for what prevents what a flag names from being written inside."""
     try:
         yield
     except OSError as error:
-        raise unwritable_output(file, error, flag) from error
-
-
-def unwritable_output(file: epath.PathLike, error: OSError, flag: str = "output") -> UserError:
-    """The error for a file that a flag names and that cannot be written."""
-    return UserError(
-        f"--{flag}={file} cannot be written: {error.strerror or error}. Give a file in a "
-        "folder that is writable and has room."
-    )
+        raise UserError(
+            f"--{flag}={file} cannot be written: {error.strerror or error}. Give one in a folder "
+            "that is writable and has room."
+        ) from error
 
 
 def check_disk_space(
@@ -448,7 +441,7 @@ def _size(folder: epath.Path) -> int:
     return total
 
 
-def _nearest_existing(folder: epath.Path) -> epath.Path:
+def _nearest_existing(folder: Path | epath.Path) -> Path | epath.Path:
     """The folder itself, or its nearest existing parent."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())

@@ -65,11 +65,9 @@ def lock_for_process(folder: epath.Path) -> Iterator[None]:
         advice = "wait for it, or give another --workdir."
         raise UserError(f"Another run ({holder}) is writing to {folder}: {advice}")
     try:
-        try:
+        with workdir.explain_unwritable_workdir(folder):
             os.truncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        except OSError as error:
-            raise workdir.unwritable(folder, error) from error
         yield
     finally:
         os.close(file)
@@ -80,10 +78,8 @@ def try_lock(folder: epath.Path, name: str) -> int | None:
 
     UserError if the file cannot be written; where locks are unavailable it is only opened.
     """
-    try:
+    with workdir.explain_unwritable_workdir(folder):
         file = os.open(folder / name, os.O_RDWR | os.O_CREAT, mode=0o666)
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

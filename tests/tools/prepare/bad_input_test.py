@@ -113,8 +113,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (folder / "good.jpg").write_bytes(jpeg(0))
     request = CollectionRequest(str(tmp_path / "photos"))
     collection = image_folder.collection(request)
+    read, fail = Path.read_bytes, failing(errno.EACCES)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", failing(errno.EACCES))
+        patch.setattr(Path, "read_bytes", lambda p: (fail if p.name == "good.jpg" else read)(p))
         with refused("good.jpg", os.strerror(errno.EACCES)):
             prepared(collection, tmp_path / "one")
         patch.setattr(os, "listdir", failing(errno.EACCES))

@@ -17,7 +17,7 @@ from etils import epath
 from PIL import Image
 
 from vit_jax.learning.histograms import Histogram
-from vit_jax.store.workdir import save, unreadable, unwritable
+from vit_jax.store.workdir import explain_unwritable_workdir, save, unreadable
 
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
@@ -43,11 +43,9 @@ class TensorBoard:
         now, host = time.time(), socket.gethostname()
         path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        try:
+        with explain_unwritable_workdir(workdir):
             # At gs:// and the like open() gives a context manager that is not the file.
             self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
-        except OSError as error:
-            raise unwritable(workdir, error) from error
         self._flushed = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "tensorboard")
         self._last: Future[None] = self._thread.submit(
@@ -110,10 +108,8 @@ class TensorBoard:
             self._flushed = time.monotonic()
 
     def _wait(self, written: Future[None]) -> None:
-        try:
+        with explain_unwritable_workdir(self._workdir):
             written.result()
-        except OSError as error:
-            raise unwritable(self._workdir, error) from error
 
     def flush(self) -> None:
         """Waits until all rows are in the file. UserError if they cannot be written."""

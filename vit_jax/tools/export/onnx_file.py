@@ -20,6 +20,7 @@ from jax.extend import core
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.kernels import choice
+from vit_jax.store.workdir import explain_unwritable
 from vit_jax.tools.export.onnx_operators import (
     OPERATORS,
     Graph,
@@ -30,7 +31,7 @@ from vit_jax.tools.export.onnx_operators import (
     cut,
     unsupported,
 )
-from vit_jax.tools.export.program import about, new_file, writing
+from vit_jax.tools.export.program import about, new_file
 from vit_jax.weights import Loaded
 
 # Calls of a program within the program, by the parameter that holds it.
@@ -166,15 +167,14 @@ def save(loaded: Loaded, path: str | Path) -> None:
     proto = as_proto(onnx, loaded)
     large = sum(len(array.raw_data) for array in proto.graph.initializer) >= MOST_BYTES
     how: dict[str, Any] = {"location": beside.name, "size_threshold": SMALL_BYTES}
-    with (
-        writing(path),
-        tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder,
-    ):
-        written = Path(folder) / path.name
-        onnx.save_model(proto, str(written), save_as_external_data=large, **how)
-        if large:
-            (Path(folder) / beside.name).replace(beside)
-        written.replace(path)
+    with explain_unwritable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            written = Path(folder) / path.name
+            onnx.save_model(proto, str(written), save_as_external_data=large, **how)
+            if large:
+                (Path(folder) / beside.name).replace(beside)
+            written.replace(path)
 
 
 def as_graph(model: Any) -> tuple[Graph, Value]:

@@ -1,9 +1,8 @@
 """A program in StableHLO, for JAX without this package."""
 
-import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.head import has_sigmoids
 from vit_jax.models.layers.kernels import choice
+from vit_jax.store.workdir import explain_unwritable
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import from_array, npz
 
@@ -33,16 +33,6 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "preprocess": dataclasses.asdict(model.preprocess),
         "made_with": {"vit_jax": __version__, "jax": jax.__version__},
     }
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Context for writing an output. UserError if it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def new_file(path: str | Path, flag: str, ending: str) -> Path:
@@ -80,15 +70,12 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
     with choice.portable():
         program = jax_export.export(forward, platforms=platforms)(shapes, images)
-    try:
-        with atomic_folder(folder) as temporary:
-            (temporary / PROGRAM).write_bytes(program.serialize())
-            arrays = {name: from_array(np.asarray(x)) for name, x in params.items()}
-            npz.write(temporary / ARRAYS, arrays)
-            facts = about(loaded) | {
-                "platforms": program.platforms,
-                "calling_convention_version": program.calling_convention_version,
-            }
-            (temporary / ABOUT).write_text(json.dumps(facts, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error}.") from error
+    with explain_unwritable(folder), atomic_folder(folder) as temporary:
+        (temporary / PROGRAM).write_bytes(program.serialize())
+        arrays = {name: from_array(np.asarray(x)) for name, x in params.items()}
+        npz.write(temporary / ARRAYS, arrays)
+        facts = about(loaded) | {
+            "platforms": program.platforms,
+            "calling_convention_version": program.calling_convention_version,
+        }
+        (temporary / ABOUT).write_text(json.dumps(facts, indent=2) + "\n")

@@ -14,7 +14,8 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
 from vit_jax.models.layers.kernels import choice
-from vit_jax.tools.export.program import ABOUT, about, new_file, writing
+from vit_jax.store.workdir import explain_unwritable
+from vit_jax.tools.export.program import ABOUT, about, new_file
 from vit_jax.weights import Loaded
 
 INPUT = "images"
@@ -34,10 +35,12 @@ def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
     path = new_file(path, "tflite", ".tflite")
     facts = about(loaded) | {"batch_size": batch_size}
     content = _converted(loaded.model, facts["gives"], batch_size)
-    with writing(path), atomic_file(path) as temporary:
-        temporary.write_bytes(content)
-        with zipfile.ZipFile(temporary, "a") as archive:
-            archive.writestr(ABOUT, json.dumps(facts, indent=2) + "\n")
+    with explain_unwritable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.writestr(ABOUT, json.dumps(facts, indent=2) + "\n")
 
 
 def _converted(model: Any, result: str, batch_size: int) -> bytes:

@@ -22,6 +22,7 @@ from vit_jax.data import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
 from vit_jax.run.environment import versions
+from vit_jax.store import workdir
 from vit_jax.tools.prepare import (
     evaluation_sets,
     faults,
@@ -271,11 +272,7 @@ def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
 
 def _begun(work: Path) -> dict[str, Any]:
     """Options and digests of evaluation sets, once files are written with them; {} before."""
-    path = work / _OPTIONS
-    try:
-        return json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}). Delete {work.parent}.") from error
+    return workdir.read_json(work / _OPTIONS, dict, f"Delete {work.parent}.") or {}
 
 
 def _clear(work: Path) -> None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, write_file
 from vit_jax.data.sources.tfds_writer import NOTE, SplitSize
+from vit_jax.store import workdir
 from vit_jax.tools.prepare.collection import CATALOGUE
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 
@@ -63,12 +64,7 @@ def write(data_set: WrittenSet, note: Mapping[str, Any]) -> None:
 
 def read_note(folder: Path) -> dict[str, Any] | None:
     """The contents of prepared.json; None: the data set is not ready."""
-    try:
-        return json.loads((folder / NOTE).read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / NOTE} is damaged ({error}). Delete {folder}.") from error
+    return workdir.read_json(folder / NOTE, dict, f"Delete {folder}.")
 
 
 def _sizes(folder: Path) -> dict[str, int]:

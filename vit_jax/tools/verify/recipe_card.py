@@ -27,7 +27,6 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import write_file
 from vit_jax.store import runs, workdir
 
 LOSS = "train/loss"
@@ -101,11 +100,7 @@ class Card:
         text = json.dumps(dataclasses.asdict(self), indent=1)
         # Numbers of one list on one line.
         text = re.sub(r"\[[-+.,e\d\s]*\]", lambda match: " ".join(match[0].split()), text)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, text + "\n")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}.") from error
+        workdir.write_output(path, text + "\n", "record")
 
 
 def read(path: epath.Path) -> Card:

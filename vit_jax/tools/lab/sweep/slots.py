@@ -209,12 +209,10 @@ class Slots:
 def _open_log(folder: epath.Path) -> BinaryIO:
     """Opens the log at its end, after a line with the time. UserError if it cannot be written."""
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    try:
+    with workdir.explain_unwritable_workdir(folder):
         log = (Path(folder) / LOG_FILE).open("ab")
         log.write(f"--- started {now}\n".encode())
         log.flush()
-    except OSError as error:
-        raise workdir.unwritable(folder, error) from error
     return log
 
 

@@ -124,11 +124,9 @@ _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
 
 def check_folder(folder: Path) -> None:
     """Raises UserError if the page cannot be written there, or would replace another one."""
-    try:
+    with workdir.explain_unwritable(folder):
         workdir.try_writing(folder)
         _existing_pictures(folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
 
 
 def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings]) -> None:
@@ -144,7 +142,7 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
     numbers = {name: number for each in findings for name, number in each.numbers.items()}
     now = datetime.datetime.now(datetime.UTC)
     text = page(title, subtitle, [each.section for each in findings], numbers, now)
-    try:
+    with workdir.explain_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         before = _existing_pictures(folder)
         for name, data in pictures.items():
@@ -152,8 +150,6 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
         write_file(folder / FILE, text)
         for name in before - set(pictures):
             (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
 
 
 def _existing_pictures(folder: Path) -> set[str]:
@@ -167,13 +163,6 @@ def _existing_pictures(folder: Path) -> set[str]:
             f"--output={folder} has an {FILE} that this command did not write. Give another folder."
         )
     return set(_PICTURE.findall(text))
-
-
-def _unwritable(folder: Path, error: OSError) -> UserError:
-    return UserError(
-        f"--output={folder} cannot be written: {error.strerror}. Give a folder that is writable "
-        "and has room."
-    )
 
 
 def page(
