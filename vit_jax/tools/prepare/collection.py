@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +24,7 @@ from vit_jax.tools.prepare.duplicates import MOST_BITS, NEAR_BITS
 
 MOST_CLASSES = 4_000_000  # their names are held in memory, and their counts in the report
 IMAGES_PER_PART = 1000  # in folders
+ROWS_AT_ONCE = 10_000
 CATALOGUE = "catalogue.parquet"  # beside a data set
 _WORD = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -100,6 +102,13 @@ def read_catalogues(paths: Sequence[Path]) -> pa.Table:
     """The rows of all files, one after the other."""
     tables = [pq.read_table(path, schema=SCHEMA, memory_map=True) for path in paths]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def rows_at(table: pa.Table, columns: Sequence[str], rows: np.ndarray) -> Iterator[dict[str, Any]]:
+    """Some columns of rows as dictionaries, made a few at a time, since these take much memory."""
+    chosen = table.select(columns)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        yield from chosen.take(pa.array(rows[start : start + ROWS_AT_ONCE])).to_pylist()
 
 
 @contextlib.contextmanager

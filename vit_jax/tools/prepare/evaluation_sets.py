@@ -27,6 +27,7 @@ from vit_jax.tools.prepare.collection import (
     is_text,
 )
 from vit_jax.tools.prepare.duplicates import EvaluationSet
+from vit_jax.tools.prepare.image_folder import parts_of_folder
 from vit_jax.tools.prepare.split_assignment import ALL
 
 FLAG = "--drop_duplicates_of"
@@ -141,8 +142,7 @@ def _images(root: Path) -> list[Part]:
             f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
             "a folder with images in it."
         )
-    groups = [names[at : at + IMAGES_PER_PART] for at in range(0, len(names), IMAGES_PER_PART)]
-    return [Part(group[0], "files", str(root), files=tuple(group)) for group in groups]
+    return parts_of_folder(root.name, root, names, None, ())
 
 
 def _raise(error: OSError) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
-from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions
+from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
 
@@ -307,9 +307,7 @@ def example_rows(table: pa.Table, rows: np.ndarray, assignment: SplitAssignment)
     """The images at `rows` with the labels of their examples, and all that writing them needs."""
     columns = ["name", "path", "offset", "nbytes", "labels", "weights", "action", "sha256"]
     images = []
-    for row, image in zip(
-        rows.tolist(), table.select(columns).take(pa.array(rows)).to_pylist(), strict=True
-    ):
+    for row, image in zip(rows.tolist(), rows_at(table, columns, rows), strict=True):
         image["labels"] = assignment.labels.get(row, tuple(image["labels"]))
         image["weights"] = assignment.weights.get(row, tuple(image["weights"]))
         images.append(ImageRow(**image))

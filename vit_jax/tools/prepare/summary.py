@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.collection import Collection
+from vit_jax.tools.prepare.collection import Collection, rows_at
 from vit_jax.tools.prepare.prepared_set import WrittenSet
 from vit_jax.tools.prepare.split_assignment import SplitAssignment
 
@@ -83,17 +83,14 @@ def left_out(table: pa.Table, assignment: SplitAssignment) -> Iterator[dict[str,
     """A JSON object for each image that is left out, in the order of the collection."""
     copies = assignment.copies
     of = {"near_duplicate": copies.near, "mirrored": copies.mirrored}  # else of the same bytes
-    rows = sorted(assignment.left_out)
+    rows = np.array(sorted(assignment.left_out), np.int64)
     columns = ["name", "faults", "format", "width", "height", "nbytes"]
-    for start in range(0, len(rows), 10_000):
-        batch = rows[start : start + 10_000]
-        taken = table.select(columns).take(pa.array(batch, pa.int64())).to_pylist()
-        for row, one in zip(batch, taken, strict=True):
-            why = assignment.left_out[row]
-            entry = {"name": one.pop("name"), "why": why} | one
-            if why in REASONS:
-                entry["of"] = table["name"][of.get(why, copies.same)[row]].as_py()
-            yield entry
+    for row, one in zip(rows.tolist(), rows_at(table, columns, rows), strict=True):
+        why = assignment.left_out[row]
+        entry = {"name": one.pop("name"), "why": why} | one
+        if why in REASONS:
+            entry["of"] = table["name"][of.get(why, copies.same)[row]].as_py()
+        yield entry
 
 
 def _faults(table: pa.Table, policy: faults.Policy) -> dict[str, dict[str, Any]]:
@@ -202,7 +199,6 @@ def duplicates(assignment: SplitAssignment, pairs: CopyPairs) -> dict[str, Any]:
 KINDS = {"same": "same_bytes", "near": "near", "mirrored": "mirrored"}
 MOST_LABELS = 10  # of an image, in class_pairs
 CLASS_PAIRS = 1000  # that are listed
-_AT_ONCE = 10_000
 
 
 class CopyPairs(NamedTuple):
@@ -226,11 +222,8 @@ def copy_pairs(table: pa.Table, assignment: SplitAssignment) -> CopyPairs:
     first = np.fromiter(itertools.chain(*(of.values() for of in copies)), np.int64, sum(sizes))
     split, splits = _splits(table, assignment)
     other_split = (split[copy] != split[first]) & (split[copy] >= 0) & (split[first] >= 0)
-    other_class = np.zeros(len(copy), bool)
-    for start in range(0, len(copy), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        pairs = zip(_labels(table, copy[some]), _labels(table, first[some]), strict=True)
-        other_class[some] = [set(one) != set(other) for one, other in pairs]
+    pairs = zip(_labels(table, copy), _labels(table, first), strict=True)
+    other_class = np.array([one != other for one, other in pairs], bool)
     rank = _rank(other_class, other_split)
     order = np.lexsort((kind, table["order"].to_numpy()[copy], rank))
     kind, first, copy = kind[order], first[order], copy[order]
@@ -252,8 +245,8 @@ def _splits(table: pa.Table, assignment: SplitAssignment) -> tuple[np.ndarray, l
     return split, names
 
 
-def _labels(table: pa.Table, rows: np.ndarray) -> list[list[int]]:
-    return table["labels"].take(pa.array(rows)).to_pylist()
+def _labels(table: pa.Table, rows: np.ndarray) -> Iterator[set[int]]:
+    return (set(row["labels"]) for row in rows_at(table, ["labels"], rows))
 
 
 def entries(
@@ -263,29 +256,24 @@ def entries(
     kinds = list(KINDS.values())
     looks = table["look"].fill_null(0).to_numpy()
     mirrored = table["mirrored"].fill_null(0).to_numpy()
-    for start in range(0, len(pairs.copy), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        sides = [
-            table.select(["name", "labels"]).take(pa.array(rows)).to_pylist()
-            for rows in (pairs.copy[some], pairs.first[some])
-        ]
-        for k, (one, other) in enumerate(zip(*sides, strict=True), start):
-            row, of = int(pairs.copy[k]), int(pairs.first[k])
-            kind = kinds[pairs.kind[k]]
-            bits = _bits(kind, looks, mirrored, row, of)
-            yield {
-                "kind": kind,
-                "name": one["name"],
-                "of": other["name"],
-                "classes": [names[label] for label in one["labels"]],
-                "classes_of": [names[label] for label in other["labels"]],
-                "split": _split(pairs, row),
-                "split_of": _split(pairs, of),
-                "other_class": bool(pairs.other_class[k]),
-                "other_split": bool(pairs.other_split[k]),
-                **({} if bits is None else {"bits": bits}),
-                "left_out": assignment.left_out.get(row),
-            }
+    sides = (rows_at(table, ["name", "labels"], rows) for rows in (pairs.copy, pairs.first))
+    for k, (one, other) in enumerate(zip(*sides, strict=True)):
+        row, of = int(pairs.copy[k]), int(pairs.first[k])
+        kind = kinds[pairs.kind[k]]
+        bits = _bits(kind, looks, mirrored, row, of)
+        yield {
+            "kind": kind,
+            "name": one["name"],
+            "of": other["name"],
+            "classes": [names[label] for label in one["labels"]],
+            "classes_of": [names[label] for label in other["labels"]],
+            "split": _split(pairs, row),
+            "split_of": _split(pairs, of),
+            "other_class": bool(pairs.other_class[k]),
+            "other_split": bool(pairs.other_split[k]),
+            **({} if bits is None else {"bits": bits}),
+            "left_out": assignment.left_out.get(row),
+        }
 
 
 def _split(pairs: CopyPairs, row: int) -> str | None:
@@ -311,15 +299,13 @@ def class_pairs(table: pa.Table, names: Sequence[str], pairs: CopyPairs) -> dict
     counts: dict[tuple[int, int], Counter[str]] = {}
     kinds = list(KINDS.values())
     rows = np.flatnonzero(pairs.other_class)
-    for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE]
-        labels = (_labels(table, side[some]) for side in (pairs.copy, pairs.first))
-        for k, one, other in zip(some, *labels, strict=True):
-            sides = (set(one), set(other)), (set(other), set(one))
-            own = ((sorted(a - b) or sorted(a))[:MOST_LABELS] for a, b in sides)
-            both = {(min(two), max(two)) for two in itertools.product(*own) if two[0] != two[1]}
-            for pair in both:
-                counts.setdefault(pair, Counter())[kinds[pairs.kind[k]]] += 1
+    labels = (_labels(table, side[rows]) for side in (pairs.copy, pairs.first))
+    for k, one, other in zip(rows, *labels, strict=True):
+        sides = (one, other), (other, one)
+        own = ((sorted(a - b) or sorted(a))[:MOST_LABELS] for a, b in sides)
+        both = {(min(two), max(two)) for two in itertools.product(*own) if two[0] != two[1]}
+        for pair in both:
+            counts.setdefault(pair, Counter())[kinds[pairs.kind[k]]] += 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
     return {
         "number": len(counts),
