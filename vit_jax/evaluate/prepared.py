@@ -19,7 +19,7 @@ from vit_jax.evals.kind import SplitReader
 from vit_jax.models import head, inference
 from vit_jax.models.layers.linear import DTYPES, quantise
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run.parts import inputs, preprocessing, updates
+from vit_jax.run.parts import evaluations, inputs, preprocessing, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 from vit_jax.weights.loading import Loaded
 
@@ -109,14 +109,7 @@ def in_dtype(ready: Prepared, dtype: str | None, data: EvalData, *, int8: bool =
         return reader.compute_batch(params, batch)["probabilities"]
 
     readers = {
-        each: SplitReader(
-            of_batch,
-            graph=graph,
-            mesh=ready.mesh,
-            open_feed=data.open_feed,
-            num_examples=data.source.num_examples,
-            where=data.split.where,
-        )
+        each: evaluations.reader(data, graph, ready.mesh)(of_batch)
         for each, (graph, _) in by_dtype.items()
     }
     timed = {

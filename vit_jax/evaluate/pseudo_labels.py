@@ -25,13 +25,13 @@ from vit_jax.core.screen import Screen, format_percent
 from vit_jax.data.label_index import Labels
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
-from vit_jax.evals.kind import INDEX, SplitReader
+from vit_jax.evals.kind import INDEX
 from vit_jax.evaluate import prepared
 from vit_jax.evaluate.prepared import Prepared
 from vit_jax.models import head
 from vit_jax.run import announce
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.run.parts import eval_data, updates
+from vit_jax.run.parts import eval_data, evaluations, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
 
 UNLABELLED = "unlabelled"  # the evaluation whose images get labels
@@ -169,14 +169,8 @@ def predict(
         probabilities, classes = jax.lax.top_k(head.probabilities(model, logits), top_k)
         return {"probabilities": probabilities, "classes": classes}
 
-    found = SplitReader(
-        of_batch,
-        graph=ready.graph,
-        mesh=ready.mesh,
-        open_feed=data.open_feed,
-        num_examples=data.source.num_examples,
-        where=data.split.where,
-    ).read(ready.params, progress, stop=False)
+    reader = evaluations.reader(data, ready.graph, ready.mesh)(of_batch)
+    found = reader.read(ready.params, progress, stop=False)
     assert found is not None  # nothing stops it
     bad = (~np.isfinite(found["probabilities"]).all(axis=1)).sum()
     if bad:

@@ -52,8 +52,8 @@ def evals(
             objective_of_data = dataclasses.replace(objective, num_classes=len(columns))
         key = functools.partial(_cache_key, config, graph=graph)
         inputs = EvalInputs(
-            read=_reader(test, graph, mesh),
-            read_train=_reader(train, graph, mesh) if train else None,
+            read=reader(test, graph, mesh),
+            read_train=reader(train, graph, mesh) if train else None,
             objective=objective_of_data,
             graph=graph,
             mesh=mesh,
@@ -68,7 +68,8 @@ def evals(
     return Evals(by_name)
 
 
-def _reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., SplitReader]:
+def reader(data: EvalData, graph: nnx.GraphDef, mesh: Mesh) -> Callable[..., SplitReader]:
+    """What makes readers of an evaluation's data, by a model with this graph."""
     return functools.partial(
         SplitReader,
         graph=graph,
