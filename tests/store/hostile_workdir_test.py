@@ -18,7 +18,7 @@ from vit_jax.store import checkpoint_dir, runs, workdir
 from vit_jax.store.runs import MetricsFile
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.grid import Point
-from vit_jax.tools.verify import __main__ as verify
+from vit_jax.tools.verify import recipe_card
 
 START = {
     "time": "2026-01-01T10:00:00+00:00",
@@ -52,7 +52,7 @@ def sweep(folder):
 READERS = {
     "resume": resume,
     "report": lambda folder: runs.read_all([folder]),
-    "verify": verify.read_run,
+    "verify": recipe_card.read_run,
     "evaluate": lambda folder: configs.resolve(workdir.read_document(folder)["config"]),
     "sweep": sweep,
 }

@@ -56,7 +56,7 @@ def make_run(tmp_path, config_file):
 @pytest.fixture
 def card(tmp_path, make_run, config_file):
     file = epath.Path(tmp_path / "cards" / "tiny.json")
-    runs = [verify.read_run(make_run(f"seed{s}", f"seed={s}")) for s in range(3)]
+    runs = [recipe_card.read_run(make_run(f"seed{s}", f"seed={s}")) for s in range(3)]
     verify.record(runs, config_file, file)
     return file
 
@@ -68,7 +68,7 @@ def test_a_damaged_run_is_reported_as_such(make_run, runs):
     document = {"config": {}, "runs": runs, "fingerprint": {}}
     (run / "config.json").write_text(json.dumps(document))
     with refused():
-        verify.read_run(run)
+        recipe_card.read_run(run)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_damaged_card_is_reported_as_such(card, change):
 
 
 def test_a_run_like_the_others_is_in_range(card, make_run, capsys):
-    run = verify.read_run(make_run("run", "seed=7", "log.every_steps=5"))
+    run = recipe_card.read_run(make_run("run", "seed=7", "log.every_steps=5"))
     verify.verify(run, verify.find_card(run, card.parent))
     output = capsys.readouterr().out
     assert "seeds 0, 1, 2; jax 0.10, 1 x cpu" in output
@@ -104,7 +104,7 @@ def test_a_run_like_the_others_is_in_range(card, make_run, capsys):
 
 
 def test_a_run_of_a_recorded_seed_is_compared_digit_by_digit(card, make_run, capsys):
-    verify.verify(verify.read_run(make_run("run", "seed=1")), card)
+    verify.verify(recipe_card.read_run(make_run("run", "seed=1")), card)
     assert (
         "same     losses as the card's seed 1, all digits, up to step 100"
         in capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_a_run_of_a_recorded_seed_is_compared_digit_by_digit(card, make_run, cap
 
 
 def test_the_first_deviation_is_named(card, make_run):
-    run = verify.read_run(make_run("run", factor=1.1))
+    run = recipe_card.read_run(make_run("run", factor=1.1))
     with refused("step 20", "train/loss 1.183", "1.065", "5 of 11"):
         verify.verify(run, card)
 
@@ -122,11 +122,11 @@ def test_non_finite_numbers_are_shown_as_such(card, make_run):
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "train/loss": null}\n')
     with refused():
-        verify.verify(verify.read_run(folder), card)
+        verify.verify(recipe_card.read_run(folder), card)
 
 
 def test_a_running_run_is_reported_as_such(card, make_run, capsys):
-    verify.verify(verify.read_run(make_run("run", steps=50)), card)
+    verify.verify(recipe_card.read_run(make_run("run", steps=50)), card)
     output = capsys.readouterr().out
     assert "step 50 of 100" in output
     assert "missing  test/accuracy: not logged at the card's steps" in output
@@ -136,19 +136,19 @@ def test_a_running_run_is_reported_as_such(card, make_run, capsys):
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_run_without_numbers_is_refused(card, make_run, steps):
     with refused():
-        verify.verify(verify.read_run(make_run("run", steps=steps)), card)
+        verify.verify(recipe_card.read_run(make_run("run", steps=steps)), card)
 
 
 def test_a_finished_run_that_logged_other_steps_is_refused(card, make_run):
     """As with log.every_steps=40; its evaluations alone are in range."""
-    run = verify.read_run(make_run("run"))
+    run = recipe_card.read_run(make_run("run"))
     rows = {step: row for step, row in run.rows.items() if step % 40 == 0 or step == 100}
     with refused("train/loss", "log.every_steps"):
         verify.verify(run._replace(rows=rows), card)
 
 
 def test_another_config_is_refused_with_its_fields(card, make_run):
-    run = verify.read_run(make_run("run", "optim.lr=0.2", "input.threads=3", fingerprint="4"))
+    run = recipe_card.read_run(make_run("run", "optim.lr=0.2", "input.threads=3", fingerprint="4"))
     for check in (lambda: verify.verify(run, card), lambda: verify.find_card(run, card.parent)):
         with refused("optim.lr: 0.1", "fingerprint.input", "tiny.json") as error:
             check()
@@ -159,13 +159,13 @@ def test_a_card_from_before_a_field_was_added_is_still_of_its_config(card, make_
     document = json.loads(card.read_text())
     del document["fields"]["optim"]["nesterov"]
     card.write_text(json.dumps(document))
-    run = verify.read_run(make_run("run"))
+    run = recipe_card.read_run(make_run("run"))
     assert verify.find_card(run, card.parent) == card
 
 
 def test_only_runs_of_the_config_are_recorded(card, make_run, config_file, tmp_path):
-    runs = [verify.read_run(make_run(f"r{s}", f"seed={s}")) for s in (3, 4)]
-    other = verify.read_run(make_run("other", "seed=5", "optim.lr=0.2"))
+    runs = [recipe_card.read_run(make_run(f"r{s}", f"seed={s}")) for s in (3, 4)]
+    other = recipe_card.read_run(make_run("other", "seed=5", "optim.lr=0.2"))
     with refused("optim.lr"):
         verify.record([*runs, other], config_file, epath.Path(tmp_path / "new.json"))
     assert not (tmp_path / "new.json").exists()
@@ -184,16 +184,18 @@ def test_the_command(card, make_run, run_python, config_file, tmp_path):
 
 
 def test_a_missing_card_or_run_gives_one_message(tmp_path, make_run):
-    run = verify.read_run(make_run("run"))
+    run = recipe_card.read_run(make_run("run"))
     with refused():
         verify.find_card(run, epath.Path(tmp_path / "nothing"))
     with refused():
-        verify.read_run(epath.Path(tmp_path / "nothing"))
+        recipe_card.read_run(epath.Path(tmp_path / "nothing"))
 
 
 def test_free_fields_are_not_compared():
     data = {"mixture": {"a": {"data_dir": "x"}, "b": {"data_dir": "y"}}, "data_dir": "z"}
-    fields = verify.compared_fields(configs.resolve({"input": data, "log": {"every_steps": 3}}))
+    fields = recipe_card.compared_fields(
+        configs.resolve({"input": data, "log": {"every_steps": 3}})
+    )
     assert "data_dir" not in str(fields) and "log" not in fields
     assert list(fields["input"]["mixture"]) == ["a", "b"]
 
@@ -202,6 +204,6 @@ def test_free_fields_are_not_compared():
 def test_cards_are_of_the_configs_that_they_name(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     card = recipe_card.read(epath.Path(file))
-    fields = verify.compared_fields(configs.load(card.config))
-    assert verify.compared_fields(configs.resolve(card.fields)) == fields
+    fields = recipe_card.compared_fields(configs.load(card.config))
+    assert recipe_card.compared_fields(configs.resolve(card.fields)) == fields
     assert len(card.runs) >= recipe_card.MIN_SEEDS

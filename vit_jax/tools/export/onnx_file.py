@@ -21,16 +21,8 @@ from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.kernels import choice
 from vit_jax.store.workdir import explain_unwritable
-from vit_jax.tools.export.onnx_operators import (
-    OPERATORS,
-    Graph,
-    Node,
-    Value,
-    concatenate,
-    constant,
-    cut,
-    unsupported,
-)
+from vit_jax.tools.export import onnx_operators
+from vit_jax.tools.export.onnx_operators import Graph, Node, Value, constant
 from vit_jax.tools.export.program import about, new_file
 from vit_jax.weights import Loaded
 
@@ -73,9 +65,9 @@ def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Val
     folded = _folded(equation, operands)
     if folded is not None:
         return folded
-    translate = OPERATORS.get(name)
+    translate = onnx_operators.OPERATORS.get(name)
     if translate is None:
-        raise unsupported(name)
+        raise onnx_operators.unsupported(name)
     results = translate(graph, params | {"result": equation.outvars[0].aval}, *operands)
     return results if isinstance(results, list) else [results]
 
@@ -126,13 +118,15 @@ def _row(graph: Graph, x: Value, i: int) -> Value:
         return constant(whole[i])
     rest = x.shape[1:]
     starts, limits = (i, *(0 for _ in rest)), (i + 1, *rest)
-    return graph.reshape(cut(graph, x, starts, limits, (1,) * len(limits)), rest)
+    return graph.reshape(onnx_operators.cut(graph, x, starts, limits, (1,) * len(limits)), rest)
 
 
 def _stacked(graph: Graph, rows: list[Value]) -> Value:
     """Values along a new first axis."""
     wider = [graph.reshape(row, (1, *row.shape)) for row in rows]
-    return wider[0] if len(wider) == 1 else concatenate(graph, {"dimension": 0}, *wider)
+    return (
+        wider[0] if len(wider) == 1 else onnx_operators.concatenate(graph, {"dimension": 0}, *wider)
+    )
 
 
 # ReduceMax takes its axes as an input, and Split its number of parts, since 18 (ONNX 1.13).

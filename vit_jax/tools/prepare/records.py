@@ -28,14 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.table_file import (
-    Column,
-    Columns,
-    Table,
-    class_order,
-    find_files,
-    read_table,
-)
+from vit_jax.data.sources import table_file
+from vit_jax.data.sources.table_file import Column, Columns, Table
+from vit_jax.tools.prepare import entries
 from vit_jax.tools.prepare.collection import (
     Collection,
     CollectionRequest,
@@ -46,17 +41,7 @@ from vit_jax.tools.prepare.collection import (
     file_errors,
     is_line,
 )
-from vit_jax.tools.prepare.entries import (
-    BadLabelError,
-    Reading,
-    ReadingInFolder,
-    SourceFile,
-    classes,
-    classes_of_lists,
-    names_in_parquet,
-    source_files,
-    weights,
-)
+from vit_jax.tools.prepare.entries import BadLabelError, Reading, ReadingInFolder, SourceFile
 from vit_jax.tools.prepare.faults import FAULTS
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
@@ -74,7 +59,7 @@ _NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 def collection(request: CollectionRequest) -> Collection:
     """Images of all lists. UserError: no lists, no classes, columns that lack; or both kinds."""
-    files = source_files(request.source, SUFFIXES)
+    files = entries.source_files(request.source, SUFFIXES)
     tables = [file for file in files if file.path.name.lower().endswith(TABLES)]
     notes: list[str] = []
     if tables:
@@ -89,7 +74,7 @@ def collection(request: CollectionRequest) -> Collection:
         several = request.multi_label is not False
         field = request.label_field or ("labels" if several else "label")
         parquet = [file.path for file in files if file.path.suffix.lower() == ".parquet"]
-        known = classes_of_lists(request, field, parquet)
+        known = entries.classes_of_lists(request, field, parquet)
         images_root = _images_root(request)
         names, parts = known.names, []
         for file in files:
@@ -210,7 +195,7 @@ def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
     assert part.reading is not None
     field = part.reading.label_field
     wanted = ("image", field, "weights", "id")
-    names = names_in_parquet(part.path, field)
+    names = entries.names_in_parquet(part.path, field)
     number = 0
     try:
         with pq.ParquetFile(part.path) as file:
@@ -258,7 +243,7 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
     row = row._replace(name=str(name))
     try:
         labels = reading.classes.labels(entry.get(reading.label_field), several=reading.several)
-        label_weights = weights(entry.get("weights"), labels)
+        label_weights = entries.weights(entry.get("weights"), labels)
     except BadLabelError:
         return row._replace(faults=("bad_label",)), None
     data: bytes | None = image if isinstance(image, bytes) else None
@@ -326,10 +311,10 @@ def _collect_tables(
         Column("--split_field", request.split_field, needed=request.split_field is not None),
         Column("--label_separator", request.label_separator),
     )
-    read = [read_table(str(file.path), columns) for file in tables]
+    read = [table_file.read_table(str(file.path), columns) for file in tables]
     notes = [f"{table.note}." for table in read]
     if request.classes is not None or request.num_classes is not None:
-        known = classes(request)
+        known = entries.classes(request)
         names: Sequence[str] = known.names
         label: Callable[[str], int] = known.label_in_text
     else:
@@ -355,7 +340,7 @@ def _inferred_classes(tables: Sequence[Table]) -> list[str]:
             raise UserError(f"{tables[0].path}: {name!r} is not a class's name, of one line.")
     if not names:
         raise UserError(f"{tables[0].path}: no row has a label.")
-    return class_order(list(names))
+    return table_file.class_order(list(names))
 
 
 def _parts_of_table(
@@ -368,7 +353,7 @@ def _parts_of_table(
     """
     root, folder = images_root or file.path.parent, _folder(file, images_root)
     above = Path(str(root).removesuffix(folder))  # names are relative to it
-    found, real_root = find_files(str(root), table), os.path.realpath(root)
+    found, real_root = table_file.find_files(str(root), table), os.path.realpath(root)
     labels: dict[str, Labels] = {}
     first: dict[str, int] = {}
     splits: dict[str, list[str]] = {}

@@ -18,14 +18,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file
 from vit_jax.store.runs import RESERVED
 from vit_jax.tools.verify import recipe_card
-from vit_jax.tools.verify.recipe_card import (
-    Comparison,
-    LoggedRun,
-    PublishedCurve,
-    compared_fields,
-    differences,
-    read_run,
-)
+from vit_jax.tools.verify.recipe_card import Comparison, LoggedRun, PublishedCurve
 
 MAX_SHOWN = 12  # numbers of a published curve
 
@@ -39,7 +32,9 @@ def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
     if not files:
         raise UserError(f"{folder} has no recipe card: give one by --card FILE.")
     cards = {file: recipe_card.read(file) for file in files}
-    by_file = {file: differences(c.fields, c.fingerprint, run) for file, c in cards.items()}
+    by_file = {
+        file: recipe_card.differences(c.fields, c.fingerprint, run) for file, c in cards.items()
+    }
     nearest, *others = sorted(files, key=lambda file: len(by_file[file]))
     if by_file[nearest]:
         more = f"\nOther cards: {', '.join(map(str, others))}" if others else ""
@@ -54,8 +49,8 @@ def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
     """The published curve of the run's config, if there is one."""
     for file in sorted(folder.glob("*.json")):
         curve = recipe_card.read_published(file)
-        fields = compared_fields(configs.load(str(folder.parent.parent / curve.config)))
-        if not differences(fields, run.fingerprint, run):
+        fields = recipe_card.compared_fields(configs.load(str(folder.parent.parent / curve.config)))
+        if not recipe_card.differences(fields, run.fingerprint, run):
             return curve
     return None
 
@@ -80,7 +75,7 @@ def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
 def verify(run: LoggedRun, file: epath.Path) -> None:
     """Prints a table. UserError if the run is of another config, or leaves the expected ranges."""
     card = recipe_card.read(file)
-    if different := differences(card.fields, card.fingerprint, run):
+    if different := recipe_card.differences(card.fields, card.fingerprint, run):
         raise _other_config(run, f"the config of {file}", "the card", different)
     compared = recipe_card.compare(card, run.rows)
     last, loss = max(run.rows, default=0), recipe_card.LOSS
@@ -123,9 +118,9 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
 
 def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> None:
     """Writes a card. UserError if the runs are not all of this config, or cannot be recorded."""
-    fields = compared_fields(configs.load(config_file))
+    fields = recipe_card.compared_fields(configs.load(config_file))
     for run in runs:
-        if different := differences(fields, runs[0].fingerprint, run):
+        if different := recipe_card.differences(fields, runs[0].fingerprint, run):
             raise _other_config(run, config_file, "the file", different)
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
     metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
@@ -173,7 +168,7 @@ FLAGS = flags.FLAGS
 
 def main(_: list[str]) -> None:
     """The command."""
-    runs = [read_run(epath.Path(folder).expanduser()) for folder in FLAGS.workdir]
+    runs = [recipe_card.read_run(epath.Path(folder).expanduser()) for folder in FLAGS.workdir]
     if FLAGS.record:
         if not FLAGS.config or FLAGS.config_override:
             raise UserError(

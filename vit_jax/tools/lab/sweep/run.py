@@ -31,17 +31,10 @@ from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import Run
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.store.runs import RESERVED
-from vit_jax.tools.lab.sweep import grid, picture, progress
+from vit_jax.tools.lab.sweep import grid, picture, progress, slots
 from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
-from vit_jax.tools.lab.sweep.slots import (
-    Slots,
-    SweepOptions,
-    job,
-    launch,
-    launcher_words,
-    slot_values,
-)
+from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions
 
 PNG_FILE = "results.png"
 # Results of the commands that run sweeps, beside those of the sweeps themselves.
@@ -95,7 +88,7 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
         try:
             if options.launcher is None:
                 Slots(live, options).run(folder, to_do, stop)
-            elif not launch(live, folder, to_do, options, stop):
+            elif not slots.launch(live, folder, to_do, options, stop):
                 return
         finally:
             live.close()
@@ -125,7 +118,7 @@ def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> 
             arguments = point.arguments(str(folder / point.name))
             print(shlex.join(["python", *options.trainer[1:], *arguments]))
         else:
-            print(shlex.join(job(point, folder, options)))
+            print(shlex.join(slots.job(point, folder, options)))
 
 
 def _show(
@@ -242,9 +235,9 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
     options = SweepOptions(name, **shared)
     if options.launcher is None:  # before a folder is made
-        slot_values(options)
+        slots.slot_values(options)
     else:
-        launcher_words(options.launcher)
+        slots.launcher_words(options.launcher)
     return workdir.named(FLAGS.workdir), options
 
 

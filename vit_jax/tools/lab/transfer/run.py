@@ -31,21 +31,9 @@ from vit_jax.tools.lab.sweep.progress import PointProgress, count_of
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
+from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.results import Choice, TransferResult
-from vit_jax.tools.lab.transfer.task import (
-    CHOOSE,
-    FINAL,
-    HELD_OUT,
-    NO_CHECKPOINT,
-    Splits,
-    TransferTask,
-    check,
-    check_all,
-    choose_grid,
-    evaluation_of,
-    final_grid,
-    metric_key,
-)
+from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, HELD_OUT, Splits, TransferTask, check_all
 
 FILE = "transfer.json"
 # What may not differ when a transfer goes on: the choice, or the test, would mean something else.
@@ -69,7 +57,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
       TrainingsFailed: some have failed; all others are done, and the results written.
       Preempted: on a signal; what ran has saved.
     """
-    check(task)
+    tasks.check(task)
     record = _begin(folder, task)  # before anything is written
     splits, weights_from = Splits(**record["splits"]), record["weights"]
     task = task.with_fields(record["derived"])
@@ -87,8 +75,8 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
 
         chosen, choose_rows = _choose(folder, task, splits, weights_from, train)
         print(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
-        rows = train(FINAL, final_grid(task, splits, weights_from, chosen.chosen))
-        config, tested = task.config, evaluation_of(task)
+        rows = train(FINAL, tasks.final_grid(task, splits, weights_from, chosen.chosen))
+        config, tested = task.config, tasks.evaluation_of(task)
         test = config.evals[tested]
         result = TransferResult(
             task.checkpoint,
@@ -102,7 +90,7 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
                 "data_dir": test.data_dir or config.input.data_dir,
             },
             chosen,
-            metric_key(task, tested),
+            tasks.metric_key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
             [f"{name}: {reason}" for name, reason in failures.items()],
@@ -124,16 +112,16 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
 
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> None:
     """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
-    check(task)
+    tasks.check(task)
     task = task.with_fields(task.derived_fields())
     weights_from = pin_checkpoint(task.checkpoint)
     splits, _ = check_all(task, weights_from, folder)
     if task.grid.axes:
-        grid = choose_grid(task, splits, weights_from)
+        grid = tasks.choose_grid(task, splits, weights_from)
         sweeps.dry_run(folder / CHOOSE, grid, options.for_part(CHOOSE))
         print("and then, with what is chosen in place of the first values:")
     first = task.grid.points()[0]
-    final = final_grid(task, splits, weights_from, first)
+    final = tasks.final_grid(task, splits, weights_from, first)
     sweeps.dry_run(folder / FINAL, final, options.for_part(FINAL))
 
 
@@ -179,7 +167,7 @@ def _validate(document: dict[str, Any]) -> dict[str, Any]:
 
 def pin_checkpoint(checkpoint: str) -> str | None:
     """Resolves a checkpoint: to the step's folder of a work directory, or a pinned download."""
-    if checkpoint.lower() == NO_CHECKPOINT:
+    if checkpoint.lower() == tasks.NO_CHECKPOINT:
         return None
     if weights.is_name(checkpoint):
         return str(weights.fetch(checkpoint))
@@ -208,10 +196,10 @@ def _choose(
             f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
             "for the test with them. For other values give another --workdir."
         )
-    by = metric_key(task, HELD_OUT)
+    by = tasks.metric_key(task, HELD_OUT)
     if not task.grid.axes:
         return Choice({}, by, None), []
-    grid = choose_grid(task, splits, weights_from)
+    grid = tasks.choose_grid(task, splits, weights_from)
     print(
         f"choose   {count_of(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
@@ -240,7 +228,7 @@ def _is_complete(
     kept = results.read_choice(folder)
     if kept is None and task.grid.axes:
         return False
-    grid = final_grid(task, splits, weights_from, kept.chosen if kept else {})
+    grid = tasks.final_grid(task, splits, weights_from, kept.chosen if kept else {})
     if not (folder / FINAL / SWEEP_FILE).exists():
         return False
     return all(row.state == "finished" for row in _read_rows(folder / FINAL, grid))

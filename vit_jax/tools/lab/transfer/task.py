@@ -31,15 +31,9 @@ from vit_jax.data.sources.splits import Slice
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import check_folders
 from vit_jax.run.parts import examples
+from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import (
-    CONFIG,
-    HINT,
-    MAX_NAMED,
-    SEED,
-    SweepGrid,
-    evaluation_numbers,
-)
+from vit_jax.tools.lab.sweep.grid import CONFIG, MAX_NAMED, SEED, SweepGrid
 
 CHOOSE, FINAL = "choose", "final"  # the folders of the sweeps
 HELD_OUT = "held_out"  # the evaluation on the held-out part
@@ -194,12 +188,12 @@ def _check_axis(field: str) -> None:
     elif field.startswith("evals."):
         why = "evaluations are not trained with, so there is nothing to choose"
     if why:
-        raise UserError(f"{field} has a list of values: {why}. {HINT}")
+        raise UserError(f"{field} has a list of values: {why}. {grids.HINT}")
 
 
 def evaluation_of(task: TransferTask) -> str:
     """The name of the evaluation of the test. UserError if there is none, or several."""
-    known = evaluation_numbers(task.config)
+    known = grids.evaluation_numbers(task.config)
     having = [name for name, numbers in known.items() if task.metric in numbers]
     if task.evaluation is not None:
         if task.evaluation not in having:
