@@ -24,7 +24,7 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig, TotalConfig
 from vit_jax.core import axes, command, compilation_cache
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
+from vit_jax.core.screen import Screen, aligned, format_bytes, format_count, format_duration
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run import adapt
@@ -423,9 +423,7 @@ def main(_: list[str]) -> None:
 
 
 def _print(lines: list[Row]) -> None:
-    width = max(len(label) for label, _ in lines)
-    for label, text in lines:
-        print(f"{label:{width}}  {text}".rstrip())
+    print(*aligned(["", ""], lines, left={0, 1})[1:], sep="\n")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
     for wrong, name in (
         ({"tasks": ("cifar10",)}, "'cifar100'"),
         ({"tasks": ("dtd",)}, "dtd"),
-        ({"left_out": tuple(TASKS)}, "--leave_out"),
+        ({"leave_out": tuple(TASKS)}, "--leave_out"),
     ):
         with refused(name):
             asked._replace(**wrong).names()

@@ -25,7 +25,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import ErrorCollector, UserError
 from vit_jax.core.schema import config_file, strict
 from vit_jax.evals import KINDS
 from vit_jax.run import adapt
@@ -364,10 +364,7 @@ def _read(folder: epath.Path) -> dict[str, Any]:
         "Delete it, and give the whole grid again: trainings below it continue.",
     )
     if kept is None:
-        if (folder / workdir.CONFIG_FILE).exists():
-            raise UserError(
-                f"{folder} is the work directory of a training: give the sweep another --workdir."
-            )
+        check_folder(folder, "sweep")
         return {}
     return kept
 
@@ -386,15 +383,12 @@ def _validate(value: Any, like: Any) -> Any:
 def _check_values(grid: SweepGrid) -> None:
     """Raises UserError with all errors of single values, which a point may have several of."""
     choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
-    problems: dict[str, None] = {}
+    errors = ErrorCollector()
     for config in choices.pop(CONFIG):
         for field, values in choices.items() or [("", ("",))]:
             for value in values:
-                try:
-                    configs.load(config, [f"{field}={value}"] if field else [])
-                except UserError as error:
-                    problems[str(error)] = None
-    _raise(list(problems))
+                errors.attempt(field, configs.load, config, [f"{field}={value}"] if field else [])
+    _raise([str(each.error) for each in errors.found])
 
 
 def _check(folder: epath.Path, points: Sequence[Point]) -> None:

@@ -151,9 +151,8 @@ class Slots:
         elif status in RESTART_STATUSES or status < 0 or status > 128:
             self._requeue(run, _describe_status(status))
         else:
-            self._fail(
-                run, status, last_error(run.folder, run.log_start) or _describe_status(status)
-            )
+            words = last_error(run.folder / LOG_FILE, run.log_start)
+            self._fail(run, status, words or _describe_status(status))
 
     def _requeue(self, run: Running, how: str) -> None:
         """Queues a point again, unless it was restarted too often without progress."""
@@ -162,7 +161,7 @@ class Slots:
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
         if self._setbacks[name] > self._options.max_restarts:
-            words = last_error(run.folder, run.log_start)
+            words = last_error(run.folder / LOG_FILE, run.log_start)
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
             self._fail(run, 1, f"{reason}{words and f'; {words}'}")
             return
@@ -216,9 +215,9 @@ def _open_log(folder: epath.Path) -> BinaryIO:
     return log
 
 
-def last_error(folder: epath.Path, start: int = 0) -> str:
+def last_error(log: epath.Path, start: int = 0) -> str:
     """The message at the end of a log: from "error:" on if present, else its last line."""
-    with (folder / LOG_FILE).open("rb") as file:
+    with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").strip().splitlines()
     begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
@@ -261,9 +260,8 @@ def _terminate(run: Running) -> bool:
 def _describe_status(status: int) -> str:
     """An exit status in words: "status 75" or "SIGKILL"."""
     number = -status if status < 0 else status - 128
-    with contextlib.suppress(ValueError):
-        if status < 0 or status > 128:
-            return signal.Signals(number).name
+    with contextlib.suppress(ValueError):  # of an ordinary status
+        return signal.Signals(number).name
     return f"status {status}"
 
 
@@ -320,8 +318,7 @@ def launch(
                 live.tell(point, "launched", "")
             elif not stop:
                 log = _launcher_log(point, options)
-                lines = log.read_bytes().decode(errors="replace").strip().splitlines()
-                failed[point.name] = f"{lines[-1] if lines else 'it said nothing'} ({log})"
+                failed[point.name] = f"{last_error(log) or 'it said nothing'} ({log})"
                 live.tell(point, "failed", failed[point.name])
         if stop and not interrupted:
             interrupted = True

@@ -163,34 +163,34 @@ def _formats(source: Source) -> tuple[str, ...]:
 
 
 class VtabRun(NamedTuple):
-    """A requested run over the tasks.
+    """A requested run over the tasks, by the flags of the command.
 
     Attributes:
       checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
       config: the config file, whose variants are the tasks; "configs/vtab.py:size=384" adds one.
-      overrides: of all tasks; commas separate the values to choose from: "optim.lr=0.003,0.01".
-      root: TFDS's folder.
-      tasks: names; left_out: names that are not run. Both empty: all 19.
+      config_override: of all tasks; commas separate the values to choose from.
+      data: TFDS's folder.
+      tasks: names; leave_out: names that are not run. Both empty: all 19.
       seeds: of the trainings that are tested; choose_seeds: of each point to choose from.
     """
 
     checkpoint: str
     config: str
-    overrides: tuple[str, ...]
-    root: str
-    tasks: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    config_override: Sequence[str]
+    data: str
+    tasks: Sequence[str] = ()
+    leave_out: Sequence[str] = ()
     seeds: int = 3
     choose_seeds: int = 1
 
     def names(self) -> list[str]:
         """The tasks to run, in the table's order. UserError for names that are not there."""
-        for name in (*self.tasks, *self.left_out):
+        for name in (*self.tasks, *self.leave_out):
             find(name)
-        both = sorted(set(self.tasks) & set(self.left_out))
+        both = sorted(set(self.tasks) & set(self.leave_out))
         if both:
             raise UserError(f"--tasks and --leave_out both name {', '.join(both)}.")
-        wanted = [n for n in TASKS if n not in self.left_out and n in (self.tasks or TASKS)]
+        wanted = [n for n in TASKS if n not in self.leave_out and n in (self.tasks or TASKS)]
         if not wanted:
             raise UserError("--leave_out leaves no task of VTAB.")
         return wanted
@@ -208,7 +208,7 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
       Preempted: on a signal; what ran has saved.
     """
     names = request.names()
-    data = find_data(names, request.root)
+    data = find_data(names, request.data)
     record = _begin(folder, request)  # before anything is written
     pinned = record["weights"]
     wanted = {name: transfer_task(request, name, data[name], pinned) for name in names}
@@ -240,7 +240,7 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
 def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions) -> None:
     """Checks what `vtab` checks at its start, and prints the commands of the trainings."""
     names = request.names()
-    data = find_data(names, request.root)
+    data = find_data(names, request.data)
     pinned = transfers.pin_checkpoint(request.checkpoint)
     for name in names:
         print(f"task     {name}, of {data[name].name}")
@@ -256,7 +256,11 @@ def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | Non
     task = TASKS[name]
     file, _, variant = request.config.partition(":")
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
-    overrides = [f'input.data_dir="{data.folder}"', *_normalisation(pinned), *request.overrides]
+    overrides = [
+        f'input.data_dir="{data.folder}"',
+        *_normalisation(pinned),
+        *request.config_override,
+    ]
     return TransferTask(
         pinned or NO_CHECKPOINT,
         grid.from_config(config, overrides),
@@ -342,16 +346,8 @@ def main(_: list[str]) -> None:
     if not FLAGS.data:
         raise UserError("--data is empty: give a folder.")
     folder, options = sweeps.read_flags("give a folder")
-    request = VtabRun(
-        FLAGS.checkpoint,
-        FLAGS.config,
-        tuple(FLAGS.config_override),
-        FLAGS.data,
-        tuple(FLAGS.tasks),
-        tuple(FLAGS.leave_out),
-        FLAGS.seeds,
-        FLAGS.choose_seeds,
-    )
+    fields: dict[str, Any] = {name: FLAGS[name].value for name in VtabRun._fields}
+    request = VtabRun(**fields)
     sweeps.run_or_show(
         folder, lambda: vtab(folder, request, options), lambda: dry_run(folder, request, options)
     )
