@@ -37,7 +37,6 @@ class _Barrier:
     """A barrier's state at process 0: the processes that have reached it."""
 
     deadline: float
-    timeout_secs: float
     arrived: set[int] = dataclasses.field(default_factory=set)
     value: Any = None
 
@@ -111,9 +110,9 @@ class Peers:
         if not self.several:
             return value
         if self._me == 0:
-            self._arrive(0, name, self._barrier_timeout_secs, value)
+            self._arrive(0, name, value)
         else:
-            self._connections[0].send({"at": name, "timeout_secs": self._barrier_timeout_secs})
+            self._connections[0].send({"at": name})
         with self._changed:
             self._changed.wait_for(lambda: name in self._released or self._verdict)
             if name not in self._released:
@@ -204,7 +203,7 @@ class Peers:
 
     def _handle(self, i: int, message: Message) -> None:
         if "at" in message:
-            self._arrive(i, message["at"], message["timeout_secs"], None)
+            self._arrive(i, message["at"], None)
         elif "go" in message:
             self._release(message["go"], message["value"])
         elif "stop" in message:
@@ -231,13 +230,13 @@ class Peers:
         for name, barrier in barriers:
             if now > barrier.deadline:
                 late = [m.process_id for m in self.members if m.process_id not in barrier.arrived]
-                text = f"did not come to the barrier {name!r} within {barrier.timeout_secs:g} s"
-                self._declare_lost(late, text)
+                within = f"within {self._barrier_timeout_secs:g} s"
+                self._declare_lost(late, f"did not come to the barrier {name!r} {within}")
 
-    def _arrive(self, i: int, name: str, timeout_secs: float, value: Any) -> None:
+    def _arrive(self, i: int, name: str, value: Any) -> None:
         """Records at process 0 that process i has reached a barrier."""
         with self._changed:
-            fresh = _Barrier(time.monotonic() + timeout_secs, timeout_secs)
+            fresh = _Barrier(time.monotonic() + self._barrier_timeout_secs)
             barrier = self._barriers.setdefault(name, fresh)
             barrier.arrived.add(i)
             barrier.value = value if i == 0 else barrier.value

@@ -186,14 +186,12 @@ class Sheet:
         axes.spines[:].set_visible(False)
         return axes
 
-    def caption(
-        self, row: int, column: int, text: str, *, over: int = 1, colour: str = style.INK
-    ) -> None:
+    def caption(self, row: int, column: int, text: str, *, over: int = 1) -> None:
         """Text below a tile, or below `over` tiles from there on; cut to the lines there are."""
         top = self.top + row * self.row_height + self.tile_height + 0.025
         shown = _wrapped(text, self._over(over), self.lines)
         centre = self.lefts[column] + self._over(over) / 2
-        self._text(centre, top, shown, style.SMALL, colour, "center")
+        self._text(centre, top, shown, style.SMALL, style.INK, "center")
 
     def heading(self, column: int, text: str, *, over: int = 1) -> None:
         """Text above a column of tiles."""

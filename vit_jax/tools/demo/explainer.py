@@ -70,6 +70,7 @@ class Explainer:
     def __init__(self, checkpoint: str, *, ema: bool = False, top_k: int = 5) -> None:
         loaded = load_classifier(checkpoint, ema=ema)
         self.name, self._model = loaded.name, loaded.model
+        self._preprocess = loaded.model.preprocess
         self._checkpoint, self._top_k = checkpoint, top_k
         names = loaded.class_names
         self._names = tuple(map(synsets.without_id, names)) if names else None
@@ -101,10 +102,6 @@ class Explainer:
             "seen": _png(seen),
             "heat": _png(blend(seen, heat)),
         }
-
-    @property
-    def _preprocess(self) -> images.Preprocess:
-        return self._model.preprocess
 
     def _look(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """[1, H, W, 3] -> probabilities [C] and heat [rows, columns], not negative."""

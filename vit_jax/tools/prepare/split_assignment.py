@@ -178,7 +178,7 @@ def assign_splits(
     for name in split.unique().to_pylist():
         if name not in remaining and name is not None:
             emptied = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
-            counts = reasons({int(row): left_out[int(row)] for row in emptied})
+            counts = Counter(left_out[int(row)] for row in emptied).most_common()
             raise UserError(
                 f"Nothing is left of {name}: of its {len(emptied):,} images were left out "
                 + ", ".join(f"{number:,} as {why}" for why, number in counts)
@@ -279,7 +279,7 @@ def _split(
         )
         counts = [
             f"{number:,} {reason}" + (f": {FAULTS[reason].description}" if reason in FAULTS else "")
-            for reason, number in reasons(left_out)
+            for reason, number in Counter(left_out.values()).most_common()
         ]
         raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))
     if options.stratify:
@@ -290,11 +290,6 @@ def _split(
     for name, at in places.items():
         rows[name] = np.concatenate([rows.get(name, kept[:0]), free[at]])
     return rows
-
-
-def reasons(left_out: Mapping[int, str]) -> list[tuple[str, int]]:
-    """(reason, number of images that were left out for it), the most frequent first."""
-    return Counter(left_out.values()).most_common()
 
 
 def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:

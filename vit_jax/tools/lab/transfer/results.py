@@ -127,11 +127,6 @@ def _parse_number(text: str) -> float | None:
         return None
 
 
-def write_choice(folder: epath.Path, choice: Choice) -> None:
-    """Keeps the choice in the folder. UserError if it cannot."""
-    workdir.save_json(folder / CHOICE_FILE, as_dicts(choice))
-
-
 def read_choice(folder: epath.Path) -> Choice | None:
     """The choice that the folder keeps; None if there is none. UserError if it is damaged."""
 

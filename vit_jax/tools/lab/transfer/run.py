@@ -207,7 +207,7 @@ def _choose(
     rows = train(CHOOSE, grid)
     now = results.choose(rows, by)
     if kept is None:
-        results.write_choice(folder, now)
+        workdir.save_json(folder / results.CHOICE_FILE, results.as_dicts(now))
     elif now.chosen != kept.chosen:
         print(
             f"note     {format_values(now.chosen)} would be chosen now, since a training was "

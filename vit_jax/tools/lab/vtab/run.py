@@ -18,7 +18,7 @@ from etils import epath
 
 from vit_jax import weights
 from vit_jax.core import command
-from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
 from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
@@ -34,7 +34,7 @@ from vit_jax.tools.lab.transfer import task as tasks
 from vit_jax.tools.lab.transfer.results import OverSeeds
 from vit_jax.tools.lab.transfer.task import NO_CHECKPOINT, TransferTask
 from vit_jax.tools.lab.vtab.summary import TaskResult, VtabSummary
-from vit_jax.tools.lab.vtab.table import JPEG, PNG, TASKS, VtabTask, find
+from vit_jax.tools.lab.vtab.table import JPEG, PNG, TASKS, VtabTask
 
 FILE = "vtab.json"
 ACCURACY = "test/accuracy"
@@ -186,7 +186,8 @@ class VtabRun(NamedTuple):
     def names(self) -> list[str]:
         """The tasks to run, in the table's order. UserError for names that are not there."""
         for name in (*self.tasks, *self.leave_out):
-            find(name)
+            if name not in TASKS:
+                raise UserError(f"VTAB has no task {name!r}. {nearest(name, TASKS)}")
         both = sorted(set(self.tasks) & set(self.leave_out))
         if both:
             raise UserError(f"--tasks and --leave_out both name {', '.join(both)}.")

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vit_jax.core.errors import UserError, nearest
-
 NATURAL, SPECIALIZED, STRUCTURED = GROUPS = ("natural", "specialized", "structured")
 JPEG, PNG = "JPEG", "PNG"
 NUM_TRAIN, NUM_HELD_OUT = 800, 200
@@ -158,10 +156,3 @@ TASKS = {
     ),
 }
 # fmt: on
-
-
-def find(name: str) -> VtabTask:
-    """The task of that name; UserError with the nearest one if there is none."""
-    if name not in TASKS:
-        raise UserError(f"VTAB has no task {name!r}. {nearest(name, TASKS)}")
-    return TASKS[name]

@@ -52,18 +52,12 @@ def main(arguments: list[str]) -> None:
         pictures = [_compared(one, shown, *other) for other in compared.items()]
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
-        findings.append(
-            development.findings(
-                steps,
-                lambda step: (
-                    _load(str(development.checkpoint_folder(FLAGS.checkpoint, step))).model
-                ),
-                inputs(),
-                shown.pixels(inputs()),
-                shown.names,
-                lambda done, total: screen.bar("checkpoints", done, total),
-            )
-        )
+        folder_of_steps = development.checkpoints(FLAGS.checkpoint)
+        load = lambda step: _load(str(folder_of_steps / str(step))).model
+        bar = functools.partial(screen.bar, "checkpoints")
+        pixels = shown.pixels(inputs())
+        found = development.findings(steps, load, inputs(), pixels, shown.names, bar)
+        findings.append(found)
     subtitle = f"{FLAGS.checkpoint} · {len(available):,} images"
     page.write(folder, loaded.name, subtitle, findings)
     for name, number in (pair for each in findings for pair in each.numbers.items()):

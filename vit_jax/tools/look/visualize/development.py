@@ -38,7 +38,7 @@ def parse_steps(workdir: str, requested: str) -> list[int]:
 
     UserError if it is not a work directory, or lacks one of these checkpoints.
     """
-    available = sorted(workdirs.steps(_folder(workdir)))
+    available = sorted(workdirs.steps(checkpoints(workdir)))
     if not available:
         raise UserError(f"--steps={requested}: {workdir} is not a work directory with checkpoints.")
     if requested == ALL:
@@ -62,12 +62,8 @@ def check(model: Any) -> None:
         )
 
 
-def checkpoint_folder(workdir: str, step: int) -> epath.Path:
-    """The folder of a step of `parse_steps`."""
-    return _folder(workdir) / str(step)
-
-
-def _folder(workdir: str) -> epath.Path:
+def checkpoints(workdir: str) -> epath.Path:
+    """The folder of the steps' folders."""
     return epath.Path(workdir).expanduser() / "checkpoints"
 
 

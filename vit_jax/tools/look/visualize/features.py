@@ -68,18 +68,14 @@ def findings(
 def _colours(
     model: Any, inputs: np.ndarray, pixels: np.ndarray, captions: Sequence[str]
 ) -> Picture:
-    tokens = _tokens(model, inputs)
+    compute = lambda model, x: model.tokens(x).astype(np.float32)  # after the last norm
+    tokens = chunks.compute(compute, model, inputs)
     grid = model.spec.token_layout(model.preprocess.image_size).grid
     patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
     colours = principal.colours(patches)
     note = "What the last layer makes of each patch: equal colours mean alike."
     draw = functools.partial(draw_features, pixels, colours, captions)
     return Picture("features", "Features of patches", note, draw)
-
-
-def _tokens(model: Any, inputs: np.ndarray) -> np.ndarray:
-    """[B, N, D] after the last norm."""
-    return chunks.compute(lambda model, x: model.tokens(x).astype(np.float32), model, inputs)
 
 
 def _neighbours(outputs: Outputs, names: Sequence[str]) -> Picture:
