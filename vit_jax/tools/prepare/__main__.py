@@ -103,15 +103,11 @@ def _output(kind: str) -> tuple[Path, str]:
     if kind == "image_folder":
         folder = output / (FLAGS.name or kind) / FLAGS.version
         source = _local_path("source", FLAGS.source)
-        for path, name in (
-            (output, f"--output={output}"),
-            (folder, f"{folder}, the new data set,"),
-        ):
-            if path.resolve().is_relative_to(source.resolve()):
-                raise UserError(
-                    f"{name} is inside --source={source}, where every folder is a class or a "
-                    "split: give one beside it."
-                )
+        if folder.resolve().is_relative_to(source.resolve()):
+            raise UserError(
+                f"--output={output}: {folder}, the new data set, would be in --source={source}, "
+                "where every folder is a class or a split: give a folder beside it."
+            )
     return output, ""
 
 

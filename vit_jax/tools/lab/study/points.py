@@ -159,7 +159,7 @@ class StudyPoint(NamedTuple):
 def collect(rows: Sequence[PointProgress], costs: Mapping[str, Cost]) -> list[StudyPoint]:
     """The points of a sweep, in its order; `costs` by the names of its points."""
     points = []
-    configs = list(dict.fromkeys(row.point.config for row in rows))
+    configs = list(dict.fromkeys(row.point.all_values[CONFIG] for row in rows))
     config_names = distinct_names(configs, _variant, functools.partial(short, CONFIG))
     for values, members in progress.group_by_values(rows):
         cost = costs[members[0].point.name]

@@ -102,20 +102,14 @@ class Point(NamedTuple):
         return full if len(full) <= MAX_NAME else f"{full[: MAX_NAME - 9]}~{short_hash(full, 8)}"
 
     @property
-    def seed(self) -> str:
-        """The seed, of a grid that sets it."""
-        return self.values.get(SEED) or self.common[SEED]
-
-    @property
-    def config(self) -> str:
-        """The config file."""
-        return self.values.get(CONFIG) or self.common[CONFIG]
+    def all_values(self) -> dict[str, str]:
+        """Its values, and those that it shares with all others."""
+        return self.common | self.values
 
     @property
     def fields(self) -> dict[str, str]:
         """The config fields that it sets, "optim.lr" -> "1e-3"."""
-        values = self.common | self.values
-        return {field: value for field, value in values.items() if field != CONFIG}
+        return {field: value for field, value in self.all_values.items() if field != CONFIG}
 
     @property
     def overrides(self) -> list[str]:
@@ -125,12 +119,13 @@ class Point(NamedTuple):
     def load(self) -> RunConfig:
         """The config, as the training will have it. Raises UserError if it is wrong."""
         on_cpu = (lambda: False) if self.launched else _trains_on_cpu
-        return adapt.load(self.config, self.overrides, on_cpu=on_cpu)
+        return adapt.load(self.all_values[CONFIG], self.overrides, on_cpu=on_cpu)
 
     def arguments(self, workdir: str) -> list[str]:
         """The arguments of vit_jax.train."""
         overrides = [f"{command.PREFIX}{override}" for override in self.overrides]
-        return ["--config", self.config, "--workdir", workdir, *overrides, *self.flags]
+        config = self.all_values[CONFIG]
+        return ["--config", config, "--workdir", workdir, *overrides, *self.flags]
 
 
 @functools.cache
@@ -434,7 +429,7 @@ def _check_workdir(folder: epath.Path, config: Mapping[str, Any], point: Point) 
     before = workdir.read_document(folder)["config"]
     there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
     _, changes = MAY_DIFFER.differences(there, here, saved_step=saved_step)
-    if config_file.adapt(point.config) is not None:
+    if config_file.adapt(point.all_values[CONFIG]) is not None:
         changes = {field: change for field, change in changes.items() if field in point.fields}
     if changes:
         said = "; ".join(changes.values())

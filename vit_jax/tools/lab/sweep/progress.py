@@ -315,10 +315,10 @@ def csv_lines(
     """A head, then for each point its values of the fields, its numbers, and where it is."""
     lines: list[list[Any]] = [[*fields, "state", *keys, "step", "train_seconds", "workdir"]]
     for row in rows:
-        values = row.point.common | row.point.values
+        values = [row.point.all_values[field] for field in fields]
         numbers = [row.numbers.get(key, "") for key in keys]
         ends = [row.step, round(row.train_secs, 1), row.folder]
-        lines.append([*(values[field] for field in fields), row.state, *numbers, *ends])
+        lines.append([*values, row.state, *numbers, *ends])
     return lines
 
 

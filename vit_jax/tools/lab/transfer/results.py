@@ -87,7 +87,7 @@ def _candidates(rows: Sequence[PointProgress], key: str) -> list[Candidate]:
         scores, failures = {}, []
         for row in members:
             if progress.is_scored(row, key):
-                scores[row.point.seed] = row.numbers[key]
+                scores[row.point.all_values[SEED]] = row.numbers[key]
             else:
                 reason = row.reason or ("not finite" if row.state == "finished" else row.state)
                 failures.append(f"{row.point.name}: {reason}")
@@ -201,7 +201,7 @@ def over_seeds(rows: Sequence[PointProgress], evaluation: str) -> dict[str, Over
             continue
         for name, number in row.numbers.items():
             if name.startswith((f"{evaluation}/", f"{evaluation}_ema/")) and math.isfinite(number):
-                by_name.setdefault(name, {})[row.point.seed] = number
+                by_name.setdefault(name, {})[row.point.all_values[SEED]] = number
     return {
         name: OverSeeds(statistics.mean(values.values()), deviation(values), values)
         for name, values in by_name.items()
@@ -303,12 +303,7 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         ],
         trainings_head=["sweep", *fields, "state", "steps"],
         trainings=[
-            [
-                sweep,
-                *((row.point.common | row.point.values)[field] for field in fields),
-                row.state,
-                f"{row.step:,}",
-            ]
+            [sweep, *(row.point.all_values[f] for f in fields), row.state, f"{row.step:,}"]
             for sweep, each in rows.items()
             for row in each
         ],
