@@ -234,11 +234,8 @@ def _check_complete(folder: str, name: str, source: Source) -> None:
 
 def _open(open_split: Callable[[str], Source], split: str | None) -> tuple[str, Source]:
     """The split to score, and its examples. UserError that says which splits there are."""
-    splits = [split] if split else list(SPLITS)
-    for number, name in enumerate(splits, start=1):
-        try:
+    *others, last = [split] if split else SPLITS
+    for name in others:
+        with contextlib.suppress(UnknownSplit):  # one that cannot be read is no reason for another
             return name, open_split(name)
-        except UnknownSplit:  # what is there and cannot be read is no reason to score another one
-            if number == len(splits):
-                raise
-    raise AssertionError(splits)
+    return last, open_split(last)

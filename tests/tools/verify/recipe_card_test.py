@@ -10,7 +10,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.tools.verify import __main__ as verify
 from vit_jax.tools.verify import recipe_card
-from vit_jax.tools.verify.recipe_card import PublishedCurve
+from vit_jax.tools.verify.recipe_card import LoggedRun, PublishedCurve
 
 STEPS = range(10, 1001, 10)
 LOSS = recipe_card.LOSS
@@ -28,20 +28,15 @@ def rows(seed, factor=1.0, spread=0.02):
     return logged
 
 
-def run(seed):
-    """The origin of a run."""
-    return {"seed": seed, "versions": {"jax": "0.10"}, "devices": {"count": 1, "kind": "cpu"}}
+def run(seed, logged):
+    origin = {"seed": seed, "versions": {"jax": "0.10"}, "devices": {"count": 1, "kind": "cpu"}}
+    return LoggedRun(epath.Path("runs/x"), {}, {"input": "0123"}, origin, logged)
 
 
 def card(seeds=(0, 1, 2), **fields):
-    return recipe_card.record(
-        "configs/x.py",
-        {"optim": {"lr": 0.1}},
-        {"input": "0123"},
-        [run(seed) for seed in seeds],
-        [rows(seed, **fields) for seed in seeds],
-        ["test/loss", "test/accuracy", "test/examples"],
-    )
+    runs = [run(seed, rows(seed, **fields)) for seed in seeds]
+    metrics = ["test/loss", "test/accuracy", "test/examples"]
+    return recipe_card.record("configs/x.py", {"optim": {"lr": 0.1}}, runs, metrics)
 
 
 def outside(card, logged):
@@ -154,9 +149,9 @@ def test_a_damaged_card_is_one_message(tmp_path, text):
     ],
 )
 def test_runs_that_make_no_card_are_refused(seeds, logged, name):
-    runs = [run(seed) for seed in seeds]
+    runs = list(map(run, seeds, logged))
     with refused(name):
-        recipe_card.record("configs/x.py", {}, {}, runs, logged, ["test/accuracy"])
+        recipe_card.record("configs/x.py", {}, runs, ["test/accuracy"])
 
 
 ROOT = Path(__file__).parents[3]

@@ -87,9 +87,17 @@ class RunLog:
     def write(
         self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
     ) -> None:
-        """Writes one row, after the pictures of its step."""
-        self._write_pictures(step, pictures)
+        """Writes one row, after the pictures of its step, PNG files by name: NAME/STEP.png.
+
+        UserError if a file cannot be written.
+        """
         if self._file:
+            for name, png in pictures.items():
+                file = self._workdir / PICTURES / name / f"{step}.png"
+                make(file.parent)
+                save(file, png)
+            if pictures:
+                self._call("write_pictures", step, pictures)
             self._file.write(step, values)
         for writer in self._writers:
             writer.write(step, values)
@@ -99,20 +107,6 @@ class RunLog:
         self.write(step, {name: float(x) for name, x in distributions.scalars.items()})
         histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
         self._call("write_histograms", step, histograms)
-
-    def _write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Writes PNG files by name to pictures/NAME/STEP.png, and to the writers.
-
-        UserError if a file cannot be written.
-        """
-        if not self._file:
-            return
-        for name, png in pictures.items():
-            file = self._workdir / PICTURES / name / f"{step}.png"
-            make(file.parent)
-            save(file, png)
-        if pictures:
-            self._call("write_pictures", step, pictures)
 
     def flush(self) -> None:
         """Makes all rows survive a kill, as a run does that goes on from the next checkpoint."""

@@ -124,14 +124,7 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
             raise _other_config(run, config_file, "the file", different)
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
     metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
-    card = recipe_card.record(
-        config_file,
-        fields,
-        runs[0].fingerprint,
-        [run.origin for run in runs],
-        [run.rows for run in runs],
-        metrics,
-    )
+    card = recipe_card.record(config_file, fields, runs, metrics)
     card.write(output)
     print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.end:,} steps")
 

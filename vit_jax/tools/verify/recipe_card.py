@@ -36,6 +36,22 @@ FEW = 4  # windows: fewer estimate a spread badly
 Rows = Mapping[int, Mapping[str, float | None]]  # what was logged, by step; None: not finite
 
 
+class LoggedRun(NamedTuple):
+    """A run as its work directory records it.
+
+    Attributes:
+      fields: nested, those that a card has.
+      origin: seed, time, versions, commit, devices.
+      rows: numbers by step.
+    """
+
+    folder: epath.Path
+    fields: dict[str, Any]
+    fingerprint: dict[str, str]
+    origin: dict[str, Any]
+    rows: dict[int, dict[str, float | None]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
     """The allowed distance of a run from those of a card.
@@ -181,20 +197,15 @@ def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comp
 
 
 def record(
-    config: str,
-    fields: dict[str, Any],
-    fingerprint: dict[str, str],
-    runs: Sequence[Mapping[str, Any]],
-    logged: Sequence[Rows],
-    metrics: Sequence[str],
+    config: str, fields: dict[str, Any], runs: Sequence[LoggedRun], metrics: Sequence[str]
 ) -> Card:
     """A card of several runs of one config; numbers keep 6 digits.
 
-    `runs` state the origin of each, including "seed"; `logged` holds their logs, of which LOSS
-    and `metrics` are recorded. Raises UserError for too few seeds, runs of different lengths, and
-    numbers that are missing.
+    Of their logs LOSS and `metrics` are recorded. Raises UserError for too few seeds, runs of
+    different lengths, and numbers that are missing.
     """
-    seeds = [run["seed"] for run in runs]
+    seeds = [run.origin["seed"] for run in runs]
+    logged = [run.rows for run in runs]
     if len(set(seeds)) < max(MIN_SEEDS, len(seeds)):
         raise UserError(
             f"The runs have the seeds {', '.join(map(str, seeds))}: a card needs at least "
@@ -207,7 +218,8 @@ def record(
     for metric, curve in curves.items():
         if curve.steps[-1:] != ends[:1]:
             raise UserError(f"Not every run has logged {metric} at its last step, {ends[0]}.")
-    return Card(config, fields, fingerprint, [dict(run) for run in runs], curves, Tolerance())
+    origins = [run.origin for run in runs]
+    return Card(config, fields, runs[0].fingerprint, origins, curves, Tolerance())
 
 
 def _curve(metric: str, logged: Sequence[Rows]) -> Curve:
@@ -242,22 +254,6 @@ def same_until(card: Card, seed: int, rows: Rows) -> int:
 
 # Fields in which the runs of a card may differ, besides those that do not affect the numbers.
 FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
-
-
-class LoggedRun(NamedTuple):
-    """A run as its work directory records it.
-
-    Attributes:
-      fields: nested, those that a card has.
-      origin: seed, time, versions, commit, devices.
-      rows: numbers by step.
-    """
-
-    folder: epath.Path
-    fields: dict[str, Any]
-    fingerprint: dict[str, str]
-    origin: dict[str, Any]
-    rows: dict[int, dict[str, float | None]]
 
 
 def read_run(folder: epath.Path) -> LoggedRun:
