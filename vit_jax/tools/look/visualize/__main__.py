@@ -45,19 +45,16 @@ def main(arguments: list[str]) -> None:
     available = available.subset(available.evenly_spaced(FLAGS.max_features))
     shown = available.subset(available.evenly_spaced(FLAGS.max_images))
     compared = _others(len(shown))
-    inputs = functools.cache(lambda: np.stack(list(shown.inputs())))  # decoded where needed
     findings = sections(loaded, available, options, screen.bar)
     if compared:
-        one = loaded.model, inputs()
+        one = loaded.model, shown.stacked
         pictures = [_compared(one, shown, *other) for other in compared.items()]
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         folder_of_steps = development.checkpoints(FLAGS.checkpoint)
         load = lambda step: _load(str(folder_of_steps / str(step))).model
         bar = functools.partial(screen.bar, "checkpoints")
-        pixels = shown.pixels(inputs())
-        found = development.findings(steps, load, inputs(), pixels, shown.names, bar)
-        findings.append(found)
+        findings.append(development.findings(steps, load, shown, bar))
     subtitle = f"{FLAGS.checkpoint} · {len(available):,} images"
     page.write(folder, loaded.name, subtitle, findings)
     for name, number in (pair for each in findings for pair in each.numbers.items()):
@@ -113,9 +110,7 @@ def _compared(one: tuple[Any, np.ndarray], shown: Photos, path: str, called: str
     other = _load(path)
     photos_of_other = dataclasses.replace(shown, preprocess=other.model.preprocess)
     name = f"{other.name} ({called})"
-    return features.compare_models(
-        name, one, (other.model, np.stack(list(photos_of_other.inputs())))
-    )
+    return features.compare_models(name, one, (other.model, photos_of_other.stacked))
 
 
 def _load(path: str) -> Loaded:

@@ -23,6 +23,7 @@ from vit_jax.draw.weight_pictures import draw_positions, position_table
 from vit_jax.models import observe
 from vit_jax.probes import first_layer
 from vit_jax.store import workdir as workdirs
+from vit_jax.tools.look.visualize.photos import Photos
 
 TITLE = "Over training"
 ALL = "all"
@@ -70,16 +71,14 @@ def checkpoints(workdir: str) -> epath.Path:
 def findings(
     steps: Sequence[int],
     load: Callable[[int], Any],
-    inputs: np.ndarray,
-    pixels: np.ndarray,
-    captions: Sequence[str],
+    shown: Photos,
     progress: Callable[[int, int], None],
 ) -> Findings:
     """Curves and movies over steps.
 
     Args:
       load: a step -> its model, evaluation mode.
-      inputs, pixels, captions: of a few photos.
+      shown: a few photos.
     """
     frames: dict[str, list[np.ndarray]] = {"positions": [], "rollout": []}
     curves: dict[str, list[Any]] = {name: [] for name in UNITS}
@@ -92,10 +91,11 @@ def findings(
             frames["positions"].append(style.pixels(drawn, dpi=75))
         if observe.has_attention(model):
             reducers = (observe.Rollout(), observe.Distances())
-            rollout, distances = observe.look(model, inputs, reducers).results
+            rollout, distances = observe.look(model, shown.stacked, reducers).results
             curves["mean_distance_px"].append(distances.mean(axis=(0, 2)))
             maps = {f"rollout, step {step:,}": rollout.patches}
-            drawn = draw_overlays(observe.seen_pixels(model, pixels), maps, captions)
+            pixels = observe.seen_pixels(model, shown.pixels(shown.stacked))
+            drawn = draw_overlays(pixels, maps, shown.names)
             frames["rollout"].append(style.pixels(drawn, dpi=75))
         progress(done + 1, len(steps))
     quantities = {
@@ -107,12 +107,12 @@ def findings(
         Picture(
             f"{name}_over_steps",
             f"{name.capitalize()} over training",
-            f"A frame for each of {len(shown)} checkpoints.",
-            webp(shown),
+            f"A frame for each of {len(drawn_frames)} checkpoints.",
+            webp(drawn_frames),
             "webp",
         )
-        for name, shown in frames.items()
-        if shown
+        for name, drawn_frames in frames.items()
+        if drawn_frames
     ]
     if quantities:
         note = "Numbers of each checkpoint; of layers, the first is dark and the last light."

@@ -20,7 +20,7 @@ from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import PhotoSheet, Sheet
 from vit_jax.models.observe import chunks
 from vit_jax.probes import cka, neighbours, principal
-from vit_jax.tools.look.visualize.photos import Outputs
+from vit_jax.tools.look.visualize.photos import Outputs, Photos
 
 TITLE = "Its features"
 NEAREST, QUERIES = 5, 6  # the most neighbours of an image, and images that have theirs shown
@@ -34,9 +34,7 @@ AXES = {
 
 def findings(
     model: Any,
-    inputs: np.ndarray,
-    pixels: np.ndarray,
-    captions: Sequence[str],
+    shown: Photos,
     outputs: Outputs,
     *,
     names: Sequence[str],
@@ -46,35 +44,33 @@ def findings(
     """The pictures of a model's features.
 
     Args:
-      inputs, pixels, captions: of a few photos, whose patches are shown.
+      shown: a few photos, whose patches are shown.
       outputs: what it makes of N images.
       names: of these N.
       labels: their classes, for colours; None: not known.
       method: how they become a map: see probes/principal.py.
     """
-    pictures, notes = [_colours(model, inputs, pixels, captions)], []
+    pictures, notes = [_colours(model, shown)], []
     number = len(outputs.features)
     if number > 1:
         pictures.append(_neighbours(outputs, names))
     if number >= principal.LEAST_ON_MAP:
         pictures.append(_map(outputs, labels, method))
-    if len(inputs) >= cka.LEAST:
-        pictures.append(_layer_similarity(model, inputs))
+    if len(shown) >= cka.LEAST:
+        pictures.append(_layer_similarity(model, shown.stacked))
     else:
         notes.append(f"CKA of layers takes {cka.LEAST} images or more.")
     return Findings(Section(TITLE, pictures, " ".join(notes)), {})
 
 
-def _colours(
-    model: Any, inputs: np.ndarray, pixels: np.ndarray, captions: Sequence[str]
-) -> Picture:
+def _colours(model: Any, shown: Photos) -> Picture:
     compute = lambda model, x: model.tokens(x).astype(np.float32)  # after the last norm
-    tokens = chunks.compute(compute, model, inputs)
+    tokens = chunks.compute(compute, model, shown.stacked)
     grid = model.spec.token_layout(model.preprocess.image_size).grid
     patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
     colours = principal.colours(patches)
     note = "What the last layer makes of each patch: equal colours mean alike."
-    draw = functools.partial(draw_features, pixels, colours, captions)
+    draw = functools.partial(draw_features, shown.pixels(shown.stacked), colours, shown.names)
     return Picture("features", "Features of patches", note, draw)
 
 

@@ -88,7 +88,7 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
     numbers = {"accuracy": 1 - mistakes.wrong / mistakes.labelled}
     if not mistakes.wrong:
         return Findings(Section(TITLE, [], text), numbers)
-    inputs = np.stack(list(photos.subset(mistakes.places).inputs()))
+    inputs = photos.subset(mistakes.places).stacked
     if observe.has_attention(model):
         heat, what = observe.rollout(model, inputs).patches, "rollout"
     else:

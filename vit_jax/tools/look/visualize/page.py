@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from vit_jax.core import synsets
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import write_file
@@ -49,26 +47,22 @@ def sections(
     outputs = compute_outputs(model, photos, progress)
     places = photos.evenly_spaced(options.max_images)
     shown = photos.subset(places)
-    inputs = np.stack(list(shown.inputs()))
     classes = None
     if outputs.logits is not None:
         predicted = outputs.logits[places].argmax(axis=-1).tolist()
         classes = predicted if wanted is None else [wanted] * len(places)
     captions = _captions(shown, classes, names, predicted=wanted is None)
     question = Question(classes, captions, options.layers, options.query)
-    pixels = shown.pixels(inputs)
+    pixels = shown.pixels(shown.stacked)
     groups = photos.groups(lambda label: title(label, names))
     return [
         weight_pictures.findings(model),
-        attention_pictures.findings(model, inputs, pixels, question),
+        attention_pictures.findings(model, shown.stacked, pixels, question),
         features.findings(
-            model, inputs, pixels, shown.names, outputs,
-            names=groups or photos.names,
-            labels=groups,
-            method=options.map,
+            model, shown, outputs, names=groups or photos.names, labels=groups, method=options.map
         ),
         mistakes.findings(model, photos, outputs, lambda number: title(number, names)),
-    ]  # fmt: skip
+    ]
 
 
 def find_class(requested: str, model: Any, names: Sequence[str] | None) -> int:

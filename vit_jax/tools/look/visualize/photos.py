@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,6 +53,11 @@ class Photos:
     def inputs(self) -> Iterator[np.ndarray]:
         """Yields the inputs, float32 [H, W, 3], normalised. UserError for a damaged image."""
         return (images.load(file, self.preprocess) for file in self.files)
+
+    @functools.cached_property
+    def stacked(self) -> np.ndarray:
+        """The inputs of a few photos, [N, H, W, 3]."""
+        return np.stack(list(self.inputs()))
 
     def pixels(self, inputs: np.ndarray) -> np.ndarray:
         """Inputs [..., H, W, 3] as they look, uint8."""
