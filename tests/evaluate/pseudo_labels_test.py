@@ -319,7 +319,7 @@ SURE = np.array([0.5, 0.9, 0.8, 0.5, 0.29, 0.5], np.float32)
     ],
 )
 def test_the_surest_of_each_class_or_copies_of_all(per_class, expected):
-    copies = choose(CLASSES, SURE, at_least=0.3, per_class=per_class, num_classes=4)
+    copies = choose(CLASSES, SURE, Selection(0.3, per_class))
     assert copies.tolist() == expected
     assert copies.dtype == np.int32
 
@@ -328,7 +328,7 @@ def test_each_class_that_has_images_gets_its_number_as_by_hand():
     rng = np.random.default_rng(0)
     classes = rng.choice(5, 1000, p=[0.6, 0.3, 0.08, 0.02, 0])
     sure = rng.integers(0, 50, 1000).astype(np.float32) / 50  # many are equal
-    copies = choose(classes, sure, at_least=0.4, per_class=100, num_classes=5)
+    copies = choose(classes, sure, Selection(0.4, 100))
     for c in range(5):
         of_class = [i for i in range(1000) if classes[i] == c and sure[i] >= np.float32(0.4)]
         of_class.sort(key=lambda i: (-sure[i], i))
@@ -340,5 +340,5 @@ def test_each_class_that_has_images_gets_its_number_as_by_hand():
 
 @pytest.mark.parametrize(("at_least", "kept"), [(0.0, 6), (0.5, 5), (0.9, 1), (1.0, 0)])
 def test_as_sure_as_the_threshold_is_sure_enough(at_least, kept):
-    copies = choose(CLASSES, SURE, at_least=at_least, per_class=None, num_classes=4)
+    copies = choose(CLASSES, SURE, Selection(at_least))
     assert copies.sum() == kept

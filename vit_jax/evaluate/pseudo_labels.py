@@ -184,13 +184,7 @@ def predict(
 def select(predicted: Predicted, selection: Selection, about: About) -> PseudoLabels:
     """The labels that are kept. UserError if no image is."""
     confidence = predicted.probabilities[:, 0]
-    copies = choose(
-        predicted.classes[:, 0],
-        confidence,
-        at_least=selection.confidence,
-        per_class=selection.per_class,
-        num_classes=about.num_classes,
-    )
+    copies = choose(predicted.classes[:, 0], confidence, selection)
     kept = np.flatnonzero(copies)
     if not len(kept):
         most = f"the most confident has {confidence.max():.3f}" if len(confidence) else "all bad"
@@ -302,14 +296,7 @@ def _announce(
         )
 
 
-def choose(
-    classes: np.ndarray,
-    confidence: np.ndarray,
-    *,
-    at_least: float,
-    per_class: int | None,
-    num_classes: int,
-) -> np.ndarray:
+def choose(classes: np.ndarray, confidence: np.ndarray, selection: Selection) -> np.ndarray:
     """How often each image is to be trained on, int32 [N]; 0: not at all.
 
     Images below the confidence are left out. With `per_class` each class then has the most
@@ -324,13 +311,14 @@ def choose(
       confidence: float32 [N], its probability.
     """
     copies = np.zeros(len(classes), np.int32)
-    sure = np.flatnonzero(confidence >= at_least)
+    sure = np.flatnonzero(confidence >= selection.confidence)
+    per_class = selection.per_class
     if per_class is None:
         copies[sure] = 1
         return copies
     order = sure[np.lexsort((sure, -confidence[sure], classes[sure]))]
     of = classes[order]
-    sizes = np.bincount(of, minlength=num_classes)
+    sizes = np.bincount(of)
     rank = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[of]
     copies[order] = per_class // sizes[of] + (rank < per_class % sizes[of])
     return copies

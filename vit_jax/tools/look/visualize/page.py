@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import readable, words
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
 from vit_jax.draw.attention_pictures import Question
-from vit_jax.draw.html_page import Findings, Section
+from vit_jax.draw.html_page import Findings
 from vit_jax.probes import principal
 from vit_jax.store import workdir
 from vit_jax.tools.look.visualize import features, mistakes
@@ -134,8 +134,13 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
         for picture in each.section.pictures
     }
     numbers = {name: number for each in findings for name, number in each.numbers.items()}
-    now = datetime.datetime.now(datetime.UTC)
-    text = page(title, subtitle, [each.section for each in findings], numbers, now)
+    text = html_page.render(
+        "tools/look/visualize/page.html",
+        title=title,
+        subtitle=f"{subtitle} · {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M %Z}",
+        sections=[each.section for each in findings],
+        numbers=[(words(name), readable(name, value)) for name, value in numbers.items()],
+    )
     with workdir.explain_unwritable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         before = _existing_pictures(folder)
@@ -157,20 +162,3 @@ def _existing_pictures(folder: Path) -> set[str]:
             f"--output={folder} has an {FILE} that this command did not write. Give another folder."
         )
     return set(_PICTURE.findall(text))
-
-
-def page(
-    title: str,
-    subtitle: str,
-    sections: Sequence[Section],
-    numbers: Mapping[str, float],
-    made_at: datetime.datetime,
-) -> str:
-    """The text of the file."""
-    return html_page.render(
-        "tools/look/visualize/page.html",
-        title=title,
-        subtitle=f"{subtitle} · {made_at:%Y-%m-%d %H:%M %Z}",
-        sections=sections,
-        numbers=[(words(name), readable(name, value)) for name, value in numbers.items()],
-    )
