@@ -254,10 +254,10 @@ def test_a_remote_folder_needs_a_launcher_also_where_a_dry_run_checks_all(dry_ru
     flags = types.SimpleNamespace(dry_run=dry_run, json=False, launcher=None)
     monkeypatch.setattr(run, "FLAGS", flags)
     begun = []
-    ways = (lambda: begun.append("run")), (lambda: begun.append("show"))
+    ways = (lambda _: begun.append("run")), (lambda _: begun.append("show"))
     with refused("--workdir=gs://bucket/runs"):
-        run.run_or_show(epath.Path("gs://bucket/runs"), *ways)
+        run.run_or_show(*ways, epath.Path("gs://bucket/runs"))
     assert not begun
     flags.launcher = "scripts/slurm.sh"
-    run.run_or_show(epath.Path("gs://bucket/runs"), *ways)
+    run.run_or_show(*ways, epath.Path("gs://bucket/runs"))
     assert begun == ["show" if dry_run else "run"]

@@ -163,7 +163,7 @@ def test_a_failed_task_is_told_and_the_rest_goes_on(world, monkeypatch, capsys):
     flags = SimpleNamespace(dry_run=False, json=True, launcher=None)
     monkeypatch.setattr(run.sweeps, "FLAGS", flags)
     with refused():
-        run.sweeps.run_or_show(world.folder, lambda: world.run(seeds=1), lambda: None)
+        run.sweeps.run_or_show(lambda _: world.run(seeds=1), None, world.folder)
     assert capsys.readouterr().out == (world.folder / "results.json").read_text()
     document = json.loads((world.folder / "results.json").read_text())["tasks"]
     assert document["cifar100"]["accuracy"] is None and "images" in document["cifar100"]["why"]

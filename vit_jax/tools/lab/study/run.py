@@ -156,9 +156,7 @@ def main(_: list[str]) -> None:
         FLAGS.law,
         tuple(map(_budget, FLAGS.budget)),
     )
-    sweeps.run_or_show(
-        folder, lambda: study(folder, request, options), lambda: dry_run(folder, request, options)
-    )
+    sweeps.run_or_show(study, dry_run, folder, request, options)
 
 
 def _budget(text: str) -> float:

@@ -250,16 +250,18 @@ def check_workdir(folder: epath.Path) -> None:
         )
 
 
-def run_or_show(folder: epath.Path, run: Callable[[], object], show: Callable[[], None]) -> None:
+def run_or_show(
+    run: Callable[..., object], show: Callable[..., None], folder: epath.Path, *arguments: Any
+) -> None:
     """Calls `run`, or `show` with --dry_run; with --json prints results.json and nothing else."""
     check_workdir(folder)  # also where it would only show them: it says whether all is right
     failed = None
     with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
         if FLAGS.dry_run:
-            show()
+            show(folder, *arguments)
             return
         try:
-            run()
+            run(folder, *arguments)
         except PartlyFailed as error:
             failed = error
     if FLAGS.json:

@@ -258,9 +258,7 @@ def main(_: list[str]) -> None:
     launched = options.launcher is not None
     grid = grids.from_config(FLAGS.config, FLAGS.config_override, launched=launched)
     task = TransferTask(**fields, grid=grid)
-    sweeps.run_or_show(
-        folder, lambda: transfer(folder, task, options), lambda: dry_run(folder, task, options)
-    )
+    sweeps.run_or_show(transfer, dry_run, folder, task, options)
 
 
 if __name__ == "__main__":

@@ -349,9 +349,7 @@ def main(_: list[str]) -> None:
     folder, options = sweeps.read_flags("give a folder")
     fields: dict[str, Any] = {name: FLAGS[name].value for name in VtabRun._fields}
     request = VtabRun(**fields)
-    sweeps.run_or_show(
-        folder, lambda: vtab(folder, request, options), lambda: dry_run(folder, request, options)
-    )
+    sweeps.run_or_show(vtab, dry_run, folder, request, options)
 
 
 if __name__ == "__main__":
