@@ -288,14 +288,9 @@ class StopConsensus:
         self._checks = 0
         self._counting = False  # from this process's answer until the agreed check
         self._agreed: int | None = None
-        self._reason = ""
+        self.reason = ""  # of the first request
         self._counts: dict[int, int] = {}  # at process 0
         self._gone = False
-
-    @property
-    def reason(self) -> str:
-        """The first request's reason."""
-        return self._reason
 
     def request(self, reason: str) -> None:
         """Requests that all processes stop soon."""
@@ -321,13 +316,13 @@ class StopConsensus:
     def handle(self, i: int, message: Message) -> None:
         """Handles a message of process i; only `request` may be called from other threads."""
         with self._changed:
-            if "ask" in message and not self._reason:  # at process 0, and once
-                self._reason = message["ask"]
-                self._broadcast({"count": self._reason})
+            if "ask" in message and not self.reason:  # at process 0, and once
+                self.reason = message["ask"]
+                self._broadcast({"count": self.reason})
                 self._counting, self._counts = True, {0: self._checks}
                 self._decide()
             elif "count" in message:
-                self._reason, self._counting = message["count"], True
+                self.reason, self._counting = message["count"], True
                 self._send(0, {"checks": self._checks})
             elif "checks" in message:
                 self._counts[i] = message["checks"]

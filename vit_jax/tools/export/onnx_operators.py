@@ -85,12 +85,10 @@ class Graph:
     def argument(self, name: str, shape: Shape, dtype: Any) -> Value:
         """An input of the graph; its first axis is the number of images."""
         self.inputs[name] = shape
-        value = Value(shape, np.dtype(dtype), shape, name)
-        if not isinstance(shape[0], int):
-            size = self.node("Shape", [name])
-            first = self.node("Slice", [size, *map(self.integers, ([0], [1], [0]))])
-            self._batch = shape[0], first
-        return value
+        size = self.node("Shape", [name])
+        first = self.node("Slice", [size, *map(self.integers, ([0], [1], [0]))])
+        self._batch = shape[0], first
+        return Value(shape, np.dtype(dtype), shape, name)
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
         """Adds an operation with one result, and gives that one's name."""
@@ -142,19 +140,12 @@ class Graph:
     def _size(self, size: Any) -> str:
         if isinstance(size, int):
             return self.integers([size])
-        factor = self.per_image(size)
         assert self._batch is not None
-        if factor == 1:
-            return self._batch[1]
-        return self.node("Mul", [self._batch[1], self.integers([factor])])
-
-    def per_image(self, size: Any) -> int:
-        """How many times the number of images a size is."""
-        assert self._batch is not None
-        factor = size // self._batch[0]
-        if not isinstance(factor, int) or factor * self._batch[0] != size:
+        number, name = self._batch
+        factor = size // number
+        if not isinstance(factor, int) or factor * number != size:
             raise unsupported(f"a size of {size}, which depends on the number of images")
-        return factor
+        return name if factor == 1 else self.node("Mul", [name, self.integers([factor])])
 
     def reshape(self, value: Value, shape: Shape) -> Value:
         """The same numbers in another shape, in which one axis may be unknown."""

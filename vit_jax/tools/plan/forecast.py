@@ -20,15 +20,9 @@ from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import device_cache, examples, inputs
+from vit_jax.tools.plan import compiled as compiling
 from vit_jax.tools.plan import topology as topologies
-from vit_jax.tools.plan.compiled import (
-    DoesNotFit,
-    Figures,
-    PlannedStep,
-    cached_figures,
-    lower,
-    planned_step,
-)
+from vit_jax.tools.plan.compiled import DoesNotFit, Figures, PlannedStep
 
 # Matrix units in a jax device, which give the clock rate; not for v6e, by the numbers on its page.
 MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
@@ -279,10 +273,11 @@ def forecast(
     num_examples = _declared_examples(c)
     examples.check_views(c)
     _check_batch(config, mesh, topology)
-    step = planned_step(config, mesh, num_examples=num_examples)
+    step = compiling.planned_step(config, mesh, num_examples=num_examples)
     figures, from_cache = None, False
     if compiled:
-        figures, from_cache = cached_figures(lower(step), topology, anew=anew)
+        lowered = compiling.lower(step)
+        figures, from_cache = compiling.cached_figures(lowered, topology, anew=anew)
     generation = topology.partition(":")[0] if topology else None
     memory = _memory(config, step, figures, generation, num_examples)
     _check_memory(memory, on_gpu=generation in chips.GPUS)
