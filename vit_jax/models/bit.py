@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.nn import initializers
 
 from vit_jax.core import errors
 from vit_jax.core.axes import WIDTH
 from vit_jax.models.convnet import ConvNet, ConvNetSpec
-from vit_jax.models.family import Family, Preprocess
-from vit_jax.models.head import head
+from vit_jax.models.family import Family
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec, group_norm
 
 # Number of layers -> units of each stage (arXiv 1603.05027; 26 from arXiv 2106.10270).
@@ -71,32 +69,12 @@ def name_of_units(units: tuple[int, ...]) -> str:
 
 
 class BiT(ConvNet):
-    """A BiT: root, stages, a norm and a relu, the mean over all positions, a head.
+    """A BiT: root, stages, a norm and a relu, the mean over all positions, a head."""
 
-    Args:
-      spec: the architecture.
-      num_classes: C, for the head; 0: no head, the model returns features.
-      image_size: (height, width) in pixels; images of other sizes will do too.
-      preprocess: how its images must be prepared.
-      rngs: nnx.Rngs with a stream for "params".
-    """
-
-    def __init__(
-        self,
-        spec: BiTSpec,
-        *,
-        num_classes: int,
-        image_size: tuple[int, int],
-        preprocess: Preprocess,
-        rngs: nnx.Rngs,
-    ):
-        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+    def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
         self.resnet = self._make_resnet(image_size, rngs)
-        if spec.pre_activation:
-            self.norm = group_norm(spec.map_channels, WIDTH, spec, rngs)
-        if num_classes:
-            init = initializers.zeros
-            self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
+        if self.spec.pre_activation:
+            self.norm = group_norm(self.spec.map_channels, WIDTH, self.spec, rngs)
 
     def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
         """Images -> the feature map."""

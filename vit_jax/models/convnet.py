@@ -5,11 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, STREAM, TOKENS, constrain
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.family import ModelSpec, Preprocess, check_layers
-from vit_jax.models.head import Classifier
+from vit_jax.models.head import Classifier, head
+from vit_jax.models.layers.linear import Initializer
 from vit_jax.models.layers.stack import unit_input_bytes
 
 
@@ -56,10 +59,41 @@ class ConvNetSpec(ModelSpec):
 
 
 class ConvNet(Classifier):
-    """A classifier of the mean over the positions of a feature map."""
+    """A classifier of the mean over the positions of a feature map.
+
+    Args:
+      spec: the architecture.
+      num_classes: C, for the head; 0: no head, the model returns features.
+      image_size: (height, width) in pixels; images of other sizes will do too.
+      preprocess: how its images must be prepared.
+      rngs: nnx.Rngs with a stream for "params".
+    """
 
     spec: Any
-    preprocess: Preprocess
+
+    def __init__(
+        self,
+        spec: Any,
+        *,
+        num_classes: int,
+        image_size: tuple[int, int],
+        preprocess: Preprocess,
+        rngs: nnx.Rngs,
+    ):
+        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+        self._make_body(image_size, rngs)
+        if num_classes:
+            init = self._head_init(num_classes)
+            self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
+
+    def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
+        """Adds the layers before the head."""
+        raise NotImplementedError
+
+    def _head_init(self, num_classes: int) -> Initializer:
+        """How the head's kernel starts."""
+        del num_classes
+        return initializers.zeros
 
     def feature_map(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, h, w, D]: the last feature map, behind its norm and activation."""

@@ -14,8 +14,7 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, STREAM, WIDTH, constrain
 from vit_jax.core.schema.fields import field
 from vit_jax.models.convnet import ConvNet, ConvNetSpec
-from vit_jax.models.family import Family, Preprocess
-from vit_jax.models.head import head
+from vit_jax.models.family import Family
 from vit_jax.models.layers.linear import Initializer
 from vit_jax.models.layers.mbconv import BatchNorm, MBConv, MBConvSpec, Root, pointwise
 from vit_jax.models.layers.regularization import Dropout, dropout_key
@@ -111,26 +110,11 @@ def with_sizes(units: Sequence[int], channels: Sequence[int], map_channels: int)
 
 
 class EfficientNet(ConvNet):
-    """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head.
+    """An EfficientNet: root, seven stages, a 1 x 1 convolution, the mean over positions, a head."""
 
-    Args:
-      spec: the architecture.
-      num_classes: C, for the head; 0: no head, the model returns features.
-      image_size: (height, width) in pixels; images of other sizes will do too.
-      preprocess: how its images must be prepared.
-      rngs: nnx.Rngs with a stream for "params".
-    """
-
-    def __init__(
-        self,
-        spec: EfficientNetSpec,
-        *,
-        num_classes: int,
-        image_size: tuple[int, int],
-        preprocess: Preprocess,
-        rngs: nnx.Rngs,
-    ):
-        self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
+    def _make_body(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> None:
+        del image_size
+        spec = self.spec
         self.root = Root(spec, rngs=rngs)
         add_stages(
             self,
@@ -142,9 +126,11 @@ class EfficientNet(ConvNet):
         )
         self.top = Top(spec, rngs=rngs)
         self.dropout = Dropout(spec.dropout)
-        if num_classes:
-            init = uniform(num_classes)
-            self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
+
+    def _head_init(self, num_classes: int) -> Initializer:
+        """Uniform within 1 / sqrt(classes) on both sides of 0."""
+        bound = 1 / math.sqrt(num_classes)
+        return lambda *arguments: initializers.uniform(2 * bound)(*arguments) - bound
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -191,12 +177,6 @@ class Top(nnx.Module):
         """[B, h, w, C] -> [B, h, w, D]."""
         x = jax.nn.silu(self.norm(self.conv(x), train))
         return constrain(x, BATCH, None, None, STREAM)
-
-
-def uniform(num_classes: int) -> Initializer:
-    """The head's start: uniform within 1 / sqrt(classes) on both sides of 0."""
-    bound = 1 / math.sqrt(num_classes)
-    return lambda key, shape, dtype: initializers.uniform(2 * bound)(key, shape, dtype) - bound
 
 
 FAMILY = Family(
