@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ POSITIONS = "positions/embedding"
 _EPSILON, _OF, _NORM = "weight_epsilon", "weight_epsilon_of", "group_norm_epsilon"
 # Different epsilons of a ResNet, up to this one, change its results little.
 MAX_APPROXIMATE_EPSILON = 1e-5
+Params = dict[str, np.ndarray]  # by name
 
 
 def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False) -> None:
@@ -90,13 +91,14 @@ class _Contents(NamedTuple):
 
 def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents:
     """The contents. UserError if the format cannot hold this model, which names those that can."""
+    params = _params(loaded)
     try:
-        return _contents(loaded, to, approximate)
+        return _contents(loaded, params, to, approximate)
     except UserError as error:
         formats = []
         for other in DESTINATIONS[:-1]:
             with contextlib.suppress(UserError):
-                _contents(loaded, other, approximate=False)
+                _contents(loaded, params, other, approximate=False)
                 formats.append(other)
         formats.append("checkpoint")
         raise UserError(
@@ -105,7 +107,7 @@ def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents
         ) from error
 
 
-def _contents(loaded: Loaded, to: str, approximate: bool) -> _Contents:
+def _contents(loaded: Loaded, params: Params, to: str, approximate: bool) -> _Contents:
     """The contents. UserError if the format cannot hold this model."""
     model, format_ = loaded.model, _format(loaded, to)
     about = model.preprocess
@@ -115,7 +117,7 @@ def _contents(loaded: Loaded, to: str, approximate: bool) -> _Contents:
         about, notice = pillows(about, to, approximate=approximate)
         image_notices = [notice, _resizing_notice(about, format_, approximate=approximate)]
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
-    arrays, epsilon_notice = _arrays(loaded, format_, approximate)
+    arrays, epsilon_notice = _arrays(loaded, params, format_, approximate)
     return _Contents(arrays, documents, " ".join(filter(None, (epsilon_notice, *image_notices))))
 
 
@@ -142,7 +144,7 @@ def _format(loaded: Loaded, to: str) -> Format:
     return format_
 
 
-def _params(loaded: Loaded) -> dict[str, np.ndarray]:
+def _params(loaded: Loaded) -> Params:
     """Parameters by name; fixed positions as a table, the only form that other projects have."""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(loaded.model, nnx.Param)))
     arrays = {name: np.asarray(jax.device_get(x)) for name, x in params.items()}
@@ -163,9 +165,11 @@ def _params(loaded: Loaded) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _arrays(loaded: Loaded, format_: Format, approximate: bool) -> tuple[Tensors, str]:
+def _arrays(
+    loaded: Loaded, params: Params, format_: Format, approximate: bool
+) -> tuple[Tensors, str]:
     """(arrays by the format's names, what its readers compute differently)"""
-    spec, params = loaded.model.spec, _params(loaded)
+    spec = loaded.model.spec
     layout = format_.layout_for(spec)
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
@@ -319,9 +323,7 @@ def _is_close(spec: Any, layout: Layout, differing: list[str]) -> bool:
     return max(epsilons) <= MAX_APPROXIMATE_EPSILON
 
 
-def _notice(
-    params: Mapping[str, np.ndarray], spec: Any, layout: Layout, differing: list[str]
-) -> str:
+def _notice(params: Params, spec: Any, layout: Layout, differing: list[str]) -> str:
     """A sentence about what readers compute differently; `params` are as they are written."""
     theirs, changes = layout.computes, []
     if _EPSILON in differing or _OF in differing:
@@ -339,7 +341,7 @@ def _notice(
     )
 
 
-def _change_of_kernels(params: Mapping[str, np.ndarray], spec: Any, layout: Layout) -> float:
+def _change_of_kernels(params: Params, spec: Any, layout: Layout) -> float:
     """The largest relative change of standardised kernels."""
 
     def divisor(variance: np.ndarray, epsilon: float, epsilon_of: str) -> np.ndarray:
