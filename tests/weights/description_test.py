@@ -16,7 +16,7 @@ def test_a_field_of_a_later_version_is_refused(section):
         describe(models.info("ViT-B/16"), num_classes=9, class_names=None, preprocess=preprocess)
     )
     about = json.loads(text)
-    assert parse(about, origin="RUN").preprocess == preprocess
+    assert parse(about, origin="RUN")["preprocess"] == preprocess
     assert about == json.loads(text)
     about[section]["later"] = 1
     with refused("RUN", "later", "version"):

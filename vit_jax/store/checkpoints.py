@@ -66,7 +66,9 @@ class Checkpoints:
         array_files.mute_orbax()
         self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
-        self._best = _Best.of(self._directory, best_metric, best_mode)
+        self._best = _Best(best_metric, best_mode)
+        if best_metric is not None:  # what an earlier process has measured
+            self._best.values = checkpoint_dir.metric_values(self._directory, best_metric)
         kept: list[policies.PreservationPolicy] = [policies.LatestN(keep_last), self._best]
         if keep_every_steps:
             kept.append(policies.EveryNSteps(keep_every_steps))
@@ -256,13 +258,7 @@ class _Best:
 
     metric: str | None
     mode: str
-    values: dict[int, float]  # by step
-
-    @classmethod
-    def of(cls, directory: epath.Path, metric: str | None, mode: str) -> "_Best":
-        """With the values of an earlier process, from the checkpoints' descriptions and the log."""
-        values = {} if metric is None else checkpoint_dir.metric_values(directory, metric)
-        return cls(metric, mode, values)
+    values: dict[int, float] = dataclasses.field(default_factory=dict)  # by step
 
     def add(self, step: int, metrics: dict[str, float]) -> None:
         if self.metric in metrics and math.isfinite(metrics[self.metric]):

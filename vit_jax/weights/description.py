@@ -2,24 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
-
-
-class Description(NamedTuple):
-    """What a checkpoint says of its model; see `loading.CheckpointInfo`."""
-
-    name: str
-    spec: Any
-    num_classes: int
-    class_names: tuple[str, ...] | None
-    preprocess: models.Preprocess
-    adapter_scale: float | None
 
 
 def describe(
@@ -47,8 +36,8 @@ def describe(
     }
 
 
-def parse(about: Mapping[str, Any], *, origin: str) -> Description:
-    """What `describe` wrote, perhaps in an earlier version.
+def parse(about: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
+    """What `describe` wrote, perhaps in an earlier version, as fields of `loading.CheckpointInfo`.
 
     UserError for a version, or a field, that this code does not know. origin: the checkpoint, for
     the message.
@@ -70,11 +59,11 @@ def parse(about: Mapping[str, Any], *, origin: str) -> Description:
             f"{origin} describes its model otherwise than this vit_jax does ({error}): install the "
             "version that wrote it."
         ) from error
-    return Description(
-        name=name,
-        spec=spec,
-        num_classes=about["num_classes"],
-        class_names=tuple(names) if names else None,
-        preprocess=preprocess,
-        adapter_scale=about.get("adapter_scale"),
-    )
+    return {
+        "name": name,
+        "spec": spec,
+        "num_classes": about["num_classes"],
+        "class_names": tuple(names) if names else None,
+        "preprocess": preprocess,
+        "adapter_scale": about.get("adapter_scale"),
+    }

@@ -400,11 +400,10 @@ def _read_info(path: str | epath.Path) -> CheckpointInfo:
             detect_format.check_folder(Path(path))
         raise
     about = checkpoint_dir.read_description(folder)
-    described = description.parse(about, origin=str(folder))
     return CheckpointInfo(
         folder=folder,
         shapes={name: tuple(array["shape"]) for name, array in about["arrays"].items()},
-        **described._asdict(),
+        **description.parse(about, origin=str(folder)),
     )
 
 
