@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, PATCH, QKV, STREAM, TOKEN
 from vit_jax.models.layers.block import BlockSpec, Mlp, input_projections, output_projection
 from vit_jax.models.layers.initialization import Initialization
 from vit_jax.models.layers.kernels.xla import attend, normalised_weights
-from vit_jax.models.layers.linear import Initializer, Precision, affine, param
+from vit_jax.models.layers.linear import Precision, affine, param
 from vit_jax.models.layers.norm import norm
 
 
@@ -101,7 +100,8 @@ class AttentionPooling(nnx.Module):
 
     def __init__(self, spec: BlockSpec, *, first: int, rngs: nnx.Rngs):
         self.first = first
-        probe_init = functools.partial(_probe_init, spec.init.kernel)
+        # As for a matrix [1, D].
+        probe_init = lambda key, shape, dtype: spec.init.kernel(key, (1, *shape), dtype)[0]
         self.probe = param(probe_init, (spec.width,), (WIDTH,), rngs.params())
         self.query = input_projections(1, spec, rngs=rngs)
         self.key_value = input_projections(2, spec, rngs=rngs)
@@ -137,8 +137,3 @@ class AttentionPooling(nnx.Module):
             self.key_value(x[:, self.first :]), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE
         )
         return query, key_value[:, :, 0], key_value[:, :, 1]
-
-
-def _probe_init(init: Initializer, key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """`init` applied to the probe reshaped to [1, D]."""
-    return init(key, (1, *shape), dtype)[0]
