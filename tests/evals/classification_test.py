@@ -194,3 +194,5 @@ def test_sigmoids_are_decided_class_by_class(monkeypatch, batch_size):
     assert not scores.exclusive
     assert [x.tolist() for x in scores.counts] == [[3, 2, 1], [2, 2, 1], [2, 2, 2], [2, 2, 1]]
     assert scores.correct.tolist() == [True, True, True, False]
+    with refused("evals.test.calibration"):
+        run(examples, num_examples=6, calibration=True)

@@ -118,8 +118,8 @@ class Classification:
             sigmoid = head.has_sigmoids(model.spec)
             if c.calibration and sigmoid:
                 raise UserError(
-                    "calibration=True judges probabilities that sum to 1; those of this model are "
-                    "sigmoids, one for each class: leave it off."
+                    f"{self._split.where}.calibration judges probabilities that sum to 1; those of "
+                    "this model are sigmoids, one for each class: leave it off."
                 )
             logits = model(images)
             if columns is not None:
