@@ -14,7 +14,7 @@ from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, plugins
-from vit_jax.core.schema import entry_points
+from vit_jax.core.schema import entry_points, renamed
 from vit_jax.core.schema.fields import field
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import SOURCES, Synthetic, create
@@ -195,6 +195,7 @@ class OldLoss(Method):
 @dataclasses.dataclass(frozen=True)
 class NoEvaluator(configs.EvalConfig):
     per_class: dict[str, float] = dataclasses.field(default_factory=dict)
+    shots: tuple[int, ...] = field((1,))
 
     def numbers(self):
         return ("mean",)
@@ -218,6 +219,16 @@ def test_an_evaluation_may_map_names_to_numbers(monkeypatch):
     plugins.add("evaluators", "whole", Whole)
     config = configs.resolve({"evals": {"own": {"kind": "whole", "per_class": {"cat": 2.0}}}})
     assert config.evals["own"].per_class == {"cat": 2.0}
+
+
+def test_an_earlier_evaluation_keeps_the_fields_that_are_its_own(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("evaluators", "whole", Whole)
+    earlier = {"evals": {"own": {"kind": "whole", "shots": (5,), "pictures": 8, "l2": 1024.0}}}
+    now = configs.resolve(renamed.fields(earlier)).evals["own"]
+    assert now.shots == (5,) and not hasattr(now, "l2")
+    gone = {"evals": {"own": {"kind": "uninstalled", "shots": (5,)}}}
+    assert "shots" not in renamed.fields(gone)["evals"]["own"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from etils import epath
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json
+from vit_jax.core.schema import renamed
 from vit_jax.store import workdir
 
 LARGEST_STEP = 2**63 - 1
@@ -83,7 +84,8 @@ class MetricsFile:
             step = row["step"]
             if type(step) is not int or not 0 <= step <= LARGEST_STEP:
                 raise ValueError("no step")
-            return {k: v if k == "step" else _number(v) for k, v in row.items()}
+            numbers = {k: v if k == "step" else _number(v) for k, v in row.items()}
+            return renamed.metrics(numbers)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"Line {number} of {self._path} is not a row of metrics: {line[:80]!r}. Delete "

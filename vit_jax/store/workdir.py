@@ -24,6 +24,7 @@ from etils import epath
 from vit_jax.core import cloud
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import parse_json, write_file
+from vit_jax.core.schema import renamed
 from vit_jax.core.screen import format_bytes
 
 T = TypeVar("T")
@@ -249,7 +250,8 @@ def _load(file: epath.Path) -> dict[str, Any]:
                 raise TypeError(f"its {key!r} is a {said}, expected a {name}")
         if not all(isinstance(run, dict) for run in document["runs"]):
             raise TypeError("its 'runs' has other entries than objects")
-        return {key: document[key] for key in TYPES}
+        config = renamed.fields(document["config"])
+        return {key: document[key] for key in TYPES} | {"config": config}
     except OSError as error:
         raise UserError(
             f"{file} cannot be read: {error.strerror or error}. Put back a copy of it or give "

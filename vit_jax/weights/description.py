@@ -6,6 +6,7 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import renamed
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
@@ -47,7 +48,7 @@ def parse(about: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
             f"{origin} has format version {about.get('format_version')}, this vit_jax reads "
             f"{FORMAT_VERSION} and {WITH_ADAPTERS}: install the version that wrote it."
         )
-    fields = dict(about["model"])
+    fields = dict(renamed.fields(about)["model"])
     names, name = about["class_names"], fields.pop("name")
     images: dict[str, Any] = {
         field: tuple(x) if isinstance(x, list) else x for field, x in about["preprocess"].items()

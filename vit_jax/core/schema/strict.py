@@ -16,6 +16,7 @@ import ml_collections
 import numpy as np
 
 from vit_jax.core import errors, synonyms
+from vit_jax.core.schema import renamed
 
 
 class ByKind(NamedTuple):
@@ -164,6 +165,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
     """A hint about an unknown field: one of its section, or one of another section."""
+    if full in renamed.FIELDS:
+        return f"It was renamed: give {renamed.FIELDS[full]}."
     section, _, name = full.rpartition(".")
     near = errors.nearest(name, hints)
     others = synonyms.fields_meant(name, leaves(root))

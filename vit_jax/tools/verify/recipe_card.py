@@ -27,6 +27,7 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import renamed
 from vit_jax.store import runs, workdir
 
 LOSS = "train/loss"
@@ -125,7 +126,9 @@ def read(path: epath.Path) -> Card:
         raise UserError(f"No recipe card {path}.")
     try:
         document = json.loads(path.read_text())
-        curves = {metric: Curve(**curve) for metric, curve in document.pop("curves").items()}
+        document["fields"] = renamed.fields(document["fields"])
+        curves = renamed.metrics(document.pop("curves"))
+        curves = {metric: Curve(**curve) for metric, curve in curves.items()}
         tolerance = Tolerance(**document.pop("tolerance"))
         card = Card(**document, curves=curves, tolerance=tolerance)
         if not card.runs or LOSS not in curves or not isinstance(card.fields, dict):

@@ -219,6 +219,13 @@ def test_the_folder_of_a_training_is_not_a_sweep(points, tmp_path):
         points("--config.seed=0,1")
 
 
+def test_a_sweep_of_an_earlier_version_is_refused_with_the_new_name(points, tmp_path):
+    document = {"common": {}, "flags": [], "axes": ["model.heads"], "points": []}
+    (tmp_path / "sweep.json").write_text(json.dumps(document))
+    with refused("model.heads", "model.num_heads"):
+        points("--config.model.num_heads=2,4")
+
+
 @pytest.mark.parametrize(
     "text",
     [

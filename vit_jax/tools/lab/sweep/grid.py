@@ -26,7 +26,7 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError
-from vit_jax.core.schema import config_file, strict
+from vit_jax.core.schema import config_file, renamed, strict
 from vit_jax.evals import KINDS
 from vit_jax.run import adapt
 from vit_jax.run.parts.outputs import MAY_DIFFER
@@ -361,6 +361,13 @@ def _read(folder: epath.Path) -> dict[str, Any]:
     if kept is None:
         check_folder(folder, "sweep")
         return {}
+    # The folders of its points have the old names in theirs.
+    for name in (*kept["axes"], *kept["common"]):
+        if name in renamed.FIELDS:
+            raise UserError(
+                f"{file} is of an earlier version: {name} is {renamed.FIELDS[name]} now. Give the "
+                "sweep another --workdir; the trainings below this one can be resumed one by one."
+            )
     return kept
 
 
