@@ -8,7 +8,7 @@ images on every device.
 import jax
 import jax.numpy as jnp
 
-CUTMIX_PROBABILITY = 0.5  # in a step that could do either (arXiv 2012.12877, table 9)
+CUTMIX_PROBABILITY = 0.5  # in a step that could do either, as in DeiT's code (arXiv 2012.12877)
 
 
 def mix(
