@@ -77,7 +77,7 @@ def get_config(arg=None):
             "init": {"head": "reset", "position_resize": "bilinear"},
             "model": {
                 "name": None,  # that of the weights
-                # None in the code of arXiv 2106.10270; the paper's has 0.1 for L/16 and H/14.
+                # None in the code of arXiv 2106.10270; the paper's: docs/finetune.md.
                 "dropout": 0.0,
                 # Not stated in the paper. CPUs are slow in bfloat16.
                 "dtype": "float32" if is_small else "bfloat16",
