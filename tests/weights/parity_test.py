@@ -122,6 +122,7 @@ def test_what_a_config_does_not_state(hf, tmp_path, lost):
     ("name", "ours"),
     [
         ("ViTConfig", huggingface.VIT_CONFIG),
+        ("ViTMAEConfig", {k: x for k, x in huggingface.VIT_CONFIG.items() if k != "pooler_act"}),
         ("DeiTConfig", huggingface.VIT_CONFIG),
         ("IJepaConfig", huggingface.VIT_CONFIG),
         ("Dinov2Config", dino.CONFIGS["dinov2"]),
@@ -185,8 +186,13 @@ def test_backbone_of_ijepa(hf, tmp_path, images):
         weights.load(tmp_path / "pooler")
 
 
-def test_masked_image_modelling(hf, tmp_path, images):
-    theirs = randomise(hf.ViTForMaskedImageModeling(hf_config(hf)))
+@pytest.mark.parametrize("kind", ["ViTForMaskedImageModeling", "ViTMAEForPreTraining"])
+def test_masked_image_modelling(hf, tmp_path, images, kind):
+    config = hf_config(hf)
+    if "MAE" in kind:
+        decoder = {"decoder_hidden_size": 16, "decoder_num_attention_heads": 2}
+        config = hf.ViTMAEConfig(**config.to_diff_dict(), **decoder, mask_ratio=0.0)
+    theirs = randomise(getattr(hf, kind)(config))
     theirs.save_pretrained(tmp_path)
     ours = weights.load(tmp_path)
     assert_same_function(lambda x: theirs.vit(x).last_hidden_state[:, 0], ours, images)

@@ -73,6 +73,6 @@ def test_defaults_in_which_versions_differ_have_to_be_stated(kind, lost, values)
     ],
 )  # fmt: skip
 def test_what_is_refused(document, message):
-    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "vit_mae"}, document)
+    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "vit_msn"}, document)
     with refused(message):
         huggingface_processors.read(opened, (40, 40), any_size=True)

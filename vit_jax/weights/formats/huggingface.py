@@ -1,10 +1,10 @@
 """Hugging Face's ViT, I-JEPA, DeiT and BiT, in and out, and the JSON that its models share.
 
-ViT is ViTForImageClassification, ViTModel and ViTForMaskedImageModeling. ViTModel's pooler is a
-dense layer with tanh on the class token, which is called pre-logits here. GELU is exact and the
-epsilon of layer norms 1e-12 by default. I-JEPA (IJepaForImageClassification, IJepaModel) is the
-same without a class token: its classifier sees the mean of the patches, as a plain ViT with average
-pooling does here.
+ViT is ViTForImageClassification, ViTModel and ViTForMaskedImageModeling, and the encoder of
+ViTMAEModel and ViTMAEForPreTraining. ViTModel's pooler is a dense layer with tanh on the class
+token, which is called pre-logits here. GELU is exact and the epsilon of layer norms 1e-12 by
+default. I-JEPA (IJepaForImageClassification, IJepaModel) is the same without a class token: its
+classifier sees the mean of the patches, as a plain ViT with average pooling does here.
 
 DeiTs are ViTs with a distillation token: DeiTForImageClassificationWithTeacher, which averages the
 logits of both heads, and DeiTModel without its pooler. DeiTForImageClassification has a head over
@@ -37,7 +37,7 @@ from vit_jax.weights.tables import Layout, rules
 
 # The starts of the names of classifiers.
 HEAD_PREFIXES = ("classifier.", "cls_classifier.", "distillation_classifier.")
-# Defaults of transformers' ViTConfig, DeiTConfig and IJepaConfig.
+# Defaults of transformers' ViTConfig, ViTMAEConfig, DeiTConfig and IJepaConfig.
 VIT_CONFIG: Mapping[str, Any] = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -104,8 +104,8 @@ def _layouts(
             its,
             rules(names, *tables),
             prefixes=("", prefix),
-            # Further parts of masked image modelling.
-            ignored=(r"embeddings\.mask_token", r"decoder\.0\.(weight|bias)"),
+            # Further parts of masked image modelling and of MAE.
+            ignored=(r"embeddings\.mask_token", r"decoder\..*"),
             needed=needed,
         )
         for its, names in zip(titles, (_TABLE, renamed), strict=True)
@@ -113,8 +113,10 @@ def _layouts(
     return of_files, of_modules
 
 
+_VIT = _layouts("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",))
 LAYOUTS = {
-    "vit": _layouts("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",)),
+    "vit": _VIT,
+    "vit_mae": _VIT,
     "ijepa": _layouts("I-JEPA", "ijepa.", _HEAD),
     "deit": _layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
 }

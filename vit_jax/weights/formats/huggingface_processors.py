@@ -139,7 +139,7 @@ PROCESSORS = {
 _NEEDED = ("size", "crop_size", "rescale_factor", "image_mean", "image_std")
 # The classes that transformers takes where only the model's type is known.
 _BY_MODEL = {
-    "vit": "ViT", "ijepa": "ViT", "deit": "DeiT", "dinov2": "Bit", "bit": "Bit",
+    "vit": "ViT", "vit_mae": "ViT", "ijepa": "ViT", "deit": "DeiT", "dinov2": "Bit", "bit": "Bit",
     "dinov3_vit": "DINOv3ViT",
 }  # fmt: skip
 
