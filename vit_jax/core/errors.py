@@ -7,8 +7,9 @@ command is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core.synonyms import NOTES, WORDS
@@ -34,6 +35,15 @@ class UserError(UserFacingError, ValueError):
     """The input is wrong (config, data, files, disk); the message says what to change."""
 
     exit_status = EXIT_USER_ERROR
+
+
+@contextlib.contextmanager
+def explain_unreadable(path: object) -> Iterator[None]:
+    """Raises UserError if the operating system cannot read the path."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 class UnknownSplit(UserError):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core import cloud
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.data.source import Source
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.data.sources.request import Request
@@ -51,10 +51,8 @@ def find(paths: list[str], checkpoint: str) -> list[Sample]:
 
 
 def _read_sample(file: Path) -> Sample:
-    try:
+    with explain_unreadable(file):
         return Sample(file.stem, file.read_bytes())
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
 def _samples_of_run(checkpoint: str) -> list[Sample]:

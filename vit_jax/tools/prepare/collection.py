@@ -5,7 +5,6 @@ A catalogue has a row for each image, in Parquet files of one part each.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -109,15 +108,6 @@ def rows_at(table: pa.Table, columns: Sequence[str], rows: np.ndarray) -> Iterat
     chosen = table.select(columns)
     for start in range(0, len(rows), ROWS_AT_ONCE):
         yield from chosen.take(pa.array(rows[start : start + ROWS_AT_ONCE])).to_pylist()
-
-
-@contextlib.contextmanager
-def file_errors(path: Path | str) -> Iterator[None]:
-    """Raises UserError if the operating system cannot read the path."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _flag(default: Any, help: str, *choices: str, only_for: Sequence[str] = ()) -> Any:

@@ -18,14 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.class_names import are_same, difference, normal, normal_names
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.image_files import is_hidden
-from vit_jax.tools.prepare.collection import (
-    MOST_CLASSES,
-    CollectionRequest,
-    Labels,
-    file_errors,
-)
+from vit_jax.tools.prepare.collection import MOST_CLASSES, CollectionRequest, Labels
 
 MOST_BYTES = 256 * 2**20  # of a list of names
 MOST_FILES = 1_000_000
@@ -228,7 +223,7 @@ def _numbers(known: Classes) -> dict[str, int]:
 
 
 def _read(path: Path) -> bytes:
-    with file_errors(f"--classes={path}"):
+    with explain_unreadable(f"--classes={path}"):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             raise UserError(

@@ -13,19 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
 from vit_jax.data.sources.request import Request
 from vit_jax.tools.prepare import faults
-from vit_jax.tools.prepare.collection import (
-    IMAGES_PER_PART,
-    ImageRow,
-    Part,
-    RowAndBytes,
-    file_errors,
-    is_text,
-)
+from vit_jax.tools.prepare.collection import IMAGES_PER_PART, ImageRow, Part, RowAndBytes, is_text
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.image_folder import parts_of_folder
 from vit_jax.tools.prepare.split_assignment import ALL
@@ -146,5 +139,5 @@ def _images(root: Path) -> list[Part]:
 
 
 def _raise(error: OSError) -> None:
-    with file_errors(error.filename):
+    with explain_unreadable(error.filename):
         raise error

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.tools.prepare.collection import (
     IMAGES_PER_PART,
@@ -16,7 +16,6 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
-    file_errors,
     is_line,
 )
 from vit_jax.tools.prepare.faults import CONVERT
@@ -27,7 +26,7 @@ def images(part: Part) -> Iterator[RowAndBytes]:
     """The part's files below its folder."""
     for name in part.files:
         path = Path(part.path, name)
-        with file_errors(path):
+        with explain_unreadable(path):
             row = ImageRow(name, str(path), 0, path.stat().st_size)
             if row.nbytes > MAX_MEMBER_BYTES:
                 yield row._replace(faults=("too_large",)), None
@@ -194,5 +193,5 @@ def _names(folder: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[str]:
-    with file_errors(folder):
+    with explain_unreadable(folder):
         return sorted(os.listdir(folder))

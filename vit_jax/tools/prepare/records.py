@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.data.sources import table_file
 from vit_jax.data.sources.table_file import Column, Columns, Table
 from vit_jax.tools.prepare import entries
@@ -38,7 +38,6 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
-    file_errors,
     is_line,
 )
 from vit_jax.tools.prepare.entries import BadLabelError, Reading, ReadingInFolder, SourceFile
@@ -158,7 +157,7 @@ def _parts_of_parquet(file: SourceFile, reading: Reading) -> list[Part]:
 def json_lines(part: Part) -> Iterator[RowAndBytes]:
     """The images of the lines that begin in the part."""
     list_name = part.name.rpartition("@")[0]
-    with file_errors(part.path):
+    with explain_unreadable(part.path):
         for offset, line in _lines(part):
             row = ImageRow(f"{list_name}@{offset}", part.path, offset, len(line or b""))
             try:

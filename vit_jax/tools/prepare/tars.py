@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import NamedTuple, cast
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.tools.prepare.collection import (
     Collection,
@@ -27,7 +27,6 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
-    file_errors,
 )
 from vit_jax.tools.prepare.entries import BadLabelError, Reading, classes, source_files
 
@@ -76,7 +75,7 @@ class Archive:
 
     def __init__(self, part: Part, *, decompress: bool = False) -> None:
         self._part = part
-        with file_errors(part.path):
+        with explain_unreadable(part.path):
             self._opened = file = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
         try:
             if part.nbytes is not None:  # inside another tar

@@ -27,19 +27,12 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.files import atomic_file, write_file
 from vit_jax.core.screen import Screen, format_count
 from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import evaluation_sets, image_folder, imagenet, records, tars
-from vit_jax.tools.prepare.collection import (
-    ImageRow,
-    Part,
-    RowAndBytes,
-    file_errors,
-    is_text,
-    write_catalogue,
-)
+from vit_jax.tools.prepare.collection import ImageRow, Part, RowAndBytes, is_text, write_catalogue
 from vit_jax.tools.prepare.faults import CONVERT, FAULTS, SET_ASIDE, Policy, check, strictest
 
 FILES = "files"  # of a folder
@@ -89,7 +82,7 @@ class PartTask:
         paths = [Path(part.path, name) for name in part.files] if part.reader == FILES else ()
         state = []
         for path in paths or [Path(part.path)]:
-            with file_errors(path):
+            with explain_unreadable(path):
                 stat = path.stat()
             state.append((stat.st_size, stat.st_mtime_ns))
         definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
@@ -327,7 +320,7 @@ def write_shard(task: ShardTask) -> WrittenShard:
 
 def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitStack) -> bytes:
     """The bytes at a row's location, of a few `files` that stay open. UserError if they changed."""
-    with file_errors(row.path):
+    with explain_unreadable(row.path):
         if row.path not in files:
             if len(files) >= MOST_OPEN_FILES:
                 files.pop(next(iter(files))).close()
