@@ -135,7 +135,7 @@ def _images(root: Path) -> list[Part]:
             f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
             "a folder with images in it."
         )
-    return parts_of_folder(root.name, root, names, None, ())
+    return parts_of_folder(root.name, root, names)
 
 
 def _raise(error: OSError) -> None:

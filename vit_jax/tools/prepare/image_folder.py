@@ -44,8 +44,9 @@ def parts_of_folder(
     name: str,
     path: Path,
     files: Sequence[str],
-    split: str | None,
-    labels: Labels | Mapping[str, Labels],
+    split: str | None = None,
+    labels: Labels | Mapping[str, Labels] = (),
+    reader: str = "files",
 ) -> list[Part]:
     """Parts of IMAGES_PER_PART files below `path`, with the labels of the part or of each file."""
     parts = []
@@ -53,7 +54,7 @@ def parts_of_folder(
         some = tuple(files[start : start + IMAGES_PER_PART])
         own = {file: labels[file] for file in some} if isinstance(labels, Mapping) else labels
         part_name = f"{name}, {start + 1:,} ..."
-        parts.append(Part(part_name, "files", str(path), files=some, split=split, labels=own))
+        parts.append(Part(part_name, reader, str(path), files=some, split=split, labels=own))
     return parts
 
 
@@ -162,10 +163,9 @@ class PassedOver:
     def parts(self) -> list[Part]:
         """Parts of rows without images, whose reader is the fault."""
         return [
-            Part(f"{fault}, {start + 1:,} ...", fault, str(self._root), files=tuple(some))
+            part
             for fault, names in sorted(self._names.items())
-            for start in range(0, len(names), IMAGES_PER_PART)
-            for some in [names[start : start + IMAGES_PER_PART]]
+            for part in parts_of_folder(fault, self._root, names, reader=fault)
         ]
 
 

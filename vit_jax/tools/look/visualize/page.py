@@ -112,7 +112,6 @@ def title(number: int, names: Sequence[str] | None) -> str:
 
 
 FILE = "index.html"
-PROGRAM = "visualize"
 _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
 
 
@@ -157,7 +156,7 @@ def _existing_pictures(folder: Path) -> set[str]:
     if not file.exists():
         return set()
     text = file.read_text(encoding="utf-8", errors="replace")
-    if f"vit_jax {PROGRAM}</title>" not in text:
+    if "vit_jax visualize</title>" not in text:
         raise UserError(
             f"--output={folder} has an {FILE} that this command did not write. Give another folder."
         )
