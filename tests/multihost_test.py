@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import resource
 import signal
 import socket
 import time
@@ -242,6 +243,17 @@ def test_kill_9_then_restart(start, killed):
     again = start(2, *forever)
     again.wait_for("resumed  from the checkpoint of step")
     again.wait_for("| loss")
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_one_process_ends_all_soon(start):
+    """Orbax would let all of them wait for ten minutes."""
+    sharded = ("--config.mesh.fsdp=2", "--config.model.width=64", "--config.total.steps=1_000_000")
+    run = start(2, *sharded)
+    run.wait_for("compiling")
+    resource.prlimit(run.running[1].pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    assert run.end(within_secs=200) == {0: 76, 1: 1}, run.output(0) + run.output(1)
+    assert all("File too large. No earlier one exists." in run.output(i) for i in (0, 1))
 
 
 @pytest.mark.slow

@@ -7,13 +7,14 @@ buffers take as much beside the arrays. Here at most IN_FLIGHT_BYTES are in flig
 array, and a process that needs a part of it read little more than that part.
 """
 
+import dataclasses
 import logging
 import math
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -28,8 +29,31 @@ ORBAX = f"{os.sep}orbax{os.sep}checkpoint{os.sep}"
 _print_unraisable = sys.unraisablehook
 
 
+@dataclasses.dataclass
+class _ReportedFuture:
+    """A future of orbax, whose error `report` gets as well."""
+
+    future: Any
+    report: Callable[[BaseException], None]
+
+    def result(self, timeout: float | None = None) -> Any:
+        try:
+            return self.future.result(timeout)
+        except BaseException as error:
+            self.report(error)
+            raise
+
+
 class StateHandler(ocp.AsyncCheckpointHandler):
-    """Writes and reads nested dictionaries of arrays; called by orbax's CheckpointManager."""
+    """Writes and reads nested dictionaries of arrays; called by orbax's CheckpointManager.
+
+    Attributes:
+      errors: of writing, at once. Orbax raises them when all processes have come, or ten minutes
+        later.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
 
     async def async_save(self, directory: epath.Path, args: ocp.args.PyTreeSave) -> Any:
         """Copies the arrays and returns an awaitable that completes their files."""
@@ -39,7 +63,8 @@ class StateHandler(ocp.AsyncCheckpointHandler):
         self._writer = _handler(
             math.prod(shape) * x.dtype.itemsize for shape, x in zip(shapes, arrays, strict=True)
         )
-        return await self._writer.async_save(directory, args=args)
+        futures = await self._writer.async_save(directory, args=args)
+        return [_ReportedFuture(future, self.errors.append) for future in futures or ()]
 
     def finalize(self, directory: epath.Path) -> None:
         """Merges the files of all processes; called once all have written."""

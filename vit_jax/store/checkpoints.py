@@ -73,7 +73,8 @@ class Checkpoints:
         if keep_every_steps:
             kept.append(policies.EveryNSteps(keep_every_steps))
         handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
-        handlers.add(checkpoint_dir.STATE, ocp.args.PyTreeSave, array_files.StateHandler())
+        self._handler = array_files.StateHandler()
+        handlers.add(checkpoint_dir.STATE, ocp.args.PyTreeSave, self._handler)
         handlers.add(checkpoint_dir.DESCRIPTION, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
         self._manager = ocp.CheckpointManager(
             self._directory,
@@ -155,12 +156,19 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when nothing is being saved any more. Raises UserError if saving failed."""
         try:
+            is_saving = lambda: any(t.name == "save_finalize" for t in threading.enumerate())
+            while jax.process_count() > 1 and is_saving():
+                if self._handler.errors:  # the others do not know, and would wait for this process
+                    raise self._handler.errors[0]
+                time.sleep(0.05)
             self._manager.wait_until_finished()
         except Exception as error:
             self._fail(error)
 
     def close(self) -> None:
         """Waits as `wait` does, and ends the threads."""
+        if jax.process_count() > 1 and self._handler.errors:  # they would wait for other processes
+            return
         try:
             self.wait()
         finally:
@@ -181,17 +189,18 @@ class Checkpoints:
         """Cleans up after a failed save; raises a UserError if `error` is the disk's."""
         # Orbax reports the first error while other threads of the same save still write, and would
         # raise their errors in later calls.
-        for thread in threading.enumerate():
-            if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
-                with contextlib.suppress(Exception):  # joining them raises
-                    thread.join()
-        for _ in range(10):  # each call raises one error: of its arrays, its description ...
-            with contextlib.suppress(Exception):
-                self._manager.check_for_errors()
-                break
-        self._remove_unfinished()
-        self._manager.reload()
-        latest = self.latest_step()
+        if jax.process_count() == 1:  # of several, the others may still write, or wait for this one
+            for thread in threading.enumerate():
+                if thread.name == "async_save" or type(thread).__module__.startswith("orbax."):
+                    with contextlib.suppress(Exception):  # joining them raises
+                        thread.join()
+            for _ in range(10):  # each call raises one error: of its arrays, its description ...
+                with contextlib.suppress(Exception):
+                    self._manager.check_for_errors()
+                    break
+            self._remove_unfinished()
+            self._manager.reload()
+        latest = max(workdir.steps(self._directory), default=None)
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
         number = getattr(error, "errno", None)
         if isinstance(error, FileExistsError):
