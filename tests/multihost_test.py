@@ -140,6 +140,10 @@ def test_two_processes_evaluate_as_one_does(start, tmp_path, tiny_run):
     assert "test/accuracy" in both
     assert both == pytest.approx({name: last[name] for name in both}, rel=1e-5)
     assert "accuracy" not in run.output(1)
+    newest = {0: command[1:3], 1: ["--checkpoint", str(tmp_path / "run" / "checkpoints" / "4")]}
+    mixed = start(2, command=["vit_jax.evaluate", "--json"], more=newest)
+    assert mixed.end() == {0: 76, 1: 1}, mixed.output(0) + mixed.output(1)
+    assert "finds other images, names, labels or weights" in mixed.output(0)
 
 
 @pytest.mark.slow

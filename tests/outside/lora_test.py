@@ -13,7 +13,7 @@ from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
 from vit_jax.learning.step import make_loss_and_grads, make_update
-from vit_jax.run.parts import inputs, updates
+from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.session import initial_state
 
 RANK, ALPHA, LR = 3, 5.0, 0.1
@@ -99,7 +99,8 @@ def test_logits_gradients_and_an_update_are_those_of_peft(kernels, scan, tmp_pat
     )  # fmt: skip
     mesh = inputs.mesh(config.mesh)
     parts = updates.step_parts(config, mesh, num_examples=64, num_classes=4)
-    state = initial_state(config, parts.layout, parts.model.info, Screen(quiet=True))
+    trained = networks.trained_weights(config.init)
+    state = initial_state(config, parts.layout, parts.model.info, trained, Screen(quiet=True))
     named = {name: x.detach().numpy().copy() for name, x in model.named_parameters()}
     before = in_our_words(named)
     own = pytrees.flatten(state.params)

@@ -42,20 +42,26 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
     assert not (tmp_path / "run").exists()
 
 
-def test_processes_with_other_data_are_refused(tmp_path, tiny_run):
-    first = {}
+def test_processes_with_other_data_or_weights_are_refused(tmp_path, tiny_run):
+    first, trained = {}, tmp_path / "first"
+    train(tiny_run("total.steps=1", "optim.warmup_steps=0"), epath.Path(trained))
     peers = SimpleNamespace(
+        several=True,
         from_first=first.setdefault,
         members=["process 0 (a, pid 1)", "process 1 (b, pid 2)"],
         me="process 1 (b, pid 2)",
     )
-    config = tiny_run("evals.test.preprocess=decode|resize(8)")
+    config = tiny_run(
+        "evals.test.preprocess=decode|resize(8)", f"init.weights={trained}",
+        "method.kind=distillation", f"method.teacher={trained}",
+    )  # fmt: skip
     for _ in range(2):
-        Run.build(config, epath.Path(tmp_path), peers)
-    (data,) = first.values()
-    data["evals.test"] = ["0"]
-    with refused("process 1 (b, pid 2)", "for evals.test."):
-        Run.build(config, epath.Path(tmp_path), peers)
+        Run.build(config, epath.Path(tmp_path / "run"), peers)
+    (files,) = first.values()
+    for name in ("evals.test", "init.weights", "method.teacher"):
+        files[name] = ["0"]
+    with refused("process 1 (b, pid 2)", "for evals.test, init.weights, method.teacher."):
+        Run.build(config, epath.Path(tmp_path / "run"), peers)
 
 
 def test_all_problems_are_reported_at_once(problems_of):

@@ -396,7 +396,7 @@ def evals(config):
 
 def initial_state(config):
     layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
-    return session.initial_state(config, layout, None, Screen(quiet=True))
+    return session.initial_state(config, layout, None, config.init.weights, Screen(quiet=True))
 
 
 def state(config):

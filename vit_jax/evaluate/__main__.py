@@ -139,8 +139,12 @@ def main(arguments: list[str]) -> None:
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
         infos = map(weights.checkpoint_info, checkpoints.values())
         use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
-    with processes.connect_processes(cluster):
+    with processes.connect_processes(cluster) as peers:
         files = Files(*(_output_file(name) for name in Files._fields))
+        if peers.several:
+            hashed = lambda each: weights.checkpoint_info(each).fingerprint()
+            there = {path: [hashed(each)] for path, each in checkpoints.items()}
+            processes.check_same_files(peers, there)
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)

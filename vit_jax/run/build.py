@@ -26,7 +26,7 @@ from vit_jax.evals import Evals
 from vit_jax.learning.feed import Feed
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, total_bytes
-from vit_jax.run import memory
+from vit_jax.run import memory, processes
 from vit_jax.run.parts import (
     device_cache,
     evaluations,
@@ -86,7 +86,7 @@ class Run:
         """The run of `config` in `workdir`.
 
         Weights by name mean the same at every start of a run, and to all of its processes, which
-        have to find the same data.
+        have to find the same data and weights.
 
         Raises:
           UserError: config, data, weights or disk are wrong; lists all errors.
@@ -96,7 +96,8 @@ class Run:
         pinned = pins.pin_weights(config, workdir, peers)
         run = cls.attempt(pinned, workdir, errors, requested=config)
         errors.raise_all()
-        _check_same_data(run, peers)
+        if peers.several:
+            processes.check_same_files(peers, _fingerprints(run))
         return run
 
     @classmethod
@@ -183,19 +184,18 @@ class Run:
         return inputs.train_feed(self.config, self.source, self.batch_layout, start_step=start_step)
 
 
-def _check_same_data(run: Run, peers: Peers) -> None:
-    """Raises UserError unless this process finds the data that the first one has."""
-    here = {"input": [run.source.fingerprint]} | {
-        f"evals.{name}": [part.source.fingerprint for part in data.parts]
-        for name, data in run.eval_data.items()
-    }
-    there = peers.from_first("comparing the data", here)
-    if others := [name for name in here if here[name] != there[name]]:
-        raise UserError(
-            f"{peers.me} finds other images, names or labels than {peers.members[0]} for "
-            f"{', '.join(others)}. Give all hosts copies of the same data, or a folder that all "
-            "of them see."
-        )
+def _fingerprints(run: Run) -> dict[str, list[str]]:
+    """Those of all data and weights that the run reads, by the fields that name them."""
+    teacher = run.step.layout.teacher
+    read = {"init.weights": run.trained, "method.teacher": teacher and teacher.model.about}
+    return (
+        {"input": [run.source.fingerprint]}
+        | {
+            f"evals.{name}": [part.source.fingerprint for part in data.parts]
+            for name, data in run.eval_data.items()
+        }
+        | {name: [about.fingerprint()] for name, about in read.items() if about}
+    )
 
 
 def _counts(c: InputConfig, source: Source) -> tuple[int, int, ModelClasses]:

@@ -1,7 +1,7 @@
 """Starting the processes of a command that can run as several, as its flags say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 
@@ -78,4 +78,18 @@ def check_same(
             f"{peers.me} was started with other values than {peers.members[0]}:\n  "
             + "\n  ".join(wrong)
             + "\nGive all processes the same command, but for --process_id."
+        )
+
+
+def check_same_files(peers: Peers, here: Mapping[str, Sequence[str]]) -> None:
+    """UserError unless this process finds the data and weights that the first one has.
+
+    here: fingerprints by the fields or flags that name the files.
+    """
+    there = peers.from_first("comparing data and weights", here)
+    if others := [name for name in here if here[name] != there.get(name)]:
+        raise UserError(
+            f"{peers.me} finds other images, names, labels or weights than {peers.members[0]} for "
+            f"{', '.join(others)}. Give all hosts copies of the same files, or a folder that all "
+            "of them see."
         )

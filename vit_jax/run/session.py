@@ -19,6 +19,7 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
+from vit_jax import weights
 from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.start import AgreedStop
 from vit_jax.config import RunConfig
@@ -36,7 +37,7 @@ from vit_jax.models import ModelInfo
 from vit_jax.run import announce, environment, heap
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.run.parts import evaluations, networks, outputs, pins, updates
+from vit_jax.run.parts import evaluations, outputs, pins, updates
 from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
@@ -111,8 +112,8 @@ class Session:
 
     def initial_state(self) -> TrainState:
         """The state of a run that has no checkpoint yet."""
-        step = self._run.step
-        return initial_state(self._run.config, step.layout, step.model.info, self._screen)
+        run, step = self._run, self._run.step
+        return initial_state(run.config, step.layout, step.model.info, run.trained, self._screen)
 
     def begin(self, state: TrainState) -> int:
         """Prepares the loop from this state on; returns the number of its step.
@@ -347,13 +348,16 @@ class Session:
 
 
 def initial_state(
-    config: RunConfig, layout: StateLayout, model: ModelInfo, screen: Screen
+    config: RunConfig,
+    layout: StateLayout,
+    model: ModelInfo,
+    trained: weights.CheckpointInfo | None,
+    screen: Screen,
 ) -> TrainState:
-    """The state after 0 steps: from scratch, or with the parameters that `init` names."""
+    """The state after 0 steps: from scratch, or with the parameters of `trained`."""
     state, init = layout.init(config.seed), config.init
-    if init.weights is None:
+    if trained is None:
         return state
-    trained = networks.trained_weights(init)
     state = warm_start(
         state,
         trained,

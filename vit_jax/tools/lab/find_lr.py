@@ -148,7 +148,8 @@ def rate_test(
     ):
         layout = parts.layout
         update = lower_update(updates.update(config, parts), layout.in_steps, batches).compile()
-        state = initial_state(config, layout, parts.model.info, screen)
+        trained = networks.trained_weights(config.init) if config.init.weights else None
+        state = initial_state(config, layout, parts.model.info, trained, screen)
         teacher_params = layout.read_teacher_params()
         for step in range(steps):
             state, scalars = update(layout.unstack_layers(state), next(feed), *teacher_params)
