@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax.cluster.peers import Peers
 from vit_jax.core.errors import NonFiniteError, Preempted, UserError
 from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
@@ -523,3 +524,17 @@ def test_steps_on_layers_apart_end_with_the_same_bits(trained, tmp_path, tiny_ru
     shutil.rmtree(tmp_path / "checkpoints" / "6")
     jax.tree.map(np.testing.assert_array_equal, train(tiny_run(*fields), tmp_path), trained[1])
     assert losses(tmp_path) == losses(trained[0])
+
+
+def test_what_the_first_process_measured_ends_all_of_them(tmp_path, tiny_run, monkeypatch):
+    """Probes of several hosts differ in rounding, and by them some would train on."""
+    config = tiny_run(
+        "evals.test.preprocess=decode|resize(8)", "evals.test.every_steps=1", "total.steps=5",
+        "early_stopping.metric=test/loss", "early_stopping.patience=2", "optim.warmup_steps=0",
+    )  # fmt: skip
+    assert int(train(config, tmp_path / "alone").step) == 5
+    peers = Peers.alone()
+    first = {"test/loss": 1.0}
+    agree = lambda name, value: first if value and name.startswith("results of") else value
+    monkeypatch.setattr(peers, "from_first", agree)
+    assert int(train(config, tmp_path / "others", peers=peers).step) == 3

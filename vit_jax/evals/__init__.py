@@ -83,5 +83,5 @@ class Evals:
                         if isinstance(value, bytes):
                             self._pictures[f"{label}/{key}"] = value
                         else:
-                            results[f"{label}/{key}"] = value
+                            results[f"{label}/{key}"] = float(value)
         return results

@@ -323,7 +323,8 @@ class Session:
             self._peers.barriers_around,
         )  # fmt: skip
         with explain_out_of_memory(self._run.config, evaluating=True):
-            results = run(done)
+            # Each process rounds what it computes by itself, such as a probe, as its devices do.
+            results = self._peers.from_first(f"results of step {step}", run(done))
             self._early.add(step, results)
             if self._early.stopped:
                 results |= run({*done, *results}, last=True)
