@@ -15,6 +15,7 @@ LOGITS = 1e-4  # of the largest logit
 SMALL = {"depth": 2, "width": 16, "mlp_dim": 24, "num_heads": 2, "num_classes": 3, "image_size": 8}
 FAMILIES = {
     "ViT-Ti/4": SMALL,
+    "ViT-S/4": SMALL | {"gelu": "exact", "scan": True},
     "R50x1": {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 32},
     "EfficientNet-B0": {"num_classes": 3, "image_size": 32},
 }

@@ -1,24 +1,30 @@
 """A file of LiteRT (TensorFlow Lite), by TensorFlow's own converter."""
 
 import json
+import math
 import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file
+from vit_jax.models.layers.block import Mlp
 from vit_jax.models.layers.kernels import choice
+from vit_jax.models.layers.stack import Stack
 from vit_jax.store.workdir import explain_unwritable
 from vit_jax.tools.export.program import ABOUT, about, new_file
 from vit_jax.weights import Loaded
 
 INPUT = "images"
+EXACT = {"approximate": False}  # what jax.nn.gelu is called with
+ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
@@ -52,7 +58,7 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     structure, state = nnx.split(model, nnx.Param)
     # Layer by layer: the converter takes long to cut stacks.
     params = pytrees.unstack_layers(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
-    forward = lambda p, x: nnx.merge(structure, pytrees.group_layers(p))(x)
+    forward = lambda p, x: _convertible(nnx.merge(structure, pytrees.group_layers(p)))(x)
     program = jax2tf.convert(forward, native_serialization_platforms=("cpu",), with_gradient=False)
     variables = jax.tree.map(tf.Variable, params)
     module = tf.Module()
@@ -72,3 +78,20 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
             "TensorFlow's converter refuses this model: export to onnx or stablehlo instead. It "
             f"says: {str(error).strip().splitlines()[0]}"
         ) from error
+
+
+def _convertible(model: Any) -> Any:
+    """The model without loops, and without JAX's erfc, which TensorFlow 2.21 cannot read."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, Stack):
+            module.scan = False
+        if isinstance(module, Mlp) and getattr(module.activation, "keywords", None) == EXACT:
+            module.activation = _exact_gelu
+    return model
+
+
+def _exact_gelu(x: Any) -> jax.Array:
+    """GELU by basic operations; erfc by Abramowitz and Stegun's 7.1.26, to 1.5e-7."""
+    t = 1 / (1 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
+    erfc = sum(a * t**k for k, a in enumerate(ERFC, 1)) * jnp.exp(-0.5 * x * x)
+    return jnp.maximum(x, 0) - 0.5 * jnp.abs(x) * erfc
