@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -216,6 +217,13 @@ def test_a_folder_of_hugging_face(tmp_path: Path) -> None:
     assert contents(create(tmp_path, "test")) == {"0.jpg": "a", "1.jpg": "b"}
     one = create(tmp_path / "train", "all")  # the only table of its folder
     assert contents(one) == {"0.jpg": "a", "1.jpg": "b"}
+
+
+@pytest.mark.parametrize("labels", itertools.permutations(["1", "01", "10"]))
+def test_the_order_of_classes_is_not_that_of_rows(images: Path, labels: tuple[str, ...]) -> None:
+    rows = [f"{k}.jpg,{label}" for k, label in enumerate(labels)]
+    source = create(write(images, "\n".join(["image,label", *rows])))
+    assert source.class_names == ("01", "1", "10")
 
 
 @pytest.mark.parametrize("separator", ["|", " ", ", "])

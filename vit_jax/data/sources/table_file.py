@@ -373,10 +373,11 @@ def _as_text(path: str, name: str, cells: pa.Array, *, lists: bool) -> pa.Array:
 
 def class_order(labels: Sequence[str]) -> list[str]:
     """Names of classes in their order: whole numbers by their size, others as text."""
+    in_text = sorted(labels)
     try:
-        return sorted(labels, key=int) if all(map(_WHOLE.fullmatch, labels)) else sorted(labels)
+        return sorted(in_text, key=int) if all(map(_WHOLE.fullmatch, in_text)) else in_text
     except ValueError:
-        return sorted(labels)
+        return in_text
 
 
 # --- the files
