@@ -13,6 +13,7 @@ from tensorflow_datasets import features as f
 from tests.data.sources.tfds_labels_test import OBJECTS, scene, write
 from tests.messages import refused
 from tests.tools.lab.conftest import FAKE
+from vit_jax.store import workdir_lock
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer.results import OverSeeds
@@ -180,6 +181,11 @@ def test_a_refused_task_has_no_number_of_other_settings(world):
     world.run("optim.lr=1e-3,2e-3")
     document = json.loads((world.folder / "results.json").read_text())["tasks"]["cifar100"]
     assert document["accuracy"]["mean"] == pytest.approx(0.9025)
+
+
+def test_a_second_run_at_the_same_time_is_refused(world):
+    with workdir_lock.lock_for_process(world.folder), refused("Another run"):
+        world.run("optim.lr=1e-3")
 
 
 def test_a_checkpoint_that_is_not_there_leaves_nothing(world, tmp_path):

@@ -23,7 +23,7 @@ from vit_jax.data import files, label_index
 from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources import tfds
-from vit_jax.store import workdir
+from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.run import PartlyFailed, TrainingsFailed
@@ -214,22 +214,24 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
     pinned = record["weights"]
     wanted = {name: transfer_task(request, name, data[name], pinned) for name in names}
     _check(folder, wanted, pinned)
-    workdir.make(folder)
-    workdir.save_json(folder / FILE, record)
-    summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
-    for number, (name, task) in enumerate(wanted.items(), start=1):
-        print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
-        why = ""
-        try:
-            transfers.transfer(folder / name, task, options.for_part(name))
-            document = results.read(folder / name)
-        except TrainingsFailed as error:
-            why, document = str(error), results.read(folder / name)
-        except UserError as error:  # results that are there may be of other settings
-            why, document = str(error), None
-        choices = _choices(name, task, data[name], pinned)
-        summary.results.append(_result(folder / name, name, choices, document or {}, why))
-        sweeps.save_results(folder, summary.document(), summary.table(), summary.page(folder.name))
+    with workdir_lock.lock_for_process(folder):
+        workdir.save_json(folder / FILE, record)
+        summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
+        for number, (name, task) in enumerate(wanted.items(), start=1):
+            print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
+            why = ""
+            try:
+                transfers.transfer(folder / name, task, options.for_part(name))
+                document = results.read(folder / name)
+            except TrainingsFailed as error:
+                why, document = str(error), results.read(folder / name)
+            except UserError as error:  # results that are there may be of other settings
+                why, document = str(error), None
+            choices = _choices(name, task, data[name], pinned)
+            summary.results.append(_result(folder / name, name, choices, document or {}, why))
+            sweeps.save_results(
+                folder, summary.document(), summary.table(), summary.page(folder.name)
+            )
     print(*summary.lines(), sep="\n")
     print(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
