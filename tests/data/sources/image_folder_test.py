@@ -156,6 +156,7 @@ def test_files_that_are_not_read_are_counted_by_the_reason(with_splits: Path) ->
     fill(with_splits / "train/.cache", ["4.jpg"])
     fill(with_splits / "train/__MACOSX/cat", ["._0.jpg"])
     fill(with_splits, ["logo.png"])
+    (with_splits / "train/cow").symlink_to("nowhere")
     fill(with_splits / "extra", ["5.jpg"])
     source = create(with_splits)
     assert source.num_examples == 15
@@ -167,8 +168,8 @@ def test_files_that_are_not_read_are_counted_by_the_reason(with_splits: Path) ->
         f"passed over 1 file: without the extension of an image, such as {cat}/notes.txt",
         "passed over 2 files: in hidden folders, or those of an operating system, such as "
         f"{with_splits}/train/.cache/4.jpg",
-        "passed over 2 files: not regular files (pipes, or links to nothing), such as "
-        f"{dog}/gone.jpg",
+        "passed over 3 files: not regular files (pipes, or links to nothing), such as "
+        f"{with_splits}/train/cow",
         f"passed over 3 files: in folders inside a class, such as {cat}/old/deeper/1.jpg",
     }
     assert create(with_splits, "train+val").notes == tuple(

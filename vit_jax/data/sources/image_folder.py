@@ -200,9 +200,12 @@ class _Lister(PassedOver):
         return images
 
     def pass_over_beside(self, folder: str, where: str) -> None:
-        """Notes the images beside the folders in `folder`, and in those that are hidden."""
-        beside = [e.name for e in self.entries(folder) if e.is_file and _is_image(e.name)]
-        self.add(where, *(files.join(folder, name) for name in beside))
+        """Notes the images and dead links beside the folders in `folder`, and what is hidden."""
+        for name, is_folder, _, is_file, is_link in self.entries(folder):
+            if is_file and _is_image(name):
+                self.add(where, files.join(folder, name))
+            elif is_link and not is_folder and not is_file and not is_hidden(name):  # a class?
+                self.add(NO_FILE, files.join(folder, name))
         self.pass_over_hidden(folder)
 
     def pass_over_hidden(self, folder: str) -> None:
