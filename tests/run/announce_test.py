@@ -1,7 +1,9 @@
 import io
+import shlex
 import types
 
 import pytest
+from etils import epath
 
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import JoinedSource
@@ -90,6 +92,13 @@ def test_what_is_wrong_is_said_until_it_is_right_again():
         progress.show(step, ROW, 1.0)
     told = [text for text in out.getvalue().splitlines() if text.startswith("warning")]
     assert told == ["warning  step 0: high", "warning  step 3: high"]
+
+
+def test_the_next_command_is_quoted_for_a_shell():
+    out, workdir = io.StringIO(), epath.Path("runs/my photos")
+    announce.finished(Screen(out), 3, types.SimpleNamespace(num_classes=2), {}, workdir, 2)
+    command = out.getvalue().splitlines()[-1].removeprefix("next     ")
+    assert shlex.split(command)[-2:] == ["runs/my photos@best", "IMAGE..."]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ if it is at least as accurate as the best of them (a uniform soup; arXiv 2203.05
 """
 
 import dataclasses
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,7 +130,7 @@ def soup(
         )
     weights.save(mean, output, "checkpoint")
     screen.say(f"saved    {output}")
-    screen.say(f"next     vit-jax predict --checkpoint {output} IMAGE...")
+    screen.say(f"next     vit-jax predict --checkpoint {shlex.quote(str(output))} IMAGE...")
     return results
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -337,7 +338,7 @@ def finished(
     for name, line in _by_evaluation(row).items():
         screen.say(f"result   {name}: {line}")
     screen.say(f"saved    {workdir / 'checkpoints' / str(end)}")
-    weights = f"{workdir}" if best_step in (None, end) else f"{workdir}@best"
+    weights = shlex.quote(f"{workdir}" if best_step in (None, end) else f"{workdir}@best")
     command = f"predict --checkpoint {weights} IMAGE..."
     if not model.num_classes:
         command = f"train --config finetune --config.init.weights={weights} ..."
