@@ -160,7 +160,7 @@ def load(
             f"{path} is not an image that can be read: it is none of {', '.join(OPENED)}."
         ) from error
     except Exception as error:  # decoders of damaged images raise anything
-        raise UserError(f"{path} is not an image that can be read: {error}") from error
+        raise UserError(f"{path} is not an image that can be read: {error}.") from error
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
     height, width = preprocess.image_size
     if prepared.size != (width, height):

@@ -106,6 +106,11 @@ def test_wrong_splits(split: str) -> None:
         resolve(split, SIZES, where="evals.test")
 
 
+def test_a_part_of_the_only_split_can_be_held_out() -> None:
+    with refused("input.split='train[:90%]' and evals.val.split='train[90%:]'"):
+        resolve("val", {"train": 24}, where="evals.val")
+
+
 def test_several_slices() -> None:
     assert parts("train[:800]+test[5:] + tiny") == ["train[:800]", "test[5:]", "tiny"]
     apart = [Slice("train", 45_000, 45_200), Slice("train", 0, 800), Slice("test", 0, 800), None]

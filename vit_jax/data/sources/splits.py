@@ -84,10 +84,11 @@ def resolve(
     match = _match(split, where)
     name = match["name"]
     if name not in num_examples:
-        raise UnknownSplit(
-            f"{where}.split={split!r}: the data set has no split {name!r}. "
-            f"{nearest(name, num_examples)}"
-        )
+        hint = nearest(name, num_examples)
+        if where.startswith("evals.") and len(num_examples) == 1:
+            (one,) = num_examples
+            hint += f" Hold out a part: input.split='{one}[:90%]' and {where}.split='{one}[90%:]'."
+        raise UnknownSplit(f"{where}.split={split!r}: the data set has no split {name!r}. {hint}")
     size = num_examples[name]
     if not size:
         raise UserError(

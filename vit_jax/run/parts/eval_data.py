@@ -83,7 +83,7 @@ def eval_data(
     if c.classifies and not classes.number:
         raise errors.UserError(
             f"{where}.kind={c.kind} needs a model with a head, and this one learns none: take "
-            f"{where}.kind={FROZEN}, which compares features."
+            f"{where}.kind={FROZEN}, which compares features, or {where}=none."
         )
     if c.train_split is None:
         columns = _columns(source, classes, where) if classes.number else None
@@ -172,7 +172,7 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
             f"{where} has other classes than the model: {source.num_classes} "
             f"({source.name}) against {classes.number}{named}. Its accuracy would mean nothing; "
             f"correct {where}.source, {where}.data_dir or {where}.split. The features alone can be "
-            f'compared on any classes: {where}.kind="{FROZEN}".'
+            f'compared on any classes: {where}.kind="{FROZEN}", or --kinds={FROZEN} with --data.'
         )
     if theirs and ours and not classes.assumed:
         raise errors.UserError(

@@ -316,20 +316,22 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
 def _check_method_reads(c: LossConfig, method: Method) -> None:
     """UserError for a field of the section `loss` that the method leaves unread."""
     read = method.reads_of_loss
-    changed = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
-    unread = next((name for name in changed if name not in read), None)
-    if unread is None:
+    changed = [f for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
+    unread = [f for f in changed if f.name not in read]
+    if not unread:
         return
-    assignment = f"loss.{unread}={getattr(c, unread)}"
-    assignment = assignment if len(assignment) < 100 else f"loss.{unread}"
+    name = f"loss.{unread[0].name}"
+    assignment = f"{name}={getattr(c, unread[0].name)}"
+    assignment = assignment if len(assignment) < 100 else name
+    cure = " ".join(f"--config.loss.{f.name}={str(f.default).lower()}" for f in unread)
     if not method.uses_labels:
         raise errors.UserError(
             f"{assignment} is about labels, which method.kind={method.kind} does not learn from: "
-            "leave the section loss out."
+            f"leave it out, or set {cure}."
         )
     raise errors.UserError(
         f"{assignment} is not read by method.kind={method.kind} as it is configured, which reads "
-        f"loss.{', loss.'.join(read)}: leave loss.{unread} out."
+        f"loss.{', loss.'.join(read)}: leave it out, or set {cure}."
     )
 
 
