@@ -208,10 +208,10 @@ def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_to
     old, new = at(positions, large), at(positions.on(small, 8), small)
     first = small.num_tokens - 16
     np.testing.assert_allclose(new[:first], old[:first], atol=1e-6)
-    # Half as many a side: each lies in the middle of two, where a cubic filter weighs
-    # -1, 9, 9, -1 sixteenths; inside the grid nothing is extended.
+    # Half as many a side: each lies in the middle of two, where PyTorch's cubic filter weighs
+    # -3, 19, 19, -3 parts of 32; inside the grid nothing is extended.
     grid = old[first:].reshape(8, 8, 8)
-    weights = np.array([-1, 9, 9, -1]) / 16
+    weights = np.array([-3, 19, 19, -3]) / 32
     wanted = np.einsum("i,j,ijd->d", weights, weights, grid[1:5, 1:5])
     np.testing.assert_allclose(new[first:].reshape(4, 4, 8)[1, 1], wanted, atol=1e-5)
 

@@ -65,7 +65,7 @@ class Table(Positions):
 
 def interpolated(table: jax.Array, old: TokenLayout, new: TokenLayout) -> Table:
     """Positions interpolated from a table [places, D] of the layout `old`."""
-    places = resize_positions(table, old, new, method="bicubic")
+    places = resize_positions(table, old, new, method="bicubic_torch")
     return Table(new.pad_places(places))
 
 
