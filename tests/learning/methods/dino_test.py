@@ -92,6 +92,15 @@ def test_the_teacher_is_the_average_and_the_centre_follows_it(tmp_path):
     assert np.abs(centre).max() > 0.01
 
 
+def test_the_centre_moves_to_the_mean_of_what_counts():
+    centre, logits = jnp.arange(4.0), jax.random.normal(jax.random.key(0), (2, 3, 4))
+    counted = jnp.array([[1.0, 0, 1], [0, 0, 0]])
+    value, moves = jax.value_and_grad(dino.moving)(centre, logits, counted, 0.9)
+    assert value == 0
+    np.testing.assert_allclose(moves, 0.1 * (centre - logits[0, ::2].mean(0)), atol=1e-6)
+    assert not jax.grad(dino.moving)(centre, logits, 0 * counted, 0.9).any()
+
+
 def test_masks_are_blocks_of_the_asked_number():
     order = masking.block_order(jax.random.key(0), 50, (8, 8))
     assert (np.sort(order, axis=1) == np.arange(64)).all()

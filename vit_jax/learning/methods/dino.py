@@ -250,7 +250,7 @@ class DINO(Method):
         logits = teacher.method.images(teacher_features.reshape(b, LARGE, -1))  # [B, 2, K]
         targets = self._targets(head, logits, weight, temperature)
         losses = between_views(targets, predictions, self.student_temperature)
-        losses += self._centre_moves(head, logits)
+        losses += self._centre_moves(head, logits, weight)
         if masked is not None:
             place = lambda x: jnp.take_along_axis(x[:, -n:], masked.places[..., None], axis=1)
             patches = model.method.patches
@@ -262,7 +262,7 @@ class DINO(Method):
             )
             mean = masked_mean(each, masked.counts).reshape(b, LARGE)
             losses += self.patch_weight * jnp.mean(mean, axis=1)
-            losses += self._centre_moves(patches, logits.reshape(b, -1, logits.shape[-1]))
+            losses += self._centre_moves(patches, logits, counted)
         if self.koleo_weight:
             view_losses = [spreading(features[:, i], weight) for i in range(LARGE)]
             losses += self.koleo_weight * sum(view_losses)
@@ -301,10 +301,12 @@ class DINO(Method):
         each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
         return sinkhorn(rows, each, temperature).reshape(logits.shape)
 
-    def _centre_moves(self, head: PrototypeHead, logits: jax.Array) -> jax.Array | float:
+    def _centre_moves(
+        self, head: PrototypeHead, logits: jax.Array, weight: jax.Array
+    ) -> jax.Array | float:
         if self.centring != "mean":
             return 0.0
-        return moving(head.running_mean[...], logits, self.centre_momentum)
+        return moving(head.running_mean[...], logits, weight, self.centre_momentum)
 
     def masks(self, key: jax.Array, images: jax.Array, model: Any) -> "Masks":
         """Blocks of patches of some of the large views."""
@@ -376,15 +378,15 @@ def sinkhorn(logits: jax.Array, weight: jax.Array, temperature: jax.Array) -> ja
     return q
 
 
-def moving(centre: jax.Array, logits: jax.Array, momentum: float) -> jax.Array:
-    """Zeros [B] whose gradient by the centre [K] moves it towards the logits [B, ..., K].
+def moving(centre: jax.Array, logits: jax.Array, weight: jax.Array, momentum: float) -> jax.Array:
+    """A zero [] whose gradient by the centre [K] moves it towards the mean of the logits [..., K].
 
-    In the mean over a batch the step subtracts (1 - momentum) (centre - mean of the logits).
+    weight: of the first axes, 1 or 0. The step subtracts (1 - momentum) (centre - mean).
     """
-    now = jax.lax.stop_gradient(centre)
-    mean = jnp.mean(logits.reshape(logits.shape[0], -1, logits.shape[-1]), axis=1)
-    away = (1.0 - momentum) * (now - jax.lax.stop_gradient(mean))
-    return jnp.sum(away * (centre - now), axis=-1)
+    now, rows = jax.lax.stop_gradient((centre, logits.reshape(-1, logits.shape[-1])))
+    each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
+    away = jnp.sum(each[:, None] * (now - rows), axis=0) / jnp.maximum(jnp.sum(each), 1.0)
+    return (1.0 - momentum) * jnp.sum(away * (centre - now))
 
 
 def cross_entropy(targets: jax.Array, logits: jax.Array, temperature: float) -> jax.Array:
