@@ -41,6 +41,11 @@ def fill(ours, theirs, name):
     ours.bias[...] = theirs[f"{name}.bias"].reshape(ours.bias.shape)
 
 
+def fill_patches(model, theirs, name=""):
+    model.patches.kernel[...] = theirs[f"{name}patch_embed.proj.weight"].transpose(2, 3, 1, 0)
+    model.patches.bias[...] = theirs[f"{name}patch_embed.proj.bias"]
+
+
 def fill_blocks(stack, theirs, name):
     of = lambda part: np.stack([theirs[f"{name}.{i}.{part}"] for i in range(stack.depth)])
     block = stack.block
@@ -61,8 +66,7 @@ def with_weights(method, theirs):
         position_embedding="sincos_2d", num_classes=0, image_size=SIZE, rngs=nnx.Rngs(0),
     )  # fmt: skip
     model.method = method.extend(model, nnx.Rngs(1))
-    model.patches.kernel[...] = theirs["patch_embed.proj.weight"].transpose(2, 3, 1, 0)
-    model.patches.bias[...] = theirs["patch_embed.proj.bias"]
+    fill_patches(model, theirs)
     model.cls[...] = theirs["cls_token"].ravel()
     model.method.mask[...] = theirs["mask_token"].ravel()
     for ours, name in (
