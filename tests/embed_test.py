@@ -293,7 +293,7 @@ def test_folders_of_other_forms(folder, checkpoint, tmp_path):
     folder.rename(tmp_path / "splits" / "train")
     splits = embed(tmp_path / "splits", checkpoint, tmp_path / "s.parquet", split="train").read()
     assert splits["file"][0].as_py().startswith(("train/cat/", "train/dog/"))
-    with refused("train"):
+    with refused("--split='all'"):
         embed(tmp_path / "splits", checkpoint, tmp_path / "all.parquet")
     (tmp_path / "empty").mkdir()
     with refused("empty"):
