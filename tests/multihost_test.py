@@ -217,14 +217,14 @@ def test_an_image_that_one_process_cannot_read_loses_no_training(start, tmp_path
     )  # fmt: skip
     straight = start(2, *data, folder=tmp_path / "straight")
     assert straight.end() == {0: 0, 1: 0}, straight.output(0)
-    whole = (images / "train" / name).read_bytes()
-    (images / "train" / name).write_bytes(bytes(len(whole)))
+    content = (images / "train" / name).read_bytes()
+    (images / "train" / name).write_bytes(bytes(len(content)))
     stopped, run = start(2, *data, folder=tmp_path / "stopped"), tmp_path / "stopped" / "run"
     assert sorted(stopped.end().values()) == [1, 76], stopped.output(0) + stopped.output(1)
     assert all(name in stopped.output(i) for i in (0, 1))
     (step,) = checkpoint_dir.steps(run / "checkpoints")
     assert 0 < step < 6
-    (images / "train" / name).write_bytes(whole)
+    (images / "train" / name).write_bytes(content)
     again = start(2, *data, folder=tmp_path / "stopped")
     assert again.end() == {0: 0, 1: 0}, again.output(0)
     assert checksums(run) == checksums(tmp_path / "straight" / "run")

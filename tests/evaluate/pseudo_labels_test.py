@@ -147,9 +147,9 @@ def test_labels_that_images_have_are_compared_and_not_used(teacher, folder, tiny
     # Of images with several labels any is right; without one they do not count.
     first = found.classes[:3, 0]
     several = [[first[0], 3 - first[0]], [(first[1] + 1) % 4], [first[2]], *[[]] * 30]
-    found = found._replace(examples=np.arange(33))
-    assert pseudo_labels._accuracy(found, collect(several)) == {"accuracy": 2 / 3}
-    assert pseudo_labels._accuracy(found, collect([[]] * 33)) == {}
+    of_all = found._replace(examples=np.arange(33))
+    assert pseudo_labels._accuracy(of_all, collect(several)) == {"accuracy": 2 / 3}
+    assert pseudo_labels._accuracy(of_all, collect([[]] * 33)) == {}
 
 
 def test_bad_images_get_no_labels(teacher, folder, tiny_run, tmp_path):

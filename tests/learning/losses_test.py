@@ -220,10 +220,10 @@ def test_a_run_without_weights_equals_one_on_a_set_without(
 @pytest.mark.parametrize("kind", losses.LOSSES)
 def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation, kind):
     """By sets of images: taken for each class of a sigmoid, else for that of the largest logit."""
-    own = np.random.default_rng(0).random((11, 5)) < 0.4
-    own[:, 0], own[:, 4] = ~own[:, 1:4].any(axis=1), False  # a class without images
+    labels = np.random.default_rng(0).random((11, 5)) < 0.4
+    labels[:, 0], labels[:, 4] = ~labels[:, 1:4].any(axis=1), False  # a class without images
     entries = [
-        {"image": f"{i}.jpg", "labels": np.flatnonzero(x).tolist()} for i, x in enumerate(own)
+        {"image": f"{i}.jpg", "labels": np.flatnonzero(x).tolist()} for i, x in enumerate(labels)
     ]
     overrides = (f"loss.kind={kind}", "evals.own.macro=true", "evals.own.batch_size=4")
     run = Run.build(run_on(entries, *overrides), epath.Path(tmp_path / "run"))
@@ -231,18 +231,19 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
     normal = np.random.default_rng(1).normal
     params = jax.tree.map(lambda x: jnp.asarray(normal(size=x.shape), x.dtype), layout.state.params)
     numbers = run.evals.run(0, {"": params}, lambda *_: None, last=True)
-    found, (feed, batches) = [], split.open_feed()
+    pairs, (feed, batches) = [], split.open_feed()
     with feed:
         for batch in (next(feed) for _ in range(batches)):
             images, targets, weight = map(np.asarray, run.step.objective.inputs(batch))
             logits = np.asarray(nnx.merge(layout.graph, params)(images))
-            found += zip(logits[weight > 0], targets[weight > 0] > 0, strict=True)
-    logits, own = map(np.array, zip(*found, strict=True))
+            pairs += zip(logits[weight > 0], targets[weight > 0] > 0, strict=True)
+    logits, labels = map(np.array, zip(*pairs, strict=True))
     taken = logits > 0 if kind == "sigmoid" else logits == logits.max(axis=1, keepdims=True)
-    hits = (own & taken).any(axis=1, keepdims=True) if kind == "softmax" else taken
-    precision = (own & taken).sum(axis=0) / np.maximum(taken.sum(axis=0), 1)
-    recall = ((own & hits).sum(axis=0) / np.maximum(own.sum(axis=0), 1))[:4]
-    assert len(own) == 11 and numbers["own/macro_precision"] == pytest.approx(precision[:4].mean())
+    hits = (labels & taken).any(axis=1, keepdims=True) if kind == "softmax" else taken
+    precision = (labels & taken).sum(axis=0) / np.maximum(taken.sum(axis=0), 1)
+    recall = ((labels & hits).sum(axis=0) / np.maximum(labels.sum(axis=0), 1))[:4]
+    assert len(labels) == 11
+    assert numbers["own/macro_precision"] == pytest.approx(precision[:4].mean())
     assert numbers["own/macro_recall"] == pytest.approx(recall.mean())
     f1 = 2 * precision[:4] * recall / np.maximum(precision[:4] + recall, 1e-9)
     assert numbers["own/macro_f1"] == pytest.approx(f1.mean())

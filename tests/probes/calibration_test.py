@@ -61,8 +61,8 @@ def test_equals_torch():
     assert found.brier == pytest.approx((p - one_hot).square().sum(1).mean().item(), rel=1e-9)
     (confidence, chosen), ece = p.max(1), 0.0
     for edge in range(15):  # equation 3 of arXiv 1706.04599
-        of_bin = (confidence > edge / 15) & (confidence <= (edge + 1) / 15)
-        gap = (confidence - (chosen == y).double())[of_bin].sum().abs().item()
+        in_bin = (confidence > edge / 15) & (confidence <= (edge + 1) / 15)
+        gap = (confidence - (chosen == y).double())[in_bin].sum().abs().item()
         ece += gap / len(y)
     assert found.ece == pytest.approx(ece, rel=1e-9) and ece > 0.01
 

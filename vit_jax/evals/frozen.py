@@ -312,10 +312,10 @@ class FeatureCache:
 
 def _forget(newest: Path, limit_bytes: int) -> None:
     """Deletes the files used longest ago, but for `newest`, until all fit into the limit."""
-    kept = [(newest.stat().st_size, newest)]
+    cached = [(newest.stat().st_size, newest)]
     others = ((file.stat(), file) for file in newest.parent.glob("*.npz") if file != newest)
     for status, file in sorted(others, key=lambda each: -each[0].st_mtime_ns):
-        kept.append((status.st_size, file))
-        if sum(size for size, _ in kept) > limit_bytes:
-            kept.pop()
+        cached.append((status.st_size, file))
+        if sum(size for size, _ in cached) > limit_bytes:
+            cached.pop()
             file.unlink(missing_ok=True)

@@ -142,9 +142,9 @@ def main(arguments: list[str]) -> None:
     with processes.connect_processes(cluster) as peers:
         files = Files(*(_output_file(name) for name in Files._fields))
         if peers.several:
-            hashed = lambda each: weights.checkpoint_info(each).fingerprint()
-            there = {path: [hashed(each)] for path, each in checkpoints.items()}
-            processes.check_same_files(peers, there)
+            fingerprint = lambda each: weights.checkpoint_info(each).fingerprint()
+            fingerprints = {path: [fingerprint(each)] for path, each in checkpoints.items()}
+            processes.check_same_files(peers, fingerprints)
         compilation_cache.use()
         first = jax.process_index() == 0
         screen = Screen(sys.stderr if FLAGS.json else sys.stdout, quiet=not first)

@@ -170,15 +170,15 @@ def predict(
         return {"probabilities": probabilities, "classes": classes}
 
     reader = evaluations.reader(data, ready.graph, ready.mesh)(of_batch)
-    found = reader.read(ready.params, progress, stop=False)
-    assert found is not None  # nothing stops it
-    bad = (~np.isfinite(found["probabilities"]).all(axis=1)).sum()
+    results = reader.read(ready.params, progress, stop=False)
+    assert results is not None  # nothing stops it
+    bad = (~np.isfinite(results["probabilities"]).all(axis=1)).sum()
     if bad:
         raise UserError(
-            f"The probabilities of {bad:,} of {len(found[INDEX]):,} images are not finite: the "
+            f"The probabilities of {bad:,} of {len(results[INDEX]):,} images are not finite: the "
             "weights are damaged, or their training diverged."
         )
-    return Predicted(found[INDEX], found["classes"], found["probabilities"])
+    return Predicted(results[INDEX], results["classes"], results["probabilities"])
 
 
 def select(predicted: Predicted, selection: Selection, about: About) -> PseudoLabels:

@@ -67,7 +67,7 @@ class ScalingLaw(NamedTuple):
         return self.irreducible
 
     def _log_right_side(self, x: np.ndarray) -> np.ndarray:
-        return self.log_scale - self.exponent * _base(self.form, x, self.shift)
+        return self.log_scale - self.exponent * _log_size(self.form, x, self.shift)
 
     def _loss(self, log_right: np.ndarray) -> np.ndarray:
         """The loss at which the left side has this logarithm."""
@@ -76,8 +76,8 @@ class ScalingLaw(NamedTuple):
         return _between(log_right, self.irreducible, self.chance, self.alpha)
 
 
-def _base(form: str, x: np.ndarray, shift: Any) -> np.ndarray:
-    """What the exponent multiplies, with the sign changed, in the logarithm of the right side."""
+def _log_size(form: str, x: np.ndarray, shift: Any) -> np.ndarray:
+    """The logarithm of the shifted size, which the exponent multiplies."""
     return -np.log(1 / x + shift) if form == "M3" else np.log(x + shift)
 
 
@@ -216,7 +216,7 @@ class _Curves(NamedTuple):
         ends: the least and the largest loss [N] at `at` of scales and exponents whose squares are
         at most `factor` times the least of all curves.
         """
-        base, loss = _base(self.form, x, self.shift), np.exp(target)
+        base, loss = _log_size(self.form, x, self.shift), np.exp(target)
         # The line through the left sides, where points that no curve reaches are moved inside.
         inside = np.clip(loss, self.irreducible + 0.01 * loss, self.chance - MARGIN)
         left = np.log(inside - self.irreducible) - self._saturation(inside)
@@ -239,7 +239,7 @@ class _Curves(NamedTuple):
         constant, exponent = (values[:, None] for values in best)
         slope = self._slope(self._losses(constant - exponent * base))
         *_, (ww, wb, bb) = _line(slope, slope, base)
-        limit, places = factor * squares.min(), _base(self.form, at, self.shift)
+        limit, places = factor * squares.min(), _log_size(self.form, at, self.shift)
         variance = (bb + places * (2 * wb + places * ww)) / (ww * bb - wb**2)
         room = np.sqrt(np.maximum(limit - squares, 0)[:, None] * np.maximum(variance, 0))
         good, line = squares <= limit, constant - exponent * places
@@ -319,7 +319,7 @@ def _fit(x: np.ndarray, loss: np.ndarray, form: str, chance: float) -> ScalingLa
         return _fit_m4(np.log(x), loss, chance)
 
     def regress(irreducible: np.ndarray, shift: np.ndarray) -> _Regression:
-        return _regress(np.log(loss - irreducible[:, None]), -_base(form, x, shift[:, None]))
+        return _regress(np.log(loss - irreducible[:, None]), -_log_size(form, x, shift[:, None]))
 
     irreducible = shift = np.zeros(1)
     if form in ("M2", "saturating"):

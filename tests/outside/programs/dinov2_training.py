@@ -35,7 +35,7 @@ about = json.loads(str(inputs["about"]))
 
 
 class Sizes:
-    """Of what xformers puts side by side."""
+    """The numbers of tokens of images that xformers puts side by side."""
 
     def __init__(self, each):
         self.sizes = [x.shape[1] for x in each]
@@ -87,8 +87,8 @@ def with_kernels_decayed(**arguments):
 ssl_meta_arch.get_params_groups_with_decay = with_kernels_decayed
 ssl_meta_arch.build_model_from_cfg = lambda _: (backbone(), backbone(), width)
 ssl_meta_arch.reshard_fsdp_model = lambda _: None
-whole = lambda module: [SimpleNamespace(params=list(module.parameters()))]
-ssl_meta_arch.get_fsdp_modules = whole
+as_one_module = lambda module: [SimpleNamespace(params=list(module.parameters()))]
+ssl_meta_arch.get_fsdp_modules = as_one_module
 torch.manual_seed(0)
 model = ssl_meta_arch.SSLMetaArch(cfg)
 model.need_to_synchronize_fsdp_streams = False

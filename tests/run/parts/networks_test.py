@@ -18,11 +18,11 @@ def described(tiny_run, monkeypatch):
         config = tiny_run(*overrides)
         source = SimpleNamespace(class_names=None)
         model = networks.model(config, num_classes=4, several_labels=max_labels > 1)
-        found = networks.description(config, model, source)["model"]
+        about = networks.description(config, model, source)["model"]
         # What evaluations ask, and what a checkpoint says.
         evaluated = nnx.eval_shape(lambda: model.make(nnx.Rngs(0))).spec
-        assert evaluated.probabilities == found["probabilities"]
-        return found
+        assert evaluated.probabilities == about["probabilities"]
+        return about
 
     return describe
 
