@@ -176,3 +176,34 @@ def test_examples_without_a_class_are_named(clevr: Path, tmp_path: Path) -> None
 def test_other_sources_have_one_label() -> None:
     with refused("input.label=x", "input.source"):
         sources.create("digits", sources.Request(split="train", label="x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "value"),
+    [
+        ("labels", f.Tensor(shape=(3,), dtype=np.int64), [1, 0, 1]),
+        ("labels", f.Sequence(f.Text()), ["cat"]),
+        ("labels", f.Sequence({"class": f.ClassLabel(num_classes=3)}), [{"class": 1}]),
+        ("label", f.Scalar(np.float32), 1.5),
+    ],
+    ids=["several hot", "text", "dictionary", "float"],
+)
+def test_labels_that_are_not_numbers_of_classes_are_refused(
+    tmp_path: Path, name: str, feature: Any, value: Any
+) -> None:
+    folder = write(tmp_path / "1.0.0", "x", {name: feature}, [{name: value}])
+    with refused(folder, name, "ClassLabel"):
+        opened(folder, num_classes=3)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [f.Image(shape=(4, 4, 1), dtype=np.float32), f.Sequence(f.Image()), f.Scalar(np.int64)],
+    ids=["floats", "several", "number"],
+)
+def test_images_that_are_not_one_encoded_image_are_refused(tmp_path: Path, image: Any) -> None:
+    """TFDS stores a float as the four bytes of an RGBA pixel."""
+    features = {"image": image, "label": f.ClassLabel(num_classes=3)}
+    folder = write(tmp_path / "1.0.0", "x", features, [])
+    with refused(folder, "`image`"):
+        opened(folder)

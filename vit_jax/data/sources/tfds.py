@@ -106,6 +106,7 @@ class Tfds(Source):
         """`r.num_classes` is needed where the metadata do not say how many there are."""
         self.location = folder = find_folder(r.data_dir, where=r.where)
         info = read_info(folder)
+        _check_image(folder, info.features)
         self.name = info.name
         sizes = {name: s.num_examples for name, s in info.splits.items()}
         shards = {name: s.shard_lengths for name, s in info.splits.items()}
@@ -220,6 +221,22 @@ class Tfds(Source):
             return Example(image[0], ())
         labels = self._labels.labels(feature, where=lambda: self.describe(index))
         return Example(image[0], labels, weights=self._labels.weights(feature))
+
+
+def _check_image(folder: str, features: Any) -> None:
+    """UserError unless records have one encoded image each; TFDS stores floats as bytes of RGBA."""
+    stored = features["image"].get_serialized_info() if "image" in features else {}
+    if (
+        isinstance(stored, dict)
+        or stored.shape
+        or not np.dtype(stored.np_dtype).hasobject
+        or np.issubdtype(features["image"].np_dtype, np.floating)
+    ):
+        text = " ".join(str(features).split())
+        raise UserError(
+            f"{folder}: examples are {text}; `image` must be one encoded image of 8 or 16 bits. "
+            "Write the data set again with tfds.features.Image of that name."
+        )
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:

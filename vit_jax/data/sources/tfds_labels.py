@@ -122,9 +122,18 @@ class LabelReader:
         is_label = label is None or label in usual
         self.weighted = is_label and r.label_weights and WEIGHTS in features
         if self.weighted:
-            _check_weights(folder, features[WEIGHTS])
+            rule = (
+                "a list of numbers that are not encoded, one for each label. Correct the data, or "
+                "set input.label_weights=false: then every label weighs 1."
+            )
+            _check_stored(folder, WEIGHTS, features, "biuf", rule)
         if is_label:
             self._key, feature = _label_feature(folder, features, label)
+            rule = (
+                "the number of a class, or a list of such numbers; not text, and not a number for "
+                "each class. Write the data set again with a ClassLabel, or a Sequence of it."
+            )
+            _check_stored(folder, self._key, features, "biu", rule, excluded=r.num_classes)
         elif label in DERIVATIONS:
             self._key = label
             self._derivation = DERIVATIONS[label]
@@ -245,25 +254,31 @@ def _usual(features: Any) -> list[str]:
 def _label_feature(folder: str, features: Any, wanted: str | None) -> tuple[str, Any]:
     """ "label" or "labels", and the feature of one label; without `wanted`, the first there is."""
     keys = _usual(features)
-    if "image" not in features or not keys:
+    if not keys:
         raise UserError(
-            f"{folder}: examples have the features {', '.join(sorted(features))}; image, and label "
-            "or labels, are needed. Another feature is taken as the label by input.label."
+            f"{folder}: examples have the features {', '.join(sorted(features))}; label or labels "
+            "is needed. Another feature is taken as the label by input.label."
         )
     key = wanted or keys[0]
     return key, getattr(features[key], "feature", features[key])
 
 
-def _check_weights(folder: str, feature: Any) -> None:
-    """UserError if records have no list of numbers for them: then each label would weigh 1."""
-    stored = feature.get_serialized_info()  # a dict where it consists of others
-    if isinstance(stored, dict) or np.dtype(stored.np_dtype).hasobject or len(stored.shape) > 1:
-        text = " ".join(str(feature).split())
-        raise UserError(
-            f"{folder}: label_weights is stored as {text}; it must be a list of numbers that are "
-            "not encoded, one for each label. Correct the data, or set input.label_weights=false: "
-            "then every label weighs 1."
-        )
+def _check_stored(
+    folder: str, name: str, features: Any, kinds: str, rule: str, *, excluded: int | None = None
+) -> None:
+    """UserError if records do not have a list of numbers: then what they have would not be read.
+
+    kinds: NumPy's, of the numbers; excluded: a length that the list does not have in all records.
+    """
+    stored = features[name].get_serialized_info()  # a dict where it consists of others
+    if (
+        isinstance(stored, dict)
+        or np.dtype(stored.np_dtype).kind not in kinds
+        or len(stored.shape) > 1
+        or stored.shape == (excluded or 0,)
+    ):
+        text = " ".join(str(features[name]).split())
+        raise UserError(f"{folder}: {name} is stored as {text}; it must be {rule}")
 
 
 def _classes(
