@@ -13,7 +13,7 @@ import numpy as np
 
 from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.splits import ALL, Slice
+from vit_jax.data.sources.splits import Slice, overlap
 
 T = TypeVar("T")
 
@@ -294,12 +294,7 @@ def share_examples(one: Source, other: Source) -> bool:
 
     Selections count as the whole of what they select from.
     """
-    return any(
-        (a.name == b.name and a.start < b.stop and b.start < a.stop)
-        or (a.name != b.name and ALL in (a.name, b.name))
-        for a in _slices(one)
-        for b in _slices(other)
-    )
+    return overlap(_slices(one), _slices(other))
 
 
 def _slices(source: Source) -> list[Slice]:

@@ -5,7 +5,7 @@ import tensorflow_datasets as tfds
 
 from tests.messages import refused
 from vit_jax.core.errors import UserError
-from vit_jax.data.sources.splits import Slice, check_disjoint, parts, resolve
+from vit_jax.data.sources.splits import Slice, check_disjoint, overlap, parts, resolve
 
 SIZES = {"train": 50_000, "test": 10_000, "tiny": 7}
 
@@ -119,3 +119,17 @@ def test_several_slices() -> None:
         check_disjoint([*apart, Slice("train", 799, 900)], "a+b", where="evals.x")
     with refused("evals.x.split", "'train'"):
         check_disjoint([Slice("all", 0, 900), Slice("train", 0, 9)], "all+train", where="evals.x")
+
+
+@pytest.mark.parametrize(
+    ("other", "shared"),
+    [
+        (Slice("train", 9, 20), True),
+        (Slice("train", 10, 20), False),
+        (Slice("val", 0, 20), False),
+        (Slice("all", 90, 99), True),
+    ],
+)
+def test_slices_that_share_examples(other: Slice, shared: bool) -> None:
+    slices = [Slice("test", 0, 5), Slice("train", 0, 10)]
+    assert overlap(slices, [other]) == overlap([other], slices) == shared

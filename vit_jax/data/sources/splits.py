@@ -59,6 +59,16 @@ def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) ->
         )
 
 
+def overlap(slices: Sequence[Slice], others: Sequence[Slice]) -> bool:
+    """Tells whether slices of one data set share examples with others of it."""
+    return any(
+        (a.name == b.name and a.start < b.stop and b.start < a.stop)
+        or (a.name != b.name and ALL in (a.name, b.name))
+        for a in slices
+        for b in others
+    )
+
+
 def base_name(split: str, *, where: str) -> str:
     """ "train[:98%]" -> "train". UserError if `split` is not written like a split.
 

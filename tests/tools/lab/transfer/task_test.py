@@ -273,6 +273,13 @@ def test_a_test_of_training_examples_is_refused_however_its_folder_is_spelt(
         find(task, *arguments, evaluated, "--config.evals.test.split=train[4:]")
 
 
+def test_a_test_of_some_of_all_images_is_refused(task, folder, tmp_path):
+    arguments = folder(cat=20, dog=20)
+    arguments += [f"--config.input.data_dir={tmp_path / 'images' / 'train'}"]  # only classes in it
+    with refused("val", "input.split=all"):
+        find(task, *arguments, "--config.input.split=all", "--config.evals.test.split=val")
+
+
 def test_classes_that_are_not_chosen_by_are_said(task, folder, tmp_path):
     arguments = folder(cat=40, dog=2)
     asked = task(RATES, *arguments, held_out=2)

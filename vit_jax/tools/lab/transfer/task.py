@@ -369,7 +369,7 @@ def find_splits(task: TransferTask) -> Splits:
         found = Splits(c.split, *_divide(whole, task.held_out_part, c.split))
     choose = _slices(c, found.choose, "input")
     held_out = _slices(c, found.held_out, f"evals.{HELD_OUT}")
-    if _overlap(choose, held_out):
+    if splits.overlap(choose, held_out):
         raise UserError(
             f"--held_out_split={found.held_out} shares examples with --choose_split="
             f"{found.choose}: a choice by examples that were trained on favours "
@@ -383,7 +383,7 @@ def find_splits(task: TransferTask) -> Splits:
             (f"--choose_split={found.choose}", choose),
             (f"--held_out_split={found.held_out}", held_out),
         ):
-            if _overlap(tested, part):
+            if splits.overlap(tested, part):
                 raise UserError(
                     f"The test, {test.split}, shares examples with {what}: its accuracy would be "
                     "too good. Give the evaluation a split of its own; what to choose by is held "
@@ -433,12 +433,6 @@ def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
         if split
     ]
     return [part for part in opened if part is not None]
-
-
-def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> bool:
-    return any(
-        a.name == b.name and a.start < b.stop and b.start < a.stop for a in some for b in others
-    )
 
 
 def _check_classes(task: TransferTask, parts: Splits) -> list[str]:
