@@ -128,7 +128,6 @@ def evaluate(
     shots: int,
     seed: int,
     fixed_l2: float,
-    l2_to_choose: Sequence[float] = L2_TO_CHOOSE,
 ) -> FewShotResult:
     """Accuracy on `test` from a few shots of `train`; each is finite features [N, D], labels [N].
 
@@ -144,7 +143,7 @@ def evaluate(
     held_out = max(1, round(HELD_OUT * shots))
     part = factorise(*pick(positions[:, held_out:]), num_classes)
     scores = [
-        (part.accuracy(part.solve(l2), *pick(positions[:, :held_out])), l2) for l2 in l2_to_choose
+        (part.accuracy(part.solve(l2), *pick(positions[:, :held_out])), l2) for l2 in L2_TO_CHOOSE
     ]
     _, l2 = max(scores)  # among equals the largest
     return FewShotResult(fixed, whole.accuracy(whole.solve(l2), *test), l2)

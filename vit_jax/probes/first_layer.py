@@ -65,13 +65,13 @@ def first_layer(params: Mapping[str, np.ndarray]) -> FirstLayer:
     )
 
 
-def components(kernel: np.ndarray, number: int = NUMBER) -> Filters:
+def components(kernel: np.ndarray) -> Filters:
     """The first components of D filters [P, P, 3, D]; fewer if D - 1 or 3 P^2 is less.
 
     The filters' mean is subtracted first.
     """
     *shape, width = kernel.shape
-    found = principal(kernel.reshape(-1, width).T, number)
+    found = principal(kernel.reshape(-1, width).T, NUMBER)
     return Filters(found.directions.reshape(-1, *shape), found.explained)
 
 

@@ -161,7 +161,6 @@ def interval(
     at: np.ndarray,
     *,
     chance: float = 1.0,
-    level: float = LEVEL,
 ) -> Interval:
     """The law's losses at `at` [N] > 0, with an interval of the fit's uncertainty there.
 
@@ -185,7 +184,7 @@ def interval(
     x, loss, at = (np.asarray(values, np.float64) for values in (x, loss, at))
     there, target = law(at), np.log(loss)
     spread = np.sqrt(((target - np.log(law(x))) ** 2).sum() / (n - parameters))
-    factor = 1 + scipy.special.stdtrit(n - parameters, (1 + level) / 2) ** 2 / (n - parameters)
+    factor = 1 + scipy.special.stdtrit(n - parameters, (1 + LEVEL) / 2) ** 2 / (n - parameters)
     axes = _shapes(law.form, x, loss, chance, float(spread))
     low, high, least = there, there, np.inf
     for _ in range(_ZOOMS):
