@@ -179,19 +179,23 @@ def test_a_part_that_was_damaged_is_written_again(
     assert embed(folder, checkpoint, output).read().equals(straight)
 
 
-def test_a_part_that_is_damaged_meanwhile_is_named(folder, checkpoint, tmp_path, monkeypatch):
-    """And not the table as one that cannot be written."""
+@pytest.mark.parametrize(
+    "damage", [lambda part: part.write_bytes(b""), Path.unlink], ids=["empty", "gone"]
+)
+def test_a_part_that_is_damaged_or_gone_is_named(folder, checkpoint, tmp_path, monkeypatch, damage):
+    """And not the table as one that cannot be written; another process may have deleted parts."""
     join = embedding._Table.join
 
     def damage_and_join(table):
-        (table.folder / "00000001.parquet").write_bytes(b"")
+        damage(table.folder / "00000001.parquet")
         join(table)
 
     with monkeypatch.context() as patched:
         patched.setattr(embedding._Table, "join", damage_and_join)
         with refused("00000001.parquet", "same command again"):
             embed(folder, checkpoint, tmp_path / "a.parquet")
-    (tmp_path / ".a.parquet.parts" / "00000001.parquet").unlink()  # even so no row is lost
+    (tmp_path / ".a.parquet.parts" / "00000001.parquet").unlink(missing_ok=True)
+    # Even so no row is lost.
     assert embed(folder, checkpoint, tmp_path / "a.parquet").metadata.num_rows == NUMBER
 
 

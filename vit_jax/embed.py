@@ -258,7 +258,7 @@ class _Table:
 
     def open_parts(self) -> int:
         """The number of the first part that is to be written. UserError for another table's."""
-        for part in self._parts():
+        for part in sorted(self.folder.glob("[0-9]*.parquet")):
             try:
                 rows = _read_part(part)
                 self._check(self.folder, rows.schema)
@@ -271,8 +271,8 @@ class _Table:
             self.num_parts += 1
         return self.num_parts
 
-    def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*.parquet"))
+    def _part(self, number: int) -> Path:
+        return self.folder / f"{number:08}.parquet"
 
     def _check(self, path: Path, found: pa.Schema) -> None:
         there, here = (
@@ -294,7 +294,7 @@ class _Table:
     def _write(self, part: pa.Table) -> None:
         with explain_unwritable(self._file):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(self.folder / f"{self.num_parts:08}.parquet") as temporary:
+            with atomic_file(self._part(self.num_parts)) as temporary:
                 parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
         self.num_rows += len(part)
         self.num_parts += 1
@@ -306,7 +306,7 @@ class _Table:
             atomic_file(self._file) as temporary,
             parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
         ):
-            for part in self._parts()[: self.num_parts]:
+            for part in map(self._part, range(self.num_parts)):
                 try:
                     rows = _read_part(part)
                 except DAMAGE as error:

@@ -33,9 +33,13 @@ def test_a_folder_is_complete_or_absent(tmp_path):
         (temporary / "file").touch()
         raise OSError("full")
     assert not list(folder.parent.iterdir())
-    (folder.parent / ".folder.new").mkdir()
-    (folder.parent / ".folder.new" / "old").touch()  # left by a killed process
-    with atomic_folder(folder) as temporary:
-        (temporary / "file").touch()
+    first, second = atomic_folder(folder), atomic_folder(folder)  # of processes started at once
+    writes = first.__enter__()
+    (writes / "file").touch()
+    second.__enter__()
+    (writes / "other").touch()
+    first.__exit__(None, None, None)
+    with pytest.raises(OSError, match="not empty"):
+        second.__exit__(None, None, None)
     assert [p.name for p in folder.parent.iterdir()] == ["folder"]
-    assert [p.name for p in folder.iterdir()] == ["file"]
+    assert sorted(p.name for p in folder.iterdir()) == ["file", "other"]

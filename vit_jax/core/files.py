@@ -61,11 +61,11 @@ def delete_leftovers(folder: Path) -> None:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Path of an empty temporary folder, which becomes `path` afterwards; any error deletes it.
 
-    One process at a time: the name is fixed, so that the next start deletes a killed one's rest.
+    The name is unique: of several processes the first to finish writes all of `path`, and the
+    others get an OSError.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:16]}.new")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(path)
