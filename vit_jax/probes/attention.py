@@ -1,6 +1,6 @@
 """Numbers from weights of attention.
 
-Rollout (arXiv 2005.00928, section 3; 2010.11929, appendix D.7). Relevance of tokens for a class,
+Rollout (arXiv 2005.00928, section 3; 2010.11929, appendix D.8). Relevance of tokens for a class,
 from gradients: of ViTs the rules of Chefer, Gur and Wolf (arXiv 2103.15679, section 3.1, equations
 5 and 6), of feature maps Grad-CAM (arXiv 1610.02391, section 3, equations 1 and 2). Mean attention
 distance (arXiv 2010.11929, section 4.5 and figure 7): how far heads look. Tokens of high norm:

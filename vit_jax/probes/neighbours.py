@@ -1,8 +1,8 @@
 """Nearest neighbours by the cosine of features: similar images, copies, and classes by a vote.
 
-The vote is the protocol of DINO (arXiv 2104.14294, section 4.1): the k training features of the
+The vote is the protocol of DINO (arXiv 2104.14294, section 3.2): the k training features of the
 largest cosine similarity s vote for their classes, each with weight exp(s / temperature). There,
-k = 20 and a temperature of 0.07 did best.
+k = 20 did best; the temperature of its code is 0.07.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
 
     Only parameters with weight decay are scaled, as in the code that trained DeiT III: none with
     weight_decay=0, else the kernels. A bias that starts at zero would hardly move. Nor would a
-    zero kernel, such as a head's: its norm would be lr after the first update and then grow by at
-    most a factor of 1 + lr per step. So a kernel that is zero when updated has the ratio 1 from
+    zero kernel, such as a head's: after an update of Adam's its norm would grow by at most a factor
+    of 1 + lr per step. So a kernel that is zero when updated has the ratio 1 from
     then on: its updates are Adam's.
 
     Raises:
