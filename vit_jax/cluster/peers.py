@@ -216,7 +216,6 @@ class Peers:
                 self._declare_lost([i], _ended(message["end"]), advice="")
 
     def _forget(self, i: int) -> None:
-        """Drops process i's connection."""
         with self._changed:
             del self._heard[i]
             self._changed.notify_all()

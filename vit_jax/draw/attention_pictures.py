@@ -99,7 +99,6 @@ def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | Non
 
 
 def _query(view: View, requested: tuple[int, int] | None) -> Any:
-    """Raises UserError for a patch that is not there."""
     rows, columns = view.tokens.grid
     if requested is None:
         return CLASS if view.tokens.class_token else (rows // 2, columns // 2)
@@ -112,7 +111,6 @@ def _query(view: View, requested: tuple[int, int] | None) -> Any:
 
 
 def _layers(depth: int, requested: Sequence[int] | None) -> list[int]:
-    """Raises UserError for a layer that is not there."""
     layers = sorted(set((0, depth // 2, depth - 1) if requested is None else requested))
     missing = [layer for layer in layers if layer not in range(depth)]
     if missing:

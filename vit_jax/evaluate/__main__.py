@@ -207,7 +207,6 @@ def _write(files: Files, results: Results, scored: AllScored, screen: Screen) ->
 
 
 def _check_flags() -> None:
-    """UserError for flags that do not go together, and for an unknown dtype."""
     inference.check_dtype(FLAGS.dtype)
     if FLAGS.data and FLAGS.config:
         raise UserError("--data and --config both say what to evaluate on: give one.")
@@ -331,7 +330,6 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
 
 
 def _workdir(checkpoint: epath.Path) -> epath.Path:
-    """The work directory that contains a checkpoint."""
     for folder in checkpoint.parents[:2]:
         if (folder / "config.json").is_file():
             return folder

@@ -247,7 +247,6 @@ def _metrics(labels: PseudoLabels, predicted: Predicted) -> dict[str, float]:
 
 
 def _empty_classes(labels: PseudoLabels) -> np.ndarray:
-    """The classes of no image."""
     return np.setdiff1d(np.arange(labels.about.num_classes), labels.classes[:, 0])
 
 

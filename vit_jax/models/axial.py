@@ -308,7 +308,6 @@ class AxialViT(ViT):
     spec: AxialViTSpec
 
     def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:
-        """A block for tokens of this layout."""
         return AxialBlock(self.spec, grid=layout.grid, **arguments)
 
 

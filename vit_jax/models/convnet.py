@@ -91,7 +91,6 @@ class ConvNet(Classifier):
         raise NotImplementedError
 
     def _head_init(self, num_classes: int) -> Initializer:
-        """How the head's kernel starts."""
         del num_classes
         return initializers.zeros
 

@@ -251,7 +251,6 @@ def model_meant(name: str) -> str | None:
 
 
 def _model_name(part: dict[str, str | None], name: str) -> str:
-    """The name of the model for these parts of a name."""
     if part.get("resnet"):
         return f"R{part['resnet']}x{part.get('factor') or 1}"
     if part.get("efficient"):

@@ -223,7 +223,6 @@ def _eval_data(
     step: StepParts,
     attempt: Callable[..., Any],
 ) -> dict[str, EvalData]:
-    """The data of each evaluation."""
 
     def make(name: str, classes: ModelClasses, model: networks.Model) -> EvalData:
         classes = classes if model.num_classes else ModelClasses(0, None)
@@ -239,7 +238,6 @@ def _eval_data(
 
 
 def _evals(config: RunConfig, data: dict[str, EvalData], mesh: Mesh, step: StepParts) -> Evals:
-    """The evaluations."""
     graph, total_steps = step.layout.graph, step.durations.total_steps
     return evaluations.evals(config, data, graph, mesh, step.objective, total_steps=total_steps)
 

@@ -308,7 +308,6 @@ def _workdir(
 
 
 def _check_checkpoint(folder: epath.Path, layout: StateLayout, durations: Durations) -> None:
-    """Raises UserError unless the run can go on from the newest checkpoint."""
     newest = checkpoint_dir.find(folder)
     checkpoint_dir.check_layout(newest, layout.state)
     durations.check_start(int(newest.name), folder)

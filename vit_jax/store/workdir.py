@@ -444,6 +444,5 @@ def _size(folder: epath.Path) -> int:
 
 
 def _nearest_existing(folder: Path | epath.Path) -> Path | epath.Path:
-    """The folder itself, or its nearest existing parent."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())

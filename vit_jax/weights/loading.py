@@ -371,7 +371,6 @@ def checkpoint_info(
 def _read_external(
     fetched: Fetched, image_size: tuple[int, int] | None, num_heads: int | None
 ) -> CheckpointInfo:
-    """Metadata of another project's file."""
     from vit_jax.weights.formats import understand  # their tables: checkpoints need none
 
     opened = detect_format.open_weights(Path(fetched.path))
@@ -392,7 +391,6 @@ def _read_external(
 
 
 def _read_info(path: str | epath.Path) -> CheckpointInfo:
-    """Metadata of one of this project's checkpoints."""
     try:
         folder = checkpoint_dir.find(path)
     except UserError:
@@ -424,7 +422,6 @@ def is_external(path: str | epath.Path) -> bool:
 
 
 def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
-    """Raises UserError for images that the model's patches do not divide."""
     spec = about.spec
     if getattr(spec, "crop_to_patches", False):  # of images of its own size
         spec = dataclasses.replace(spec, crop_to_patches=False)

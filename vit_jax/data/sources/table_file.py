@@ -203,7 +203,6 @@ def _refuse(table: Table, rows: pa.Array, what: str) -> None:
 
 
 def _find_columns(path: str, names: Sequence[str], columns: Columns) -> list[int | None]:
-    """The places of the columns of images, labels and splits. UserError."""
     image = _column(
         path, names, columns.image, "the files of the images", _IMAGE_COLUMNS, _ID_COLUMNS
     )

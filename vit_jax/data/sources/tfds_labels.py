@@ -183,7 +183,6 @@ def _values(stored: Any) -> list[float]:
 
 
 def _check_there(folder: str, features: Any, label: str, where: str) -> None:
-    """UserError if a derivation's features are not there."""
     for name in DERIVATIONS[label].features:
         inside = features
         for part in name.split("/"):

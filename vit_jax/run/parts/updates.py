@@ -196,7 +196,6 @@ def _unstacked_steps(config: RunConfig, mesh: Mesh) -> bool:
 
 
 def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
-    """UserError where activations cannot be offloaded to the host's memory."""
     if c.remat != "offload":
         return
     device = mesh.devices.flat[0]
@@ -209,7 +208,6 @@ def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
 
 
 def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
-    """UserError for a kernel of attention that is not for these devices."""
     device = mesh.devices.flat[0]
     check_devices(c.attention or AUTO, Target(device.platform, device.device_kind))
 

@@ -88,7 +88,6 @@ def _folded(equation: Any, operands: list[Value]) -> list[Value] | None:
 
 
 def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[Value]:
-    """Unrolls a loop."""
     shared, carry, each = _parts_of_loop(params, operands)
     rounds = range(params["length"])
     outputs: dict[int, list[Value]] = {}

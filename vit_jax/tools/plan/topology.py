@@ -121,7 +121,6 @@ def _chips(shape: str) -> int:
 
 
 def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
-    """The three shapes with the nearest number of chips, the smallest first."""
     shape = name.partition(":")[2]
     wanted = math.prod(int(size) for size in re.findall(r"[0-9]+", shape)) if shape else 1
     distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
@@ -129,7 +128,6 @@ def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
 
 
 def _nearest(name: str) -> str:
-    """The topologies of a generation with the nearest number of chips."""
     generation = name.partition(":")[0]
     near = _nearest_shapes(SHAPES[generation], name)
     return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."

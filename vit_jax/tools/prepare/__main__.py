@@ -158,7 +158,6 @@ def _collection_name(arguments: list[str]) -> str:
 
 
 def _flag_values(kind: type) -> dict[str, Any]:
-    """Values of the flags that have the names of the dataclass's fields."""
     return {field.name: FLAGS[field.name].value for field in dataclasses.fields(kind)}
 
 

@@ -157,7 +157,6 @@ def strictest(actions: Iterable[str]) -> str:
 
 
 def _visible_faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
-    """Faults that the header of an image shows."""
     named, expected = extension(name), FORMATS[image.format or ""]
     read_in_training = stored_size(data) is not None
     of_others = exif_orientation(image.info.get("exif") or b"")

@@ -107,7 +107,6 @@ def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
 
 
 def _synset_of(part: Part) -> str:
-    """The WordNet id of a part's images."""
     return part.name.removesuffix(".tar")
 
 

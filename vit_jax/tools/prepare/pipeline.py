@@ -263,7 +263,6 @@ class _Preparation:
 
 
 def _refuse_other_options(work: Path, options: PrepareOptions) -> None:
-    """UserError if files of the data set were written with other options."""
     before = _begun(work)
     now = json.loads(json.dumps(dataclasses.asdict(options)))
     differing = [name for name in now if name in before and before[name] != now[name]]

@@ -164,7 +164,6 @@ def assumed(opened: Opened) -> tuple[str, ...]:
 
 
 def _type(spec: ViTSpec) -> str:
-    """The model_type of config.json."""
     return "deit" if spec.distillation_token else "ijepa" if spec.pool == "avg" else "vit"
 
 
@@ -369,7 +368,6 @@ BIT_SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256,
 
 
 def _check_bit(opened: Opened) -> None:
-    """Raises UserError for another kind of ResNet."""
     config = opened.entries
     other = [
         f"{key}={config[key]!r} (here: {value!r})"

@@ -413,7 +413,6 @@ def _read_efficientnet(opened: Opened, match: Match) -> ExternalWeights:
 
 
 def _efficientnet_name(opened: Opened, match: Match) -> str:
-    """The name of a model with these sizes. UserError if none has them."""
     sizes, stages = match.sizes, range(1, len(STAGES) + 1)
     units = [1 + (sizes[f"U{i}"] if match.has(f"stage{i}/rest") else 0) for i in stages]
     channels = [sizes[f"C{i}"] for i in (0, *stages)]
@@ -523,7 +522,6 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
 
 
 def _pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
-    """The section of config.json about images."""
     return {
         "num_classes": num_classes,
         "input_size": [3, *about.image_size],

@@ -134,7 +134,6 @@ def _begin(
 
 
 def _check_law(law: str | None, found: Sequence[StudyPoint]) -> None:
-    """Raises UserError if no curve can have as many points as the law has parameters."""
     if law is not None and len(found) < scaling_law.PARAMETERS[law]:
         raise UserError(
             f"--law={law} has {scaling_law.PARAMETERS[law]} parameters, and the study has "

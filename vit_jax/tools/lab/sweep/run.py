@@ -124,7 +124,6 @@ def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> 
 def _show(
     live: Live, folder: epath.Path, rows: Sequence[PointProgress], metric: str | None
 ) -> None:
-    """Shows the results on the screen and writes them to files."""
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:

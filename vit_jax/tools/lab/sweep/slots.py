@@ -226,7 +226,6 @@ def last_error(log: epath.Path, start: int = 0) -> str:
 
 
 def _is_alive(folder: epath.Path) -> bool:
-    """Returns whether a training runs in the work directory."""
     # A sweep's training takes the other lock only once it has begun; this check must not collide.
     return workdir_lock.is_locked(folder, SLOT_FILE) or workdir_lock.is_locked(folder)
 
@@ -353,7 +352,6 @@ def launch(
 
 
 def _launcher_log(point: Point, options: SweepOptions) -> epath.Path:
-    """The log of a launcher's output."""
     return epath.Path(LOGS) / f"{job_name(point, options)}.launcher.log"
 
 

@@ -316,7 +316,6 @@ def start(checkpoint: str) -> str:
 
 
 def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
-    """The scores over the lists' values, as the sweep draws them."""
     axis, lines = picture.curves(rows, key)
     draw = functools.partial(picture.draw, axis, lines, key)
     return Picture("", picture.title(axis, key), "", draw)

@@ -217,14 +217,12 @@ def _choose(
 
 
 def _read_rows(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
-    """The progress of the points of a sweep."""
     return progress.read_rows(grids.add_points(folder, grid)[1], folder)
 
 
 def _is_complete(
     folder: epath.Path, task: TransferTask, splits: Splits, weights_from: str | None
 ) -> bool:
-    """Returns whether all trainings for the test have finished."""
     kept = results.read_choice(folder)
     if kept is None and task.grid.axes:
         return False

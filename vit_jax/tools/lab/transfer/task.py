@@ -312,7 +312,6 @@ def _fields(section: str, values: EvalConfig, *, every: bool) -> Iterator[tuple[
 
 
 def _format_value(value: Any) -> str:
-    """A value as an override spells it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(list(value) if isinstance(value, tuple) else value)

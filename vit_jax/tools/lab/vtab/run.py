@@ -97,7 +97,6 @@ def _folder(task: VtabTask, root: str) -> str | None:
 
 
 def _raise_missing(names: Sequence[str], requested: Sequence[str], root: str) -> None:
-    """Raises the UserError about data sets that are not there."""
     by_folder: dict[str, list[str]] = {}
     for name in names:
         by_folder.setdefault(TASKS[name].folder, []).append(name)
@@ -310,7 +309,6 @@ def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | No
 def _result(
     folder: epath.Path, name: str, choices: dict[str, str], document: dict[str, Any], why: str
 ) -> TaskResult:
-    """The result of a task, from the results.json of its transfer."""
     test = document.get("test", {}).get(ACCURACY)
     chosen = document.get("choice", {}).get("chosen", {})
     return TaskResult(name, test and OverSeeds(**test), chosen, choices, why, str(folder))

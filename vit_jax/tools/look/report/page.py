@@ -67,7 +67,6 @@ def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
 
 
 def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> list[str]:
-    """Notes on the charts."""
     notes = []
     if any(panels.shows_means(panel) for shown in arranged.values() for panel in shown):
         notes.append(
