@@ -24,6 +24,7 @@ from benchmarks.compiled_step import GB, GIB, base, compile_step, sent_gb
 from benchmarks.contenders import SHAPES, linen
 from vit_jax import config as configs
 from vit_jax.core import command
+from vit_jax.parallel import chips
 from vit_jax.tools.plan import topology
 from vit_jax.tools.plan.compiled import peak_bytes
 from vit_jax.tools.plan.hlo import kernel_secs, kernels
@@ -58,7 +59,7 @@ def compiled_peer(shape: Any, dtype: str, device: jax.Device) -> dict[str, objec
     put = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
     started = time.perf_counter()
     lowered = jax.jit(update, donate_argnums=(0, 1)).lower(*jax.tree.map(put, arguments))
-    compiled = lowered.compile(compiler_options=topology.GPU_COMPILER_OPTIONS)
+    compiled = lowered.compile(compiler_options=chips.compiler_options(device))
     secs = round(time.perf_counter() - started, 1)
     return measured(compiled, {"data": 1}, device.device_kind) | {"compile_secs": secs}
 

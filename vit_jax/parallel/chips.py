@@ -103,7 +103,8 @@ _GATHERS_FLAG = "xla_tpu_prefer_async_allgather_to_allreduce"
 
 
 # Products by cuBLASLt, which adds biases and computes GELU as it writes them. XLA would also try
-# kernels of Triton, without either, and take twice as long to compile (docs/benchmarks.md).
+# kernels of Triton, without either, and take twice as long to compile (docs/benchmarks.md); without
+# a GPU to time them on, the tiles that it takes for them can fail to compile.
 _NVIDIA = r"NVIDIA .*|A100.*|Tesla .*"
 _NVIDIA_OPTIONS: Options = {"xla_gpu_enable_triton_gemm": False}
 

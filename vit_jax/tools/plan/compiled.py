@@ -118,12 +118,8 @@ def lower(planned: PlannedStep) -> LoweredStep:
 
 def compile_(step: LoweredStep) -> Any:
     """The compiled step. DoesNotFit if the compiler says so."""
-    first = step.mesh.devices.flat[0]
-    absent_gpu = first.platform == "gpu" and first not in jax.devices()
     try:
-        return step.lowered.compile(
-            compiler_options=topologies.GPU_COMPILER_OPTIONS if absent_gpu else None
-        )
+        return step.lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -135,9 +135,6 @@ def _nearest(name: str) -> str:
 
 GPU_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 _PACKAGE = re.compile(r"jax-cuda\d+-(pjrt|plugin)|nvidia-(cuda-nvcc|nvvm)(-cu\d+)?")
-# Without a GPU there is no choosing between kernels by timing them, and the tiles that the compiler
-# then takes for Triton's products can fail to compile; cuBLAS's products need no choice.
-GPU_COMPILER_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 # JAX takes this share of a GPU's memory, unless one of these variables says another.
 MEMORY_FRACTION = 0.75
 FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
