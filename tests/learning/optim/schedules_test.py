@@ -53,6 +53,12 @@ def test_exponential_is_that_of_the_code_of_efficientnet():
     np.testing.assert_allclose(lr(109_470), 0.256 * 0.97**145, rtol=1e-5)  # float32's power
 
 
+def test_exponential_falls_at_the_very_step():
+    lr = schedule("exponential", exponential_steps=41.0, total_steps=41 * 100)
+    steps = np.arange(41 * 100)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(lr))(steps), 0.5 ** (steps // 41))
+
+
 def test_timescale_stretches_rsqrt():
     np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=3)(9), 0.5, atol=ROUNDING)
     np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=1)(3), 0.5, atol=ROUNDING)

@@ -10,6 +10,9 @@ from vit_jax.core.errors import UserError
 
 Schedule = Callable[[jax.Array | int], jax.Array]
 
+# XLA divides by a constant by its rounded reciprocal: a whole quotient may come out below itself.
+WHOLE = 1 + 2.0**-21
+
 
 class Shape(NamedTuple):
     """What single decays are shaped by."""
@@ -43,7 +46,7 @@ DECAYS = {
     # As the released code of arXiv 1905.11946: in steps, and counted from the first update.
     "exponential": Decay(
         lambda done, _, shape: (
-            shape.exponential_factor ** jnp.floor(done / shape.exponential_steps)
+            shape.exponential_factor ** jnp.floor(done / shape.exponential_steps * WHOLE)
         ),
         to_zero=False,
         reads=("exponential_factor", "exponential_epochs"),
