@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import os
 from collections import Counter
@@ -13,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.messages import refused
+from tests.tools.prepare.bad_images import exif
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import prepared
 from vit_jax.data.sources.request import Request
@@ -409,6 +412,20 @@ def test_webdataset_with_lists_in_json(tmp_path: Path, folder: Path) -> None:
     wanted = request(folder, str(folder), label_field="tags", multi_label=True)
     data_set = prepared(tars.webdataset(wanted), tmp_path / "out", SMALL)
     assert labels(data_set) == {jpeg(0): (1, 0), jpeg(1): (2,)}
+
+
+@pytest.mark.parametrize("kind", ["list.jsonl", "list.csv", "a.tar"])
+def test_turned_photos_are_turned_as_in_folders(tmp_path: Path, folder: Path, kind: str) -> None:
+    """Training does not look at EXIF in data sets."""
+    photo = jpeg(9, exif=exif(6))
+    (folder / "photo.jpg").write_bytes(photo)
+    write_lines(folder / "list.jsonl", [{"image": "photo.jpg", "labels": ["cat"]}])
+    (folder / "list.csv").write_text("image,label\nphoto.jpg,cat\n")
+    (folder / "a.tar").write_bytes(tar({"photo.jpg": photo, "photo.cls": b"cat"}))
+    collection = tars.webdataset if kind == "a.tar" else records.collection
+    data_set = prepared(collection(request(folder, str(folder / kind))), tmp_path / "out", SMALL)
+    (image,) = (Image.open(io.BytesIO(data)) for data in labels(data_set))
+    assert image.size == (30, 40) and not image.getexif()
 
 
 def test_samples_that_are_set_aside(tmp_path: Path, folder: Path) -> None:

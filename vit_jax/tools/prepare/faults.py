@@ -71,6 +71,9 @@ FAULTS: dict[str, Fault] = {
 
 Policy = Mapping[str, str]  # fault -> action
 
+# Of people's own images: training honours the orientation in folders, and ignores it in data sets.
+TURNED: Policy = {"rotated": CONVERT}
+
 
 def policy(choices: Sequence[str], defaults: Policy) -> Policy:
     """Fault -> action: from `choices` ("gray:set_aside"), else `defaults`, else FAULTS.

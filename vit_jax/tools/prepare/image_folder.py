@@ -18,7 +18,7 @@ from vit_jax.tools.prepare.collection import (
     RowAndBytes,
     is_line,
 )
-from vit_jax.tools.prepare.faults import CONVERT
+from vit_jax.tools.prepare.faults import TURNED
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
 
 
@@ -106,8 +106,7 @@ def collection(request: CollectionRequest) -> Collection:
         description=f"Images of {root.name}.",
         class_names=classes,
         parts=[*parts, *passed_over.parts()],
-        # Training ignores the orientation in data sets, but honours it in folders.
-        policy={"rotated": CONVERT},
+        policy=TURNED,
     )
 
 

@@ -41,7 +41,7 @@ from vit_jax.tools.prepare.collection import (
     is_line,
 )
 from vit_jax.tools.prepare.entries import BadLabelError, Reading, ReadingInFolder, SourceFile
-from vit_jax.tools.prepare.faults import FAULTS
+from vit_jax.tools.prepare.faults import FAULTS, TURNED
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
 
@@ -91,6 +91,7 @@ def collection(request: CollectionRequest) -> Collection:
         parts=parts,
         multi_label=several,
         notes=notes,
+        policy=TURNED,
     )
 
 

@@ -29,6 +29,7 @@ from vit_jax.tools.prepare.collection import (
     RowAndBytes,
 )
 from vit_jax.tools.prepare.entries import BadLabelError, Reading, classes, source_files
+from vit_jax.tools.prepare.faults import TURNED
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
 MAX_HEADER_BYTES, MAX_LABEL_BYTES = 2**20, 2**20
@@ -202,6 +203,7 @@ def webdataset(request: CollectionRequest) -> Collection:
             for file in source_files(request.source, SUFFIXES)
         ],
         multi_label=reading.several,
+        policy=TURNED,
     )
 
 
