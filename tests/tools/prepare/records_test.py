@@ -92,6 +92,19 @@ def test_one_label_may_have_a_weight(tmp_path: Path, folder: Path) -> None:
     assert not plain.weighted and {e.weights for e in plain.read(np.arange(6))} == {()}
 
 
+@pytest.mark.parametrize("name", ["rows.parquet", "metadata.jsonl"])
+def test_images_of_another_field(tmp_path: Path, folder: Path, name: str) -> None:
+    """As Hugging Face has them: `img` in CIFAR-10, `file_name` beside folders of images."""
+    write_lines(folder / name, [{"file_name": "images/0.jpg", "label": 2, "image": "none"}])
+    field = "file_name"
+    if name == "rows.parquet":
+        field, image = "img", {"bytes": jpeg(0), "path": "0.jpg"}
+        pq.write_table(pa.Table.from_pylist([{"img": image, "label": 2}]), folder / name)
+    wanted = request(folder, str(folder / name), multi_label=False, image_field=field)
+    data_set = prepared(records.collection(wanted), tmp_path / "out", SMALL)
+    assert labels(data_set) == {jpeg(0): (2,)}
+
+
 def test_bytes_in_json_and_parquet_give_the_same_set(tmp_path: Path, folder: Path) -> None:
     entries = [
         {"image": {"bytes": jpeg(i)}, "labels": [i % 3], "weights": [1.0], "id": str(i)}

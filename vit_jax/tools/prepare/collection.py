@@ -133,7 +133,7 @@ class CollectionRequest:
     label_field: str | None = _entry_flag("Field with the labels; webdataset: of the .json.")
     multi_label: bool | None = _entry_flag("Labels are lists; default: for records only.")
     images_root: str | None = _list_flag("Folder that paths are relative to; default: the list's.")
-    image_field: str | None = _list_flag("Column with the files of images, for a CSV.")
+    image_field: str | None = _list_flag("Field or column with the images, or their files.")
     split_field: str | None = _list_flag("Column with the splits of images, for a CSV.")
     label_separator: str | None = _list_flag("Between labels of an image, for a CSV: such as |.")
 

@@ -180,6 +180,7 @@ class Reading:
     several: bool  # whether an image has a list of labels
     images_root: str = ""  # the folder that paths of images are relative to, and must not leave
     folder = ""  # put before a path to make it a name; not a field, see ReadingInFolder
+    image_field = "image"  # with the path or the bytes; see ReadingOfField
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +188,13 @@ class ReadingInFolder(Reading):
     """The reading of lists that lie in several folders, where paths alone are not unique."""
 
     folder: str = ""  # of the list, below the one that all are in
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingOfField(ReadingInFolder):
+    """The reading of lists whose images have another field than `image`."""
+
+    image_field: str = "image"
 
 
 def classes(request: CollectionRequest) -> Classes:

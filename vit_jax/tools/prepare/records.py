@@ -1,8 +1,9 @@
 """Lists of images with their labels, such as those of JFT: JSON lines, Parquet, CSV, TSV.
 
 An entry of JSON lines or Parquet has the fields
-- `image`: a path, relative to the folder of the list or to --images_root; or the file's bytes (in
-  JSON as base64) as `{"bytes": ...}`, as in Hugging Face's data sets;
+- `image`, or the name in --image_field: a path, relative to the folder of the list or to
+  --images_root; or the file's bytes (in JSON as base64) as `{"bytes": ...}`, as in Hugging Face's
+  data sets;
 - `labels`, or the name in --label_field: classes, as numbers or names;
 - `weights`: of the labels, optional;
 - `id`: unique in the set; without it, the path or the position in the list. Where lists lie in
@@ -40,7 +41,13 @@ from vit_jax.tools.prepare.collection import (
     RowAndBytes,
     is_line,
 )
-from vit_jax.tools.prepare.entries import BadLabelError, Reading, ReadingInFolder, SourceFile
+from vit_jax.tools.prepare.entries import (
+    BadLabelError,
+    Reading,
+    ReadingInFolder,
+    ReadingOfField,
+    SourceFile,
+)
 from vit_jax.tools.prepare.faults import FAULTS, TURNED
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
@@ -65,11 +72,9 @@ def collection(request: CollectionRequest) -> Collection:
         several = request.label_separator is not None
         names, parts, notes = _collect_tables(request, files, tables)
     else:
-        for flag in ("image_field", "split_field", "label_separator"):
+        for flag in ("split_field", "label_separator"):
             if getattr(request, flag) is not None:
-                raise UserError(
-                    f"--{flag} is for CSV and TSV: other lists have `image`, and lists of labels."
-                )
+                raise UserError(f"--{flag} is for CSV and TSV: other lists have lists of labels.")
         several = request.multi_label is not False
         field = request.label_field or ("labels" if several else "label")
         parquet = [file.path for file in files if file.path.suffix.lower() == ".parquet"]
@@ -78,7 +83,10 @@ def collection(request: CollectionRequest) -> Collection:
         names, parts = known.names, []
         for file in files:
             reading = Reading(known, field, several, str(images_root or file.path.parent))
-            if folder := _folder(file, images_root):
+            folder, image_field = _folder(file, images_root), request.image_field
+            if image_field:
+                reading = ReadingOfField(**vars(reading), folder=folder, image_field=image_field)
+            elif folder:
                 reading = ReadingInFolder(**vars(reading), folder=folder)
             of_file = _parts_of_parquet if file.path in parquet else _parts_of_json
             parts += of_file(file, reading)
@@ -143,11 +151,12 @@ def _parts_of_parquet(file: SourceFile, reading: Reading) -> list[Part]:
             names, groups = opened.schema_arrow.names, opened.num_row_groups
     except _PARQUET_ERRORS as error:
         raise _damaged_parquet(path, error) from error
-    for name in ("image", reading.label_field):
+    for name in (reading.image_field, reading.label_field):
         if name not in names:
             raise UserError(
                 f"{path} has no column {name!r}; it has {', '.join(map(repr, names[:20]))}. The "
-                "columns are image, labels (or --label_field) and, optionally, weights and id."
+                "columns are image (or --image_field), labels (or --label_field) and, optionally, "
+                "weights and id."
             )
     return [
         Part(f"{file.name}@{k}", "parquet", path, offset=k, split=file.split, reading=reading)
@@ -194,7 +203,7 @@ def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
     """The images of a row group; a row that is not text has a bad entry."""
     assert part.reading is not None
     field = part.reading.label_field
-    wanted = ("image", field, "weights", "id")
+    wanted = (part.reading.image_field, field, "weights", "id")
     names = entries.names_in_parquet(part.path, field)
     number = 0
     try:
@@ -230,7 +239,7 @@ def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
     reading = part.reading
     assert reading is not None
     bad_entry = row._replace(faults=("bad_entry",)), None
-    image = entry.get("image") if isinstance(entry, Mapping) else None
+    image = entry.get(reading.image_field) if isinstance(entry, Mapping) else None
     if isinstance(image, Mapping):
         image = image.get("path") if image.get("bytes") is None else _decoded_bytes(image["bytes"])
     if not isinstance(entry, Mapping) or not isinstance(image, str | bytes):
