@@ -335,12 +335,12 @@ def word(document: Document, key: str, default: str, choices: Collection[str]) -
     return value
 
 
-def flag(document: Document, key: str, default: bool) -> bool:
-    """An entry that is true or false."""
+def flag(document: Document, key: str) -> bool:
+    """An entry that is true or false; false if absent."""
     value = document.get(key)
     if not isinstance(value, bool | None):
         raise _wrong(key, value, "true or false")
-    return default if value is None else value
+    return bool(value)
 
 
 def positive(document: Document, key: str, default: float) -> float:

@@ -323,17 +323,15 @@ def _read_v3(opened: Opened) -> ExternalWeights:
 
 def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields in a complete config.json. UserError for those not computed here."""
-    has_bias = tuple(
-        external.flag(config, f"{name}_bias", False) for name in ("query", "key", "value")
-    )
+    has_bias = tuple(external.flag(config, f"{name}_bias") for name in ("query", "key", "value"))
     if has_bias not in QKV_BIASES:
         query, key, value = has_bias
         raise UserError(
             f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
             "all, none, and all but the key's."
         )
-    dense_bias = external.flag(config, "proj_bias", False)
-    if external.flag(config, "mlp_bias", False) != dense_bias:
+    dense_bias = external.flag(config, "proj_bias")
+    if external.flag(config, "mlp_bias") != dense_bias:
         raise UserError(
             f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
             "or none."
@@ -341,7 +339,7 @@ def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     theta = external.positive(config, "rope_theta", ROTARY_BASE)
     if theta != ROTARY_BASE:
         raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
-    gated = external.flag(config, "use_gated_mlp", False)
+    gated = external.flag(config, "use_gated_mlp")
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
     activation = gelus[external.word(config, "hidden_act", "gelu", gelus)]
     return {

@@ -270,7 +270,7 @@ def _without_nulls(size: Any) -> Any:
 
 
 def _flag(values: _Values, key: str) -> bool:
-    return external.flag({key: values[key]}, key, False)
+    return external.flag({key: values[key]}, key)
 
 
 def _check_padding(values: _Values, steps: Steps) -> None:

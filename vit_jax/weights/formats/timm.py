@@ -237,7 +237,7 @@ def _read(opened: Opened) -> ExternalWeights:
     # timm's arrays do not show whether the class token has a position.
     arguments, class_position = external.section(config, "model_args"), None
     if arguments.get("no_embed_class") is not None:
-        class_position = not external.flag(arguments, "no_embed_class", False)
+        class_position = not external.flag(arguments, "no_embed_class")
     match, image_size = external.with_image_size(
         opened, match, _stated_image_size(config), class_position=class_position
     )
@@ -308,7 +308,7 @@ def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     if match.is_bit and pool != "avg":
         unknown.append(f"global_pool={pool!r}")
     if not match.is_bit:
-        flags = [name for name in _FALSE_OF_VIT if external.flag(arguments, name, False)]
+        flags = [name for name in _FALSE_OF_VIT if external.flag(arguments, name)]
         unknown += [f"{name}=true" for name in flags]
     if unknown:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
