@@ -87,6 +87,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, imagenet21k
     one = prepared(collection, tmp_path / "one", options)
     two = prepared(collection, tmp_path / "two", options, num_workers=2)
     assert one.digest == two.digest and files(one.folder) == files(two.folder)
+    assert not list(tmp_path.rglob("*.progress"))
 
 
 @pytest.mark.parametrize("stop_after", range(5))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import delete_leftovers, write_file
-from vit_jax.core.screen import Screen, format_bytes, format_count
+from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data import label_index
 from vit_jax.data.sources import tfds_writer
 from vit_jax.data.sources.tfds_writer import SplitSize
@@ -178,17 +178,12 @@ class _Preparation:
         """The catalogue of all parts; reads those that have none yet, or one that may be old."""
         todo = [task for task in of_parts if not task.is_read()]
         problems: list[str] = []
-        images, total = 0, len(of_parts)
-        self.screen.bar(title, 0, max(total, 1))  # the time counts from now on
-        for done, result in enumerate(
-            self.run(tasks.read_part_or_message, todo), total - len(todo) + 1
-        ):
-            if isinstance(result, str):
-                problems.append(result)
-            else:
-                images += result
-            self.screen.bar(f"{title}, {format_count(images)} images", done, total)
-        self.screen.bar(title, total, total)
+        folder, done = Path(of_parts[0].folder), len(of_parts) - len(todo)
+        with tasks.PartsBar(self.screen, title, folder, len(of_parts), done) as bar:
+            for result in self.run(tasks.read_part_or_message, todo):
+                if isinstance(result, str):
+                    problems.append(result)
+                bar.add(0 if isinstance(result, str) else result)
         if problems:
             raise UserError("\n".join(problems))
         return read_catalogues([task.catalogue for task in of_parts])

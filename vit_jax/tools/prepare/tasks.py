@@ -1,4 +1,4 @@
-"""The tasks of a preparation, and where they run: processes here, or Apache Beam.
+"""The tasks of a preparation, their progress, and where they run: processes here, or Apache Beam.
 
 The first task reads a part once, checks its images and writes its catalogue; the second writes a
 shard of the data set from the locations of its images.
@@ -19,6 +19,7 @@ import pickle
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -28,6 +29,7 @@ import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError, explain_unreadable
 from vit_jax.core.files import atomic_file, write_file
+from vit_jax.core.screen import Screen, format_count
 from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import evaluation_sets, image_folder, imagenet, records, tars
 from vit_jax.tools.prepare.collection import ImageRow, Part, RowAndBytes, is_text, write_catalogue
@@ -52,6 +54,8 @@ _OF_FILES = frozenset(
 )
 MOST_OPEN_FILES = 64
 MOST_WORKERS = 1024  # processes
+PROGRESS_SUFFIX = ".progress"
+EVERY_SECS = 2.0
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -115,7 +119,8 @@ def read_part(task: PartTask) -> int:
     path = task.catalogue
     with ImageCopies(path.with_suffix(".images")) as copies:
         images = READERS[task.part.reader](task.part)
-        rows = [_checked(task, row, data, copies) for row, data in images]
+        watched = with_progress(images, task.part, path.with_suffix(PROGRESS_SUFFIX))
+        rows = [_checked(task, row, data, copies) for row, data in watched]
     write_catalogue(path, rows)
     return len(rows)
 
@@ -160,6 +165,88 @@ class ImageCopies(contextlib.ExitStack):
         location = str(self._path), self._file.tell(), len(data)
         self._file.write(data)
         return location
+
+
+def with_progress(images: Iterable[RowAndBytes], part: Part, path: Path) -> Iterator[RowAndBytes]:
+    """The same images; the file `path` holds the progress until they end."""
+    written = time.monotonic()
+    try:
+        for number, (row, data) in enumerate(images, 1):
+            yield row, data
+            if time.monotonic() - written >= EVERY_SECS:
+                written = time.monotonic()
+                with contextlib.suppress(OSError):  # other writes report a full disk
+                    path.write_text(f"{number} {_fraction(part, row, number)}")
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _fraction(part: Part, row: ImageRow, images: int) -> float:
+    """The fraction of the part that is read; 0 if it cannot be known before the end."""
+    if part.files:
+        return min(images / len(part.files), 1.0)
+    if row.path != part.path:
+        return 0.0
+    size = part.nbytes or Path(part.path).stat().st_size - part.offset
+    return min(max((row.offset + row.nbytes - part.offset) / size, 0.0), 1.0)
+
+
+class PartsBar:
+    """A bar of the parts that are read, with fractions of unfinished ones; of few, in percent.
+
+    Within it, another thread draws it every few seconds: a single part may take minutes.
+    """
+
+    FEW = 100
+
+    def __init__(self, screen: Screen, title: str, folder: Path, parts: int, done: int) -> None:
+        self._screen, self._title, self._folder, self._parts = screen, title, folder, parts
+        self._done, self._images = done, 0
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PartsBar:
+        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):  # of killed processes
+            path.unlink(missing_ok=True)
+        self._screen.bar(self._title, 0, max(self._parts, 1))  # the time counts from now on
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if kind is None:
+            self._screen.bar(self._title, self._parts, self._parts)
+
+    def add(self, images: int) -> None:
+        """Counts a part that is done, with so many images."""
+        with self._lock:
+            self._done += 1
+            self._images += images
+        self._draw(0, 0.0)
+
+    def unfinished(self) -> tuple[int, float]:
+        """Sums over the parts that are being read: images, and fractions of parts."""
+        images, parts = 0, 0.0
+        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):
+            with contextlib.suppress(OSError, ValueError):  # just removed, or half written
+                number, fraction = path.read_text().split()
+                images, parts = images + int(number), parts + float(fraction)
+        return images, parts
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY_SECS):
+            self._draw(*self.unfinished())
+
+    def _draw(self, images: int, parts: float) -> None:
+        with self._lock:
+            total = self._parts if self._parts >= self.FEW else 100
+            done = int((self._done + parts) / max(self._parts, 1) * total)
+            title = f"{self._title}, {format_count(self._images + images)} images"
+            # At 0 the time left is unknown; the end is shown once.
+            if 0 < done < total:
+                self._screen.bar(title + (", %" if total != self._parts else ""), done, total)
 
 
 @dataclasses.dataclass(frozen=True)
