@@ -77,8 +77,6 @@ def get_config(arg=None):
             "init": {"head": "reset", "position_resize": "bilinear"},
             "model": {
                 "name": None,  # that of the weights
-                # None in the code of arXiv 2106.10270; the paper's: docs/finetune.md.
-                "dropout": 0.0,
                 # Not stated in the paper. CPUs are slow in bfloat16.
                 "dtype": "float32" if is_small else "bfloat16",
             },

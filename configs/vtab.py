@@ -59,7 +59,6 @@ def get_config(arg=None):
             "init": {"head": "reset", "position_resize": "bilinear"},
             "model": {
                 "name": None,  # that of the weights
-                "dropout": 0.0,
                 # Not stated in the paper. CPUs are slow in bfloat16.
                 "dtype": "float32" if is_small else "bfloat16",
             },

@@ -49,6 +49,16 @@ def test_the_best_of_imagenet_average_their_weights(size):
     assert dataclasses.replace(c.optim, ema_decay=None) == plain.optim
 
 
+@pytest.mark.parametrize("file", ["finetune.py", "vtab.py"])
+@pytest.mark.parametrize(
+    ("name", "dropout"),
+    [("ViT-Ti/16", 0), ("R26+ViT-S/32", 0), ("R26x1", None), ("EfficientNet-B0", 0.2)],
+)
+def test_weights_of_every_family_are_taken(file, name, dropout):
+    spec = networks.model(load(file, [f"model.name={name}"]), num_classes=6).info.spec
+    assert spec.get("dropout") == dropout
+
+
 def trained(variant, *overrides):
     """Names of parameters that a variant trains, in some layer, and of the others."""
     fields = ["model.name=ViT-Ti/16", "model.depth=2", "model.pool=map", *overrides]
