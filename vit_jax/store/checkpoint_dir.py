@@ -178,9 +178,10 @@ def find(path: epath.PathLike) -> epath.Path:
             f"All checkpoints in {directory} are damaged: steps {there}. Give another work "
             "directory, or train anew."
         )
+    absent = "" if folder.exists() else ", which does not exist"
     raise UserError(
-        f"No checkpoint in {folder}. Give a work directory, its checkpoints folder or a step's "
-        "folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000, which is also DIR@1000."
+        f"No checkpoint in {folder}{absent}. Give a work directory, its checkpoints folder or a "
+        "step's folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000, which is also DIR@1000."
     )
 
 
