@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from flax import traverse_util
 
 METHOD_PARAMS = "method"  # the part of a model's parameters with what is trained beside it
 
@@ -29,7 +28,14 @@ def flatten(tree: Any) -> dict[str, Any]:
 
 def unflatten(named: dict[str, Any]) -> dict[str, Any]:
     """The nested dictionary that `flatten` came from; only for trees of dictionaries."""
-    return traverse_util.unflatten_dict(named, sep="/")
+    tree: dict[str, Any] = {}
+    for name, leaf in named.items():
+        *parents, last = name.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
 
 
 def map_named(function: Any, tree: Any, *rest: Any) -> Any:
