@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from PIL import Image
+from tensorflow_datasets import features
 
 from tests.messages import refused
 from tests.tools.prepare.conftest import jpeg
@@ -52,7 +53,10 @@ def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
         {"same.jpg": large["1.jpg"], "smaller.jpg": smaller.getvalue(), "other.jpg": jpeg(99)},
     )
     as_data_set = prepared(test_set, tmp_path / "evaluation").folder
-    (as_data_set / "catalogue.parquet").unlink()  # as in a set made elsewhere
+    # As in a set made elsewhere, whose labels are not read.
+    (as_data_set / "catalogue.parquet").unlink()
+    described = {"image": features.Image(), "label": features.Text()}
+    features.FeaturesDict(described).save_config(str(as_data_set))
 
     train = folder_of(tmp_path / "train", large)
     by_folder = prepared(train, tmp_path / "one", test_set)

@@ -111,7 +111,7 @@ def _examples(folder: Path, split: str, text: str) -> list[Part]:
 def examples(part: Part) -> Iterator[RowAndBytes]:
     """Images of a data set in TFDS layout; `part.files` holds the split instead."""
     (split,) = part.files
-    source = tfds.Tfds(Request(split, part.path, num_classes=1, where=FLAG))
+    source = tfds.Tfds(Request(split, part.path, labelled=False, where=FLAG))
     for start in range(0, source.num_examples, _READ_EXAMPLES):
         indices = np.arange(start, min(start + _READ_EXAMPLES, source.num_examples))
         for index, example in zip(indices, source.read(indices), strict=True):
