@@ -38,6 +38,7 @@ from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, reso
 _READ = frozenset(TRAINING_EXTENSIONS)
 NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
 FORMATS = ", ".join(sorted(_READ))
+_CONVERTS = "`vit-jax prepare image_folder`"
 _TFDS_INFO = "dataset_info.json"
 _MAX_FOLDERS = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
@@ -188,9 +189,10 @@ class _Lister(PassedOver):
             elif not is_file:
                 others.add(NO_FILE, files.join(folder, name))
             elif kind in NOT_READ:
+                program = "any image program" + f" or {_CONVERTS}" * (kind in EXTENSIONS)
                 raise UserError(
                     f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
-                    f"of {FORMATS} with any image program, or remove them."
+                    f"of {FORMATS} with {program}, or remove them."
                 )
             elif kind in _READ:
                 order = digest(normal(f"{in_class}/{name}"))
