@@ -28,10 +28,16 @@ LOSS, LATE_LOSS, NORM, PARAMETERS = 1e-6, 5e-6, 1e-5, 1e-4
 EARLY_STEPS = STEPS // 2
 LEAST_CHANGE = 50 * PARAMETERS  # of every parameter in these steps
 
-# Our config for each of theirs, with overrides where recipes differ.
+# Their config and ours, with overrides of both where recipes differ or would move too little.
 CONFIGS = {
-    "vit_s16_i1k": ("vit_s16_i1k.py", ()),
-    "vit_i21k": ("vit_augreg.py:aug=light2", ("model.pool=avg",)),
+    "vit_s16_i1k": ("vit_s16_i1k", {}, "vit_s16_i1k.py", ()),
+    "vit_i21k": ("vit_i21k", {}, "vit_augreg.py:aug=light2", ("model.pool=avg",)),
+    "transfer": (
+        "transfer:model=vit-i21k-augreg-b/32",
+        {"lr": 0.02},
+        "finetune.py:cifar10",
+        ("model.class_position=false", "optim.mu_dtype=bfloat16", "optim.lr=0.02"),
+    ),
 }
 TOY = (
     *(f"model.{name}={value}" for name, value in SIZES.items()),
@@ -56,7 +62,7 @@ THEIR_MODEL = {**SIZES, "num_heads": HEADS, "patch_size": (PATCH, PATCH)}
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypatch):
-    file, overrides = CONFIGS[name]
+    their_name, fields, file, overrides = CONFIGS[name]
     config = configs.load(f"configs/{file}", (*TOY, *overrides))
     layout, objective, rates = prepared(config)
     state, batches = drawn_start(layout), drawn_batches()
@@ -65,7 +71,9 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
         "big_vision",
         "big_vision_recipe",
         lambda: {
-            "about": json.dumps({"config": name, "overrides": THEIR_TOY, "model": THEIR_MODEL}),
+            "about": json.dumps(
+                {"config": their_name, "overrides": THEIR_TOY | fields, "model": THEIR_MODEL}
+            ),
             "images": np.stack([batch["image"] for batch in batches]),
             "labels": np.stack([batch["labels"][:, 0] for batch in batches]),
             "ratios": mixup_ratios(objective, batches, config.seed, monkeypatch),
@@ -139,7 +147,7 @@ def drawn_batches(steps=STEPS, batch_size=BATCH, pixels=PIXELS):
 
 
 def mixup_ratios(objective, batches, seed, monkeypatch):
-    """[STEPS]: our steps' draws from the Beta distribution."""
+    """[STEPS]: our steps' draws from the Beta distribution; 1 where there is no mixup."""
     drawn, beta = [], jax.random.beta
 
     def recorded(*arguments):
@@ -150,7 +158,7 @@ def mixup_ratios(objective, batches, seed, monkeypatch):
         patch.setattr(jax.random, "beta", recorded)
         for step, batch in enumerate(batches):
             examples(batch, objective, seed=seed, done=step)
-    return np.asarray(drawn)
+    return np.asarray(drawn or [1.0] * len(batches))
 
 
 def by_their_names(params):

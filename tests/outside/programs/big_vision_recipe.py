@@ -18,7 +18,8 @@ from big_vision.pp import ops_general
 
 inputs = dict(np.load(sys.argv[1]))
 about = json.loads(str(inputs["about"]))
-config = importlib.import_module(f"big_vision.configs.{about['config']}").get_config()
+file, _, arg = about["config"].partition(":")
+config = importlib.import_module(f"big_vision.configs.{file}").get_config(arg or None)
 config.update_from_flattened_dict(about["overrides"])
 model_fields = {**config.model, **about["model"]}
 del model_fields["variant"]
