@@ -166,7 +166,9 @@ def embed(
             screen.bar("images", place + 1 - done, total - done)
             yield place, values
 
-    with exit_immediately_on_signal(f"; what is finished is in {table.folder}: start it again."):
+    with exit_immediately_on_signal(
+        f"before the end; what is finished is in {table.folder}: start it again."
+    ):
         for number, part in itertools.groupby(rows(), key=lambda row: row[0] // stretch):
             table.write_part(number, columns.of(list(part)))
         bad.conclude(total)
