@@ -14,6 +14,7 @@ ADDRESSES = {
     "PLSC": "https://github.com/PaddlePaddle/PLSC",
     "Transformer-Explainability": "https://github.com/hila-chefer/Transformer-Explainability",
     "Transformer-MM-Explainability": "https://github.com/hila-chefer/Transformer-MM-Explainability",
+    "big_transfer": "https://github.com/google-research/big_transfer",
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
     "dino": "https://github.com/facebookresearch/dino",
