@@ -133,12 +133,6 @@ def test_existing_outputs_are_not_overwritten(npz, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "link.npz", "toy.npz"]
 
 
-def test_leftovers_of_a_killed_process_do_not_matter(npz, tmp_path):
-    (tmp_path / ".out.new").mkdir()
-    convert(str(npz[0]), str(tmp_path / "out"), to="timm")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "toy.npz"]
-
-
 @pytest.fixture
 def full_disk():
     """A limit on file size stands in for a full disk where no small disk can be mounted."""

@@ -40,6 +40,7 @@ _VARYING = (
     (re.compile(r"(?<=listen on port )\d+|(?<=\('', )\d+(?=\))"), "PORT"),
     (re.compile(r"(?<=disk has )[\d.,]+ \w+(?= left)"), "N"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x..."),
+    (re.compile(r"(?<=\.)[0-9a-f]{16}(?=\.(new|part)\b)"), "ID"),  # of temporary files
     (re.compile(r'"[0-9a-f]{64}"'), '"HASH"'),  # of trained weights: processors round differently
     (re.compile(r"(?<=chunk at )\d+|(?<=at byte )\d+"), "N"),  # of those read in parallel
     (re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+"), "PORT"),
