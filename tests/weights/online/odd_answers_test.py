@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import pytest
 
 from tests.messages import refused
 from tests.weights.conftest import named_error
-from tests.weights.online.server import answering
+from tests.weights.online.server import answering, serving
 from vit_jax.core.errors import UserError
 from vit_jax.weights import online
 from vit_jax.weights.online import download, hub
@@ -209,6 +210,36 @@ def test_the_rest_of_another_file_is_not_joined():
         if answers:
             assert online.fetch(f"{url}/x.npz").path.read_bytes() == b"WORLD"
     assert not answers
+
+
+@pytest.mark.parametrize(
+    ("cut_after", "killed_in", "call"),
+    [(None, "write_file", 1), (7, "ThreadPool", 1)],
+    ids=["before about.json", "before a new body"],
+)
+def test_a_download_killed_between_files_mixes_no_versions(cut_after, killed_in, call, monkeypatch):
+    """The bytes of one version never go by the hash or ETag of another of the same size."""
+    old, new = b"hello" * 9, b"WORLD" * 9
+    calls, real = itertools.count(), getattr(download, killed_in)
+
+    def kill(*arguments):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(download, "WAIT_SECS", ())
+    with serving() as server:
+        name = f"{server.url}/x.npz"
+        server.files["x.npz"], server.cut_after = old, cut_after
+        with contextlib.suppress(UserError):
+            online.fetch(name)
+        server.files["x.npz"] = new
+        with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+            patch.setattr(download, killed_in, kill)
+            online.fetch(name)
+        with refused("another file than"):
+            online.fetch(f"{name}#sha256={hashlib.sha256(old).hexdigest()}")
+        assert online.fetch(name).path.read_bytes() == new
 
 
 def test_a_full_disk_is_named():

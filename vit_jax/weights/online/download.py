@@ -323,11 +323,11 @@ class _Part:
         """Writes the body of an answer, behind what is there if that is how it goes on."""
         start, total = self._span(answer)
         check_room(self._target.parent, (total or start) - start, "VIT_JAX_CACHE")
+        if not start:
+            self._delete()
         etag = _sendable(answer.headers.get("ETag"))
-        if etag and not etag.startswith("W/"):
+        if etag and not etag.startswith("W/"):  # else none shows if a rest is of the same file
             write_file(self._about, json.dumps({"etag": etag}))
-        else:  # nothing would show whether the rest is of the same file
-            self._about.unlink(missing_ok=True)
         screen = Screen(sys.stderr)
         done = mark = start
         until = time.monotonic() + SLOWEST_SECS
@@ -387,6 +387,7 @@ class _Part:
                 "it was damaged on its way here: its CRC-32C is not what the server says. It is "
                 "deleted; start the same command again."
             )
+        self._target.with_name(ABOUT).unlink(missing_ok=True)  # that of another file
         os.replace(self._path, self._target)
         self._delete()
         etag, generation = headers.get("ETag"), headers.get("x-goog-generation")
