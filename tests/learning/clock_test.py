@@ -178,7 +178,7 @@ def test_more_patience_lets_an_ended_run_go_on(ended, tmp_path, tiny_run):
         (("total.steps=8",), "gives 3 before the last of 8 steps"),
         (
             ("early_stopping.patience=40",),
-            "to 1, early_stopping.patience below 8, or",
+            "to 1 and early_stopping.patience below 8, or",
         ),
     ],
 )

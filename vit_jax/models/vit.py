@@ -443,10 +443,11 @@ class ViTSpec(ModelSpec, BlockSpec):
         has_remainder = not self.crop_to_patches and any(side % p for side in image_size)
         if has_remainder or min(image_size) < p:
             near = tuple(errors.nearest_multiple(side, p) for side in image_size)
+            crop = "; a ViT can leave out pixels that fill no patch: model.crop_to_patches=true"
             raise errors.UserError(
                 f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
-                f"{near}. Change the size in input.preprocess or the patch in model.name. A ViT "
-                "can also leave out the pixels that fill no patch: model.crop_to_patches=true."
+                f"{near}. Change the size in input.preprocess or the patch in model.name"
+                f"{crop if min(image_size) >= p else ''}."
             )
         grid = (image_size[0] // p, image_size[1] // p)
         # The distillation token's position is a parameter of its own: here it counts as a register.

@@ -147,6 +147,7 @@ for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
         ("masked_patch", ["method.target=colours_4x4", "model.name=ViT-Ti/2"], "patch_size=4"),
         ("masked_patch", ["evals.t.split=test", "evals.t.preprocess=decode|resize(16)"],
          "evals.t.kind=classification"),
+        ("mae", ["model.position_at=shared"], "and model.position_at=input."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_learnt_is_one_message(tmp_path, kind, overrides, name):

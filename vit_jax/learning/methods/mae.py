@@ -100,7 +100,7 @@ class MAE(Method):
             raise UserError(
                 "method.kind=mae leaves patches out after their positions were added, but "
                 f"model.position_embedding={spec.position_embedding} acts in the blocks: take "
-                "sincos_2d, as its authors do, or learned_1d."
+                "sincos_2d, as its authors do, or learned_1d, and model.position_at=input."
             )
         if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
             raise UserError(

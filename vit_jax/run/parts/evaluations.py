@@ -178,7 +178,7 @@ def check_early_stopping(config: RunConfig, durations: Durations) -> None:
         most = (total - 1) // (c.patience + 1)
         advice = f"evals.{name}.every_steps to at most {most:,}"
         if not most:
-            advice = f"evals.{name}.every_steps to 1, early_stopping.patience below {total - 1:,}"
+            advice = f"evals.{name}.every_steps to 1 and early_stopping.patience below {total - 1}"
         raise errors.UserError(
             f"early_stopping.patience={c.patience} evaluations behind the first never pass before "
             f"the end: evals.{name}.every_steps={every} gives {before_the_end} before the last of "
