@@ -19,7 +19,7 @@ from big_vision.pp import ops_general
 inputs = dict(np.load(sys.argv[1]))
 about = json.loads(str(inputs["about"]))
 file, _, arg = about["config"].partition(":")
-config = importlib.import_module(f"big_vision.configs.{file}").get_config(arg or None)
+config = importlib.import_module(f"big_vision.configs.{file}").get_config(*filter(None, [arg]))
 config.update_from_flattened_dict(about["overrides"])
 model_fields = {**config.model, **about["model"]}
 del model_fields["variant"]
