@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from tests.messages import refused
 from tests.models.training_test import KINDS, toy
 from vit_jax import models
 from vit_jax.config import resolve
@@ -43,6 +44,37 @@ def test_the_count_of_a_forward_pass_is_the_closed_form(name):
         teacher_flops=0,
     )
     assert found == Products(pytest.approx(own.forward_flops(7, size), rel=SHARED))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda output: output._replace(losses=output.losses[:, None]),
+        lambda output: output._replace(losses=output.losses.mean()),
+        lambda output: output._replace(losses=output.losses.astype(int)),
+        lambda output: output.losses,
+    ],
+    ids=["column", "mean", "integers", "array"],
+)
+def test_a_method_that_gives_no_loss_of_each_image_is_refused(change):
+    @dataclasses.dataclass(frozen=True)
+    class Changed(Outputs):
+        kind: str = "changed"
+
+        def loss(self, *arguments):
+            return change(super().loss(*arguments))
+
+    make = lambda rngs: models.create("ViT-Ti/8", num_classes=7, image_size=8, depth=1, rngs=rngs)
+    with refused("method.kind=changed", "[4]"):
+        count_products(
+            Changed(),
+            make,
+            Sizes((8, 8)),
+            batch_size=4,
+            num_classes=7,
+            has_average=False,
+            teacher_flops=0,
+        )
 
 
 TEACHER = types.SimpleNamespace(forward_flops=12_345)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, CLASSES, constrain
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.parallel.products import Products, count
@@ -183,6 +184,10 @@ class Method:
         """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""
 
 
+def _is_float(x: Any, shape: tuple[int, ...]) -> bool:
+    return jnp.shape(x) == shape and jnp.issubdtype(jnp.result_type(x), jnp.floating)
+
+
 def count_products(
     method: Method,
     make_model: Callable[[nnx.Rngs], nnx.Module],
@@ -197,6 +202,7 @@ def count_products(
 
     has_average: whether the run keeps an EMA of the weights. teacher_flops: of the teacher's
     forward pass of one image; 0 where there is none.
+    UserError where the method does not give a loss of each image.
     """
     graph, variables = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))), nnx.Param)
     params = nnx.to_pure_dict(variables)
@@ -226,7 +232,12 @@ def count_products(
                 progress,
             ),
         )
-        return jnp.sum(output.losses), output.metrics
+        if isinstance(output, LossOutput) and _is_float(output.losses, (b,)):
+            return jnp.sum(output.losses), output.metrics
+        raise UserError(
+            f"method.kind={method.kind}: `loss` has to give a LossOutput with a floating-point "
+            f"loss of each image, of shape [{b}]; got {jax.tree.map(jax.typeof, output)}."
+        )
 
     progress = jax.ShapeDtypeStruct((), jnp.float32)
     arguments = (params, (params, progress), images, shape(num_classes), batch)
