@@ -147,9 +147,9 @@ def test_labels_that_images_have_are_compared_and_not_used(teacher, folder, tiny
     # Of images with several labels any is right; without one they do not count.
     first = found.classes[:3, 0]
     several = [[first[0], 3 - first[0]], [(first[1] + 1) % 4], [first[2]], *[[]] * 30]
-    of_all = found._replace(examples=np.arange(33))
-    assert pseudo_labels._accuracy(of_all, collect(several)) == {"accuracy": 2 / 3}
-    assert pseudo_labels._accuracy(of_all, collect([[]] * 33)) == {}
+    with_examples = found._replace(examples=np.arange(33))
+    assert pseudo_labels._accuracy(with_examples, collect(several)) == {"accuracy": 2 / 3}
+    assert pseudo_labels._accuracy(with_examples, collect([[]] * 33)) == {}
 
 
 def test_bad_images_get_no_labels(teacher, folder, tiny_run, tmp_path):
@@ -318,7 +318,7 @@ SURE = np.array([0.5, 0.9, 0.8, 0.5, 0.29, 0.5], np.float32)
         (7, [2, 7, 2, 2, 0, 1]),  # 7 = 4 + 3: the three surest are there twice
     ],
 )
-def test_the_surest_of_each_class_or_copies_of_all(per_class, expected):
+def test_the_surest_of_each_class_or_copies_with_examples(per_class, expected):
     copies = choose(CLASSES, SURE, Selection(0.3, per_class))
     assert copies.tolist() == expected
     assert copies.dtype == np.int32

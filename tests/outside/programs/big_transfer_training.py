@@ -80,12 +80,12 @@ with (
             model="small", name="run", logdir=".", base_lr=None, batch_split=1, eval_every=None,
         )
     )  # fmt: skip
-(found,) = evaluated
+(result,) = evaluated
 arrays = [x.detach().numpy() for x in made[0].parameters()]
 arrays = [x.transpose(2, 3, 1, 0) if x.ndim == 4 else x for x in arrays]
 np.savez(
     sys.argv[2],
     losses=[float(x) for x in losses],
-    accuracy=np.mean(found[1]),
+    accuracy=np.mean(result[1]),
     **{f"end/{name}": x for name, x in zip(names(), arrays, strict=True)},
 )

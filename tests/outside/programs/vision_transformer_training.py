@@ -24,7 +24,7 @@ sys.modules["clu.periodic_actions"] = SimpleNamespace(
     Profile=lambda **_: abs, ReportProgress=lambda **_: abs
 )
 sys.modules["vit_jax.models_lit"] = SimpleNamespace(LitModel=None)
-from vit_jax import checkpoint, input_pipeline, models, train  # noqa: E402
+from vit_jax import checkpoint, input_pipeline, models, train  # noqa: E402, after its stand-ins
 
 inputs = dict(np.load(sys.argv[1]))
 about = json.loads(str(inputs["about"]))
@@ -75,15 +75,15 @@ def trained(name, fields):
         mock.patch.object(input_pipeline, "prefetch", lambda data, _: iter(data)),
     ):
         after = train.train_and_evaluate(config, os.path.abspath(f"run_{name}"))
-    found = {key: [row[key] for row in rows if key in row] for key in KEYS}
-    return json.dumps(shapes), found, flat(after)
+    scalars = {key: [row[key] for row in rows if key in row] for key in KEYS}
+    return json.dumps(shapes), scalars, flat(after)
 
 
 KEYS = ("train_loss", "lr", "accuracy_test")
 outputs = {}
 for name, fields in about["cases"].items():
-    shapes, found, after = trained(name, fields)
+    shapes, scalars, after = trained(name, fields)
     outputs[f"{name}/shapes"] = shapes
-    outputs |= {f"{name}/{key}": x for key, x in found.items()}
+    outputs |= {f"{name}/{key}": x for key, x in scalars.items()}
     outputs |= {f"{name}/params/{n}": x for n, x in after.items()}
 np.savez(sys.argv[2], **outputs)
