@@ -10,12 +10,11 @@ from flax import nnx
 from tests.outside.checkouts import PROGRAMS
 from tests.outside.methods_test import arrays_of, check_losses, check_params, params_of, stacked
 from tests.outside.programs.drawing import drawn
-from tests.outside.recipe_test import drawn_batches, mixup_ratios
+from tests.outside.recipe_test import drawn_batches, mixup_ratios, updated
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.pytrees import map_named
 from vit_jax.learning.losses import batch_layout
-from vit_jax.learning.updates import lower_update
 from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.warm_start import warm_start
 from vit_jax.weights.files import npz
@@ -74,12 +73,7 @@ def fine_tuned(config, batches):
     start = jax.tree.map(np.asarray, state.params)
     state = layout.with_params(state, state.params)
     shapes = batch_layout(mesh, batch_size=BATCH, image_size=(PIXELS, PIXELS), max_labels=1)
-    update = lower_update(updates.update(config, parts), layout, shapes).compile()
-    rows = []
-    for batch in batches:
-        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
-        state, scalars = update(state, placed)
-        rows.append(jax.device_get(scalars))
+    rows, state = updated(updates.update(config, parts), layout, shapes, state, batches)
     losses, rates = ([row[f"train/{key}"] for row in rows] for key in ("loss", "learning_rate"))
     return losses, rates, start, state.params
 

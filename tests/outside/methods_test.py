@@ -13,13 +13,12 @@ import pytest
 from flax import nnx
 
 from tests.outside import mae_test
-from tests.outside.recipe_test import drawn_batches
+from tests.outside.recipe_test import drawn_batches, updated
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.pytrees import flatten, map_named
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.state import random_stream
-from vit_jax.learning.updates import lower_update
 from vit_jax.models.layers import posemb
 from vit_jax.run.parts import inputs, preprocessing, updates
 from vit_jax.weights.files import safetensors
@@ -79,13 +78,9 @@ def trained(config, parts, params, batches):
         layout.mesh, batch_size=BATCH, image_size=batches[0]["image"].shape[1:3], max_labels=1,
         views=preprocessing.view_sizes(config.input),
     )  # fmt: skip
-    update = lower_update(updates.update(config, parts), layout, shapes).compile()
-    losses, teacher = [], layout.read_teacher_params()
-    for batch in batches:
-        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
-        state, scalars = update(state, placed, *teacher)
-        losses.append(float(scalars["train/loss"]))
-    return losses, state
+    update, teacher = updates.update(config, parts), layout.read_teacher_params()
+    rows, state = updated(update, layout, shapes, state, batches, *teacher)
+    return [row["train/loss"] for row in rows], state
 
 
 def stacked(batches, name):

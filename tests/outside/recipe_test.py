@@ -84,13 +84,7 @@ def test_forty_steps_of_a_recipe_are_those_of_big_vision(name, theirs, monkeypat
 
     shapes = batch_layout(layout.mesh, batch_size=BATCH, image_size=(PIXELS, PIXELS), max_labels=1)
     update = make_update(layout, objective, rates, config.seed)
-    update = lower_update(update, layout, shapes).compile()
-    rows = []
-    for batch in batches:
-        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
-        state, scalars = update(state, placed)
-        rows.append(jax.device_get(scalars))
-
+    rows, state = updated(update, layout, shapes, state, batches)
     losses, norms = ([row[f"train/{what}"] for row in rows] for what in ("loss", "grad_norm"))
     early, late = slice(EARLY_STEPS), slice(EARLY_STEPS, None)
     np.testing.assert_allclose(losses[early], expected["losses"][early], rtol=LOSS)
@@ -144,6 +138,16 @@ def drawn_batches(steps=STEPS, batch_size=BATCH, pixels=PIXELS):
         images = (noise + 17 * labels[:, :, None, None]).astype(np.uint8)
         batches.append({"image": images, "labels": labels, "weight": weight})
     return batches
+
+
+def updated(update, layout, shapes, state, batches, *teacher):
+    """The scalars of each step, and the state after all."""
+    update, rows = lower_update(update, layout, shapes).compile(), []
+    for batch in batches:
+        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
+        state, scalars = update(state, placed, *teacher)
+        rows.append(jax.device_get(scalars))
+    return rows, state
 
 
 def mixup_ratios(objective, batches, seed, monkeypatch):

@@ -11,13 +11,12 @@ import pytest
 from flax import nnx
 
 from tests.outside.checkouts import PROGRAMS
-from tests.outside.recipe_test import CLASSES, drawn_batches, mixup_ratios, prepared
+from tests.outside.recipe_test import CLASSES, drawn_batches, mixup_ratios, prepared, updated
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core.pytrees import group_layers
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.step import make_update
-from vit_jax.learning.updates import lower_update
 from vit_jax.weights.files import safetensors
 
 STEPS, BATCH = 100, 8
@@ -106,13 +105,9 @@ def test_a_hundred_steps(case, reference, tmp_path):
         tmp_path,
     )
     shapes = batch_layout(layout.mesh, batch_size=BATCH, image_size=(pixels,) * 2, max_labels=1)
-    update = lower_update(make_update(layout, objective, rates, config.seed), layout, shapes)
-    update, losses = update.compile(), []
-    for batch in batches:
-        placed = {k: jax.device_put(x, shapes[k].sharding) for k, x in batch.items()}
-        state, scalars = update(state, placed)
-        losses.append(float(scalars["train/loss"]))
-
+    update = make_update(layout, objective, rates, config.seed)
+    rows, state = updated(update, layout, shapes, state, batches)
+    losses = [row["train/loss"] for row in rows]
     np.testing.assert_allclose(losses, theirs["losses"], rtol=0, atol=LOSS)
     start = arrays(start)
     for kind, params in (("params", state.params), ("ema", state.ema)):
