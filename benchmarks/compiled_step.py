@@ -15,10 +15,10 @@ from vit_jax.tools.plan.hlo import KINDS, sent_bytes
 GIB, GB = 2**30, 1e9
 
 
-def base(*, batch_size: int) -> dict[str, Any]:
+def base(*, batch_size: int, attention: str = "auto") -> dict[str, Any]:
     """The values that a command's fields are laid over: ViT-L/16 with AdamW, as the rows have."""
     return {
-        "model": {"name": "ViT-L/16", "dtype": "bfloat16"},
+        "model": {"name": "ViT-L/16", "dtype": "bfloat16", "attention": attention},
         "input": {
             "preprocess": "decode|resize(224)",
             "batch_size": batch_size,

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +20,19 @@ class ProcessCosts(NamedTuple):
 
 
 def of_python(
-    *arguments: str, quiet: bool = False, python: str = sys.executable, expected: int = 0
+    *arguments: str,
+    quiet: bool = False,
+    python: str = sys.executable,
+    expected: int = 0,
+    environment: Mapping[str, str] = {},
 ) -> ProcessCosts:
-    """Runs Python with these arguments; ends this process too if it has not this exit status."""
+    """Runs Python with these arguments; ends this process too if it has not this exit status.
+
+    environment: further variables.
+    """
     started = time.monotonic()
     out = subprocess.DEVNULL if quiet else None
-    process = subprocess.Popen([python, *arguments], stdout=out)
+    process = subprocess.Popen([python, *arguments], stdout=out, env=os.environ | environment)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != expected:

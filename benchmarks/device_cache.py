@@ -23,7 +23,7 @@ from etils import epath
 from benchmarks import rows
 from vit_jax import config as configs
 from vit_jax.core import command, compilation_cache
-from vit_jax.learning.updates import lower_update
+from vit_jax.learning.step import lower_update
 from vit_jax.run.build import Run
 from vit_jax.run.parts import updates
 

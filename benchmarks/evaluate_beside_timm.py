@@ -19,7 +19,15 @@ from absl import app, flags
 
 from benchmarks import costs, rows, timm_programs
 from benchmarks.costs import ProcessCosts
-from benchmarks.timm_programs import DATA, PYTHON, TIMM, WEIGHTS, timm_versions
+from benchmarks.timm_programs import (
+    DATA,
+    PYTHON,
+    TIMM,
+    WEIGHTS,
+    timm_environment,
+    timm_name,
+    timm_versions,
+)
 
 flags.adopt_module_key_flags(timm_programs)  # --help shows them
 _TURNS = flags.DEFINE_integer("turns", 3, "Of each program.", lower_bound=1)
@@ -34,7 +42,7 @@ def main(_: list[str]) -> None:
         _record("vit_jax, cold", *ours(folder))
         for _ in range(_TURNS.value):
             _record("vit_jax", *ours(folder))
-            _record("timm", *timm(folder))
+            _record(timm_name(), *timm(folder))
 
 
 def _record(program: str, accuracy: float, run: ProcessCosts) -> None:
@@ -49,7 +57,7 @@ def _record(program: str, accuracy: float, run: ProcessCosts) -> None:
         "peak_mib": round(run.peak_bytes / 2**20),
         "load_average": round(os.getloadavg()[0], 1),
     }
-    versions = timm_versions() if program == "timm" else None
+    versions = None if program.startswith("vit_jax") else timm_versions()
     rows.record("evaluate_beside_timm", "vit_jax", "jax flax", row, versions=versions)
 
 
@@ -71,7 +79,9 @@ def timm(folder: str) -> tuple[float, ProcessCosts]:
         f"--model=local-dir:{WEIGHTS.value}", f"--data-dir={DATA.value}",
         f"--results-file={file}", "--results-format=json",
     ]  # fmt: skip
-    run = costs.of_python(*arguments, quiet=True, python=PYTHON.value)
+    run = costs.of_python(
+        *arguments, quiet=True, python=PYTHON.value, environment=timm_environment()
+    )
     return json.loads(file.read_text())["top1"] / 100, run
 
 

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 import types
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from vit_jax import config as configs
 from vit_jax import train
 from vit_jax.core import command
 from vit_jax.learning.feed import BadImages
-from vit_jax.run import session
+from vit_jax.run import build
 from vit_jax.run.build import Run
 
 _STEPS = flags.DEFINE_integer("steps", 5_000, "Steps to run.")
@@ -42,7 +43,11 @@ class ReadyFeed:
     wait_secs = 0.0
     bad_images = BadImages()
 
-    def __next__(self) -> dict[str, jax.Array]:
+    unread = None
+
+    def batch_of(self, step: int, *, tell: Callable[[str], object]) -> dict[str, jax.Array]:
+        """The next one."""
+        del step, tell
         return {}
 
     def __enter__(self) -> ReadyFeed:
@@ -79,7 +84,7 @@ def main(_: list[str]) -> None:
     )
     with (
         tempfile.TemporaryDirectory() as workdir,
-        mock.patch.object(session, "lower_update", lower_nothing),
+        mock.patch.object(build, "lower_update", lower_nothing),
         mock.patch.object(Run, "feed", lambda *_, **__: ReadyFeed()),
     ):
         train.train(config, Path(workdir))

@@ -29,6 +29,7 @@ from benchmarks import rows
 
 FLAGS = flags.FLAGS
 PEERS = ("timm", "timm, compiled", "Linen or tf.data", "big_vision")
+BEST = ("+kept", "+mkl+kept+pages")  # settings of `own` and of those in torch, on CPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +95,20 @@ class Line:
         yield device
 
 
-def steps(shape: str, batch: int, *, dtype: str = "float32", forward: bool = False) -> Line:
-    """A line from the rows of benchmarks.train_step on CPUs."""
+def steps(
+    shape: str, batch: int, *, dtype: str = "float32", forward: bool = False, best: bool = False
+) -> Line:
+    """A line from the rows of benchmarks.train_step on CPUs; all as shipped, or at their `best`."""
     file = "forward" if forward else "train_step"
     common = {"shape": shape, "batch": str(batch), "dtype": dtype}
+    own, tuned = BEST if best else ("", "")
     cell = lambda name: Cell(file, "images_per_cpu_second", common | {"contender": name})
-    peers = {"timm": cell("timm_vit"), "timm, compiled": cell("timm_vit+compile")}
-    if not forward and dtype == "float32":
+    peers = {"timm": cell(f"timm_vit{tuned}"), "timm, compiled": cell(f"timm_vit+compile{tuned}")}
+    if not forward and not best and dtype == "float32":
         peers["Linen or tf.data"] = cell("linen+options")
     work = "inference" if forward else "training step"
-    return Line(f"{shape} {work}, {dtype}, batch {batch}", "images/CPU-s", cell("own"), peers)
+    what = f"{shape} {work}, {dtype}, batch {batch}{', at their best' if best else ''}"
+    return Line(what, "images/CPU-s", cell(f"own{own}"), peers)
 
 
 def on_gpu(shape: str, batch: int) -> Line:
@@ -154,11 +159,12 @@ def compiled_for_gpu(what: str, unit: str, column: str) -> Line:
     return Line(f"L/16 training step, one H100: {what}", unit, cell("own"), peers, less=True)
 
 
-def pipeline(heap: str) -> Line:
+def pipeline(heap: str, plain: str) -> Line:
     """A line from the rows of benchmarks.input_pipeline."""
-    cell = lambda name: Cell("input_pipeline", f"{name}_images_per_cpu_second", {"heap": heap})
+    where = {"heap": heap, "plain": plain}
+    cell = lambda name: Cell("input_pipeline", f"{name}_images_per_cpu_second", where)
     return Line(
-        f"decode, crop to 224 px, flip: photographs, memory of the heap {heap}",
+        f"decode, crop to 224 px, flip: photographs, heap {heap}, tf.data's {plain}",
         "images/CPU-s",
         cell("vit_jax"),
         {"Linen or tf.data": cell("plain")},
@@ -168,11 +174,13 @@ def pipeline(heap: str) -> Line:
 LINES = (
     steps("Ti/16", 32),
     steps("S/16", 16),
+    steps("S/16", 16, best=True),
     steps("S/16", 16, dtype="bfloat16"),
+    steps("S/16", 16, dtype="bfloat16", best=True),
     steps("Ti/16", 8, forward=True),
+    steps("Ti/16", 8, forward=True, best=True),
     steps("B/16", 8, forward=True),
-    pipeline("default"),
-    pipeline("kept"),
+    *(pipeline(heap, plain) for heap in ("default", "kept") for plain in ("floats", "bytes")),
     *(
         beside_timm(data, *what, less=less)
         for data in ("photos", "rsscn7_quarters", "cifar10_first")
@@ -218,12 +226,14 @@ def commands(machine: str) -> Iterator[list[str]]:
     torch = f"--torch_python={FLAGS.torch_python}"
     step = ["-m", "benchmarks.train_step", torch]
     contenders = "own,timm_vit,timm_vit+compile"
+    own, tuned = BEST
+    both = f"{contenders},own{own},timm_vit{tuned},timm_vit+compile{tuned}"
     yield [*step, "--shape=Ti/16", f"--contenders={contenders}", "--steps=2"]
-    yield [*step, "--shape=S/16", f"--contenders={contenders},linen+options", "--steps=2"]
-    yield [*step, "--shape=S/16", "--dtype=bfloat16", f"--contenders={contenders}"]
+    yield [*step, "--shape=S/16", f"--contenders={both},linen+options", "--steps=2"]
+    yield [*step, "--shape=S/16", "--dtype=bfloat16", f"--contenders={both}"]
     for shape in ("Ti/16", "B/16"):
         forward = ["--work=forward", f"--shape={shape}", "--batch=8"]
-        yield [*step, *forward, f"--contenders={contenders}"]
+        yield [*step, *forward, f"--contenders={both}"]
     yield ["-m", "benchmarks.input_pipeline", f"--data_dir={FLAGS.photos}"]
     yield [
         "-m", "benchmarks.beside_timm", f"--timm={FLAGS.timm}",

@@ -8,6 +8,7 @@ import argparse
 import ast
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,24 @@ TOOLS = (
     *("tools", "prepare", "plan", "sweep", "transfer", "vtab", "study", "visualize", "report"),
     *("export", "verify", "demo", "preview.py", "find_lr.py"),
 )
+# The loop and what it calls by name.
+LOOP = ("train.py", "run/session.py", "run/build.py", "learning/updates.py")
+# Prints the functions of the package, by file and line, that a forward pass enters.
+FORWARD = """
+import json, sys
+import jax.numpy as jnp
+from flax import nnx
+from vit_jax import models
+model = models.create("ViT-B/16", num_classes=10, image_size=32, depth=2, rngs=nnx.Rngs(0))
+entered = set()
+def profile(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.startswith(sys.argv[1]):
+        entered.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+sys.setprofile(profile)
+model(jnp.zeros([1, 32, 32, 3]))
+sys.setprofile(None)
+print(json.dumps(sorted(entered)))
+"""
 # Runs the first step of the smallest config, and lists what had been imported before it ended.
 PROBE = """
 import pathlib, runpy, sys
@@ -65,25 +84,37 @@ def measure(root: Path) -> dict[str, object]:
     imported = files_before_step_1(root)
     train = count_function(trees[package / "train.py"], "train")
     loop = count_loop(trees[package / "train.py"], "train")
-    graph = import_graph(trees, root)
-    wording = sum(
-        lines_of_wording(ast.parse(f.read_text())) for f in (root / "tests").rglob("*.py")
+    loop_files = [package / name for name in LOOP if (package / name).exists()]
+    statements, ifs, _ = map(
+        sum, zip(*(count_nodes(trees[file]) for file in loop_files), strict=True)
     )
+    graph = import_graph(trees, root)
+    tests = sorted((root / "tests").rglob("*.py"))
+    goldens = sorted((root / "tests").rglob("*.json"))
+    messages = json.loads((root / "tests" / "messages.json").read_text())
+    wording = sum(lines_of_wording(ast.parse(f.read_text())) for f in tests)
     row: dict[str, object] = {
         "imported_files": len(imported),
         "imported_lines": count_lines(imported),
         "train_statements_ifs_callees": "{} {} {}".format(*train),
         "loop_statements_ifs_callees": "{} {} {}".format(*loop),
+        "loop_session_build_updates": f"{count_lines(loop_files)} {statements} {ifs}",
+        "ifs_in_a_forward_pass": ifs_in_a_forward_pass(root, trees),
+        "ifs_in_step": count_nodes(trees[package / "learning" / "step.py"])[1],
+        "raise_sites": sum(map(count_raises, trees.values())),
+        "golden_messages": count_messages(messages),
+        "named_lambdas": sum(map(count_named_lambdas, trees.values())),
         "source_files": len(files),
         "source_lines": count_lines(files),
         "core_files": len(core),
         "core_lines": count_lines(core),
-        "floors": count_floors(root / "tests" / "layout_test.py"),
+        "floors": count_floors(arrows(graph, package)),
         "arrows": len(arrows(graph, package)),
         "circles": sum(len(group) > 1 for group in strongly_connected(graph)),
         "docstring_percent": round(100 * docstring_lines(trees) / count_lines(files), 1),
         "wording_lines": wording,
-        "test_lines": count_lines(sorted((root / "tests").rglob("*.py"))),
+        "test_lines": count_lines(tests),
+        "test_and_golden_lines": count_lines([*tests, *goldens]),
     }
     for feature, pattern in FEATURES.items():
         named = sum(bool(re.search(pattern, file.read_text(), re.IGNORECASE)) for file in files)
@@ -207,12 +238,58 @@ def strongly_connected(graph: dict[Path, set[Path]]) -> list[set[Path]]:
     return [set(collect(f, reverse, done)) for f in reversed(order) if f not in done]
 
 
-def count_floors(layout_test: Path) -> int:
-    """Distinct floors in the table of the test of imports."""
-    for node in ast.parse(layout_test.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FLOORS":
-            return len(set(ast.literal_eval(node.value).values()))
-    raise ValueError(f"{layout_test} has no table FLOORS.")
+def count_floors(pairs: set[tuple[str, str]]) -> int:
+    """The most entries of the package of which each imports the next; of circles one counts."""
+    floor: dict[str, int] = {}
+
+    def height(entry: str, below: tuple[str, ...] = ()) -> int:
+        if entry not in floor:
+            targets = [b for a, b in pairs if a == entry and b not in below]
+            floor[entry] = 1 + max((height(b, (*below, entry)) for b in targets), default=0)
+        return floor[entry]
+
+    return max(height(entry) for pair in pairs for entry in pair)
+
+
+def ifs_in_a_forward_pass(root: Path, trees: dict[Path, ast.Module]) -> int:
+    """Ifs of all functions of the package that one forward pass of a plain ViT enters."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", FORWARD, str(root / "vit_jax")]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    entered = {(Path(file), line) for file, line in json.loads(done.stdout)}
+    return sum(
+        count_nodes(node)[1]
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and (file, min([node.lineno, *(d.lineno for d in node.decorator_list)])) in entered
+    )
+
+
+def count_raises(tree: ast.Module) -> int:
+    """Places that raise a UserError with a message of their own."""
+    calls = [n.exc for n in ast.walk(tree) if isinstance(n, ast.Raise)]
+    return sum(
+        isinstance(call, ast.Call) and ast.unparse(call.func).endswith("UserError")
+        for call in calls
+    )
+
+
+def count_messages(golden: dict[str, object]) -> int:
+    """Golden messages: one for each rule, or of earlier commits several for each test."""
+    return sum(
+        sum(map(len, value.values())) if isinstance(value, dict) else 1 for value in golden.values()
+    )
+
+
+def count_named_lambdas(tree: ast.Module) -> int:
+    """Lambdas that are assigned to a name."""
+    return sum(
+        isinstance(n, ast.Assign | ast.AnnAssign) and isinstance(n.value, ast.Lambda)
+        for n in ast.walk(tree)
+    )
 
 
 def docstring_lines(trees: dict[Path, ast.Module]) -> int:

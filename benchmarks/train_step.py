@@ -7,8 +7,8 @@ Forward, backward and update on random data; with --work=forward logits alone, o
 --dtype. Each contender is one process for the whole run; they take turns, a few steps each, and
 medians over all turns are compared, so that other load on the machine affects all alike. A peer
 runs by default, and with settings behind its name: NAME+options has the compiler options of this
-project's step and keeps its heap, as `own` does because `vit_jax.train` does; NAME+compile is
-torch's by torch.compile; NAME+pages has huge pages. The rate of matrix products is measured in the
+project's step; NAME+compile is torch's by torch.compile; NAME+pages has huge pages, as `own` does
+because `vit-jax train` does. The rate of matrix products is measured in the
 same turns and processes. Appends a row for each contender to train_step.csv or forward.csv of
 benchmarks/results. Needs no TensorFlow; torch, transformers and timm where installed, or from the
 environment of --torch_python, so that each side has the newest release that it can.

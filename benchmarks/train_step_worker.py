@@ -22,7 +22,6 @@ from absl import app, flags
 
 from benchmarks import rows
 from benchmarks.contenders import COMPILE, OPTIONS, Contender, Shape, packages
-from vit_jax.run import heap
 
 _CONTENDER = flags.DEFINE_string("contender", None, "A module of benchmarks/contenders.")
 _SHAPE = flags.DEFINE_string("shape", None, "The fields of a Shape, as JSON.")
@@ -58,8 +57,6 @@ def main(_: list[str]) -> None:
 
 def build() -> Contender:
     """The contender that the flags name."""
-    if _CONTENDER.value == "own" or OPTIONS in _SETTINGS.value:
-        heap.keep_freed_memory()  # as vit_jax.train does, before JAX is imported
     module = importlib.import_module(f"benchmarks.contenders.{_CONTENDER.value}")
     make = {"train": "make", "forward": "make_forward"}[_WORK.value]
     more = {"fields": _FIELDS.value, "settings": _SETTINGS.value}

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import PAGES, Shape, split
+from benchmarks import tuned_cpu
+from benchmarks.contenders import KEPT, MKL, PAGES, Shape, split
 from vit_jax import models
+from vit_jax.core import machine
 
 CLOSING_SECS = 15
 SHOWN_CHARACTERS = 2000  # of the errors of a process that fails
@@ -144,12 +146,18 @@ class Worker(LineProcess):
         self.peak_bytes = 0
         variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | (environment or {})
         # Also where the shell has set it, as scripts/ do: a contender has what its name says.
-        variables["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1" if PAGES in settings else ""
+        pages = module == "own" or PAGES in settings  # vit_jax.train has them by itself
+        variables[machine.TUNABLES] = machine.HUGE_PAGES if pages else ""
+        if KEPT in settings:
+            variables |= tuned_cpu.KEPT_MEMORY
+        if MKL in settings:
+            variables["LD_PRELOAD"] = tuned_cpu.mkl_library()
+        process_settings = (PAGES, KEPT, MKL)
         arguments = [
             "-m", "benchmarks.train_step_worker", f"--contender={module}",
             f"--shape={json.dumps(dataclasses.asdict(shape))}", f"--dtype={dtype}",
             f"--work={work}", *(f"--field={field}" for field in fields),
-            *(f"--setting={setting}" for setting in settings if setting != PAGES),
+            *(f"--setting={setting}" for setting in settings if setting not in process_settings),
         ]  # fmt: skip
         super().__init__(name, arguments, variables, python)
 

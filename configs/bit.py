@@ -9,7 +9,7 @@ Recipe   arXiv 2010.11929, table 3 and appendix B.1: Adam and not the SGD of the
          rates of JFT-300M, the rest as the ViTs there.
 Data     In TFDS layout in input.data_dir, splits `train` and `validation`. JFT-300M is not public:
          any set of this form will do, once its counts stand below. ImageNet-21k: fall 2011, splits
-         as of configs/vit_b16_i21k.py.
+         as of configs/vit_l16_i21k.py.
 Cost     517,822 steps on JFT-300M; 310,823 on ImageNet-21k.
 Reaches  not yet measured.
 """

@@ -8,8 +8,6 @@ Recipe   arXiv 2204.07118, section 3, and the authors' commands for 800 epochs a
          they run (README_revenge.md, models_v2.py), which their curves are of. Table 1 of the paper
          has a weight decay of 0.02 and, for S/16 as well, a rate of 3e-3. Its shorter run:
          --config.total.epochs=400. Not as in that code:
-         - One rate for each step, from 0 over the peak to 0; theirs has one for each epoch, from
-           1e-6 to 1e-5, and its cosine begins with the warmup, not behind it.
          - bfloat16; theirs trains in float16 with a scaled loss.
          - Mixup and CutMix draw one ratio a step, theirs one on each of 8 to 32 GPUs; partners are
            neighbours, theirs mirrored in the batch.
@@ -73,7 +71,11 @@ def get_config(arg=None):
                 "name": "lamb",
                 "joint_qkv": True,
                 "lr": lr,
+                "lr_min": 1e-5,
+                "lr_by_epoch": True,
                 "schedule": "cosine",
+                "decay_from_start": True,
+                "warmup_lr": 1e-6,
                 "warmup_epochs": 5,
                 "weight_decay": 0.05,
                 "weight_decay_meaning": "lr_scaled",

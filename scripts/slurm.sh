@@ -35,19 +35,19 @@ parse "name nodes gpus cpus_per_gpu memory time partition account python log sav
 max_restarts sbatch_flag poll_secs" "follow" "$@"
 
 # The job script. An error is status 1 or 2 of one process, or 126 or 127 where its Python cannot be
-# run, and 76 of the others, or that of a signal, and srun ends with the highest: 251 to 254 instead
-# make the error win. SLURM signals the shell around a process as well, which without the trap would
-# end before the process has saved.
+# run, and 76 of the others, or that of a signal, and srun ends with the highest: 249 to 252 instead
+# make the error win (of 253 srun 22.05 makes 1). SLURM signals the shell around a process as well,
+# which without the trap would end before the process has saved.
 job() {
   cat <<END
 #!/usr/bin/env bash
 export PYTHONPATH=$(quoted "$root")\${PYTHONPATH:+:\$PYTHONPATH}
 srun --kill-on-bad-exit=0 --wait=600 ${cpus_per_gpu:+--cpus-per-task=$cpus_per_gpu }bash -c '
-  trap : TERM
+  trap : TERM HUP USR1
   "\$@"
   status=\$?
   ((status == 1 || status == 2)) && ((status += 250))
-  ((status == 126 || status == 127)) && ((status += 127))
+  ((status == 126 || status == 127)) && ((status += 123))
   exit \$status
 ' training \\
   $(quoted "$python" -m vit_jax.train "${training[@]}")
@@ -59,9 +59,9 @@ case \$status in
   251 | 252)
     echo "The training failed; the reason is above. When it is mended, submit it again."
     exit \$((status - 250)) ;;
-  253 | 254)
+  249 | 250)
     echo "A node cannot run the interpreter; the reason is above. When that is mended, or --python, submit it again."
-    exit \$((status - 127)) ;;
+    exit \$((status - 123)) ;;
 esac
 if [[ \${SLURM_RESTART_COUNT:-0} -ge $max_restarts ]]; then
   echo "Ended with status \$status, and has been in the queue $max_restarts times more: giving up."

@@ -11,4 +11,5 @@ cd "$root"
 
 export JAX_PLATFORMS=cpu # the tests simulate their devices
 make_fresh_environment test,beam
+"$python" -m pip install --quiet 'apache-beam[dask]' # one of its runners for clusters
 run_tests "$@" tests/tools/prepare

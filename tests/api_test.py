@@ -68,7 +68,7 @@ def test_paths_in_errors_stay(tmp_path):
 
 @pytest.mark.parametrize("folder", ["", "memory://x", "file:///tmp/x"])
 def test_a_work_directory_that_is_no_folder(folder):
-    with refused(f"directory {folder}" if folder else "workdir is empty") as told:
+    with refused(folder or "workdir is empty") as told:
         vit_jax.Run(vit_jax.load_config(TINY_RUN), folder)
     assert "--" not in str(told.value)
     with refused():

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from vit_jax.core.files import cache_dir
+from vit_jax.core.signals import DEFAULTS, SIGNALS
 
 # Most of the tests' time is compilation: many compile the same toy, and most programs are those of
 # the last session. Workers and the processes of tests inherit the cache; with a limit of its size
@@ -34,6 +35,8 @@ from flax import nnx
 from tests import messages, preloaded
 from tests.xla_flags import QUICKLY_COMPILED, xla_flags
 from vit_jax import config as configs
+from vit_jax import models, weights
+from vit_jax.core import machine
 
 # Read when jax first looks for devices; processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
@@ -85,21 +88,50 @@ TINY_RUN = {
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible():
-    """Makes SIGINT interrupt even where it is ignored, as under nohup or in a background job.
+    """Makes signals interrupt even where they are ignored, as under nohup or in a background job.
 
     Processes inherit that, and bash cannot trap a signal that was ignored when it started.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler == signal.SIG_IGN:
+            signal.signal(number, DEFAULTS[number])
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
 def tiny_run():
     """`tiny_run("optim.lr=1", ...)`: the RunConfig of a run that takes seconds."""
     return lambda *overrides: configs.resolve(TINY_RUN, overrides)
+
+
+# Six steps of a ViT on the digits, with three checkpoints and a moving average.
+DIGITS_RUN = (
+    "total.epochs=none", "total.steps=6", "optim.warmup_epochs=none", "model.depth=1",
+    "model.width=16", "model.mlp_dim=32", "model.num_heads=2", "log.tensorboard=false",
+    "optim.ema_decay=0.5", "checkpoint.every_steps=2", "checkpoint.keep_last=3",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory):
+    """The work directory of a finished run, which many tests read and none changes."""
+    from vit_jax.train import train
+
+    workdir = tmp_path_factory.mktemp("digits") / "run"
+    train(configs.load("configs/vit_digits.py", DIGITS_RUN), workdir)
+    return workdir
+
+
+def save_toy(file, seed=0, *, num_classes=3, **fields):
+    """Saves weights of a ViT of one block, for images of eight pixels, in Google's format."""
+    small = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
+    rngs = nnx.Rngs(seed)
+    model = models.create("ViT-Ti/4", num_classes=num_classes, rngs=rngs, **small | fields)
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), file, "google_npz")
+    return str(file)
 
 
 @pytest.fixture
@@ -153,12 +185,13 @@ def xla_flops():
     )
 
 
-def python_environment(devices: int = 1, **env: str) -> dict[str, str]:
+def python_environment(devices=1, **env):
     """Environment of a process that imports this package and sees `devices` devices."""
     return os.environ | {
         "PYTHONPATH": str(REPOSITORY),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": xla_flags(devices),
+        machine.TUNABLES: machine.HUGE_PAGES,  # else trainings start a second time
         **env,
     }
 
@@ -188,7 +221,7 @@ def run_python(preloaded_server):
     fresh: use an interpreter that has imported nothing, for tests of imports.
     """
 
-    def run(*arguments: str, devices: int = 1, timeout_secs: int = 300, fresh=False, **env: str):
+    def run(*arguments, devices=1, timeout_secs=300, fresh=False, **env):
         environment = python_environment(devices, **env)
         if not fresh and preloaded.can_fork(arguments, environment, python_environment()):
             return preloaded_server().run(arguments, environment, REPOSITORY, timeout_secs)
@@ -213,7 +246,7 @@ def start_python(preloaded_server):
     """
     started = []
 
-    def start(output: Path, *arguments: str, devices: int = 1, **env: str):
+    def start(output, *arguments, devices=1, **env):
         environment = python_environment(devices, **env)
         with output.open("wb") as file:
             if preloaded.can_fork(arguments, environment, python_environment()):

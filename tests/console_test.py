@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.messages import told
+from tests.messages import failed
 from vit_jax import __version__
 
 CALL = "import sys; from vit_jax.__main__ import main; sys.argv[0] = 'vit-jax'; main()"
@@ -11,7 +11,7 @@ HEAVY = "print(sorted({'jax', 'flax', 'absl', 'numpy'}.intersection(sys.modules)
 
 @pytest.fixture
 def call(run_python):
-    return lambda *arguments: run_python("-c", CALL, *arguments, fresh=True)
+    return lambda *arguments: run_python("-c", CALL, *arguments)
 
 
 def test_without_a_command_it_lists_them_and_imports_nothing(run_python):
@@ -25,14 +25,12 @@ def test_without_a_command_it_lists_them_and_imports_nothing(run_python):
 def test_version_and_unknown_commands(call):
     assert call("--version").stdout == f"vit_jax {__version__}\n"
     done = call("trian", "--config=x")
-    assert done.returncode == 1
-    told(done.stderr, "trian", "'train'")
+    failed(done, "trian", "'train'")
 
 
 def test_help_and_mistakes_are_those_of_the_module(call, run_python):
-    by_module = run_python("-m", "vit_jax.tools.look.preview", "--help", fresh=True)
+    by_module = run_python("-m", "vit_jax.tools.look.preview", "--help")
     done = call("preview", "--help")
     assert (done.returncode, done.stdout) == (0, by_module.stdout)
     done = call("plan")
-    assert done.returncode == 1
-    told(done.stderr, "--config", "vit-jax plan --help")
+    failed(done, "--config", "vit-jax plan --help")

@@ -63,6 +63,10 @@ class Block(NamedTuple):
 def blocks(page):
     """Blocks of bash and Python, in order."""
     every = [Block(m["mark"] or "", m["language"], m["text"]) for m in _BLOCK.finditer(page)]
+    slow = "python -m docs.pictures "  # pictures_test.py draws them, too
+    every = [
+        block._replace(mark="slow") if block.text.startswith(slow) else block for block in every
+    ]
     return [block for block in every if block.language in ("bash", "python")]
 
 
@@ -251,6 +255,8 @@ def sections():
         if typing.get_origin(hint) is dict:
             kinds = [list(dataclasses.fields(cls)) for cls in evals.KINDS.values()]
             yield "evals.<name>", field, list({f.name: f for k in kinds for f in k}.values())
+        elif field == "model":  # the fields of all families
+            yield from with_items(field, type(configs.resolve({"model": {"name": None}}).model))
         elif dataclasses.is_dataclass(hint):
             yield from with_items(field, hint)
         elif field != "method":  # docs/methods.md has its fields

@@ -2,18 +2,18 @@ import json
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flax import nnx
 from PIL import Image
 from pyarrow import parquet
 
+from tests.conftest import save_toy
 from tests.messages import refused, told
+from tests.processes import wait_for
 from vit_jax import embed as embedding
-from vit_jax import models, weights
+from vit_jax import weights
 from vit_jax.core.errors import NonFiniteError
 from vit_jax.core.screen import Screen
 from vit_jax.models import images, inference
@@ -25,14 +25,9 @@ NUMBER, STRETCH = 21, 8  # images, and of a part
 def save(tmp_path_factory):
     """`save(seed, **fields)`: the file of a toy ViT."""
 
-    def save(seed=0, **changed):
-        fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
-        model = models.create("ViT-Ti/4", num_classes=3, rngs=nnx.Rngs(seed), **fields | changed)
-        file = tmp_path_factory.mktemp("weights") / "toy.npz"
-        weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), file, "google_npz")
-        return str(file)
-
-    return save
+    return lambda seed=0, **fields: save_toy(
+        tmp_path_factory.mktemp("weights") / "toy.npz", seed, **fields
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +77,10 @@ def in_the_middle(monkeypatch, number):
     return loaded
 
 
-@pytest.mark.parametrize("dtype", embedding.DTYPES)
-@pytest.mark.parametrize("features", embedding.FEATURES)
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [*((each, "float32") for each in embedding.FEATURES), ("mean", "float16")],
+)
 def test_rows_are_the_models_features(folder, checkpoint, tmp_path, features, dtype):
     table = embed(folder, checkpoint, tmp_path / "a.parquet", features=features, dtype=dtype).read()
     model = weights.load(checkpoint)
@@ -134,18 +131,14 @@ def test_goes_on_after_it_was_killed(folder, checkpoint, tmp_path, start_python)
         "import time; from pathlib import Path; from vit_jax import embed\n"
         "from vit_jax.core.screen import Screen; from vit_jax.models import images, inference\n"
         f"embed.MOST_IMAGES_A_PART = {STRETCH}\n"
-        "inference.load = lambda *args: (time.sleep(0.3), images.load(*args))[1]\n"
+        "inference.load = lambda *args: (time.sleep(0.1), images.load(*args))[1]\n"
         f"embed.embed({str(folder)!r}, {checkpoint!r}, Path({str(output)!r}), screen=Screen())\n"
     )
     process = start_python(tmp_path / "log", "-c", program)
     parts = tmp_path / ".a.parquet.parts"
-    for _ in range(600):
-        if list(parts.glob("[0-9]*")):
-            break
-        time.sleep(0.1)
+    wait_for(lambda: [*parts.glob("[0-9]*")], what=(tmp_path / "log").read_text)
     process.kill()
     process.wait()
-    assert list(parts.glob("[0-9]*")), (tmp_path / "log").read_text()
     assert not output.exists()
     resumed = embed(folder, checkpoint, output).read()
     assert resumed.equals(embed(folder, checkpoint, tmp_path / "straight.parquet").read())
@@ -177,6 +170,64 @@ def test_a_part_that_was_damaged_is_written_again(
     part.write_bytes(damage(part.read_bytes()))
     straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
     assert embed(folder, checkpoint, output).read().equals(straight)
+
+
+def swap(parts):
+    first, second = (parts / f"0000000{number}.parquet" for number in (0, 1))
+    first.rename(parts / "x")
+    second.rename(first)
+    (parts / "x").rename(second)
+
+
+@pytest.mark.parametrize(
+    "mix_up",
+    [
+        swap,
+        lambda parts: shutil.copy(parts / "00000000.parquet", parts / "00000001.parquet"),
+        lambda parts: shutil.copy(parts / "00000000.parquet", parts / "00000000 (1).parquet"),
+        lambda parts: (parts / "00000001.parquet").unlink(),
+    ],
+    ids=["swapped", "twice", "a copy", "missing"],
+)
+def test_parts_are_in_their_places(folder, checkpoint, tmp_path, monkeypatch, mix_up):
+    output = tmp_path / "a.parquet"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
+        embed(folder, checkpoint, output)
+    mix_up(tmp_path / ".a.parquet.parts")
+    straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
+    assert embed(folder, checkpoint, output).read().equals(straight, check_metadata=True)
+
+
+def test_a_second_command_is_refused(folder, checkpoint, save, tmp_path, monkeypatch):
+    """It would mix its parts with those of the first, or compute them once more."""
+    output, join, other = tmp_path / "a.parquet", embedding._Table.join, save(seed=1)
+
+    def embed_others_and_join(table):
+        monkeypatch.setattr(embedding._Table, "join", join)
+        with refused("Another command", "a.parquet"):
+            embed(folder, other, output)
+        join(table)
+
+    monkeypatch.setattr(embedding._Table, "join", embed_others_and_join)
+    table = embed(folder, checkpoint, output).read()
+    assert table.equals(embed(folder, checkpoint, tmp_path / "straight.parquet").read())
+
+
+def test_a_table_that_came_meanwhile_is_not_replaced(
+    folder, checkpoint, save, tmp_path, monkeypatch
+):
+    output, lock, other = tmp_path / "a.parquet", embedding._Table.lock, save(seed=1)
+
+    def embed_others_and_lock(table):
+        monkeypatch.setattr(embedding._Table, "lock", lock)
+        embed(folder, other, output)
+        return lock(table)
+
+    monkeypatch.setattr(embedding._Table, "lock", embed_others_and_lock)
+    with refused("Another command"):
+        embed(folder, checkpoint, output)
+    assert embed(folder, other, output).metadata.num_rows == NUMBER
 
 
 @pytest.mark.parametrize(
@@ -255,21 +306,6 @@ def test_images_that_cannot_be_read(folder, checkpoint, tmp_path, capsys):
     assert not (tmp_path / "b.parquet").exists()
 
 
-def test_those_passed_over_before_it_was_stopped_are_counted(
-    folder, checkpoint, tmp_path, monkeypatch, capsys
-):
-    for file in folder.rglob("1?.png"):
-        file.write_text("no image")
-    output = tmp_path / "a.parquet"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        in_the_middle(patched, 18)
-        embed(folder, checkpoint, output, on_bad_image="skip")
-    resumed = embed(folder, checkpoint, output, on_bad_image="skip").read()
-    assert "passed over 10 of 21 images" in capsys.readouterr().out
-    straight = embed(folder, checkpoint, tmp_path / "b.parquet", on_bad_image="skip").read()
-    assert resumed.equals(straight)
-
-
 def test_a_part_without_rows_is_finished_too(folder, checkpoint, tmp_path, monkeypatch, capsys):
     straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
     for file in straight["file"].to_pylist()[5:18]:
@@ -308,20 +344,11 @@ def test_folders_of_other_forms(folder, checkpoint, tmp_path):
         embed("gs://bucket/images", checkpoint, tmp_path / "e.parquet")
 
 
-def test_features_that_a_model_does_not_have(folder, checkpoint, save, tmp_path):
-    with refused("--features"):
-        embed(folder, save(pool="avg"), tmp_path / "a.parquet", features="class_token")
-    with refused("--features"):
-        embed(folder, checkpoint, tmp_path / "a.parquet", features="mena")
-    with refused("--dtype"):
-        embed(folder, checkpoint, tmp_path / "a.parquet", dtype="bfloat16")
-
-
 def test_numbers_that_are_not_finite(folder, checkpoint, tmp_path):
     arrays = dict(np.load(checkpoint))
     arrays["Transformer/encoder_norm/bias"] = np.full(8, 1e5, np.float32)
     np.savez(tmp_path / "large.npz", **arrays)
-    with refused("--dtype=float32", error=NonFiniteError):
+    with refused("float16", error=NonFiniteError):
         embed(folder, tmp_path / "large.npz", tmp_path / "a.parquet", dtype="float16")
     embed(folder, tmp_path / "large.npz", tmp_path / "a.parquet")
 

@@ -14,6 +14,6 @@ PIECES = (
 SENTENCES = re.compile(rf"{PIECES[0]}(?:{'|'.join(PIECES)})*")
 
 
-def without_gloo(output: str) -> str:
+def without_gloo(output):
     """A process's output without Gloo's sentences."""
     return SENTENCES.sub("", output)

@@ -20,9 +20,7 @@ VALUES = (
     10**400, "\u2603 ((((\udc80",
 )  # fmt: skip
 # A run in which every kind of section has an item.
-RUN = TINY_RUN | {
-    "evals": {"val": {"split": "val", "preprocess": "decode|resize(8)"}},
-}
+RUN = TINY_RUN | {"evals": {"val": {"split": "val", "preprocess": "decode|resize(8)"}}}
 MIXTURE = {"num_examples": None, "mixture": {"part": {"num_examples": 64}}}
 ITEMS = {"evals": "val", "input.mixture": "part"}
 
@@ -63,7 +61,7 @@ def resolved(field, value, *, as_text):
     try:
         return configs.resolve(values, [f"{field}={value}"] if as_text else [])
     except UserError as error:
-        assert str(error).endswith((".", ")")) or "\n" in str(error), error
+        assert str(error).endswith((".", "?", ")")) or "\n" in str(error), error
         assert len(str(error)) < 4000, error
         return None
 
@@ -112,18 +110,12 @@ def test_there_are_fields_and_values_enough(runs):
 
 
 @pytest.mark.slow
-def test_every_sixteenth_run_begins_or_is_refused(runs, tmp_path):
-    some = list(runs.values())[::16]
-    began = sum(look(config, tmp_path) for config in some)
-    assert 0 < began < len(some)
-
-
-@pytest.mark.slow
 def test_every_run_begins_or_is_refused(runs, tmp_path):
-    failed = []
+    failed, began = [], 0
     for key, config in runs.items():
         try:
-            look(config, tmp_path)
+            began += look(config, tmp_path)
         except Exception as error:
             failed.append((*key, f"{type(error).__name__}: {error}"[:200]))
     assert not failed
+    assert 0 < began < len(runs)

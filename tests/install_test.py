@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import vit_jax
-from vit_jax.core import command
-
 ROOT = Path(__file__).parents[1]
 EXTRA = re.compile(r"(?:\.|vit-jax-pretraining)\[([a-z,-]+)\]")
 # A row of the table in docs/install.md: package, oldest, pinned for two ranges of Python. JAX's has
@@ -40,10 +37,10 @@ def declared():
 
 def test_every_extra_is_documented_and_those_in_messages_exist():
     assert named((ROOT / "docs" / "install.md").read_text()) == declared()
-    in_messages = set(command._EXTRAS.values())
+    in_messages = set()
     for file in (ROOT / "vit_jax").rglob("*.py"):
         in_messages |= named(file.read_text())
-    assert {"gpu", "hub", "maps", "beam"} <= in_messages <= declared()
+    assert {"hub", "maps", "beam"} <= in_messages <= declared()
 
 
 def test_the_table_of_versions_has_the_pinned_ones_and_the_lower_bounds():
@@ -67,11 +64,6 @@ def test_each_package_is_pinned_once_for_each_python():
     for package, _, python in lines:
         pythons.setdefault(package, []).append(python)
     assert all(sorted(found) in ([""], ["< ", ">= "]) for found in pythons.values()), pythons
-
-
-def test_the_citation_has_the_version():
-    text = (ROOT / "CITATION.cff").read_text()
-    assert f"\nversion: {vit_jax.__version__}\n" in text
 
 
 @pytest.mark.parametrize(
@@ -99,13 +91,15 @@ def test_a_mix_with_the_other_package_is_noticed(tmp_path, arguments, last):
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("code", ["import vit_jax", "import vit_jax.models"])
-def test_an_import_is_quick_and_has_no_tensorflow(run_python, code):
-    clock = "; spent.append(time.process_time()); "
+def test_an_import_is_quick_and_has_no_tensorflow(run_python):
+    clock = "spent.append(time.process_time())"
     program = (
-        f"import sys, time; spent = []; import jax; from flax import nnx{clock}{code}{clock}"
-        "print(*spent, 'tensorflow' in sys.modules)"
+        f"import sys, time; spent = []; import jax; from flax import nnx; {clock}; "
+        f"import vit_jax.models; {clock}; print(*spent, 'tensorflow' in sys.modules)"
     )
-    printed = [run_python("-c", program, fresh=True).stdout.split() for _ in range(3)]
-    assert {tensorflow for *_, tensorflow in printed} == {"False"}
-    assert min(float(both) / float(theirs) - 1 for theirs, both, _ in printed) < MAX_IMPORT
+    shares = []
+    while not shares or min(shares) >= MAX_IMPORT:
+        assert len(shares) < 3, shares  # the machine may be busy
+        theirs, both, tensorflow = run_python("-c", program, fresh=True).stdout.split()
+        assert tensorflow == "False"
+        shares.append(float(both) / float(theirs) - 1)

@@ -1,7 +1,6 @@
 """One config on every mesh gives the same batches and, to rounding, one device's losses."""
 
 import json
-import socket
 from typing import NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import pytest
 from flax import nnx
 
 from tests.conftest import TINY_RUN
+from tests.processes import free_port
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import MeshConfig
@@ -60,11 +60,9 @@ ACROSS_PROCESSES = {
             "mesh.fsdp=2",
             "mesh.shard_optimizer=true",
             "input.cache=device",
-        ),
+        )
     },
-    4: {
-        "fsdp x tensor 4": ("mesh.data=1", "mesh.fsdp=2", "mesh.tensor=4"),
-    },
+    4: {"fsdp x tensor 4": ("mesh.data=1", "mesh.fsdp=2", "mesh.tensor=4")},
 }
 
 
@@ -79,8 +77,8 @@ def outcome(workdir, overrides):
     """Trains with everything on that is random or carried along and could depend on the mesh."""
     config = configs.resolve(TINY_RUN, overrides)
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
-    layout = inputs.batch_layout(config, source, mesh)
-    with inputs.train_feed(config, source, layout, start_step=7) as feed:
+    layout = inputs.batch_layout(config.input, source, mesh)
+    with inputs.train_feed(config.input, source, layout, seed=config.seed, start_step=7) as feed:
         batches = [checksums(next(feed)) for _ in range(2)]
     train(config, workdir)
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
@@ -101,9 +99,7 @@ def outcomes(tmp_path, start_python):
     """
 
     def outcomes(runs, *, processes=1, devices=8):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         common = ["-c", TRAIN, str(tmp_path), json.dumps(runs)]
         outputs = [tmp_path / f"output {i} of {processes}" for i in range(processes)]
         started = [

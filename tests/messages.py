@@ -1,32 +1,36 @@
-"""Messages that the user reads; their wording stands in messages.json, once for all tests.
+"""Errors that the user reads: what a test asks of them, and their wording, once for each rule.
 
     with refused("optim.lr"):  # an error that is raised
         configs.resolve({}, ["optim.lr=fast"])
 
-    told(done.stderr, "optim.lr")  # what a command printed, from "error: " on; or any other text
+    failed(done, "optim.lr")  # a command's process
+    told(done.stdout, "optim.lr")  # any other text
 
-A test says which field, flag or value the message names; how it is worded is read where it changes:
-`pytest --regenerate_goldens` writes the messages of the tests that run.
+A test says which field, flag or value the message names. Wording is compared for one test of each
+rule, a place in the package that raises: messages.json has it, and is read where it changes.
+`pytest --regenerate_goldens` writes it for the tests that run.
 """
 
-import collections
 import contextlib
 import functools
 import json
+import linecache
 import os
 import re
 import socket
 import tempfile
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 
 import filelock
 import pytest
 
-from vit_jax.core.errors import UserError
+from vit_jax.core import errors
+from vit_jax.core.errors import UserError, UserFacingError
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = Path(__file__).with_suffix(".json")  # {file: {test: [message, ...]}}
+PACKAGE = ROOT / "vit_jax"
+GOLDEN = Path(__file__).with_suffix(".json")  # {rule: [test, message]}
 # What differs from run to run.
 _VARYING = (
     (re.compile(rf"{re.escape(str(ROOT))}(?=/)"), "ROOT"),
@@ -37,7 +41,7 @@ _VARYING = (
     (re.compile(r"\(process \d+ on [^)]+\)"), "(process N on HOST)"),
     (re.compile(rf"\({re.escape(socket.gethostname())}, pid \d+\)"), "(HOST, pid N)"),
     (re.compile(rf"{re.escape(socket.gethostname())} \(pid \d+\)"), "HOST (pid N)"),
-    (re.compile(r"(?<=listen on port )\d+|(?<=\('', )\d+(?=\))"), "PORT"),
+    (re.compile(r"(?<=listen on port )\d+|(?<=--port=)\d{4,}|(?<=\('', )\d+(?=\))"), "PORT"),
     (re.compile(r"(?<=disk has )[\d.,]+ \w+(?= left)"), "N"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x..."),
     (re.compile(r"(?<=\.)[0-9a-f]{16}(?=\.(new|part)\b)"), "ID"),  # of temporary files
@@ -46,39 +50,60 @@ _VARYING = (
     (re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+"), "PORT"),
 )
 
-_met: dict[str, list[str]] = collections.defaultdict(list)  # messages of this process, by test
+_met = {}  # messages of this process, by rule and test
 
 
 @contextlib.contextmanager
-def refused(
-    *names: object, error: type[BaseException] = UserError
-) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+def refused(*names, error=UserError):
     """The block raises `error`, whose message has all `names`, and the golden wording."""
     with pytest.raises(error) as raised:
         yield raised
-    _compare(str(raised.value), names)
+    told(str(raised.value), *names)
+    if isinstance(raised.value, UserFacingError):
+        _compare(raised.value)
 
 
-def told(text: str, *names: object) -> None:
-    """Asserts that a printed text has all `names`, and the golden wording.
-
-    What a command printed before its "error: " is left out: its log differs from run to run.
-    """
-    _compare(text[max(text.find("error: "), 0) :], names)
+def told(text, *names):
+    """Asserts that a printed text has all `names`."""
+    lacking = [name for name in map(str, names) if name not in text]
+    assert not lacking, f"{lacking} is not in the message: {text}"
 
 
-def _compare(message: str, names: tuple[object, ...]) -> None:
-    lacking = [name for name in map(str, names) if name not in message]
-    assert not lacking, f"{lacking} is not in the message: {message}"
+def failed(done, *names):
+    """Asserts that a process ended with status 1, and with a message that has all `names`."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    told(done.stderr, *names)
+
+
+def _compare(error):
+    rule, message = rule_of(error), without_what_varies(str(error))
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
-    _met[test].append(without_what_varies(message))
-    if not regenerating:
-        place = len(_met[test]) - 1
-        was = golden().get(test, [])[place : place + 1]
-        assert _met[test][place:] == was, f"if this is meant: pytest --regenerate_goldens {test}"
+    if rule is None or test in _met.setdefault(rule, {}):  # of a test's several the first
+        return
+    _met[rule][test] = message
+    its_test, expected = golden().get(rule, (None, None))
+    if its_test == test and not regenerating:
+        assert message == expected, f"if this is meant: pytest --regenerate_goldens {test}"
 
 
-def without_what_varies(message: str) -> str:
+def rule_of(error):
+    """The place that raised it: file, function, and which of the function's raising lines."""
+    frames = [
+        (frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename.startswith(f"{PACKAGE}/")
+        and frame.f_code.co_filename != errors.__file__
+    ]
+    if not frames:
+        return None
+    code, line = frames[-1]
+    before = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : line]
+    number = sum("raise " in each or "with reading(" in each for each in before)
+    return f"{Path(code.co_filename).relative_to(ROOT)} {code.co_qualname} {number}"
+
+
+def without_what_varies(message):
     """The message, with words for the folders, processes, addresses and ports of this run."""
     for pattern, word in _VARYING:
         message = pattern.sub(word, message)
@@ -88,19 +113,23 @@ def without_what_varies(message: str) -> str:
 regenerating = False  # then nothing is compared, and `write` has what was met
 
 
-def write() -> None:
-    """Puts the messages that this process has met into the golden file, beside those of others."""
+def write():
+    """Puts the messages that this process has met into the golden file.
+
+    A rule keeps its test if that has run elsewhere, or not at all.
+    """
     with filelock.FileLock(Path(tempfile.gettempdir()) / "vit_jax_messages.lock"):
-        tree = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-        for test, messages in _met.items():
-            file, _, name = test.partition("::")
-            tree.setdefault(file, {})[name] = messages
-        text = json.dumps(tree, indent=1, sort_keys=True, ensure_ascii=False)
+        rules = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+        for rule, messages in _met.items():
+            test = rules.get(rule, [None])[0]
+            if test is None or test in messages:
+                test = test or min(messages)
+                rules[rule] = [test, messages[test]]
+        text = json.dumps(rules, indent=1, sort_keys=True, ensure_ascii=False)
         GOLDEN.write_text(text + "\n")
 
 
 @functools.cache
-def golden() -> dict[str, list[str]]:
-    """The expected messages, by test."""
-    tree = json.loads(GOLDEN.read_text())
-    return {f"{file}::{name}": told for file, tests in tree.items() for name, told in tests.items()}
+def golden():
+    """[test, message] by rule."""
+    return json.loads(GOLDEN.read_text())

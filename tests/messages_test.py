@@ -1,27 +1,28 @@
 """The golden file of messages is of tests that exist, and of nothing that varies."""
 
 import ast
-import collections
 from pathlib import Path
 
 import pytest
 
 from tests import messages
-from tests.messages import golden, refused, told, without_what_varies
-from vit_jax.core.errors import UserError
+from tests.messages import golden, refused, rule_of, told, without_what_varies
+from vit_jax.core.errors import UserError, nearest_multiple
+from vit_jax.core.schema import fields
 
 ROOT = Path(__file__).parents[1]
+NAME = "input.x"
 
 
 def test_every_entry_is_of_a_test_that_exists():
     functions = {}
-    for entry in golden():
+    for rule, (entry, _) in golden().items():
         file, _, name = entry.partition("::")
         if file not in functions:
             tree = ast.parse((ROOT / file).read_text()) if (ROOT / file).exists() else ast.parse("")
             functions[file] = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
         function = name.rpartition("::")[2].partition("[")[0]
-        assert function in functions[file], f"{entry} is gone: take it out of {messages.GOLDEN}"
+        assert function in functions[file], f"{entry} of {rule} is gone: {messages.GOLDEN}"
 
 
 def test_what_varies_is_left_out(tmp_path):
@@ -31,31 +32,42 @@ def test_what_varies_is_left_out(tmp_path):
     assert without_what_varies(text) == expected
 
 
-def run_as_a(monkeypatch):
-    """From here on, the test that runs is `a`, of which the golden file has two messages."""
-    monkeypatch.setattr(messages, "regenerating", False)
-    monkeypatch.setattr(messages, "_met", collections.defaultdict(list))
-    monkeypatch.setenv("PYTEST_CURRENT_TEST", "a (call)")
-    expected = {"a": ["input.x=1: wrong", "error: input.x=1: wrong\n"]}
-    monkeypatch.setattr(messages, "golden", lambda: expected)
+def out_of_bounds(value):
+    fields.check_bounds(NAME, value, (1, 9))
+
+
+def test_a_rule_is_the_place_that_raises():
+    with pytest.raises(UserError) as raised:
+        out_of_bounds(0)
+    assert rule_of(raised.value) == "vit_jax/core/schema/fields.py check_bounds 1"
+    with pytest.raises(ZeroDivisionError) as raised:
+        nearest_multiple(1, 0)
+    assert rule_of(raised.value) is None  # no frame but of errors.py
 
 
 def test_a_message_of_other_wording_or_without_the_name_fails(monkeypatch):
-    run_as_a(monkeypatch)
-    with refused("input.x"):
-        raise UserError("input.x=1: wrong")
+    rule = "vit_jax/core/schema/fields.py check_bounds 1"
+    monkeypatch.setattr(messages, "regenerating", False)
+    monkeypatch.setattr(messages, "_met", {})
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "a (call)")
+    expected = f"{NAME}=0: give at least 1 and below 9."
+    monkeypatch.setattr(messages, "golden", lambda: {rule: ["a", expected]})
+    with refused(NAME):
+        out_of_bounds(0)
+    with refused(NAME):  # in one test the first of a rule is compared
+        out_of_bounds(10)
     with pytest.raises(AssertionError, match=r"input\.y"), refused("input.y"):
-        raise UserError("input.x=1: wrong")
+        out_of_bounds(0)
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "b (call)")
-    with pytest.raises(AssertionError, match="--regenerate_goldens"), refused():
-        raise UserError("input.x=1: else")
+    with refused(NAME):  # the rule's wording is compared in test a
+        out_of_bounds(10)
+    messages._met.clear()
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "a (call)")
+    with pytest.raises(AssertionError, match="--regenerate_goldens"), refused(NAME):
+        out_of_bounds(10)
 
 
-def test_a_printed_message_is_compared_as_a_raised_one_is(monkeypatch):
-    run_as_a(monkeypatch)
-    told("input.x=1: wrong", "input.x")
-    told("12:00 loading\nerror: input.x=1: wrong\n", "input.x", 1)
+def test_a_printed_message_has_the_names():
+    told("12:00 loading\nerror: input.x=1: wrong\n", NAME, 1)
     with pytest.raises(AssertionError, match=r"input\.y"):
         told("error: input.x=1: wrong", "input.y")
-    with pytest.raises(AssertionError, match="--regenerate_goldens"):
-        told("error: a third")

@@ -1,18 +1,23 @@
 """Several real processes on this machine, started as a user starts them."""
 
+import contextlib
 import itertools
 import json
+import os
 import re
 import resource
 import signal
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.cluster.rendezvous_test import STRANGERS, do
 from tests.gloo import without_gloo
+from tests.processes import free_port
 from vit_jax import config as configs
 from vit_jax.data.sources import pseudo_labels
 from vit_jax.store import checkpoint_dir
@@ -38,14 +43,15 @@ def get_config(arg=None):
 class Processes:
     """The processes of one run, by number; their output goes to files."""
 
-    def __init__(self, start, folder, number, command, *, devices=1, only=None, more=None):
-        with socket.create_server(("", 0)) as server:
-            port = server.getsockname()[1]
+    def __init__(
+        self, start, folder, number, command, *, devices=1, only=None, more=None, port=None
+    ):
+        self.port = port or free_port()
         self.outputs = {i: folder / f"output{i}" for i in range(number)}
         self.running = {}
         for i in only or range(number):
             arguments = [
-                *command, "--coordinator", f"localhost:{port}", "--num_processes", str(number),
+                *command, "--coordinator", f"localhost:{self.port}", "--num_processes", str(number),
                 "--process_id", str(i), *(more or {}).get(i, ()),
             ]  # fmt: skip
             self.running[i] = start(
@@ -111,6 +117,49 @@ def test_a_missing_process_is_named(start):
     alone = start(2, "--start_timeout_secs=1", only=[0])
     assert alone.end() == {0: 76}
     assert "process 1 of 2" in alone.output(0)
+
+
+def listening_at(pid):
+    """(host, port) of each socket on which a process listens."""
+    links = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in links:
+                address, port = local.split(":")
+                host = socket.inet_ntoa(bytes.fromhex(address)[-4:][::-1])
+                yield host.replace("0.0.0.0", "127.0.0.1"), int(port, 16)
+
+
+def disturb(address):
+    """Connects as strangers of all kinds do; returns their connections."""
+    ends = []
+    for stranger in (*STRANGERS.values(), *200 * [b""]):
+        with contextlib.suppress(OSError):
+            ends.append(socket.create_connection(address, timeout=0.2))
+            do(ends[-1], stranger)
+    for end in ends[::2]:
+        end.close()
+    return ends
+
+
+@pytest.mark.slow
+def test_strangers_end_no_run(start, tmp_path):
+    """At the rendezvous, and at every port on which a process listens while it trains."""
+    first = start(2, "--config.total.steps=60", only=[0])
+    while ("127.0.0.1", first.port) not in listening_at(first.running[0].pid):
+        assert first.running[0].poll() is None
+    strangers = disturb(("127.0.0.1", first.port))
+    second = start(2, "--config.total.steps=60", only=[1], port=first.port)
+    first.wait_for("step 3/")
+    running = (first.running[0], second.running[1])
+    addresses = [address for process in running for address in listening_at(process.pid)]
+    assert ("127.0.0.1", first.port) in addresses
+    for address in addresses:
+        strangers += disturb(address)
+    assert (first.end(), second.end()) == ({0: 0}, {1: 0}), first.output(0) + second.output(1)
+    assert "ignored  a connection from 127.0.0.1" in first.output(0)
+    assert "finished 60 steps" in first.output(0)
 
 
 @pytest.mark.slow

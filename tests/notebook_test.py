@@ -48,13 +48,6 @@ def test_every_cell_that_runs_here_is_python():
             compile(plain_python(text), "cell", "exec")
 
 
-def test_pages_and_configs_that_it_names_exist():
-    everything = "".join(text for kind in ("markdown", "code") for text, _ in cells(kind))
-    named = re.findall(r"\b(?:docs|configs)/\w+\.\w+", everything)
-    assert len(named) > 5
-    assert all((ROOT / file).is_file() for file in named)
-
-
 # Packages that Colab provides, in versions that are kept or that suffice.
 OF_COLAB = {
     "absl-py", "array_record", "filelock", "fsspec", "google-crc32c", "matplotlib", "ml_dtypes",

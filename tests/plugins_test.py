@@ -16,8 +16,7 @@ from vit_jax import config as configs
 from vit_jax import models, plugins
 from vit_jax.core.schema import entry_points, renamed
 from vit_jax.core.schema.fields import field
-from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.table import SOURCES, Synthetic, create
+from vit_jax.data.sources.table import SOURCES
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.method import Method
 from vit_jax.models import vit
@@ -135,11 +134,7 @@ def test_parts_of_a_package_train_and_resume(installed, tmp_path):
     values = TINY_RUN | {
         "model": {"name": "Their-4"},
         "method": {"kind": "shrink", "target": 0.5},
-        "input": {
-            "source": "theirs",
-            "preprocess": "decode|resize(8)|invert",
-            "batch_size": 16,
-        },
+        "input": {"source": "theirs", "preprocess": "decode|resize(8)|invert", "batch_size": 16},
         "evals": {"own": {"kind": "mean", "times": 2, "preprocess": "decode|resize(8)"}},
         "log": {"every_steps": 1, "tensorboard": False, "loggers": ("lines",)},
         "checkpoint": {"every_steps": 1, "best_metric": "own/mean", "best_mode": "min"},
@@ -203,6 +198,11 @@ class NoEvaluator(configs.EvalConfig):
 
 @dataclasses.dataclass(frozen=True)
 class Whole(NoEvaluator):
+    def make(self, inputs): ...
+
+
+@dataclasses.dataclass(frozen=True)
+class OfReader(NoEvaluator):
     def evaluator(self, read, objective): ...
 
 
@@ -212,13 +212,8 @@ def test_what_a_base_class_leaves_open_has_to_be_given(monkeypatch, group, part)
     with refused():
         plugins.add(group, "theirs", part)
     plugins.add("methods", "old_loss", OldLoss)
-
-
-def test_an_evaluation_may_map_names_to_numbers(monkeypatch):
-    monkeypatch.setattr(entry_points, "_added", {})
-    plugins.add("evaluators", "whole", Whole)
-    config = configs.resolve({"evals": {"own": {"kind": "whole", "per_class": {"cat": 2.0}}}})
-    assert config.evals["own"].per_class == {"cat": 2.0}
+    plugins.add("evaluators", "by_make", Whole)
+    plugins.add("evaluators", "by_evaluator", OfReader)
 
 
 def test_an_earlier_evaluation_keeps_the_fields_that_are_its_own(monkeypatch):
@@ -229,26 +224,6 @@ def test_an_earlier_evaluation_keeps_the_fields_that_are_its_own(monkeypatch):
     assert now.shots == (5,) and not hasattr(now, "l2")
     gone = {"evals": {"own": {"kind": "uninstalled", "shots": (5,)}}}
     assert "shots" not in renamed.fields(gone)["evals"]["own"]
-
-
-@dataclasses.dataclass(frozen=True)
-class PlainFields(OldLoss):
-    kind: str = field("plain_fields")
-    power: float = 1.0
-    rates: tuple[float, ...] = (0.1, 0.2)
-
-    def check(self, name, spec, sizes): ...
-
-    def extend(self, model, rngs): ...
-
-
-def test_a_method_may_have_plain_fields(monkeypatch):
-    monkeypatch.setattr(entry_points, "_added", {})
-    plugins.add("methods", "plain_fields", PlainFields)
-    method = configs.resolve({"method": {"kind": "plain_fields", "power": 2}}).method
-    assert (method.power, method.rates) == (2.0, (0.1, 0.2))
-    with refused("config.method.power"):
-        configs.resolve({"method": {"kind": "plain_fields", "power": "two"}})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -280,33 +255,9 @@ def test_a_model_is_built_by_the_family_of_its_spec(monkeypatch):
         models.spec("Otherwise-4")
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "part"),
-    [("evaluators", "frozen", Whole), ("methods", "mae", OldLoss), ("ops", "decode", abs),
-     ("sources", "digits", abs)],
-)  # fmt: skip
-def test_our_own_names_are_refused(monkeypatch, group, name, part):
-    monkeypatch.setattr(entry_points, "_added", {})
-    with refused(name):
-        plugins.add(group, name, part)
-
-
 def test_a_name_of_ours_that_a_package_has_is_listed_once(installed):
     install(installed, "twice", {"sources": "digits = theirs:source"})
     assert SOURCES.names().count("digits") == 1
-
-
-def test_the_label_of_a_config_reaches_the_source_of_a_plugin(monkeypatch):
-    monkeypatch.setattr(entry_points, "_added", {})
-    requests = []
-
-    def source(request):
-        requests.append(request)
-        return Synthetic(64, 4, request.image_size)
-
-    plugins.add("sources", "mine", source)
-    create("mine", Request(split="train", label="colour"))
-    assert requests[0].label == "colour"
 
 
 def test_the_page_says_what_a_batch_holds():

@@ -29,7 +29,7 @@ EXECUTABLE = "PRELOADED_EXECUTABLE"  # variable: what programs call sys.executab
 class Server:
     """The process that forks; it ends with the one that made it."""
 
-    def __init__(self, folder: Path, env: dict[str, str]):
+    def __init__(self, folder, env):
         self.env, self.socket = env, str(folder / "preloaded")
         self._process = subprocess.Popen(
             [sys.executable, __file__, "serve", self.socket],
@@ -39,13 +39,13 @@ class Server:
         )
         assert self._process.stdout.readline() == b"ready\n"
 
-    def start(self, arguments, env, cwd, stdout, stderr) -> "Program":
+    def start(self, arguments, env, cwd, stdout, stderr):
         """Starts a program like subprocess.Popen, with files for the output."""
         with open(os.devnull, "rb") as null:
             fds = [null.fileno(), stdout.fileno(), stderr.fileno()]
             return Program(self.socket, list(arguments), env, str(cwd), fds)
 
-    def run(self, arguments, env, cwd, timeout_secs) -> subprocess.CompletedProcess[str]:
+    def run(self, arguments, env, cwd, timeout_secs):
         """Runs a program like subprocess.run with captured text."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             program = self.start(arguments, env, cwd, out, err)
@@ -59,7 +59,7 @@ class Server:
                 texts.append(file.read().decode())
         return subprocess.CompletedProcess(list(arguments), status, *texts)
 
-    def write_python(self, path: Path, before: str = "") -> Path:
+    def write_python(self, path, before=""):
         """Replacement for `python`: a script whose arguments run in a fork; `before` comes first.
 
         A program calls it sys.executable if EXECUTABLE names it.
@@ -113,7 +113,7 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def can_fork(arguments, env, server_env) -> bool:
+def can_fork(arguments, env, server_env):
     """Whether a fork of the server would behave like a fresh interpreter."""
     kept = ("JAX_", "TF_", "PYTHON")
     read_early = lambda e: {
@@ -123,7 +123,7 @@ def can_fork(arguments, env, server_env) -> bool:
     return FORKS and same and not _needs_interpreter(arguments)
 
 
-def _needs_interpreter(arguments) -> bool:
+def _needs_interpreter(arguments):
     """Whether it has options for an interpreter, or is a child of multiprocessing.
 
     Such a child gets open files from its parent, which a fork of the server has not.

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.chromium import needs_chromium, page_after_scripts
+
 ROOT = Path(__file__).parents[1]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # mike calls mkdocs
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 MKDOCS = [sys.executable, "-m", "mkdocs"]
 NAV = "\nnav:\n  - index.md\n  - a.md\n  - notebook.md\n  - api/plugins.md\n"
 
@@ -53,20 +54,6 @@ def build(folder):
     )
 
 
-def chromium(folder, address, *options):
-    """The page as it is after its scripts."""
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", f"--user-data-dir={folder / 'profile'}",
-            "--virtual-time-budget=60000", "--dump-dom", *options, address,
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return done.stdout
-
-
 def pages(folder):
     site = folder / "build" / "site"
     return {str(f.relative_to(site)): f.read_text() for f in sorted(site.rglob("*.html"))}
@@ -103,17 +90,18 @@ def test_tables_of_sentences_are_marked_for_phones(project):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 @pytest.mark.parametrize("page", ["index", "api/plugins"])
 def test_search_without_a_server(project, page):
     assert build(project).returncode == 0
-    shown = chromium(project, f"{(project / 'build' / 'site' / page).as_uri()}.html?q=sentence")
+    address = f"{(project / 'build' / 'site' / page).as_uri()}.html?q=sentence"
+    shown = page_after_scripts(project, address, "--virtual-time-budget=60000")
     found = re.findall(r'href="([^"]*)" class="md-search-result__link"', shown)
     assert any(address.endswith("/a.html?h=sentence#part") for address in found), found
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 @pytest.mark.parametrize(
     ("width", "expected"), [(500, "700 auto, 480 visible"), (1440, "1000 visible, 480 visible")]
 )
@@ -128,7 +116,9 @@ def test_charts_scroll_on_phones_before_their_letters_are_too_small(tmp_path, wi
         "<script>onload = () => document.title = [...document.images].map(image => image.width"
         " + ' ' + getComputedStyle(image.parentElement).overflowX).join(', ')</script>"
     )
-    done = chromium(tmp_path, (tmp_path / "a.html").as_uri(), f"--window-size={width},900")
+    done = page_after_scripts(
+        tmp_path, (tmp_path / "a.html").as_uri(), f"--window-size={width},900"
+    )
     assert f"<title>{expected}</title>" in done
 
 

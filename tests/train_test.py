@@ -26,6 +26,7 @@ from vit_jax.evals import Evals
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
 from vit_jax.learning.loggers import RunLog
+from vit_jax.learning.state import stop_if_not_finite
 from vit_jax.learning.updates import Updates
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
@@ -213,9 +214,9 @@ def test_changes_that_do_not_fit_leave_the_run_as_it_was(trained, tiny_run):
     workdir, _ = trained
     before = (workdir / "config.json").read_text()
     assert [run["total_steps"] for run in json.loads(before)["runs"]] == [6]
-    with refused():
+    with refused("--workdir"):
         train(tiny_run("model.width=32"), workdir, allow_config_change=True)
-    with refused():
+    with refused("--workdir"):
         train(tiny_run("total.steps=3"), workdir, allow_config_change=True)
     assert (workdir / "config.json").read_text() == before
     train(tiny_run(), workdir)
@@ -258,11 +259,12 @@ def test_a_wrong_config_leaves_no_trace(tmp_path, tiny_run):
 def test_changes_that_keep_the_arrays_can_be_allowed(tmp_path, tiny_run):
     train(tiny_run("total.steps=3", "optim.weight_decay=0.1"), tmp_path)
     for change in (
-        ("optim.weight_decay=0.0",),
-        ("optim.weight_decay=0.1", "optim.weight_decay_meaning=coupled"),
-        ("optim.lr_multipliers=head/.*=2",),
-        ("optim.layer_decay=0.5",),
-        ("optim.grad_clip_norm=none",),
+        ("optim.weight_decay=0.0", "optim.lr_multipliers=head/.*=2"),
+        (
+            "optim.weight_decay_meaning=coupled",
+            "optim.layer_decay=0.5",
+            "optim.grad_clip_norm=none",
+        ),
     ):
         train(tiny_run("total.steps=3", *change), tmp_path, allow_config_change=True)
 
@@ -288,8 +290,8 @@ def test_an_interrupted_evaluation_is_repeated(tmp_path, tiny_run, monkeypatch):
 
 @pytest.mark.parametrize(
     ("moment", "step", "mode"),
-    [("due", 2, "max"), ("run", 2, "max"), ("due", 6, "none")],
-    ids=["before an evaluation", "during one", "before the last one"],
+    [("run", 2, "max"), ("due", 6, "none")],
+    ids=["during an evaluation", "before the last one"],
 )
 def test_the_best_step_is_the_same_after_a_stop_there(
     tmp_path, tiny_run, monkeypatch, capsys, moment, step, mode
@@ -308,16 +310,15 @@ def test_the_best_step_is_the_same_after_a_stop_there(
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
     losses = {row["step"]: row["test/loss"] for row in rows if "test/loss" in row}
     assert list(losses) == [2, 4, 6]
-    assert checkpoint_dir.best_of(losses, "max" if mode == "max" else "min") == step
+    assert checkpoint_dir.rank(losses, "max" if mode == "max" else "min")[0] == step
     assert {step, 6} <= set(checkpoint_dir.steps(tmp_path / "checkpoints"))
     assert checkpoint_dir.find(f"{tmp_path}@best").name == str(step)
 
 
-@pytest.mark.parametrize("step", [2, 6])
-def test_an_evaluation_interrupted_twice_is_repeated(tmp_path, tiny_run, monkeypatch, step):
-    """Going on without it would lose its numbers; after the last step, the run's result."""
+def test_an_evaluation_interrupted_twice_is_repeated(tmp_path, tiny_run, monkeypatch):
+    """Going on without it would lose the run's result."""
     config = tiny_run(EVALUATED, "evals.test.every_steps=2")
-    for _ in range(2):
+    for step in (6, 6):
         with pytest.raises(Preempted, match=f"step {step} "):
             train(config, tmp_path, stop=stop_at(monkeypatch, "run", step))
     train(config, tmp_path)
@@ -364,7 +365,9 @@ def test_an_evaluation_that_fails_loses_no_training(tmp_path, tiny_run, monkeypa
     assert '"test/accuracy"' in (tmp_path / "metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize(("every_steps", "apart"), [(100, False), (100, True), (4, False)])
+@pytest.mark.parametrize(
+    ("every_steps", "apart"), [pytest.param(100, True, marks=pytest.mark.slow), (4, False)]
+)
 def test_a_batch_that_cannot_be_read_loses_no_training(
     trained, tmp_path, tiny_run, monkeypatch, every_steps, apart
 ):
@@ -380,10 +383,7 @@ def test_a_batch_that_cannot_be_read_loses_no_training(
 
 @pytest.mark.parametrize(
     ("weight", "saved", "rows", "error"),
-    [
-        (0.0, [4], [{"step": 4, SKIPPED_IMAGES: 4}], r"a\.png"),
-        (np.nan, [], [], "Step 1: loss nan"),
-    ],
+    [(0.0, [4], [{"step": 4, SKIPPED_IMAGES: 4}], r"a\.png"), (np.nan, [], [], "Step 1: loss nan")],
     ids=["a skipped image in each step", "no finite loss"],
 )
 def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
@@ -414,18 +414,19 @@ def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, c
 def test_past_a_second_bad_batch_the_first_stays_left_out():
     scalars = {"first_bad_step": 900, "first_bad_values": (float("nan"), 1.0)}
     with refused("--config.input.skip_steps=100,900", error=NonFiniteError):
-        session.stop_if_not_finite(scalars, (100,), workdir="runs/a")
+        stop_if_not_finite(scalars, (100,), workdir="runs/a")
 
 
 @pytest.mark.parametrize(
     ("pause", "expected"),
     [
         ("evals.test.every_steps=5", ["begun"] * 4 + ["begun", "fetched", "paused"] * 2),
-        (
+        pytest.param(
             "log.histograms_every_steps=2 input.skip_steps=2",  # of a step left out there are none
             ["begun"] * 3
             + ["finished", "paused", "fetched", "begun", "begun"]
             + ["finished", "paused", "fetched", "begun", "fetched", "paused"],
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -466,25 +467,20 @@ def test_the_loop_stays_few_steps_ahead_of_the_devices(platform, ahead, monkeypa
 
 def test_warm_start_takes_the_parameters(tmp_path, tiny_run, trained):
     workdir, first = trained
-    overrides = [
-        f"init.weights={workdir}", "optim.lr=0.0", "optim.ema_decay=0.9", "total.steps=2"
-    ]  # fmt: skip
+    overrides = [f"init.weights={workdir}", "optim.lr=0.0", "optim.ema_decay=0.9", "total.steps=2"]
     kept = train(tiny_run(*overrides), tmp_path / "kept")
     for params in (kept.params, kept.ema):
         jax.tree.map(np.testing.assert_array_equal, params, first.params)
     fewer = [*overrides, "input.num_classes=3"]
     with refused("init.head=reset"):
         train(tiny_run(*fewer), tmp_path / "refused")
-    reset = train(tiny_run(*fewer, "init.head=reset"), tmp_path / "reset")
-    assert not np.asarray(reset.params["head"]["kernel"]).any()
-    np.testing.assert_array_equal(reset.params["cls"], first.params["cls"])
 
 
 def test_out_of_memory_names_the_cures(tmp_path, tiny_run, monkeypatch):
     def exhausted(*_):
         raise EXHAUSTED
 
-    monkeypatch.setattr("vit_jax.run.session.lower_update", exhausted)
+    monkeypatch.setattr("vit_jax.run.build.lower_update", exhausted)
     with pytest.raises(UserError) as error:
         train(tiny_run(), tmp_path)
     for cure in ("input.batch_size", "optim.grad_accum_steps", "model.remat", "1024 bytes"):
@@ -526,6 +522,7 @@ def test_steps_on_layers_apart_end_with_the_same_bits(trained, tmp_path, tiny_ru
     assert losses(tmp_path) == losses(trained[0])
 
 
+@pytest.mark.slow
 def test_what_the_first_process_measured_ends_all_of_them(tmp_path, tiny_run, monkeypatch):
     """Probes of several hosts differ in rounding, and by them some would train on."""
     config = tiny_run(

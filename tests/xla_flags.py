@@ -17,6 +17,6 @@ QUICKLY_COMPILED = (
 )
 
 
-def xla_flags(devices: int) -> str:
+def xla_flags(devices):
     """Value of XLA_FLAGS for a process that sees `devices` CPU devices."""
     return f"{QUICKLY_COMPILED} --xla_force_host_platform_device_count={devices}"

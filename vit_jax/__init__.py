@@ -1,5 +1,6 @@
 """vit_jax: pre-training of Vision Transformers in JAX, from a laptop to a TPU pod."""
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ __all__ = ["NonFiniteError", "Preempted", "Run", "UserError", "load_config"]
 
 
 def __getattr__(name: str) -> Any:
-    """What Python code uses, imported with its first use: JAX takes seconds (PEP 562)."""
+    """A class, function or module, imported with its first use: JAX takes seconds (PEP 562)."""
     if name in ("Run", "load_config"):
         from vit_jax import api
 
@@ -27,6 +28,8 @@ def __getattr__(name: str) -> Any:
         from vit_jax.core import errors
 
         return getattr(errors, name)
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

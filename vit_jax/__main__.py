@@ -14,38 +14,35 @@ try:
 except ImportError:  # their __init__.py lies over ours
     raise SystemExit(f"error: {namesake.MIXED}") from None
 
-# What each does, and its module in vit_jax.
+# The module in vit_jax, and the sentence of --help.
 COMMANDS = {
     "convert": ("convert", "Converts weights from one format to another."),
-    "demo": ("tools.demo", "Says on a page what a model sees in an image."),
-    "embed": ("embed", "Writes features of images to a table."),
-    "evaluate": ("evaluate", "Evaluates checkpoints on any data."),
-    "export": ("tools.export", "Writes a model for use without this package."),
-    "find_lr": ("tools.lab.find_lr", "Looks for a learning rate."),
-    "info": ("run.info", "Prints what a report of a problem needs."),
-    "models": ("models", "Prints the table of all models."),
-    "neighbours": ("tools.look.neighbours", "Finds similar images and duplicates by features."),
-    "plan": ("tools.plan", "Says memory, time and cost of a run before it is started."),
+    "demo": ("tools.demo", "Serves a page that explains a model's predictions."),
+    "embed": ("embed", "Computes features of images."),
+    "evaluate": ("evaluate", "Evaluates checkpoints on a data set."),
+    "export": ("tools.export", "Exports a model to ONNX, LiteRT, StableHLO or Hugging Face."),
+    "find_lr": ("tools.lab.find_lr", "Suggests a learning rate."),
+    "info": ("run.info", "Prints versions and devices for a bug report."),
+    "models": ("models", "Lists all models."),
+    "neighbours": ("tools.look.neighbours", "Finds similar images and duplicates."),
+    "plan": ("tools.plan", "Estimates memory, time and cost of a run."),
     "predict": ("predict", "Classifies images."),
-    "prepare": ("tools.prepare", "Turns raw collections of images into data sets."),
-    "preview": ("tools.look.preview", "Shows the images of a training step."),
-    "report": ("tools.look.report", "Draws runs on one page."),
-    "soup": ("evaluate.soup", "Averages the weights of steps or runs."),
+    "prepare": ("tools.prepare", "Prepares a data set from raw images."),
+    "preview": ("tools.look.preview", "Draws the images of a training step."),
+    "report": ("tools.look.report", "Plots the metrics of runs on one page."),
+    "soup": ("evaluate.soup", "Averages the weights of checkpoints."),
     "study": ("tools.lab.study.run", "Trains models of several sizes and fits scaling laws."),
     "sweep": ("tools.lab.sweep.run", "Trains a grid of configs."),
     "train": ("train", "Trains a model."),
-    "transfer": (
-        "tools.lab.transfer.run",
-        "Fine-tunes a model, with values that are chosen on held-out examples.",
-    ),
-    "verify": ("tools.verify", "Compares a run with the recorded one of its config."),
-    "visualize": ("tools.look.visualize", "Shows what a model has learnt."),
-    "vtab": ("tools.lab.vtab.run", "Runs the 19 tasks of VTAB-1k."),
+    "transfer": ("tools.lab.transfer.run", "Fine-tunes a model with tuned hyperparameters."),
+    "verify": ("tools.verify", "Compares a run with recorded runs of its config."),
+    "visualize": ("tools.look.visualize", "Visualizes filters, attention and features of a model."),
+    "vtab": ("tools.lab.vtab.run", "Fine-tunes a model on the 19 tasks of VTAB-1k."),
 }
 
 
 def main() -> None:
-    """The program: replaces the command's name in sys.argv by its module, and runs that."""
+    """Replaces the command's name in sys.argv by its module, and runs that."""
     signals.end_at_signals()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in COMMANDS:

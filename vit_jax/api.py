@@ -23,9 +23,9 @@ from etils import epath
 from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.start import stop_request
+from vit_jax.cluster.stop import stop_request
 from vit_jax.config import RunConfig
-from vit_jax.core import command, compilation_cache
+from vit_jax.core import compilation_cache
 from vit_jax.core.errors import UserError, UserFacingError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
@@ -34,7 +34,7 @@ from vit_jax.learning.loggers import Logger
 from vit_jax.models.images import AnyImage
 from vit_jax.predict import Predictor
 from vit_jax.run import adapt, environment
-from vit_jax.run.build import check_folders
+from vit_jax.run.folders import check_folders
 from vit_jax.store import checkpoint_dir, runs
 from vit_jax.store import workdir as workdirs
 from vit_jax.store.workdir import read_document, saved_step
@@ -100,9 +100,9 @@ class Run:
     ) -> dict[str, float]:
         """Trains to the end, from where the work directory is; returns the last row of the log.
 
-        An interrupt (Ctrl-C, a notebook's stop button) or SIGTERM saves after the step that is
-        under way, and raises Preempted; call it again to go on. A second interrupt ends it at once.
-        Outside the main thread, where Python sees no signals, nothing interrupts it.
+        An interrupt (Ctrl-C, a notebook's stop button), SIGTERM, SIGHUP or SIGUSR1 saves after the
+        step that is under way, and raises Preempted; call it again to go on. A second interrupt
+        ends it at once. Outside the main thread, where Python sees no signals, nothing interrupts.
 
         Args:
           allow_config_change: go on although the config differs from the one it began with.
@@ -116,7 +116,7 @@ class Run:
         with _one_message(), exit_immediately_on_signal("before anything was begun."):
             if not all(callable(getattr(logger, "write", None)) for logger in loggers):
                 raise UserError(
-                    f"loggers={loggers!r}: give a list of objects with `write` (docs/plugins.md)."
+                    f"loggers={loggers!r} are not objects with `write` (docs/plugins.md)."
                 )
             self._prepare()
             check_folders(self.config, self.workdir)
@@ -140,9 +140,6 @@ class Run:
           config: whose evaluations to run; default: the run's own.
           step: of the checkpoint, or "best" (checkpoint.best_metric); default: the newest one.
           ema: evaluates the EMA of the weights, where the run keeps one.
-
-        Raises:
-          UserError: no checkpoint, no evaluation, or data that do not fit.
         """
         by = self.config if config is None else load_config(config)
         with _one_message(), contextlib.closing(Screen()) as screen:
@@ -172,9 +169,6 @@ class Run:
         Returns:
           For each image its file, or its place in `images`, and its classes, most likely first:
           {"class": 3, "name": "cat", "probability": 0.97}.
-
-        Raises:
-          UserError: no checkpoint, or an image that cannot be read.
         """
         with _one_message():
             self._prepare()
@@ -189,7 +183,7 @@ class Run:
             return weights.load(self._checkpoint(step), ema=ema)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was logged: a row a step, as of metrics.jsonl; pandas.DataFrame(run.metrics()).
+        """Rows of the log, one a step, as in metrics.jsonl; pandas.DataFrame(run.metrics()).
 
         Numbers that are not finite are None. Empty before the first row.
         """
@@ -206,8 +200,7 @@ class Run:
         compilation_cache.use()
         if jax.process_count() > 1:
             raise UserError(
-                "A Run is of one process, and JAX has connected this one to others. On several "
-                "hosts use the commands (docs/several_hosts.md)."
+                "A Run is of one process: elsewhere use the commands (docs/several_hosts.md)."
             )
 
 
@@ -227,13 +220,10 @@ def _one_message() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        told = error if isinstance(error, UserFacingError) else command.unusable(error)
-        if told is None:
-            raise
-        told.args = (_COMMAND_OR_FLAG.sub(_in_python, str(told)),)
-        told.__context__ = None
-        raise told.with_traceback(None) from None
+    except UserFacingError as error:
+        error.args = (_COMMAND_OR_FLAG.sub(_in_python, str(error)),)
+        error.__context__ = None
+        raise error.with_traceback(None) from None
 
 
 def _in_python(found: re.Match[str]) -> str:

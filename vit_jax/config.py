@@ -9,21 +9,23 @@ dataclass.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vit_jax import evals, models
 from vit_jax.core import errors
-from vit_jax.core.schema import config_file, strict
+from vit_jax.core.schema import config_file, constraints, strict
 from vit_jax.core.schema import fields as schema
-from vit_jax.core.schema.fields import MOST_CLASSES, UP_TO_1, field, words
+from vit_jax.core.schema.constraints import Constraint
+from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
-from vit_jax.learning.losses import LossConfig
-from vit_jax.learning.optim.optimizers import MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
-from vit_jax.learning.optim.schedules import DECAYS
-from vit_jax.store.runs import RESERVED
+from vit_jax.learning.losses import LOSSES, LossConfig
+from vit_jax.learning.optim.optimizers import DECAYED, MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
+from vit_jax.learning.optim.schedules import DECAYS, WARMUPS
+from vit_jax.store.metrics import RESERVED
 
 _MODEL_NAME = (
     "`ViT-<Ti, S, B, L, So400m, H, g, G or 22B>/<patch size in pixels>`, a backbone such "
@@ -32,18 +34,45 @@ _MODEL_NAME = (
     "`Axial-ViT-B/16`, or `EfficientNet-B0`: see [models](models.md), which refuse fields"
     " that they do not have; `None`: name and architecture of `init.weights`"
 )
-_MODEL_FIELDS: list[Any] = [("name", str | None, field("ViT-B/16", _MODEL_NAME))] + [
-    (name, about.hint | None, about.optional()) for name, about in models.config_fields().items()
-]
-_ModelFields: Any = dataclasses.make_dataclass("_ModelFields", _MODEL_FIELDS, frozen=True)
 
 
-class ModelConfig(_ModelFields):
-    """The model: its name, and the fields that the models declare. None: as `name` implies.
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The model: its name, and the fields that its family declares. None: as `name` implies.
 
     models.info shows them. The image size is what `input.preprocess` gives, the number of
     classes what the data has.
     """
+
+    name: str | None = field("ViT-B/16", _MODEL_NAME)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@functools.cache
+def _model_section(family: models.Family | None) -> type[ModelConfig]:
+    """The section with the fields of a family, or of all."""
+    declared = models.config_fields(family).items()
+    fields = [(name, about.hint | None, about.optional()) for name, about in declared]
+    return dataclasses.make_dataclass("ModelConfig", fields, bases=(ModelConfig,), frozen=True)
+
+
+def _find_model_section(values: Mapping[str, Any]) -> type[ModelConfig]:
+    """The fields of the family that `values` name; of all where it lacks one, or is not known.
+
+    What a model does not have, models.spec refuses.
+    """
+    name = values.get("name", ModelConfig.name)
+    family = models.find_family(name) if isinstance(name, str) else None
+    section = _model_section(family)
+    has_all = values.keys() <= {f.name for f in dataclasses.fields(section)}
+    return section if has_all else _model_section(None)
+
+
+def _default_model() -> ModelConfig:
+    return _find_model_section({})()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,15 +161,16 @@ class InputConfig:
         None,
         "of `tfds`: the feature that is the label, such as `coarse_label`, or [how it is "
         "derived](data_formats.md#other-labels); `None`: `label` or `labels`. Of `image_table`: "
-        "the column of labels; `None`: that with a [usual name](own_images.md#a-table-of-labels)",
+        "the column of labels, or those of 0 and 1, one for each class: `cat,dog` or `is_*`; "
+        "`None`: that with a [usual name](own_images.md#a-table-of-labels)",
     )
     image_column: str | None = field(
         None, "of `image_table`: the column of files; `None`: that with a usual name"
     )
     split_column: str | None = field(
         None,
-        "of `image_table`: the column of splits; `None`: that with a usual name, or where there "
-        "is none, one in ten images is `val`",
+        "of `image_table`: the column of splits; `None`: that with a usual name, else splits that "
+        "paths of files say, else one in ten images is `val`",
     )
     label_separator: str | None = field(
         None,
@@ -183,7 +213,7 @@ class InputConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer. Weight decay applies to kernels only."""
+    """The optimizer."""
 
     name: str = field(
         "adam",
@@ -197,6 +227,26 @@ class OptimConfig:
         f"after the warmup: {words(DECAYS)}; see [schedules](optimizers.md#schedules)",
         choices=DECAYS,
     )
+    lr_min: float = field(0.0, "where `linear` and `cosine` end", bounds=(0, 1e6))
+    decay_from_start: bool = field(
+        False,
+        "`linear` and `cosine` count from the first step, as timm's do, not from the warmup's end",
+    )
+    cycles: int = field(
+        1,
+        "`linear` and `cosine`: how many, one behind the other, each from its own peak",
+        bounds=(1, 2**20),
+    )
+    cycle_decay: float = field(1.0, "from peak to peak: a factor", bounds=(1e-6, UP_TO_1))
+    lr_by_epoch: bool = field(
+        False, "the rate of an epoch's first step is that of the whole epoch, as timm's"
+    )
+    warmup: str = field(
+        "linear",
+        "or `reciprocal`: 1/5, 1/4, 1/3, 1/2, 1 of the peak in five epochs",
+        choices=WARMUPS,
+    )
+    warmup_lr: float = field(0.0, "where the warmup begins", bounds=(0, 1e6))
     rsqrt_timescale_steps: int = field(
         10_000, "after three of them `rsqrt` has halved the rate", bounds=(1, 2**31)
     )
@@ -207,19 +257,24 @@ class OptimConfig:
         2.4, "how often: after every so many, those of the warmup included", bounds=(1e-6, 1e6)
     )
     warmup_steps: int | None = field(
-        None, "linear from 0; of these three at most one", bounds=(0, 2**31)
+        None, "its length; of these three at most one", bounds=(0, 2**31)
     )
     warmup_epochs: float | None = field(None, bounds=(0, 1e6))
     warmup_examples: int | None = field(None, bounds=(0, 2**53))
     cooldown_steps: int | None = field(
         None,
-        "linear to 0, at the end of `constant`, `rsqrt` or `exponential`; of these three at "
-        "most one",
+        "linear to 0, at the end of `constant`, `rsqrt` or `exponential`; `linear` and `cosine` "
+        "stay at `lr_min`; of these three at most one",
         bounds=(0, 2**31),
     )
     cooldown_epochs: float | None = field(None, bounds=(0, 1e6))
     cooldown_examples: int | None = field(None, bounds=(0, 2**53))
-    weight_decay: float = field(0.0, "of kernels", bounds=(0, 1e6))
+    weight_decay: float = field(0.0, "its coefficient", bounds=(0, 1e6))
+    weight_decay_on: str = field(
+        "kernels",
+        "`kernels` only, as the paper's; or `all` parameters, norms, biases and positions too",
+        choices=DECAYED,
+    )
     weight_decay_meaning: str = field("lr_scaled", "see above", choices=WEIGHT_DECAY_MEANINGS)
     grad_clip_norm: float | None = field(
         1.0, "largest norm over all gradients together; `None`: no clipping", bounds=(1e-30, 1e9)
@@ -231,7 +286,9 @@ class OptimConfig:
     )
     lr_multipliers: tuple[str, ...] = field((), "`PATTERN=FACTOR`, of the learning rate")
     layer_decay: float | None = field(
-        None, "learning rate of a layer, as a share of that of the layer above it; in (0, 1]"
+        None,
+        "learning rate of a layer, as a share of that of the layer above it; in (0, 1]",
+        bounds=(ABOVE_0, UP_TO_1),
     )
     ema_decay: float | None = field(
         None,
@@ -409,7 +466,11 @@ _BY_KIND = strict.ByKind(evals.find, evals.CLASSIFICATION, evals.KINDS)
 class RunConfig:
     """A whole run."""
 
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    # Its fields are those of the family of its `name` (vit_jax/models).
+    model: Annotated[
+        ModelConfig,
+        strict.ByValues(_find_model_section, functools.partial(_model_section, None)),
+    ] = dataclasses.field(default_factory=_default_model)
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
     # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/learning/methods).
     method: Annotated[Any, strict.ByKind(methods.find, methods.SUPERVISED)] = dataclasses.field(
@@ -450,6 +511,121 @@ EXCLUSIVE = (
     ("input.subset_fraction", "input.subset_examples", "input.subset_per_class"),
 )
 
+LEAST_ALPHA = 1e-6  # of mixup and CutMix: below, draws from a Beta distribution are not finite
+
+# Rules for fields together, which `check_constraints` checks when a run is made of them.
+CONSTRAINTS = (
+    *constraints.choice_rules("optim.name", {name: o.reads for name, o in OPTIMIZERS.items()}),
+    *constraints.choice_rules(
+        "optim.schedule", {name: decay.reads for name, decay in DECAYS.items()}
+    ),
+    *constraints.choice_rules(
+        "loss.kind", {name: (*x.options, *x.prepares) for name, x in LOSSES.items()}
+    ),
+    *constraints.unread_rules(
+        "lora",
+        [f.name for f in dataclasses.fields(LoraConfig) if f.name != "kernels"],
+        lambda c: c.lora.kernels,
+        "is not read without lora.kernels: set that, or leave this out.",
+    ),
+    *constraints.unread_rules(
+        "init",
+        [f.name for f in dataclasses.fields(InitConfig) if f.name != "weights"],
+        lambda c: c.init.weights,
+        "is not read without init.weights: set that, or leave this out.",
+    ),
+    Constraint(
+        "input.repeats",
+        lambda c: c.input.repeats > c.input.batch_size,
+        "copies of an image do not fit into input.batch_size={input.batch_size}.",
+    ),
+    Constraint(
+        "input.repeats",
+        lambda c: c.input.repeats > 1 and (c.input.mixture or c.input.balance),
+        "does not go with input.mixture or input.balance, which say themselves how often an image "
+        "is seen. Set input.repeats=1.",
+    ),
+    *constraints.unread_rules(
+        "input",
+        ("subset_fraction", "subset_examples", "subset_per_class", "balance"),
+        lambda c: not c.input.mixture,
+        "does not go with input.mixture. Take parts of components by their splits, such as "
+        "train[:10%].",
+    ),
+    Constraint(
+        "input.pseudo_labels",
+        lambda c: c.input.mixture and c.input.pseudo_labels,
+        "does not go with input.mixture: which of its components have pseudo-labels is said by "
+        "input.mixture.NAME.pseudo_labels.",
+    ),
+    Constraint(
+        "input.views",
+        lambda c: c.input.cache == "device" and c.input.views,
+        "does not go with input.cache=device, which keeps one view of an image: set "
+        "input.cache=ram, which keeps images as they are stored.",
+    ),
+    Constraint(
+        "input.views",
+        lambda c: c.input.views and not getattr(c.method, "reads_views", False),
+        "is not read by method.kind={method.kind}: leave it out.",
+    ),
+    *constraints.value_rules(
+        "loss",
+        ("mixup", "cutmix"),
+        lambda alpha, c: 0 < alpha < LEAST_ALPHA,
+        f"is neither 0, for none, nor at least {LEAST_ALPHA:g}.",
+    ),
+    Constraint(
+        "optim.weight_decay_on",
+        lambda c: c.optim.name == "lamb" and c.optim.weight_decay_on != "kernels",
+        "does not go with optim.name=lamb, whose trust ratios are of kernels: leave it out.",
+    ),
+    *constraints.unread_rules(
+        "loss",
+        ("cutmix_share", "mix_probability", "mix_mode", "mix_until"),
+        lambda c: c.loss.mixup or c.loss.cutmix,
+        "is not read without loss.mixup or loss.cutmix: set one of them, or leave this out.",
+    ),
+    Constraint(
+        "loss.mix_mode",
+        lambda c: c.loss.mix_mode == "pair" and c.input.batch_size % 2,
+        "needs an even input.batch_size; it is {input.batch_size}.",
+    ),
+    Constraint(
+        "loss.class_weights",
+        lambda c: c.loss.class_weights == "balanced" and c.input.balance,
+        "and input.balance={input.balance} both make all classes count alike: set one to none.",
+    ),
+    *constraints.value_rules(
+        "optim",
+        ("lr_min", "warmup_lr"),
+        lambda lr, c: lr > c.optim.lr,
+        "is above optim.lr={optim.lr}, the peak.",
+    ),
+    Constraint(
+        "optim.ema_decay",
+        lambda c: (
+            c.optim.ema_decay is not None
+            and c.method.kind != methods.SUPERVISED
+            and c.method.averaging(0.0) is not None
+        ),
+        "is not read by method.kind={method.kind}, which averages the weights by the fields of "
+        "method: leave it out.",
+    ),
+    Constraint(
+        "optim.grad_accum_steps",
+        lambda c: c.optim.grad_accum_steps > 1 and getattr(c.method, "whole_batch", None),
+        "does not go with method.kind={method.kind}, which compares the images of the whole batch "
+        "(method.{method.whole_batch}). Set optim.grad_accum_steps=1.",
+    ),
+    Constraint(
+        "checkpoint.keep_every_steps",
+        lambda c: not meets_saves(c.checkpoint.keep_every_steps, c.checkpoint),
+        "does not meet checkpoints: give a multiple of checkpoint.every_steps="
+        "{checkpoint.every_steps}, or a divisor.",
+    ),
+)
+
 # A run may be resumed although these differ: data and update rule stay the same (a mesh changes
 # rounding, early stopping the end). "*" is any name.
 FREE_FIELDS = (
@@ -463,19 +639,27 @@ FREE_FIELDS = (
 STEP_FIELDS = ("input.skip_steps",)
 
 
-def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The run that a file, "configs/x.py", "x" or "x:arg", and overrides describe.
+def meets_saves(steps: int | None, c: CheckpointConfig) -> bool:
+    """Returns whether every so many steps there is a checkpoint, or one every save's multiple."""
+    return steps is None or not steps % c.every_steps or not c.every_steps % steps
 
-    UserError if there is no such file, or for what `resolve` refuses.
+
+def check_constraints(config: RunConfig, attempt: errors.Attempt = errors.make_or_raise) -> None:
+    """Raises UserError if the config breaks one of CONSTRAINTS.
+
+    attempt: ErrorCollector.attempt, for those of all that it breaks.
     """
+    for constraint in CONSTRAINTS:
+        attempt(constraint.field, constraint.check, config)
+
+
+def load(path: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The run that a file, "configs/x.py", "x" or "x:arg", and overrides describe."""
     return resolve(config_file.read(path), overrides)
 
 
 def resolve(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
-    """Lays `values` (nested), then `overrides` ("optim.lr=3e-4"), in order, over the defaults.
-
-    UserError for fields that are unknown, misspelt, mistyped, out of bounds or set together.
-    """
+    """Lays `values` (nested), then `overrides` ("optim.lr=3e-4"), in order, over the defaults."""
     tree = strict.plain(values)
     for override in overrides:
         name, eq, text = override.partition("=")
@@ -525,8 +709,13 @@ def with_new_fields(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """Nested plain dictionaries with JSON's types, every field present."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """Nested plain dictionaries with JSON's types, every field present but `model`'s that are None.
+
+    These are those that the model's name implies, or that its family does not have.
+    """
+    values = json.loads(json.dumps(dataclasses.asdict(config)))
+    model = {k: x for k, x in values["model"].items() if x is not None or k == "name"}
+    return values | {"model": model}
 
 
 def _check(config: RunConfig) -> None:
@@ -534,20 +723,17 @@ def _check(config: RunConfig) -> None:
     for name in config.evals:
         if name in RESERVED or name.endswith("_ema") or not name.isidentifier():
             raise errors.UserError(
-                f"config.evals.{name}: an evaluation's name has letters, digits and _, begins with "
-                "no digit, does not end in _ema, and is none of "
-                f"{', '.join(RESERVED)}: these name other rows of the log."
+                f"config.evals.{name} is no name for an evaluation: give letters, digits and _, no "
+                f"digit first and no _ema last, and none of {', '.join(RESERVED)}."
             )
     for name in ("mean", "std"):
         if len(getattr(config.input, name)) != 3:
             raise errors.UserError(
-                f"config.input.{name}={getattr(config.input, name)}: give three numbers, for red, "
-                "green and blue, such as 0.5,0.5,0.5."
+                f"config.input.{name} takes three numbers, of red, green and blue."
             )
     for group in EXCLUSIVE:
         given = [name for name in group if strict.values_at(config, name)[0][1] is not None]
         if len(given) > 1:
             raise errors.UserError(
-                f"Give one of {', '.join(given)}; {len(given)} are set in the config file. "
-                f"--config.{given[0]}=VALUE takes the others back."
+                f"Give one of {', '.join(given)}; --config.{given[0]}=VALUE is enough."
             )

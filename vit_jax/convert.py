@@ -1,4 +1,4 @@
-"""Weights from one format to another: vit-jax convert --input B_16.npz --output vit_b16
+"""Converts weights from one format to another: vit-jax convert --input B_16.npz --output vit_b16
 
 The input is recognised by its contents; see docs/weights.md.
 """
@@ -29,9 +29,6 @@ def convert(
       source: a path or name, as `weights.load` takes it.
       output: as `weights.save` takes it; so are `to` and `approximate`.
       options: those of `weights.load`.
-
-    Raises:
-      UserError: as in `weights.load` and `weights.save`; nothing is written then.
     """
     weights.check_output(output, to)  # before weights are fetched and read
     loaded = weights.load_with_info(source, **options)

@@ -1,4 +1,4 @@
-"""Writes features of images: vit-jax embed FOLDER --checkpoint WEIGHTS --output features.parquet
+"""Computes features of images: vit-jax embed FOLDER --checkpoint WEIGHTS --output features.parquet
 
 A row is an image. Memory does not depend on their number: the table is written in parts, each with
 the images of one stretch of the folder's list, which become its row groups. A killed command leaves
@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from pyarrow import parquet
 
 from vit_jax import __version__, weights
 from vit_jax.core import command, compilation_cache
-from vit_jax.core.errors import NonFiniteError, UnknownSplit, UserError, nearest
+from vit_jax.core.errors import NonFiniteError, UnknownSplit, UserError, reading, writing
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import exit_immediately_on_signal
@@ -38,22 +39,18 @@ from vit_jax.models import inference
 from vit_jax.models.images import check_local
 from vit_jax.parallel.mesh import use_cores_as_devices
 from vit_jax.predict import name_of
-from vit_jax.store.workdir import check_output, explain_unwritable
+from vit_jax.store.workdir import check_output
+from vit_jax.store.workdir_lock import try_lock
 
 ABOUT = b"vit_jax"  # the key of the metadata: JSON
+PART = b"part"  # the key of a part's number
 DAMAGE = (pa.ArrowException, OSError, json.JSONDecodeError, UnicodeDecodeError)  # of a table
 MOST_IMAGES_A_PART, PART_BYTES = 1024, 64 * 2**20  # whichever is less
 
 
-def _pre_logits(model: Any, images: jax.Array) -> jax.Array:
-    return model.features(images)
-
-
 def _class_token(model: Any, images: jax.Array) -> jax.Array:
     if not _layout(model).class_token:
-        raise UserError(
-            "--features=class_token: this model has no class token. Give --features=mean."
-        )
+        raise UserError("is not in this model: give mean.", field="--features", value="class_token")
     return model.tokens(images)[:, 0]
 
 
@@ -71,7 +68,7 @@ def _layout(model: Any) -> Any:
 
 # (model, [B, H, W, 3]) -> [B, D]; or [B, N, D] of the N patches, row by row.
 FEATURES: Mapping[str, Callable[[Any, jax.Array], jax.Array]] = {
-    "pre_logits": _pre_logits,
+    "pre_logits": lambda model, images: model.features(images),
     "class_token": _class_token,
     "mean": _mean,
     "patches": _patches,
@@ -94,27 +91,11 @@ def embed(
 ) -> None:
     """Writes a table of the features of a folder's images, or what is lacking of it.
 
-    Args:
-      folder: as a data set of images: <class>/*, <split>/<class>/*, or without classes.
-      checkpoint: as --checkpoint.
-      output: a .parquet; its folder is made.
-      features: one of FEATURES.
-      dtype: of the stored numbers, one of DTYPES.
-      split: of the folder.
-      ema: the EMA of the weights is used instead of the weights themselves.
-      batch_size: how many images a device computes at once; None: what suits it.
-      on_bad_image: as --on_bad_image.
-      screen: for progress and notes.
-
     Raises:
       UserError: no images, no such weights; or a table, or parts, of others are there already.
       NonFiniteError: features are not finite.
     """
-    for flag, word, words in (("features", features, FEATURES), ("dtype", dtype, DTYPES)):
-        if word not in words:
-            raise UserError(f"--{flag}={word}. {nearest(word, words)}")
-    if output.suffix != ".parquet" or name_of(output) != str(output):
-        raise UserError(f"--output={name_of(output)}: give a name in UTF-8 that ends in .parquet.")
+    check_output(output, endings=(".parquet",))
     inference.check_batch_size(batch_size)
     bad = inference.BadImages(on_bad_image, screen)
     info = weights.checkpoint_info(checkpoint)
@@ -127,8 +108,11 @@ def embed(
         screen.say(note)
     use_cores_as_devices(4 * info.parameters(ema=ema))
     model = weights.load(checkpoint, ema=ema, scan=True)
-    shape = _feature_shape(FEATURES[features], model)
-    stretch = min(MOST_IMAGES_A_PART, _power_of_2_below(PART_BYTES // (4 * math.prod(shape))))
+    pixels = jax.ShapeDtypeStruct((1, *model.preprocess.image_size, 3), jnp.float32)
+    shape = jax.eval_shape(functools.partial(FEATURES[features], model), pixels).shape[1:]
+    fitting = PART_BYTES // (4 * math.prod(shape))
+    # A power of 2: parts then end where batches do.
+    stretch = min(MOST_IMAGES_A_PART, 1 << max(0, fitting.bit_length() - 1))
     about = {
         "weights": info.fingerprint(),
         "ema": ema,
@@ -146,55 +130,40 @@ def embed(
     if table.is_complete():
         screen.say(f"{output} is complete already")
         return
-    check_output(epath.Path(output))
-    done, total = min(stretch * table.open_parts(), source.num_examples), source.num_examples
-    if done:
-        bad.number = done - table.num_rows
-        screen.say(f"goes on behind {done:,} of {total:,} images, whose rows are in {table.folder}")
-    function = inference.ImageFunction(
-        FEATURES[features],
-        {"as trained": model},
-        checkpoint,
-        batch_size=batch_size,
-        devices=jax.local_devices(),
-    )
+    with table.lock():
+        done, total = min(stretch * table.open_parts(), source.num_examples), source.num_examples
+        if done:
+            bad.number = done - table.num_rows
+            screen.say(
+                f"goes on behind {done:,} of {total:,} images, whose rows are in {table.folder}"
+            )
+        function = inference.ImageFunction(
+            FEATURES[features],
+            {"as trained": model},
+            checkpoint,
+            batch_size=batch_size,
+            devices=jax.local_devices(),
+        )
 
-    def rows() -> Iterator[tuple[int, np.ndarray]]:
-        """(place, its features) of the images that are left."""
-        images = ((place, Path(source.describe(place))) for place in range(done, total))
-        for place, values in function(images, function.batch_size(total), bad):
-            screen.bar("images", place + 1 - done, total - done)
-            yield place, values
+        def rows() -> Iterator[tuple[int, np.ndarray]]:
+            """(place, its features) of the images that are left."""
+            images = ((place, Path(source.describe(place))) for place in range(done, total))
+            for place, values in function(images, function.batch_size(total), bad):
+                screen.bar("images", place + 1 - done, total - done)
+                yield place, values
 
-    with exit_immediately_on_signal(
-        f"before the end; what is finished is in {table.folder}: start it again."
-    ):
-        for number, part in itertools.groupby(rows(), key=lambda row: row[0] // stretch):
-            table.write_part(number, columns.of(list(part)))
-        bad.conclude(total)
-        table.join()
+        with exit_immediately_on_signal(
+            f"before the end; what is finished is in {table.folder}: start it again."
+        ):
+            for number, part in itertools.groupby(rows(), key=lambda row: row[0] // stretch):
+                table.write_part(number, columns.of(list(part)))
+            bad.conclude(total)
+            table.join()
     screen.say(f"saved {table.num_rows:,} rows to {output}")
 
 
-def _power_of_2_below(number: int) -> int:
-    """The largest one that is not above it, at least 1; parts then end where batches do."""
-    return 1 << max(0, number.bit_length() - 1)
-
-
-def _feature_shape(function: Callable[[Any, jax.Array], jax.Array], model: Any) -> tuple[int, ...]:
-    images = jax.ShapeDtypeStruct((1, *model.preprocess.image_size, 3), jnp.float32)
-    return jax.eval_shape(functools.partial(function, model), images).shape[1:]
-
-
 class _Columns:
-    """The columns of a table: files, classes where all images are in folders of them, features.
-
-    Args:
-      source: the images.
-      shape: of one image's features.
-      dtype: of their numbers, one of DTYPES.
-      checkpoint: the weights, for messages.
-    """
+    """The columns of a table: files, classes where all images are in folders of them, features."""
 
     def __init__(
         self, source: ImageFolder, shape: tuple[int, ...], dtype: str, checkpoint: str
@@ -218,8 +187,8 @@ class _Columns:
         for file, finite in zip(files, np.isfinite(values), strict=True):
             if not finite.all():
                 raise NonFiniteError(
-                    f"{file}: its features by {self._checkpoint} are not finite in {self._dtype}. "
-                    "The weights are damaged, or --dtype=float32 is needed."
+                    f"{file}: {self._checkpoint} gives features that are not finite in "
+                    f"{self._dtype}: --dtype=float32 holds larger ones."
                 )
         names = [name_of(file.relative_to(self._source.location)) for file in files]
         features = pa.array(values.reshape(-1))
@@ -233,12 +202,7 @@ class _Columns:
 
 
 class _Table:
-    """A table that is written in parts, which are in a folder beside it until all are there.
-
-    Args:
-      file: the table.
-      schema: its columns; the metadata says what its rows depend on.
-    """
+    """A table that is written in parts, which are in a folder beside it until all are there."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         self._file, self._schema = file, schema
@@ -246,28 +210,35 @@ class _Table:
         self.num_parts = self.num_rows = 0  # of the finished parts
 
     def is_complete(self) -> bool:
-        """Whether the file is there. UserError if it is another table."""
+        """Returns whether the file is there. UserError if it is another table."""
         if not self._file.exists():
             return False
-        try:
-            self._check(self._file, parquet.read_schema(self._file))
-        except DAMAGE as error:
-            raise UserError(
-                f"--output={self._file} is there, and is not a table. Give another name."
-            ) from error
+        with reading("--output", self._file, cure="Give another name."):
+            schema = parquet.read_schema(self._file)
+        self._check(self._file, schema)
         shutil.rmtree(self.folder, ignore_errors=True)
         return True
 
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other commands out. UserError if one is writing the table, or has just done so."""
+        with writing("--output", self._file):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        file = try_lock(epath.Path(self.folder), "lock", field="--output")
+        try:
+            if file is None or self._file.exists():
+                raise UserError(f"Another command is writing {self._file}: wait for it.")
+            yield
+        finally:
+            if file is not None:
+                os.close(file)
+
     def open_parts(self) -> int:
         """The number of the first part that is to be written. UserError for another table's."""
-        for part in sorted(self.folder.glob("[0-9]*.parquet")):
+        while self._part(self.num_parts).exists():
             try:
-                rows = _read_part(part)
-                self._check(self.folder, rows.schema)
+                rows = self._read(self.num_parts)
             except DAMAGE:  # of a machine that lost its power: it is written again
-                break
-            # One before it is missing, or damage that pyarrow does not see.
-            if int(part.stem) != self.num_parts or not rows.schema.equals(self._schema):
                 break
             self.num_rows += len(rows)
             self.num_parts += 1
@@ -282,10 +253,7 @@ class _Table:
             for schema in (found, self._schema)
         )
         if differing := [name for name in here if there.get(name) != here[name]]:
-            raise UserError(
-                f"{path} has features by other {', '.join(differing)}. Give another --output, or "
-                "delete it to begin anew."
-            )
+            raise UserError(f"{path} has other {', '.join(differing)}: give another --output.")
 
     def write_part(self, number: int, columns: Sequence[pa.Array]) -> None:
         """Writes a part, and those before it, which have no rows; each whole or not at all."""
@@ -294,36 +262,39 @@ class _Table:
         self._write(pa.Table.from_arrays(list(columns), schema=self._schema))
 
     def _write(self, part: pa.Table) -> None:
-        with explain_unwritable(self._file):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(self._part(self.num_parts)) as temporary:
-                parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
+        with (
+            writing("--output", self._file),
+            atomic_file(self._part(self.num_parts)) as temporary,
+        ):
+            about = {**self._schema.metadata, PART: str(self.num_parts)}
+            part = part.replace_schema_metadata(about)
+            parquet.write_table(part, temporary, use_dictionary=False, write_page_checksum=True)
         self.num_rows += len(part)
         self.num_parts += 1
 
     def join(self) -> None:
         """Makes the parts row groups of the file, and deletes them."""
         with (
-            explain_unwritable(self._file),
+            writing("--output", self._file),
             atomic_file(self._file) as temporary,
             parquet.ParquetWriter(temporary, self._schema, use_dictionary=False) as writer,
         ):
-            for part in map(self._part, range(self.num_parts)):
-                try:
-                    rows = _read_part(part)
-                except DAMAGE as error:
-                    raise UserError(
-                        f"{part} cannot be read: {error}. Start the same command again."
-                    ) from error
+            for number in range(self.num_parts):
+                with reading(self._part(number), cure="Start the same command again."):
+                    rows = self._read(number)
                 if len(rows):
                     writer.write_table(rows, row_group_size=len(rows))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-
-def _read_part(file: Path) -> pa.Table:
-    """The rows of a part. Raises one of DAMAGE if its bits have changed."""
-    with parquet.ParquetFile(file, page_checksum_verification=True) as opened:
-        return opened.read()
+    def _read(self, number: int) -> pa.Table:
+        """The rows of a part. UserError for another table's, one of DAMAGE for any other fault."""
+        with parquet.ParquetFile(self._part(number), page_checksum_verification=True) as opened:
+            rows = opened.read()
+        self._check(self.folder, rows.schema)
+        # Beside damage that pyarrow does not see.
+        if rows.schema.metadata.get(PART) != b"%d" % number or rows.schema != self._schema:
+            raise OSError("it is another part, or damaged")
+        return rows
 
 
 FLAGS = flags.FLAGS

@@ -26,10 +26,7 @@ def add(group: str, name: str, part: Any) -> None:
     UserError for another group, a name of ours, or a part that is not what its group takes.
     """
     if name in _OURS.get(group, ()):
-        raise UserError(
-            f"{entry_points.PREFIX}{group}: {name!r} is one of ours, which win: add yours by "
-            "another name."
-        )
+        raise UserError(f"{entry_points.PREFIX}{group}: {name!r} is one of ours.")
     entry_points.add(group, name, part)
 
 

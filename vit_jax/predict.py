@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,8 @@ from pyarrow import csv, parquet
 
 from vit_jax import weights
 from vit_jax.core import command
-from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.class_names import printable
+from vit_jax.core.errors import NonFiniteError, UserError, writing
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen, format_percent
 from vit_jax.core.tables import as_text
@@ -24,7 +26,7 @@ from vit_jax.models import inference
 from vit_jax.models.head import probabilities
 from vit_jax.models.images import AnyImage, find, listed
 from vit_jax.models.layers.linear import quantise
-from vit_jax.store import workdir
+from vit_jax.store.workdir import check_output
 from vit_jax.weights import Loaded
 
 TABLES = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
@@ -41,15 +43,7 @@ _IMAGES_A_BLOCK = 1024  # of a table: it is never in memory as a whole
 
 
 class Predictor:
-    """A trained model that says what images show; its weights are read once.
-
-    Args:
-      checkpoint: as --checkpoint.
-      ema: the EMA of the weights is used instead of the weights themselves.
-      batch_size: how many images are computed at once; None: what suits the device.
-      int8: kernels of dense layers in 8 bits (models/layers/linear.py).
-      dtype: of the computation, as --dtype; None: as trained.
-    """
+    """A trained model that says what images show; its weights are read once."""
 
     def __init__(
         self,
@@ -88,7 +82,7 @@ class Predictor:
         With on_bad_image="skip" images that cannot be read are left out and named on `screen`.
         """
         if top_k < 1:
-            raise UserError(f"--top_k={top_k}: give at least 1.")
+            raise UserError("is not 1 or more.", field="--top_k", value=top_k)
         bad = inference.BadImages(on_bad_image, screen)
         there = listed(images)
         size = self._function.batch_size(len(there))
@@ -109,10 +103,7 @@ def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
     if notice:
         print(notice, file=sys.stderr)
     if not loaded.model.num_classes:
-        raise UserError(
-            f"{checkpoint} is a backbone without a head: it cannot name classes. Fine-tune it: "
-            f"python -m vit_jax.train --config finetune --config.init.weights={checkpoint}"
-        )
+        raise UserError(f"{checkpoint} has no head: fine-tune it by --config finetune.")
     weights.check_head(loaded, checkpoint)
     return loaded
 
@@ -120,10 +111,7 @@ def load_classifier(checkpoint: str, *, ema: bool = False) -> Loaded:
 def check_finite(p: np.ndarray, image: Path | int | str, checkpoint: str) -> None:
     """Raises NonFiniteError unless all probabilities of an image are finite."""
     if not np.isfinite(p).all():
-        raise NonFiniteError(
-            f"{image}: the probabilities of {checkpoint} are not finite. Its numbers are damaged, "
-            "or the training diverged: use an earlier checkpoint."
-        )
+        raise NonFiniteError(f"{image}: the probabilities of {checkpoint} are not finite.")
 
 
 def most_likely(p: np.ndarray, names: Sequence[str] | None, top_k: int) -> list[dict]:
@@ -161,48 +149,40 @@ def write_table(
 ) -> None:
     """Writes predictions of up to `total` images, a row for each class; all of the file or nothing.
 
-    Its folder is made. UserError for a file of another kind, or one that cannot be written.
+    Its folder is made. UserError if it cannot be written.
     """
-    writer = table_writer(output)
-    names = COLUMNS.names[2:]
-    cell = as_text if output.suffix == ".csv" else lambda value: value
-    writing = lambda: workdir.explain_unwritable(output)  # not around what predicts meanwhile
-    with contextlib.ExitStack() as opened:
-        with writing():
-            output.parent.mkdir(parents=True, exist_ok=True)
-            temporary = opened.enter_context(atomic_file(output))
-            file = opened.enter_context(writer(str(temporary), COLUMNS))
+
+    def cell(value: Any) -> Any:
+        return as_text(value) if output.suffix == ".csv" else value
+
+    def batches() -> Iterator[pa.RecordBatch]:
         rows: list[dict] = []
         for done, (image, classes) in enumerate(predictions, start=1):
-            about = [{name: cell(c[name]) for name in names} for c in classes]
-            file_name = cell(name_of(image))
-            rows += [{"file": file_name, "rank": 1 + i, **c} for i, c in enumerate(about)]
+            name = name_of(image)
+            of_image = [{"file": name, "rank": 1 + i, **c} for i, c in enumerate(classes)]
+            rows += [{key: cell(value) for key, value in row.items()} for row in of_image]
             if done % _IMAGES_A_BLOCK == 0:
-                with writing():
-                    file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
+                yield pa.RecordBatch.from_pylist(rows, COLUMNS)
                 rows = []
             screen.bar("images", done, total)
-        with writing():
-            if rows:
-                file.write_batch(pa.RecordBatch.from_pylist(rows, COLUMNS))
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, COLUMNS)
+
+    with contextlib.ExitStack() as opened:
+        with writing("--output", output):
+            output.parent.mkdir(parents=True, exist_ok=True)
+            temporary = opened.enter_context(atomic_file(output))
+            file = opened.enter_context(TABLES[output.suffix](str(temporary), COLUMNS))
+        for batch in batches():  # whose own errors are not about the table
+            with writing("--output", output):
+                file.write_batch(batch)
+        with writing("--output", output):
             opened.close()
 
 
 def name_of(image: Path | int) -> str:
     """The file as text; bytes that are not UTF-8 are escaped, since a table holds no others."""
     return str(image).encode(errors="backslashreplace").decode()
-
-
-def table_writer(output: Path) -> type[csv.CSVWriter] | type[parquet.ParquetWriter]:
-    """What writes a table to this file, by its ending. UserError for another ending or name."""
-    if name_of(output) != str(output):
-        raise UserError(f"--output={name_of(output)}: its name is not UTF-8. Give another.")
-    if output.suffix not in TABLES:
-        raise UserError(
-            f"--output={output}: a table of predictions is a file that ends in "
-            f"{' or '.join(TABLES)}."
-        )
-    return TABLES[output.suffix]
 
 
 FLAGS = flags.FLAGS
@@ -217,10 +197,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _predict(arguments: list[str], screen: Screen) -> None:
-    if FLAGS.output is not None:  # what is wrong with it is said before anything is computed
-        if FLAGS.json:
-            raise UserError("--json belongs to the screen, --output to a table: give one of them.")
-        table_writer(Path(FLAGS.output).expanduser())
+    output = FLAGS.output and Path(check_output(FLAGS.output, endings=tuple(TABLES)))
+    command.refuse_flags("json", when=output, rule="cannot be with --output.")
     files = [str(file) for file in find(arguments, sys.stderr)]
     predictions = predict(
         FLAGS.checkpoint,
@@ -233,8 +211,8 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         on_bad_image=FLAGS.on_bad_image,
         screen=screen,
     )
-    if FLAGS.output is not None:
-        write_table(predictions, Path(FLAGS.output).expanduser(), len(files), screen)
+    if output:
+        write_table(predictions, output, len(files), screen)
         return
     for file, classes in predictions:
         if FLAGS.json:
@@ -245,7 +223,7 @@ def _predict(arguments: list[str], screen: Screen) -> None:
 
 def _line(file: Path | int, classes: list[dict]) -> str:
     shown = (f"{c['name']} {format_percent(c['probability'], 1)}" for c in classes)
-    return "  ".join([str(file), *shown])
+    return "  ".join([printable(str(file)), *shown])
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ on where it stopped, for whatever reason it stopped. To fine-tune weights on a f
 docs/config.md; all configs: docs/configs.md.
 """
 
-from vit_jax.run import heap
+from vit_jax.core import machine
 
 if __name__ == "__main__":
-    heap.keep_freed_memory()  # on CPUs; before any import starts a thread
+    machine.use_huge_pages()  # by another start of Python, which need not import twice
 
+import contextlib
 from collections.abc import Sequence
 
 import jax
@@ -19,7 +20,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.start import AgreedStop, stop_request
+from vit_jax.cluster.stop import AgreedStop, stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
@@ -28,14 +29,15 @@ from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.learning.loggers import Logger
 from vit_jax.learning.state import TrainState
 from vit_jax.run import adapt, announce, environment, processes
-from vit_jax.run.build import Run, check_folders
-from vit_jax.run.session import Session
+from vit_jax.run.build import Run
+from vit_jax.run.folders import check_folders
+from vit_jax.run.session import Opening, Session
 from vit_jax.store import workdir as workdirs
 
 
 def train(
     config: RunConfig,
-    workdir: epath.Path,
+    workdir: epath.PathLike,
     *,
     allow_config_change: bool = False,
     stop: StopRequest | AgreedStop | None = None,
@@ -57,18 +59,20 @@ def train(
       PeerLost: another process did not come to a barrier, or has ended.
     """
     stop = StopRequest() if stop is None else stop
+    workdir = workdirs.named(workdir)
     peers = Peers.alone() if peers is None else peers
 
     # Checks config, data, weights and disk, and raises all errors together; allocates nothing.
     run = Run.build(config, workdir, peers)
-    with Session(run, stop, peers, loggers, allow_config_change) as session:
+    with contextlib.ExitStack() as until_end:  # closes all that is open, whatever ends it
+        opening = Opening(until_end, run, stop, peers, loggers, allow_config_change)
         # Resume; else init.weights, if given; else random parameters.
         with peers.barriers_around("restoring"):
-            state = session.restore_checkpoint() or session.initial_state()
-        start = session.begin(state)  # opens log and feed, runs missed evaluations, compiles
-
-        # The batch is a function of the step's number: the input has no state to restore.
-        for step in range(start + 1, session.last_step + 1):
+            state = opening.restore_checkpoint() or opening.initial_state()
+        # Opens log and feed, runs evaluations that were missed, compiles. The batch is a function
+        # of the step's number: the input has no state to restore.
+        session = Session(opening, state)
+        for step in session.steps:
             state, scalars = session.update(step, state)  # devices lag two steps at most
             due = session.due(step)
             if not due:
@@ -102,14 +106,14 @@ def main(_: list[str]) -> None:
             check_folders(given, workdir)
         compilation_cache.use()
     allow = FLAGS.allow_config_change
-    more = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
-    for name, value in more.items():
+    of_check = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
+    for name, value in of_check.items():
         if value and not FLAGS.check:
             raise UserError(f"--{name} belongs to --check: give both, or neither.")
     options = {"--check": FLAGS.check, "--allow_config_change": allow}
-    options |= {f"--{name}": value for name, value in more.items()}
+    options |= {f"--{name}": value for name, value in of_check.items()}
 
-    with processes.connect_processes(cluster) as peers:
+    with processes.connect_processes(cluster, workdir) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
             processes.check_same(peers, given, workdir, options)
@@ -128,7 +132,7 @@ def main(_: list[str]) -> None:
             from vit_jax.run.check import check  # no part of a training
 
             with exit_immediately_on_signal("before the check was finished."):
-                check(config, workdir, screen, peers, allow_config_change=allow, **more)
+                check(config, workdir, screen, peers, allow_config_change=allow, **of_check)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)

@@ -6,7 +6,7 @@ clipping at global norm 1 and a warmup-cosine schedule, on random images. None h
 they compute differently, each says so in its docstring; docs/benchmarks.md has all in one table.
 
 A peer runs as its authors ship it, and, with SETTINGS behind its name, as it can be tuned:
-"linen", "linen+options", "timm_vit+compile+options".
+"linen", "linen+options", "timm_vit+compile+mkl+kept+pages".
 """
 
 import dataclasses
@@ -56,15 +56,17 @@ SHAPES = {
 }
 
 PAGES = "pages"  # huge pages (docs/install.md)
-OPTIONS = "options"  # what this project sets for its own step: XLA's options, memory that is kept
+OPTIONS = "options"  # what this project sets for its own step: XLA's options
 COMPILE = "compile"  # torch.compile
+KEPT = "kept"  # freed memory is kept for the next step, on CPUs
+MKL = "mkl"  # on AMD's processors MKL takes its path for Intel's, with AVX-512
 
 # The contenders, and the settings that each may have; `own` has OPTIONS always.
 SETTINGS = {
-    "own": (PAGES,),
-    "linen": (OPTIONS, PAGES),
-    "torch_vit": (COMPILE, OPTIONS, PAGES),
-    "timm_vit": (COMPILE, OPTIONS, PAGES),
+    "own": (KEPT, PAGES),
+    "linen": (OPTIONS, KEPT, PAGES),
+    "torch_vit": (COMPILE, OPTIONS, MKL, KEPT, PAGES),
+    "timm_vit": (COMPILE, OPTIONS, MKL, KEPT, PAGES),
 }
 
 PACKAGES = {"torch_vit": ("torch", "transformers"), "timm_vit": ("torch", "timm")}

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.contenders import Contender, Shape, sides
-from vit_jax.learning.updates import supported_compiler_options
-from vit_jax.parallel.chips import Options, compiler_options
+from vit_jax.parallel.chips import Options, compiler_options, supported_compiler_options
 from vit_jax.tools.plan.compiled import peak_bytes
 
 _HIT = "/jax/compilation_cache/cache_hits"

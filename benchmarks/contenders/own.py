@@ -22,8 +22,8 @@ from vit_jax import models
 from vit_jax.config import RunConfig
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.state import StateLayout
-from vit_jax.learning.step import Scalars, make_update
-from vit_jax.learning.updates import lower_update
+from vit_jax.learning.step import Scalars, lower_update, make_update
+from vit_jax.learning.updates import Updates
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.parts.durations import make_durations
 
@@ -110,11 +110,13 @@ def make(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Contender:
     run = parts(shape, dtype, fields)
     executable, compile_secs = compiled(run.lower())
     batch = run.on_devices(*images_and_labels(shape))
-    state = run.layout.in_steps.init(0)
+    state, number = run.layout.in_steps.init(0), 0
+    updates = Updates(run.layout, executable, (), lambda step: False)
 
     def step() -> Loss:
-        nonlocal state
-        state, scalars = executable(state, batch)
+        nonlocal state, number
+        number += 1
+        state, scalars = updates(number, state, batch)
         return Loss(scalars)
 
     return contender(step, dtype, executable, compile_secs)

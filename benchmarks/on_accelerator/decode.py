@@ -18,8 +18,8 @@ from vit_jax.core import command, errors
 from vit_jax.data import decoded
 from vit_jax.data.pipeline import HostBatch
 from vit_jax.data.source import NO_LABEL, Source
-from vit_jax.run.parts import eval_data, examples
-from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts import device_cache, eval_data, examples
+from vit_jax.run.parts.examples import SplitOfRun
 
 BATCH = 1000
 
@@ -29,11 +29,9 @@ def main(_: list[str]) -> None:
     flags = command.flags.FLAGS
     config = configs.load(flags.config, flags.config_override)
     for split in splits(config):
-        ops, most = split.ops().before_random(), config.input.max_image_pixels
-        file = decoded.file(split.source, ops, max_image_pixels=most)
-        if not file.exists():
-            size = decoded.image_size(split.source, ops, max_image_pixels=most)
-            decoded.write(file, decode(split, size))
+        recipe = device_cache.recipe(config.input, split)
+        if not recipe.file().exists():
+            decoded.write(recipe.file(), decode(split, recipe.image_size()))
 
 
 def splits(config: RunConfig) -> list[SplitOfRun]:
@@ -41,13 +39,13 @@ def splits(config: RunConfig) -> list[SplitOfRun]:
     source = examples.source(config.input)
     found = [SplitOfRun("input", source, config.input.preprocess)]
     for name, c in config.evals.items():
-        source = eval_data.eval_source(name, config, source.num_classes)
+        source = eval_data.eval_source(f"evals.{name}", c, config.input, source.num_classes)
         found.append(SplitOfRun(f"evals.{name}", source, c.preprocess))
     return found
 
 
 def decode(split: SplitOfRun, size: tuple[int, int]) -> decoded.Decoded:
-    """What decoded.decode gives; no image may be bad."""
+    """What Recipe.decode gives; no image may be bad."""
     return decoded.collect(
         split.source,
         size,

@@ -151,7 +151,7 @@ def _read(folders: list[Path]) -> Iterator[dict[str, str]]:
         try:
             text = file.read_text()
         except UnicodeDecodeError as error:
-            raise UserError(f"{file} is not a table: delete it.") from error
+            raise UserError(f"{file} is not a table: move it away.") from error
         found = csv.DictReader(text.splitlines())
         if tuple(found.fieldnames or ()) != COLUMNS:
             raise UserError(f"{file} has other columns than this version writes: move it away.")

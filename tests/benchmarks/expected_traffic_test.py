@@ -30,46 +30,35 @@ def sent(replica=1, data=1, fsdp=1, tensor=1, rules=meshes.RULES, gathers=1, gra
     )
 
 
-def test_data_parallel_sums_gradients():
-    assert sent(data=8) == [Transfer("gradients", "reduce", ("data",), 3 * 16 * MIB)]
-    assert sent(replica=2, data=4) == [
-        Transfer("gradients", "reduce", ("replica", "data"), 3 * 16 * MIB)
-    ]
+def gathered(axis, mib):
+    return Transfer("parameters", "all-gather", (axis,), mib * MIB)
 
 
-def test_one_device_sends_nothing():
-    assert sent() == []
+def reduced(axes, mib):
+    return Transfer("gradients", "reduce", axes, mib * MIB)
 
 
-def test_fully_sharded_gathers_and_scatters():
-    gathered = Transfer("parameters", "all-gather", ("fsdp",), 2 * 3 * 8 * MIB)
-    reduced = Transfer("gradients", "reduce", ("fsdp",), 3 * 16 * MIB)
-    assert sent(fsdp=8, gathers=2) == [gathered, reduced]
-
-
-def test_hybrid_sums_the_parts_between_the_copies():
-    assert sent(data=2, fsdp=4) == [
-        Transfer("parameters", "all-gather", ("fsdp",), 3 * 8 * MIB),
-        Transfer("gradients", "reduce", ("fsdp",), 3 * 16 * MIB),
-        Transfer("gradients", "reduce", ("data",), 3 * 4 * MIB),
-    ]
-
-
-def test_zero_1_gathers_parameters_once_and_scatters_gradients():
-    assert sent(data=8, rules=meshes.SHARDED_STATE_RULES, gathers=2, grad_accum_steps=5) == [
-        Transfer("parameters", "all-gather", ("data",), 3 * 8 * MIB),
-        Transfer("gradients", "reduce", ("data",), 5 * 3 * 16 * MIB),
-    ]
-
-
-def test_tensor_parallel_sends_parts_of_parameters():
-    assert sent(data=2, tensor=4) == [Transfer("gradients", "reduce", ("data",), 3 * 4 * MIB)]
-
-
-def test_each_part_of_a_batch_is_summed_over_the_devices():
-    assert sent(data=8, grad_accum_steps=5) == [
-        Transfer("gradients", "reduce", ("data",), 5 * 3 * 16 * MIB)
-    ]
+@pytest.mark.parametrize(
+    ("how", "transfers"),
+    [
+        ({}, []),
+        ({"data": 8}, [reduced(("data",), 3 * 16)]),
+        ({"replica": 2, "data": 4}, [reduced(("replica", "data"), 3 * 16)]),
+        ({"data": 8, "grad_accum_steps": 5}, [reduced(("data",), 5 * 3 * 16)]),
+        ({"fsdp": 8, "gathers": 2}, [gathered("fsdp", 2 * 3 * 8), reduced(("fsdp",), 3 * 16)]),
+        (
+            {"data": 2, "fsdp": 4},  # hybrid: the parts are summed between the copies
+            [gathered("fsdp", 3 * 8), reduced(("fsdp",), 3 * 16), reduced(("data",), 3 * 4)],
+        ),
+        (
+            {"data": 8, "rules": meshes.SHARDED_STATE_RULES, "gathers": 2, "grad_accum_steps": 5},
+            [gathered("data", 3 * 8), reduced(("data",), 5 * 3 * 16)],  # ZeRO-1 gathers once
+        ),
+        ({"data": 2, "tensor": 4}, [reduced(("data",), 3 * 4)]),
+    ],
+)
+def test_traffic_of_parameters(how, transfers):
+    assert sent(**how) == transfers
 
 
 @pytest.mark.parametrize("tensor", [1, 2])

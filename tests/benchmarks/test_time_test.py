@@ -34,12 +34,6 @@ def test_cpu_time_of_grandchildren_counts(run_python):
     assert ast.literal_eval(lines[-1]) == {"passed": 12, "skipped": 1, "failed": 3}
 
 
-def test_an_unknown_suite_gives_one_message(run_python):
-    done = run_python("-m", "benchmarks.test_time", "--suites=quick,slwo")
-    assert done.returncode == 1
-    assert all(word in done.stderr for word in ("'slwo'", "quick", "slow", "all"))
-
-
 def test_schedules_as_the_scripts_do(run_python):
     done = run_python("-c", "from benchmarks import test_time; print(*test_time.SCHEDULE)")
     script = Path(__file__).parents[2] / "scripts" / "environment.sh"

@@ -113,31 +113,20 @@ def test_flops_of_a_shape_are_those_of_the_model_it_is_named_after(own):
         assert own["flops"][name] == 3 * models.info(f"ViT-{name}").forward_flops
 
 
-def test_an_unknown_contender_gives_one_message(run_python):
-    done = run_python("-m", "benchmarks.train_step", "--contenders=own,lnen+pages", "--norecord")
-    assert done.returncode == 1
-    assert all(word in done.stderr for word in ("--contenders", "'lnen+pages'", "'linen'"))
-    assert "Traceback" not in done.stderr
-
-
-def test_a_setting_is_for_some_contenders(run_python):
-    done = run_python("-m", "benchmarks.train_step", "--contenders=linen+compile", "--norecord")
-    assert done.returncode == 1
-    assert all(word in done.stderr for word in ("'linen+compile'", "+options, +pages"))
-
-
 def test_settings_reach_the_process_of_a_contender(monkeypatch):
     started = []
     monkeypatch.setattr(
         workers.LineProcess, "__init__", lambda self, *arguments: started.append(arguments)
     )
-    for name in ("linen+options+pages", "linen"):
+    monkeypatch.setattr(workers.tuned_cpu, "mkl_library", lambda: "as_on_intel.so")
+    for name in ("linen+options+pages", "linen", "timm_vit+mkl"):
         workers.Worker(name, TOY, "float32", python="other")
-    (tuned, arguments, environment, python), (_, by_default, plain, _) = started
+    (tuned, arguments, environment, python), (_, by_default, plain, _), with_mkl = started
     assert python == "other"
     assert tuned == "linen+options+pages" and "hugetlb" in environment["GLIBC_TUNABLES"]
     assert {*arguments} - {*by_default} == {"--setting=options"}
-    assert plain["GLIBC_TUNABLES"] == ""
+    assert plain["GLIBC_TUNABLES"] == "" and "LD_PRELOAD" not in plain
+    assert with_mkl[2]["LD_PRELOAD"] == "as_on_intel.so" and "--setting=mkl" not in with_mkl[1]
 
 
 @pytest.mark.usefixtures("quick_compilation", "compiled_anew")

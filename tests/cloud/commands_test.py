@@ -1,19 +1,16 @@
 """Every command that reads or writes a bucket, from prepare to predict."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from PIL import Image
 
 from tests.cloud.conftest import TINY, said
-from tests.cloud.emulator import Fault
+from tests.cloud.storage import Fault
 
 pytestmark = pytest.mark.slow  # processes that train
 
@@ -48,10 +45,10 @@ def data_of(source, folder, batch_size=16):
 
 
 @pytest.fixture(scope="module")
-def prepared(emulator, run_python, photos, tmp_path_factory):
+def prepared(bucket, run_python, photos, tmp_path_factory):
     """Folder of a prepared data set; one of its files met a torn upload and a busy storage."""
     scratch = tmp_path_factory.mktemp("scratch")
-    emulator.faults = [
+    bucket.faults = [
         Fault("upload sets/.*array_record.*", cut=True),
         Fault("upload sets/.*dataset_info.*", status=503),
         Fault("upload sets/.*", status=429, skip=5),
@@ -60,12 +57,12 @@ def prepared(emulator, run_python, photos, tmp_path_factory):
         "-m", "vit_jax", "prepare", "image_folder", f"--source={photos}", "--name=pets",
         "--output=gs://bucket/sets", f"--scratch={scratch}", "--workers=1",
     )  # fmt: skip
-    out = done(run_python(*arguments, **emulator.env))
+    out = done(run_python(*arguments, **bucket.env))
     assert "uploaded     gs://bucket/sets/pets/1.0.0" in out
-    assert not emulator.unmet()
+    assert not bucket.unmet()
     # Again, nothing but what is small is uploaded.
-    emulator.faults, emulator.log = [], []
-    done(run_python(*arguments, **emulator.env))
+    bucket.faults, bucket.log = [], []
+    done(run_python(*arguments, **bucket.env))
     return "gs://bucket/sets"
 
 
@@ -74,7 +71,7 @@ def test_prepare_writes_all_and_the_note_last(storage, prepared):
     assert "sets/pets/1.0.0/dataset_info.json" in names
     assert len([name for name in names if "array_record" in name]) == 2
     assert not [name for name in names if "/.preparing/" in name or name.endswith(".lock")]
-    times = {name: storage.objects["bucket"][name].time for name in names}
+    times = {name: each["updated"] for name, each in storage.objects("sets/pets/1.0.0/").items()}
     assert max(times, key=times.get) == "sets/pets/1.0.0/prepared.json"
 
 
@@ -127,15 +124,15 @@ def test_data_that_cannot_be_read_are_one_message(storage, command, photos):
     data = data_of("image_folder", "gs://bucket/photos")
     result = command("train", *TINY, *data, "--workdir=gs://bucket/forbidden_photos")
     assert result.returncode == 1
-    assert "whether this machine may read it" in said(result)
+    assert "gs://bucket/photos cannot be read: PermissionDeniedError" in said(result)
     assert "Traceback" not in said(result)
 
 
 @pytest.fixture(scope="module")
-def trained(emulator, run_python):
-    emulator.faults = []
+def trained(bucket, run_python):
+    bucket.faults = []
     run = "gs://bucket/trained"
-    done(run_python("-m", "vit_jax.train", *TINY, f"--workdir={run}", **emulator.env))
+    done(run_python("-m", "vit_jax.train", *TINY, f"--workdir={run}", **bucket.env))
     return run
 
 
@@ -204,15 +201,23 @@ def test_programs_are_kept_there(storage, command, tmp_path):
     assert any(entry.startswith("read compiled/jit_update") for entry in storage.log)
 
 
-def test_a_second_run_at_the_same_time_is_refused(storage, start_python, command, tmp_path):
-    holds = (
-        "import time; from vit_jax.store import workdir_lock; workdir_lock.RENEW_SECS = 0.5\n"
-        "with workdir_lock.lock('gs://bucket/shared'): print('held', flush=True); time.sleep(600)"
+def test_of_two_runs_in_one_folder_the_first_ends_at_its_next_save(
+    storage, start_python, command, tmp_path
+):
+    """It has not saved since the second started, which goes on from the newest checkpoint."""
+    shared = "--workdir=gs://bucket/shared"
+    storage.faults = [pause := Fault("upload shared/checkpoints/4/", wait_secs=60)]
+    first = start_python(
+        tmp_path / "output", "-m", "vit_jax", "train", *TINY, shared, **storage.env
     )
-    output = tmp_path / "output"
-    first = start_python(output, "-c", holds, **storage.env)
-    while "held" not in output.read_text():
+    while not pause.met:
         assert first.poll() is None
-    result = command("train", *TINY, "--workdir=gs://bucket/shared")
-    assert result.returncode == 1
-    assert f"Another run (process {first.pid} on" in said(result)
+        time.sleep(0.05)
+    storage.faults = []
+    done(command("train", *TINY, shared))
+    assert first.wait(timeout=300) == 1
+    assert "Another run has started in gs://bucket/shared" in (tmp_path / "output").read_text()
+    result = done(
+        command("train", *TINY, "--config.total.steps=16", "--allow_config_change", shared)
+    )
+    assert "step 12" in result

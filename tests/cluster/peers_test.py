@@ -11,12 +11,21 @@ import pytest
 
 from tests.messages import told
 from vit_jax.cluster import peers as peers_file
+from vit_jax.cluster.members import Member
 from vit_jax.cluster.peers import Peers, StopConsensus
-from vit_jax.cluster.rendezvous import Connection, Meeting, Member
+from vit_jax.cluster.rendezvous import Connection
 from vit_jax.core.errors import PeerLost
 
 SILENCE_SECS = 1.0
 SOON_SECS = 10.0  # generous: the tests share their machine
+
+
+def connections(pair):
+    """Both ends of a connection, after their greetings."""
+    ends = [Connection(end, lambda: b"secret", calls=i > 0) for i, end in enumerate(pair)]
+    for end in (0, 1, 0):
+        ends[end].receive()
+    return ends
 
 
 class Run:
@@ -25,13 +34,14 @@ class Run:
     def __init__(self, number, silent=(), barrier_timeout_secs=SOON_SECS):
         members = tuple(Member(i, f"host-{i}", 100 + i) for i in range(number))
         self.pairs = {i: socket.socketpair() for i in range(1, number)}
-        ends = {i: [Connection(end) for end in pair] for i, pair in self.pairs.items()}
+        ends = {i: connections(pair) for i, pair in self.pairs.items()}
         lines = {0: {i: pair[0] for i, pair in ends.items()}}
         lines |= {i: {0: pair[1]} for i, pair in ends.items()}
         self.lost = {}
         self.peers = {
             i: Peers(
-                Meeting(members, lines[i]),
+                members,
+                lines[i],
                 i,
                 timeout_secs=SILENCE_SECS,
                 barrier_timeout_secs=barrier_timeout_secs,
@@ -85,14 +95,6 @@ def test_a_barrier_waits():
 
     run.all(late)
     assert order == ["came", "came", "went", "went"]
-
-
-def test_a_single_process_waits_for_nobody():
-    alone = Peers.alone()
-    alone.barrier("a")
-    assert alone.from_first("b", 3) == 3
-    assert alone.lost() is None
-    assert not alone.several
 
 
 def test_a_process_missing_at_a_barrier_is_named():
@@ -149,25 +151,6 @@ def test_signs_of_life_keep_a_quiet_run_going():
     run.all(lambda p: p.barrier("still here"))
     run.all(lambda p: p.close())
     assert not run.lost
-
-
-@pytest.mark.slow
-def test_all_stop_at_the_check_that_they_agree_on():
-    run = Run(3)
-
-    def train(peers):
-        for check in range(1, 1000):
-            if check == 5 and peers.me.process_id == 2:
-                peers.stop.request("SIGTERM")
-            if peers.stop.should_stop():
-                return check
-            time.sleep(0.01 * peers.me.process_id)
-        return None
-
-    checks = run.all(train)
-    assert checks[0] == checks[1] == checks[2], checks
-    assert {p.stop.reason for p in run.peers.values()} == {"SIGTERM"}
-    run.all(lambda p: p.close())
 
 
 def test_nobody_waits_for_an_agreement_with_a_lost_process():
@@ -234,7 +217,7 @@ class Processes:
         return stopped
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_all_stop_at_the_same_check(seed):
     rng = random.Random(seed)
     number, ahead = rng.randint(2, 5), rng.randint(1, 20)

@@ -1,5 +1,6 @@
 """Processes are threads here, which exchange the same messages."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -7,12 +8,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from jax._src.clusters import cloud_tpu_cluster
 
 from tests.messages import refused, told
 from vit_jax.cluster import rendezvous
-from vit_jax.cluster.rendezvous import Cluster, find_cluster, meet
+from vit_jax.cluster.members import Cluster, OtherSecret
+from vit_jax.cluster.rendezvous import Connection, meet
 from vit_jax.core.errors import PeerLost, UserError
+
+SECRET = b"of this run"
+NONCE = b"0" * 64 + b"\n"
+SOON_SECS = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +37,8 @@ def all_meet(port, ids, sizes=(3, 3, 3, 3), timeout_secs=20.0):
 
     def one(i, size):
         try:
-            return meet(Cluster(f"localhost:{port}", size, i), timeout_secs=timeout_secs)
+            cluster = Cluster(f"localhost:{port}", size, i)
+            return meet(cluster, lambda: SECRET, timeout_secs=timeout_secs)
         except (PeerLost, UserError) as error:
             return error
 
@@ -72,7 +78,7 @@ def test_a_name_that_does_not_resolve(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with refused("nohost.invalid", error=PeerLost):
-        meet(Cluster("nohost.invalid:9999", 2, 1), timeout_secs=0.1)
+        meet(Cluster("nohost.invalid:9999", 2, 1), lambda: SECRET, timeout_secs=0.1)
 
 
 def test_a_duplicate_process_id_is_refused(port):
@@ -90,19 +96,113 @@ def test_different_numbers_of_processes(port):
 def test_a_restarted_process_replaces_the_one_that_ended(port):
     with ThreadPoolExecutor() as threads:
         first = threads.submit(all_meet, port, [0])
-        with _connected(port) as early:
-            early.sendall(b'{"member": [1, "host", 5], "num_processes": 3}\n')
+        with _connected(port) as end:
+            early = Connection(end, lambda: SECRET, calls=True)
+            while not early.receive():
+                pass
+            early.send({"member": [1, "host", 5], "num_processes": 3})
         second, third = all_meet(port, [1, 2])
     assert first.result()[0].members == second.members == third.members
 
 
-def test_another_program_at_the_port_is_ignored(port):
+def echo(end):
+    """Repeats everything, with the other's own seals."""
+    while chunk := end.recv(1 << 16):
+        end.sendall(chunk)
+
+
+# By their names: the bytes that a stranger sends, or all that it does.
+STRANGERS = {
+    "a port scan": b"",
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "zeros": bytes(5000),
+    "empty lines": b"\n" * 5000,
+    "a line without an end": b"x" * 2_000_000,
+    "nested json": b"[" * 100_000 + b"\n",
+    "json of wrong types": b'{"member": [[1], "h", 1], "num_processes": 2}\n',
+    "a member without a proof": b'{"member": [1, "h", 1], "num_processes": 2}\n',
+    "no seal": NONCE + b'{"member": [1, "h", 1], "num_processes": 2}\n',
+    "a wrong seal": NONCE + b"0" * 64 + b'{"member": [-1, "h", 1], "num_processes": 2}\n',
+    "nested json behind a seal": NONCE + b"0" * 64 + b"[" * 900 + b"\n",
+    "an echo": echo,
+}
+
+
+def do(end, stranger):
+    with contextlib.suppress(OSError):  # it was closed
+        end.sendall(stranger) if isinstance(stranger, bytes) else stranger(end)
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
+def test_a_stranger_changes_nothing(port, capsys, stranger):
+    """Neither one that connects to process 0, nor one that listens where process 0 will be."""
+    with ThreadPoolExecutor() as threads:
+        with socket.create_server(("localhost", port)) as server:
+            second = threads.submit(all_meet, port, [1], sizes=(2,))
+            for _ in range(2):
+                with server.accept()[0] as end:
+                    do(end, stranger)
+        first = threads.submit(all_meet, port, [0], sizes=(2,))
+        with _connected(port) as left, _connected(port) as kept:
+            do(left, stranger)
+            left.close()
+            do(kept, stranger)
+            assert first.result()[0].members == second.result()[0].members
+    named = "ignored  a connection from 127.0.0.1" in capsys.readouterr().err
+    assert named == (stranger != b"")
+
+
+def test_a_thousand_silent_strangers_hold_neither_the_meeting_nor_descriptors(port, monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_STRANGERS", 20)
+    before = len(os.listdir("/proc/self/fd"))
     with ThreadPoolExecutor() as threads:
         first = threads.submit(all_meet, port, [0], sizes=(2,))
-        with _connected(port) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            (second,) = all_meet(port, [1], sizes=(2,))
-    assert first.result()[0].members == second.members
+        strangers = [_connected(port) for _ in range(300)]
+        (second,) = all_meet(port, [1], sizes=(2,))
+        assert first.result()[0].members == second.members
+        assert len(os.listdir("/proc/self/fd")) < before + len(strangers) + 50
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_silent_guests_have_to_go(port, monkeypatch):
+    monkeypatch.setattr(rendezvous, "GREETING_SECS", 0.1)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(all_meet, port, [0], sizes=(2,), timeout_secs=5)
+        with _connected(port) as silent:
+            silent.settimeout(SOON_SECS)
+            assert len(silent.recv(100)) == len(NONCE)
+            assert silent.recv(100) == b""  # closed
+        all_meet(port, [1], sizes=(2,))
+        first.result()
+
+
+def missing():
+    raise OtherSecret(f"no file. {rendezvous.SAME_SECRET}")
+
+
+@pytest.mark.parametrize("secret", [lambda: b"other", missing], ids=["another", "none"])
+def test_a_process_without_the_secret_ends_with_the_cause(port, capsys, secret):
+    """Process 0, which a stranger could deceive, goes on, and reports it."""
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(all_meet, port, [0], sizes=(2,))
+        _connected(port).close()
+        with pytest.raises(OtherSecret, match="--workdir has to be one folder"):
+            meet(Cluster(f"localhost:{port}", 2, 1), secret, timeout_secs=20)
+        (second,) = all_meet(port, [1], sizes=(2,))
+        assert first.result()[0].members == second.members
+    assert "--workdir has to be one folder" in capsys.readouterr().err
+
+
+def test_what_is_not_sealed_ends_a_connection():
+    ends = socket.socketpair()
+    first, second = (Connection(end, lambda: SECRET, calls=i > 0) for i, end in enumerate(ends))
+    assert [end.receive() for end in (first, second, first)] == [[], [{}], [{}]]
+    second.send({"a": 1})
+    line = ends[0].recv(1000)
+    for _ in range(2):
+        ends[1].sendall(line)
+    assert first.receive() is None  # the second is the first's repetition
 
 
 def test_a_port_in_use_is_refused(port):
@@ -118,97 +218,3 @@ def _connected(port):
             return socket.create_connection(("localhost", port))
         except OSError:
             time.sleep(0.01)
-
-
-SLURM = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_NODELIST": "node[007-010],big3",
-    "SLURM_NTASKS": "8",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-}
-GKE = {"TPU_WORKER_HOSTNAMES": "a-0,a-1,a-2,a-3", "TPU_WORKER_ID": "2"}
-SECOND_SLICE = {
-    "MEGASCALE_NUM_SLICES": "2",
-    "MEGASCALE_SLICE_ID": "1",
-    "MEGASCALE_COORDINATOR_ADDRESS": "slice0-host0:8080",
-}
-# A Cloud TPU VM's metadata server.
-VM = {
-    "agent-worker-number": "1",
-    "worker-network-endpoints": "x:y:10.0.0.5,x:y:10.0.0.6",
-    "tpu-env": "ACCELERATOR_TYPE: 'v4-16'",
-}
-
-
-def given(coordinator=None, num_processes=None, process_id=None):
-    return find_cluster(coordinator, num_processes, process_id, timeout_secs=1)
-
-
-@pytest.fixture
-def tpu_vm(monkeypatch):
-    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-    resolve = "jax._src.clusters.cloud_tpu_cluster.socket.gethostbyname"
-    monkeypatch.setattr(resolve, lambda name: "10.0.0.1")
-    monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (VM[key], 200))
-
-
-def environment(monkeypatch, variables):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-
-def test_flags():
-    assert given("host:123", 4, 2) == Cluster("host:123", 4, 2)
-    assert (given("[::1]:123", 4, 2).host, given("[::1]:123", 4, 2).port) == ("::1", 123)
-
-
-def test_one_process_is_alone(monkeypatch):
-    assert given() is None
-    assert given("host:123", 1, 0) is None
-    environment(monkeypatch, SLURM)
-    assert given(num_processes=1) is None
-
-
-@pytest.mark.parametrize(
-    ("flags", "names"),
-    [
-        (("host:1",), ["--num_processes", "--process_id"]),
-        ((None, 2, 1), ["--coordinator"]),
-        (("host:1", 2, 2), ["--process_id=2", "--num_processes=2"]),
-        (("host:1", 0, 0), ["--num_processes=0"]),
-        (("host", 2, 0), ["--coordinator=host:"]),
-        (("host:99999", 2, 0), ["--coordinator=host:99999"]),
-    ],
-)
-def test_contradictory_flags_are_refused(flags, names):
-    with refused(*names):
-        given(*flags)
-
-
-def test_slurm(monkeypatch):
-    environment(monkeypatch, SLURM)
-    cluster = given()
-    assert cluster == Cluster(cluster.coordinator, 8, 3, [1])
-    assert cluster.host == "node007"
-
-
-def test_gke(monkeypatch, tpu_vm):
-    environment(monkeypatch, GKE)
-    assert given() == Cluster("a-0:8482", 4, 2)
-
-
-def test_gke_with_two_slices(monkeypatch, tpu_vm):
-    environment(monkeypatch, GKE | SECOND_SLICE)
-    assert given() == Cluster("slice0-host0:8482", 8, 6)
-
-
-def test_cloud_tpu_vm(monkeypatch, tpu_vm):
-    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
-    assert given() == Cluster("10.0.0.5:8482", 2, 1)
-
-
-def test_an_incomplete_cluster_is_refused(monkeypatch):
-    environment(monkeypatch, {**SLURM, "SLURM_PROCID": "first"})
-    with refused("--num_processes"):
-        given()

@@ -2,7 +2,12 @@ import pytest
 from etils import epath
 
 from tests.messages import refused
-from vit_jax.core.files import atomic_file, atomic_folder, delete_leftovers, write_file
+from vit_jax import config as configs
+from vit_jax.core import cloud, command
+from vit_jax.core.errors import UserError
+from vit_jax.core.files import atomic_file, atomic_folder, cache_dir, delete_leftovers, write_file
+from vit_jax.store import workdir
+from vit_jax.weights import online
 
 
 @pytest.mark.parametrize("kind", [lambda path: path, epath.Path], ids=["pathlib", "etils"])
@@ -43,3 +48,24 @@ def test_a_folder_is_complete_or_absent(tmp_path):
         second.__exit__(None, None, None)
     assert [p.name for p in folder.parent.iterdir()] == ["folder"]
     assert sorted(p.name for p in folder.iterdir()) == ["file", "other"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        cache_dir,
+        lambda: workdir.named("~/runs"),
+        lambda: online.fetch("~/weights.npz"),
+        lambda: cloud.expand_home("~/model.onnx"),
+        lambda: configs.resolve({}, ["input.data_dir=~/data"]),
+        lambda: command.expand_home(["--workdir=~/runs"]),
+    ],
+)
+def test_without_a_home_folder_none_is_made_up(monkeypatch, path):
+    """As in a container with --user; os.path.expanduser would leave "~"."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("VIT_JAX_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 5)  # in no passwd
+    with pytest.raises((RuntimeError, UserError), match=r"home|~/data"):
+        path()

@@ -2,12 +2,10 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.messages import refused, told
 from vit_jax.core.image_files import (
@@ -18,6 +16,7 @@ from vit_jax.core.image_files import (
     OPENED,
     UnknownRangeError,
     is_image_name,
+    open_image,
     orientation,
     rgb,
 )
@@ -64,15 +63,15 @@ EXIF = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"  # tur
 JPEG_LEVELS = 3
 
 
-def three(gray: np.ndarray) -> np.ndarray:
+def three(gray):
     return np.repeat(np.asarray(gray, np.uint8)[..., None], 3, axis=2)
 
 
-def turned(pixels: np.ndarray) -> np.ndarray:
+def turned(pixels):
     return np.rot90(pixels, -1)
 
 
-def png(pixels: np.ndarray, bits: int, colour: int, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(pixels, bits, colour, *chunks):
     """A PNG of values [H, W, C]; colour: 0 gray, 2 RGB, 3 palette, 4 and 6 with alpha."""
     chunk = lambda kind, data: (
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -87,7 +86,7 @@ def png(pixels: np.ndarray, bits: int, colour: int, *chunks: tuple[bytes, bytes]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
-def tiff(pixels: np.ndarray | bytes, bits: int, photometric: int = 1, **tags: int) -> bytes:
+def tiff(pixels, bits, photometric=1, **tags):
     """A TIFF of one strip, little-endian. sample_format: 1 unsigned, 2 signed, 3 floats."""
     channels = pixels.shape[2] if isinstance(pixels, np.ndarray) and pixels.ndim == 3 else 1
     data = pixels if isinstance(pixels, bytes) else pixels.tobytes()
@@ -111,7 +110,7 @@ def tiff(pixels: np.ndarray | bytes, bits: int, photometric: int = 1, **tags: in
     return head + entries + b"\0\0\0\0" + extra + data
 
 
-def twelve_bits(values: np.ndarray) -> bytes:
+def twelve_bits(values):
     """Rows of values below 4096, two in three bytes."""
     first, second = values.reshape(-1, 2).T.astype(int)
     return (
@@ -121,7 +120,7 @@ def twelve_bits(values: np.ndarray) -> bytes:
     )
 
 
-def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
+def saved(image, file_format, **options):
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -129,12 +128,12 @@ def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
     return out.getvalue()
 
 
-def without_adobe(jpeg: bytes) -> bytes:
+def without_adobe(jpeg):
     start = jpeg.index(b"\xff\xee")
     return jpeg[:start] + jpeg[start + 2 + struct.unpack_from(">H", jpeg, start + 2)[0] :]
 
 
-def small_frame() -> bytes:
+def small_frame():
     """A GIF whose first frame covers a part of the image."""
     gif = bytearray(saved(Image.fromarray(COLOUR).quantize(16), "GIF"))
     gif[6:10] = struct.pack("<HH", WIDTH + 4, HEIGHT + 3)
@@ -149,44 +148,41 @@ CMYK = np.zeros((HEIGHT, WIDTH, 4), np.uint8) + np.uint8([200, 100, 50, 20])
 _CYAN = np.round((255.0 - CMYK[..., :3]) * (255.0 - CMYK[..., 3:]) / 255)
 with_alpha = lambda pixels, alpha: np.concatenate([pixels, alpha[..., None]], 2)
 
+BETWEEN = saved(Image.fromarray(RED), "JPEG", quality=100)  # its first segment ends at byte 20
+
 # Name -> (a file, its pixels).
-FILES: dict[str, tuple[bytes, np.ndarray]] = {
+FILES = {
     "gray 1.png": (png(GRAY >> 7, 1, 0), three((GRAY >> 7) * 255)),
-    "gray 2.png": (png(GRAY >> 6, 2, 0), three((GRAY >> 6) * 85)),
-    "gray 4.png": (png(GRAY >> 4, 4, 0), three((GRAY >> 4) * 17)),
     "gray 8.png": (png(GRAY, 8, 0), three(GRAY)),
-    "gray 8, one transparent.png": (png(GRAY, 8, 0, (b"tRNS", b"\0\x07")), three(GRAY)),
     "gray 16.png": (png(GRAY_16, 16, 0), three(GRAY_16 >> 8)),
     "gray 16, turned.png": (png(GRAY_16, 16, 0, (b"eXIf", EXIF)), turned(three(GRAY_16 >> 8))),
     "gray 16, one transparent.png": (
         png(GRAY_16, 16, 0, (b"tRNS", GRAY_16[:1, 0].astype(">u2").tobytes())),
         three(GRAY_16 >> 8),
     ),
-    "gray 16, 12 of a sensor.png": (
-        png(GRAY_16 >> 4, 16, 0, (b"sBIT", b"\x0c")),
-        three(GRAY_16 >> 12),
-    ),
-    "gray 16, gamma.png": (png(GRAY_16, 16, 0, (b"gAMA", b"\0\1\x86\xa0")), three(GRAY_16 >> 8)),
-    "gray and alpha 8.png": (png(np.stack([GRAY, ALPHA], 2), 8, 4), three(GRAY)),
     "gray and alpha 16.png": (
         png(np.stack([GRAY_16, GRAY_16[::-1]], 2), 16, 4, (b"eXIf", EXIF)),
         turned(three(GRAY_16 >> 8)),
     ),
-    "RGB 8, one transparent.png": (
-        png(COLOUR, 8, 2, (b"tRNS", COLOUR[0, 0].astype(">u2").tobytes())),
-        COLOUR,
-    ),
-    "RGB 16.png": (png(COLOUR_16, 16, 2), COLOUR_16 >> 8),
     "RGB 16, turned.png": (png(COLOUR_16, 16, 2, (b"eXIf", EXIF)), turned(COLOUR_16 >> 8)),
     "RGBA 8.png": (png(with_alpha(COLOUR, ALPHA), 8, 6), COLOUR),
-    "RGBA 16.png": (png(with_alpha(COLOUR_16, GRAY_16), 16, 6), COLOUR_16 >> 8),
-    "palette.png": (png(INDEX, 2, 3, PLTE), PALETTE[INDEX]),
     "palette, transparent.png": (
         png(INDEX, 8, 3, PLTE, (b"tRNS", bytes([0, 128, 255]))),
         PALETTE[INDEX],
     ),
     "notes in text.png": (
         png(COLOUR, 8, 2, (b"tEXt", b"Raw profile type exif\0\nexif\n8\n" + EXIF.hex().encode())),
+        COLOUR,
+    ),
+    **{
+        f"large {kind}.png": (
+            png(COLOUR, 8, 2, (kind.encode(), b"note\0\0" + zlib.compress(bytes(3_000_000)))),
+            COLOUR,
+        )
+        for kind in ("iCCP", "zTXt")
+    },
+    "damaged text.png": (
+        png(COLOUR, 8, 2, (b"tEXt", b"note\0text")).replace(b"note\0text", b"note\0toxt"),
         COLOUR,
     ),
     "palette.gif": (saved(Image.fromarray(PALETTE[INDEX]), "GIF"), PALETTE[INDEX]),
@@ -206,6 +202,7 @@ FILES: dict[str, tuple[bytes, np.ndarray]] = {
         saved(Image.fromarray(RED), "JPEG", quality=100, exif=b"Exif\0\0" + EXIF),
         turned(RED),
     ),
+    "bytes between segments.jpg": (BETWEEN[:20] + bytes(20) + BETWEEN[20:], RED),
     "CMYK of Adobe.jpg": (saved(Image.fromarray(CMYK, "CMYK"), "JPEG", quality=100), _CYAN),
     "CMYK.jpg": (
         without_adobe(saved(Image.fromarray(255 - CMYK, "CMYK"), "JPEG", quality=100)),
@@ -216,70 +213,53 @@ FILES: dict[str, tuple[bytes, np.ndarray]] = {
     "gray 12.tif": (tiff(twelve_bits(GRAY_16 >> 4), 12), three(GRAY_16 >> 8)),
     "gray 16.tif": (tiff(GRAY_16, 16), three(GRAY_16 >> 8)),
     "gray 16, white is zero.tif": (tiff(GRAY_16, 16, 0), three(255 - (GRAY_16 >> 8))),
-    "gray 16, turned.tif": (tiff(GRAY_16, 16, orientation=6), turned(three(GRAY_16 >> 8))),
     "gray 16, big-endian.tif": (
         saved(Image.frombytes("I;16B", (WIDTH, HEIGHT), GRAY_16.astype(">u2").tobytes()), "TIFF"),
         three(GRAY_16 >> 8),
     ),
-    "gray 8, turned.tif": (tiff(GRAY, 8, orientation=6), turned(three(GRAY))),
     "CMYK, turned.tif": (tiff(CMYK, 8, 5, orientation=6), turned(_CYAN)),
     "RGB 16.tif": (tiff(COLOUR_16, 16, 2), COLOUR_16 >> 8),
-    "CMYK.tif": (tiff(CMYK, 8, 5), _CYAN),
     "LAB.tif": (
         saved(Image.fromarray(RED).convert("LAB"), "TIFF"),
         np.asarray(Image.fromarray(RED).convert("LAB").convert("RGB")),
     ),
     "gray 16.jp2": (saved(Image.fromarray(GRAY_16), "JPEG2000"), three(GRAY_16 >> 8)),
-    "turned.avif": (
-        saved(Image.fromarray(RED), "AVIF", quality=100, exif=EXIF),
-        turned(RED),
-    ),
+    "turned.avif": (saved(Image.fromarray(RED), "AVIF", quality=100, exif=EXIF), turned(RED)),
     "gray 16.pgm": (
         b"P5 %d %d 65535\n" % (WIDTH, HEIGHT) + GRAY_16.astype(">u2").tobytes(),
         three(GRAY_16 >> 8),
     ),
-}  # fmt: skip
+}
 REFUSED = {
     "float.tif": tiff(GRAY.astype("<f4") / 255, 32, sample_format=3),
     "int32.tif": tiff(GRAY.astype("<i4"), 32, sample_format=2),
-    "uint32.tif": tiff(GRAY.astype("<u4"), 32, sample_format=1),
     "int16.tif": tiff(GRAY.astype("<i2"), 16, sample_format=2),
     "int8.tif": tiff(GRAY.astype("i1"), 8, sample_format=2),
 }
-IMAGES: dict[str, Callable[[], Image.Image]] = {
-    "La": lambda: Image.new("La", (1, 1), (50, 128)),
-    "RGBa": lambda: Image.new("RGBa", (1, 1), (50, 60, 70, 128)),
-    "PA": lambda: Image.fromarray(with_alpha(RED, ALPHA)).convert("PA"),
-    "RGBX": lambda: Image.fromarray(with_alpha(COLOUR, ALPHA), "RGBX"),
-    "HSV": lambda: Image.fromarray(COLOUR).convert("HSV"),
-    "YCbCr": lambda: Image.fromarray(COLOUR).convert("YCbCr"),
-    "1": lambda: Image.fromarray(GRAY).convert("1"),
-    **{m: lambda m=m: Image.new(m, (2, 2), 0x9C40) for m in ("I;16", "I;16L", "I;16B", "I;16N")},
-}
 
 
-def levels(name: str) -> int:
+def levels(name):
     return JPEG_LEVELS if name.endswith((".jpg", ".avif")) or "CMYK" in name else 0
 
 
-def opened(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data))
+def opened(data):
+    return open_image(io.BytesIO(data))
 
 
-def trained_on(data: bytes, *, folder: bool) -> np.ndarray:
+def trained_on(data, *, folder):
     """What training sees of a file, in a folder of images or in a record."""
     image = encoded(Example(data, (0,), orientation_of_file(data) if folder else 1), 10**9)
     assert isinstance(image, Encoded), image
     return decode_image(Encoded(*map(tf.constant, image))).numpy()
 
 
-def prepared(name: str, data: bytes) -> tuple[ImageRow, bytes]:
+def prepared(name, data):
     policy = faults.policy(["rotated:convert"], {})
     return check(ImageRow(name), data, policy, 10**9)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "small frame.gif"])
-def test_all_that_decode_agree_with_the_table(name: str, tmp_path: Path) -> None:
+def test_all_that_decode_agree_with_the_table(name, tmp_path):
     data, expected = FILES[name]
     near = lambda pixels: np.testing.assert_allclose(
         np.asarray(pixels, int), np.asarray(expected, int), atol=levels(name)
@@ -290,7 +270,7 @@ def test_all_that_decode_agree_with_the_table(name: str, tmp_path: Path) -> None
     # By name, as Pillow then maps the pixels of some files instead of reading them.
     (tmp_path / name).write_bytes(data)
     near(np.rint(images.load(tmp_path / name, as_is)))
-    near(rgb(Image.open(tmp_path / name), upright=True))
+    near(rgb(open_image(tmp_path / name), upright=True))
     if isinstance(encoded(Example(data, (0,)), 10**9), Encoded):
         near(trained_on(data, folder=True))
     row, stored = prepared(name, data)
@@ -301,7 +281,7 @@ def test_all_that_decode_agree_with_the_table(name: str, tmp_path: Path) -> None
     assert html_page.thumbnail_url(data, 32, upright=True)
 
 
-def test_a_gif_with_a_small_first_frame_is_one_image() -> None:
+def test_a_gif_with_a_small_first_frame_is_one_image():
     data, _ = FILES["small frame.gif"]
     expected = np.asarray(rgb(opened(data)))
     assert expected.shape == (HEIGHT + 3, WIDTH + 4, 3)
@@ -312,36 +292,19 @@ def test_a_gif_with_a_small_first_frame_is_one_image() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_unknown_ranges_are_refused(name: str) -> None:
-    with refused(error=UnknownRangeError):
+def test_unknown_ranges_are_refused(name):
+    with refused("no known range", error=UnknownRangeError):
         rgb(opened(REFUSED[name]))
     assert prepared(name, REFUSED[name])[0].faults == ("unknown_range",)
     assert html_page.thumbnail_url(REFUSED[name], 32) is None
 
 
-@pytest.mark.parametrize("mode", IMAGES)
-def test_modes_that_no_file_has(mode: str) -> None:
-    image = IMAGES[mode]()
-    assert image.mode == mode
-    by_mode = {
-        "La": [[[99] * 3]],
-        "RGBa": [[[99, 119, 139]]],
-        "RGBX": COLOUR,
-        "1": three(np.asarray(image) * 255),
-    }
-    if mode.startswith("I;16"):
-        expected = np.full((2, 2, 3), 0x9C)
-    else:
-        expected = by_mode[mode] if mode in by_mode else image.convert("RGB")
-    np.testing.assert_array_equal(np.asarray(rgb(image)), np.asarray(expected))
-
-
-def test_every_mode_has_a_rule() -> None:
-    assert set(Image.MODES) <= _TO_RGB.keys()
+def test_every_mode_has_a_rule():
+    assert set(Image.MODES) - {"F"} <= _TO_RGB.keys()  # floats are of no known range
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP", "AVIF"])
-def test_only_exif_data_turn_an_image(file_format: str) -> None:
+def test_only_exif_data_turn_an_image(file_format):
     head = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF '
     xmp = f'{head}xmlns:rdf="r"><rdf:Description tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
     data = saved(Image.fromarray(COLOUR), file_format, xmp=xmp.encode())
@@ -350,7 +313,21 @@ def test_only_exif_data_turn_an_image(file_format: str) -> None:
     assert orientation(b"Exif\0\0" + EXIF) == orientation(EXIF) == 6
 
 
-def test_images_of_one_outline_are_no_copies() -> None:
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("kind", ["1B", "3H", "9i", "4I2"])
+@pytest.mark.parametrize("value", [6, 9])
+def test_an_orientation_of_any_type_is_read_as_by_pillow(order, kind, value):
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, 1)
+    entry = struct.pack(f"{order}HHI", 274, int(kind[0]), int(kind[2:] or 1))
+    content = struct.pack(order + kind[1], value).ljust(4, b"\0")
+    exif = b"Exif\0\0" + head + entry + content + bytes(12)
+    data = saved(Image.fromarray(COLOUR), "JPEG", exif=exif)
+    expected = ImageOps.exif_transpose(opened(data))
+    np.testing.assert_array_equal(rgb(opened(data), upright=True), expected)
+    assert (orientation_of_file(data) == 6) == (expected.size == (HEIGHT, WIDTH))
+
+
+def test_images_of_one_outline_are_no_copies():
     """White outlines were all that was left of 16 bits when they were clipped."""
     disc = np.hypot(*np.mgrid[-32:32, -32:32]) < 24
     looks = set()

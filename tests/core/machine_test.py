@@ -1,19 +1,40 @@
 """What a container's limits leave of the machine's memory and cores."""
 
-import os
+import subprocess
+import sys
 
 import pytest
 
+from tests.conftest import python_environment
 from vit_jax.core import machine
 
 GIB = 2**30
+PROGRAM = """
+import os, sys
+from vit_jax.core import machine
+machine.use_huge_pages()
+print(os.environ["GLIBC_TUNABLES"], *sys.argv)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's variable")
+@pytest.mark.parametrize(("given", "then"), [(None, machine.HUGE_PAGES), ("", ""), ("x", "x")])
+def test_a_program_starts_again_with_huge_pages(given, then):
+    environment = python_environment()
+    del environment[machine.TUNABLES]
+    environment |= {} if given is None else {machine.TUNABLES: given}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "a b", "--c"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == f"{then} -c a b --c\n"
 
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
     """Makes this a process of `group` on a machine of 64 GiB and 8 cores, with files of limits."""
 
-    def make(group: str, files: dict[str, str]) -> None:
+    def make(group, files):
         (tmp_path / "cgroup").write_text(group)
         for name, text in files.items():
             file = tmp_path / "mounted" / name
@@ -67,27 +88,11 @@ def test_limits_of_containers(groups, group, files, memory, cores):
     assert (machine.memory_bytes(), machine.cores()) == (memory * GIB, cores)
 
 
-def test_without_control_groups(groups):
-    assert (machine.memory_bytes(), machine.cores()) == (64 * GIB, 8)
-
-
 def test_limits_that_cannot_be_read(groups, tmp_path):
     groups("0::/\n", {"memory.max": str(GIB)})
     (tmp_path / "mounted/memory.max").write_bytes(b"")
     (tmp_path / "mounted/cpu.max").mkdir()
     assert (machine.memory_bytes(), machine.cores()) == (64 * GIB, 8)
-
-
-def test_without_sysconf_there_is_no_limit(groups, monkeypatch):
-    monkeypatch.delattr(os, "sysconf")
-    assert machine.memory_bytes() == machine.UNLIMITED
-    groups("0::/\n", {"memory.max": str(GIB)})
-    assert machine.memory_bytes() == GIB
-
-
-def test_this_machine():
-    assert 0 < machine.memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < machine.cores() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize(("flags", "known"), [("avx512f avx512_bf16", True), ("avx512f", False)])

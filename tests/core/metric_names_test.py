@@ -5,9 +5,6 @@ import math
 import pytest
 
 from vit_jax.core import metric_names
-from vit_jax.evals.classification import ClassificationConfig
-from vit_jax.evals.frozen import FrozenConfig
-from vit_jax.probes import by_class
 
 
 @pytest.mark.parametrize(
@@ -48,13 +45,6 @@ def test_numbers_of_a_column_have_as_many_decimals():
 )  # fmt: skip
 def test_names_in_words(name, text):
     assert metric_names.words(name) == text
-
-
-def test_names_in_words_differ():
-    frozen = FrozenConfig(probe_l2=(1e-3,), probe_lr=(1e-2,)).numbers()
-    names = {*ClassificationConfig(calibration=True).numbers(), *by_class.MEANS, *frozen}
-    assert len({metric_names.words(name) for name in names}) == len(names)
-    assert not any("_" in metric_names.words(name) for name in names)
 
 
 def test_less_is_better_of_losses_and_errors():

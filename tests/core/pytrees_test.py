@@ -14,14 +14,6 @@ def test_names_and_back():
     assert pytrees.unflatten(named) == TREE
 
 
-def test_map_named_sees_names():
-    assert pytrees.map_named(lambda name, x: name, TREE)["head"]["bias"] == "head/bias"
-
-
-def test_num_elements():
-    assert pytrees.num_elements(TREE) == 3 + 6 + 2
-
-
 def test_a_tree_apart_and_together_again():
     stack = {"kernel": np.arange(12.0).reshape(2, 2, 3), "bias": np.zeros((2, 3))}
     moments = optax.adam(1e-3).init({"blocks": {"block": stack}, "head": np.ones((2, 3))})

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from vit_jax.core import screen
+from vit_jax.core import command, errors, screen
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 
 
@@ -11,13 +11,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_rewrites_one_line():
-    out = Terminal()
-    screen = Screen(out)
-    screen.update("step 1")
-    screen.update("step 2")
-    screen.say("done")
-    assert out.getvalue() == "\r\x1b[Kstep 1\r\x1b[Kstep 2\r\x1b[Kdone\n"
+def test_names_of_files_cannot_drive_the_terminal(capsys):
+    """As names of ls and git: a title, a colour or an earlier line could be written by them."""
+    name = "\x1b]0;title\x07\x9b2J\rcat.png"
+    Screen().say(f"skipped {name}\nand more")
+    command.report(errors.UserError(f"{name}: no image"))
+    shown = capsys.readouterr()
+    assert shown.out == "skipped \\x1b]0;title\\x07\\x9b2J\\rcat.png\nand more\n"
+    assert shown.err == "error: \\x1b]0;title\\x07\\x9b2J\\rcat.png: no image\n"
 
 
 @pytest.mark.parametrize(
@@ -38,27 +39,27 @@ def test_a_narrow_terminal_shows_the_most_important_parts(monkeypatch, columns, 
     assert out.getvalue() == "\r\x1b[K" + shown
 
 
-def test_a_file_gets_all_parts_of_a_line():
-    out = io.StringIO()
-    Screen(out).update("step 1", "loss 2")
-    assert out.getvalue() == "step 1 | loss 2\n"
-
-
-def test_what_others_write_in_the_end_begins_a_line():
+def test_a_terminal_rewrites_one_line_and_what_others_write_in_the_end_begins_one():
     out = Terminal()
     screen = Screen(out)
     screen.update("step 1")
+    screen.update("step 2")
+    screen.say("done")
+    screen.update("step 3")
     screen.close()
     screen.close()
-    assert out.getvalue() == "\r\x1b[Kstep 1\n"
+    rewritten = "\r\x1b[K"
+    assert out.getvalue() == "".join(
+        f"{rewritten}{text}" for text in ("step 1", "step 2", "done\n", "step 3\n")
+    )
 
 
-def test_a_file_gets_plain_lines():
+def test_a_file_gets_plain_lines_with_all_parts():
     out = io.StringIO()
     screen = Screen(out)
-    screen.update("step 1")
+    screen.update("step 1", "loss 2")
     screen.say("done")
-    assert out.getvalue() == "step 1\ndone\n"
+    assert out.getvalue() == "step 1 | loss 2\ndone\n"
 
 
 def test_quiet_says_nothing():
@@ -83,6 +84,9 @@ def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
     assert "test [##########..........] 50/100, 0:10 left" in out.getvalue()
     screen.bar("test", 100, 100)
     assert out.getvalue().endswith("0:10 left\r\x1b[K")
+    screen.bar("reading", 1, 2)  # and left
+    now[0] = 20.0
+    screen.bar("writing", 0, 5)
 
 
 class NotebookStream(Terminal):
@@ -103,15 +107,6 @@ def test_a_bar_ends_in_a_notebook_without_codes_of_a_terminal(monkeypatch):
     screen.bar("test", 100, 100)
     assert written and out.getvalue().endswith(f"\r{' ' * len(written)}\r")
     assert "\x1b" not in out.getvalue()
-
-
-def test_a_bar_that_begins_behind_one_that_was_left(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])
-    screen = Screen(Terminal())
-    screen.bar("reading", 1, 2)
-    now[0] = 10.0
-    screen.bar("writing", 0, 5)
 
 
 @pytest.mark.parametrize(

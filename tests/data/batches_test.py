@@ -27,7 +27,7 @@ START = """
         ("batches.close(); batches.close()", 0),
     ],
 )
-def test_exit_status_of_a_process_with_open_batches(ending: str, status: int) -> None:
+def test_exit_status_of_a_process_with_open_batches(ending, status):
     """While tf.data calls Python, an exiting process would abort with status 134."""
     program = textwrap.dedent(START) + ending
     result = subprocess.run(

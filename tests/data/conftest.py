@@ -1,5 +1,4 @@
 import io
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,24 +17,24 @@ class ListSource(Source):
     max_labels = 2
     fingerprint = "0"
 
-    def __init__(self, examples: Sequence[Example]) -> None:
+    def __init__(self, examples):
         self.examples = list(examples)
         self.num_examples = len(self.examples)
 
-    def read(self, indices: np.ndarray) -> list[Example]:
+    def read(self, indices):
         return [self.examples[i] for i in indices]
 
-    def describe(self, index: int) -> str:
+    def describe(self, index):
         return f"example {index}"
 
 
-def encode(pixels: np.ndarray, file_format: str = "PNG", **options: object) -> bytes:
+def encode(pixels, file_format="PNG", **options):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, file_format, **options)
     return file.getvalue()
 
 
-def photo_like(height: int, width: int, seed: int = 0) -> np.ndarray:
+def photo_like(height, width, seed=0):
     """Smooth colours, uint8 [height, width, 3], which JPEG preserves."""
     colours = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
     image = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
@@ -43,30 +42,30 @@ def photo_like(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture
-def list_source() -> Callable[[Sequence[Example]], ListSource]:
+def list_source():
     return ListSource
 
 
 @pytest.fixture(name="encode")
-def encode_fixture() -> Callable[..., bytes]:
+def encode_fixture():
     return encode
 
 
 @pytest.fixture(name="photo_like")
-def photo_like_fixture() -> Callable[..., np.ndarray]:
+def photo_like_fixture():
     return photo_like
 
 
 @pytest.fixture(scope="session")
-def digits() -> Source:
+def digits():
     return Digits(Request("train"))
 
 
 @pytest.fixture
-def few() -> Callable[[int], Source]:
+def few():
     """Makes a source of n gray squares; example i has shade i."""
 
-    def make(count: int) -> Source:
+    def make(count):
         squares = [np.full((4, 4), i, np.uint8) for i in range(count)]
         return ListSource([Example(encode(x), (i % 10,)) for i, x in enumerate(squares)])
 

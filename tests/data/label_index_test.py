@@ -1,39 +1,32 @@
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index
-from vit_jax.data.source import Example, Source, select_examples
-from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.table import Digits, Synthetic
-
-MakeSource = Callable[[Sequence[Example]], Source]
+from vit_jax.data.source import Example, select_examples, single
 
 LISTS = [(3,), (), (1, 2), (2,), (9, 1)]
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def five(list_source: MakeSource) -> Source:
+def five(list_source):
     return list_source([Example(b"", labels) for labels in LISTS])
 
 
-def lists(labels: label_index.Labels) -> list[tuple[int, ...]]:
+def lists(labels):
     return [
         tuple(labels.labels[first:stop].tolist())
         for first, stop in zip(labels.offsets[:-1], labels.offsets[1:], strict=True)
     ]
 
 
-def test_parts_of_labels() -> None:
+def test_parts_of_labels():
     labels = label_index.collect(LISTS)
     assert lists(labels) == LISTS
     assert labels.offsets.dtype == np.int64 and labels.labels.dtype == np.int32
@@ -41,10 +34,10 @@ def test_parts_of_labels() -> None:
     assert lists(labels.slice(1, 4)) == LISTS[1:4]
     order = np.array([4, 1, 2, 2])
     assert lists(labels.take(order)) == [LISTS[i] for i in order]
-    assert lists(label_index.single([4, 5])) == [(4,), (5,)]
+    assert lists(single([4, 5])) == [(4,), (5,)]
 
 
-def test_examples_by_class() -> None:
+def test_examples_by_class():
     labels = label_index.collect([*LISTS, (2, 2)])
     classes = label_index.by_class(labels, 10, describe=str)
     of = np.split(classes.examples, classes.offsets[1:-1])
@@ -52,18 +45,17 @@ def test_examples_by_class() -> None:
 
 
 @pytest.mark.parametrize("label", [-1, 10])
-def test_a_label_that_is_not_a_class_is_refused(label: int) -> None:
+def test_a_label_that_is_not_a_class_is_refused(label):
     labels = label_index.collect([(3,), (1, label)])
     with refused(label):
         label_index.by_class(labels, 10, describe=lambda i: f"example {i}")
 
 
-def test_a_file_keeps_them(tmp_path: Path) -> None:
+def test_a_file_keeps_them(tmp_path):
     path = tmp_path / label_index.file_name("train")
     assert path.name == "labels-train.npz"
     label_index.write(path, label_index.collect(LISTS))
     assert lists(label_index.read(path)) == LISTS
-    assert label_index.most_labels(path) == 2
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
@@ -78,7 +70,7 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
         lambda path: np.savez(path, something=np.array([0, 2, 1])),
     ],
 )
-def test_damaged_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_files(tmp_path, damage):
     path = tmp_path / "labels-train.npz"
     label_index.write(path, label_index.collect(LISTS))
     damage(path)
@@ -86,17 +78,9 @@ def test_damaged_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
         label_index.read(path)
 
 
-def test_sources_that_know_their_labels() -> None:
-    for source in (Digits(Request("train[100:200]")), Synthetic(10, 3, (8, 8))):
-        read = [example.labels for example in source.read(np.arange(source.num_examples))]
-        assert lists(label_index.find(source)) == read
-
-
-def test_other_sources_are_read_once(
-    five: Source, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_sources_are_read_once(five, cache_folder, monkeypatch):
     monkeypatch.setattr(label_index, "_BLOCK", 2)
-    seen: list[tuple[int, int]] = []
+    seen = []
     progress = lambda done, total: seen.append((done, total))
     assert lists(label_index.find(five, progress)) == LISTS
     assert seen == [(2, 5), (4, 5), (5, 5)]
@@ -108,9 +92,7 @@ def test_other_sources_are_read_once(
     assert len(seen) == 6
 
 
-def test_records_that_were_written_anew_are_read_anew(
-    five: Source, list_source: MakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_were_written_anew_are_read_anew(five, list_source, monkeypatch):
     label_index.find(five)
     corrected = list_source([Example(b"", labels) for labels in LISTS[::-1]])
     monkeypatch.setattr(corrected, "fingerprint", five.fingerprint)
@@ -118,15 +100,5 @@ def test_records_that_were_written_anew_are_read_anew(
     assert lists(label_index.find(corrected)) == LISTS[::-1]
 
 
-def test_without_a_folder_they_are_read_each_time(five: Source, cache_folder: Path) -> None:
-    """The user's home cannot be written; for root too, since a file takes its place."""
-    cache_folder.touch()
-    for _ in range(2):
-        seen: list[int] = []
-        index = label_index.find(five, lambda done, total, seen=seen: seen.append(done))
-        assert lists(index) == LISTS
-        assert seen[-1] == len(LISTS)
-
-
-def test_a_subset_takes_the_labels_of_the_whole(five: Source) -> None:
+def test_a_subset_takes_the_labels_of_the_whole(five):
     assert lists(label_index.find(select_examples(five, np.array([4, 0])))) == [LISTS[4], LISTS[0]]

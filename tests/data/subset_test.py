@@ -1,23 +1,19 @@
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 
 from tests.messages import refused
 from vit_jax.data import label_index, streams
-from vit_jax.data.source import Example, SelectedSource, Source, select_examples
+from vit_jax.data.source import Example, select_examples
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits, Synthetic
 
-MakeSource = Callable[[Sequence[Example]], Source]
-
 
 @pytest.fixture
-def hundred(list_source: MakeSource) -> Source:
+def hundred(list_source):
     return list_source([Example(b"%d" % i, (i % 10,)) for i in range(100)])
 
 
-def images(source: Source) -> list[bytes]:
+def images(source):
     return [example.image for example in source.read(np.arange(source.num_examples))]
 
 
@@ -25,7 +21,7 @@ def images(source: Source) -> list[bytes]:
     ("fraction", "examples", "expected"),
     [(None, None, None), (0.01, None, 1), (0.1, None, 10), (1.0, None, 100), (None, 7, 7)],
 )
-def test_sizes(fraction: float | None, examples: int | None, expected: int | None) -> None:
+def test_sizes(fraction, examples, expected):
     assert streams.subset_size(100, fraction=fraction, examples=examples) == expected
 
 
@@ -37,31 +33,29 @@ def test_sizes(fraction: float | None, examples: int | None, expected: int | Non
         (None, 101, "input.subset_examples=101"),
     ],
 )
-def test_impossible_sizes_are_refused(
-    fraction: float | None, examples: int | None, field: str
-) -> None:
+def test_impossible_sizes_are_refused(fraction, examples, field):
     with refused(field):
         streams.subset_size(100, fraction=fraction, examples=examples)
 
 
-def test_smaller_subsets_are_parts_of_larger_ones(hundred: Source) -> None:
+def test_smaller_subsets_are_parts_of_larger_ones(hundred):
     largest = images(streams.first_examples(hundred, 100))
     assert sorted(largest) == sorted(images(hundred))
     for size in (1, 10, 99):
         assert images(streams.first_examples(hundred, size)) == largest[:size]
 
 
-def test_subsets_hold_all_parts_of_the_split(hundred: Source) -> None:
+def test_subsets_hold_all_parts_of_the_split(hundred):
     numbers = np.array([int(image) for image in images(streams.first_examples(hundred, 50))])
     assert 15 < np.sum(numbers < 50) < 35  # 4 standard deviations of a hypergeometric draw: 10
 
 
-def test_examples_of_each_class(list_source: MakeSource) -> None:
+def test_examples_of_each_class(list_source):
     """Class c of ten has c + 1 examples; every fifth example also has class 0."""
     labels = [(c,) if i % 5 else (c, 0) for c in range(10) for i in range(c + 1)]
     source = list_source([Example(b"%d" % i, some) for i, some in enumerate(labels)])
     index = label_index.collect(labels)
-    before: set[bytes] = set()
+    before = set()
     for number in (1, 3, 100):
         part = streams.first_of_each_class(source, number, index)
         examples = part.read(np.arange(part.num_examples))
@@ -74,7 +68,7 @@ def test_examples_of_each_class(list_source: MakeSource) -> None:
     assert part.num_examples == source.num_examples
 
 
-def test_classes_of_one_label_have_exactly_that_many() -> None:
+def test_classes_of_one_label_have_exactly_that_many():
     digits = Digits(Request("train"))
     part = streams.first_of_each_class(digits, 10, label_index.find(digits))
     labels = [example.labels[0] for example in part.read(np.arange(part.num_examples))]
@@ -83,27 +77,19 @@ def test_classes_of_one_label_have_exactly_that_many() -> None:
     assert len({digits.fingerprint, part.fingerprint, other.fingerprint}) == 3
 
 
-def test_the_order_never_changes() -> None:
+def test_the_order_never_changes():
     """Every published subset depends on these numbers."""
     ten = streams.first_examples(Synthetic(1000, 10, (8, 8)), 10)
     assert ten.select(np.arange(5)).tolist() == [250, 462, 350, 183, 606]
 
 
-def test_describes_the_example_of_the_whole(hundred: Source) -> None:
-    part = streams.first_examples(hundred, 10)
-    assert part.describe(3) == f"example {part.select(np.arange(4))[3]}"
-
-
-def test_fingerprints_tell_subsets_apart(hundred: Source) -> None:
-    sources: list[SelectedSource] = [
-        streams.first_examples(hundred, 10),
-        streams.first_examples(hundred, 11),
-    ]
+def test_fingerprints_tell_subsets_apart(hundred):
+    sources = [streams.first_examples(hundred, 10), streams.first_examples(hundred, 11)]
     sources += [select_examples(hundred, np.arange(3)), select_examples(hundred, np.arange(1, 4))]
     assert len({source.fingerprint for source in (hundred, *sources)}) == 5
 
 
-def test_300_million_examples_take_no_memory() -> None:
+def test_300_million_examples_take_no_memory():
     part = streams.first_examples(Synthetic(303_000_000, 18_291, (8, 8)), 90_000_000)
     chosen = part.select(np.array([0, 9_000_000, 89_999_999]))
     assert len(set(chosen)) == 3 and chosen.max() < 303_000_000

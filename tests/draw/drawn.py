@@ -14,7 +14,7 @@ from vit_jax.draw import style
 LEAST_POINTS = 7.0
 LONG = "Hungarian pointer, vizsla, Magyar vizsla $5 _long_ name 漢字\twith\nlines " * 3
 DPI = 60  # cheaper than a page's
-_drawn_twice: set = set()
+_drawn_twice = set()
 
 
 def photos(number, height=24, width=32, seed=0):

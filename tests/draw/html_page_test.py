@@ -37,10 +37,6 @@ def test_texts_are_escaped_unless_they_are_markup(tmp_path, monkeypatch):
     assert "<h1>&lt;T&gt;</h1>" in text and "<p>&lt;s&gt;</p>" in text
 
 
-def test_a_name_that_is_not_text_is_shown_by_its_bytes(tmp_path, monkeypatch):
-    assert r"a\xffb" in render(tmp_path, monkeypatch, "{{ a }}", a="a\udcffb")
-
-
 def test_what_a_template_lacks_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(jinja2.UndefinedError):
         render(tmp_path, monkeypatch, "{{ nothing }}")

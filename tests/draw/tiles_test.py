@@ -6,7 +6,7 @@ from vit_jax.draw.tiles import ABSENT, CUT, fit, width_in
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3])
-@pytest.mark.parametrize("width", [0.05, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("width", [0.05, 1.0])
 @pytest.mark.parametrize(
     "text",
     ["Hungarian pointer, vizsla, Magyar vizsla", "n01514668_10054.JPEG" * 4, "W" * 99, "a", ""],

@@ -186,11 +186,6 @@ def test_images_without_a_label_count_for_the_rank_alone():
     assert of_rank["rank_me"] == expected["rank_me"]
 
 
-def test_what_is_left_out_is_not_computed():
-    numbers = evaluate(pixels(12), pixels(6), shots=(), neighbours=(), probe_l2=(), probe_lr=())
-    assert set(numbers) == {"rank_me", "examples"}
-
-
 def test_features_that_are_not_finite_are_an_error():
     one = reader(*pixels(12))
     frozen = Frozen(FrozenConfig(shots=(), neighbours=()), one, one, num_classes=3)

@@ -11,7 +11,6 @@ from flax import nnx
 from PIL import Image
 
 from tests.messages import refused
-from vit_jax import config as configs
 from vit_jax import models
 from vit_jax.draw import attention_pictures
 from vit_jax.draw.html_page import Findings, Section
@@ -36,11 +35,6 @@ def test_pictures_are_kept_apart_from_numbers_until_the_next_run():
     assert evals.take_pictures() == {"look/picture": b"png of 1", "look_ema/picture": b"png of 2"}
     assert evals.take_pictures() == {}
     assert (run(3), evals.take_pictures()) == ({}, {})
-
-
-def test_pictures_of_no_image_are_refused():
-    with refused("config.evals.look.pictures"):
-        configs.resolve({"evals": {"look": {"kind": "pictures", "pictures": 0}}})
 
 
 def test_weights_that_are_not_finite_are_refused():

@@ -58,15 +58,13 @@ def loss(model, folder, about):
     return float(-jax.nn.log_softmax(logits)[np.arange(len(files)), np.array(labels)].mean())
 
 
+def configured(folder, *overrides):
+    given = (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1", *overrides)
+    return configs.load("configs/finetune.py", ("evals.val.preprocess=weights", *given))
+
+
 def evaluated(timm_folder, folder, capsys, *overrides):
-    config = configs.load(
-        "configs/finetune.py",
-        (
-            f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
-            "evals.val.preprocess=weights", *overrides,
-        ),
-    )  # fmt: skip
-    results = evaluate(config, epath.Path(timm_folder), Screen())
+    results = evaluate(configured(folder, *overrides), epath.Path(timm_folder), Screen())
     return results["val/loss"], capsys.readouterr().out
 
 
@@ -174,101 +172,48 @@ def test_labels_in_a_table(timm_folder, folder, tmp_path, run_python):
 
 
 def test_kernels_in_eight_bits(timm_folder, folder):
-    config = configs.load(
-        "configs/finetune.py",
-        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
-         "evals.val.preprocess=weights"),
-    )  # fmt: skip
+    config = configured(folder)
     exact = evaluate(config, epath.Path(timm_folder), Screen())
-    for dtype in (None, "float32", "bfloat16", "auto"):
+    for dtype in (None, "bfloat16"):
         numbers = evaluate(config, epath.Path(timm_folder), Screen(), int8=True, dtype=dtype)
         assert {name.replace("_int8/", "/") for name in numbers} == set(exact)
         assert all(name.startswith("val_int8/") for name in numbers)
         assert numbers["val_int8/loss"] != exact["val/loss"]
-        if dtype in (None, "float32"):
+        if dtype is None:
             model = quantise(weights.load(timm_folder))
             rounded = pytest.approx(loss(model, folder, ABOUT), abs=ROUNDING)
             assert numbers["val_int8/loss"] == rounded
 
 
-@pytest.mark.parametrize("flag", ["labels=real.json", "kinds=frozen", "batch_size=8"])
-def test_flags_of_data_need_data(timm_folder, run_python, flag):
-    done = run_python("-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--{flag}")
-    assert done.returncode == 1
-    told(done.stderr, "--" + flag.partition("=")[0], "--data")
-
-
-@pytest.mark.parametrize("flag", ["csv", "page"])
-def test_files_that_cannot_be_written_are_told_before(timm_folder, tmp_path, run_python, flag):
-    command = ["-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--data=nowhere"]
-    file = tmp_path / ("a.html" if flag == "page" else "a.csv")
-    file.mkdir()
-    for path in (file, f"{timm_folder}/config.json/x/a.html"):
-        done = run_python(*command, f"--{flag}={path}")
-        assert done.returncode == 1
-        assert f"--{flag}={path}" in done.stderr
-
-
 @pytest.mark.parametrize(
-    "files",
-    [("csv=a.csv", "class_csv=a.csv"), ("data=l.csv", "csv=./l.csv"), ("csv=a.safetensors",)],
+    ("flags", "names"),
+    [
+        (["--labels=real.json"], ["--labels", "--data"]),
+        (["--data=nowhere", "--csv={0}/a.csv"], ["--csv={0}/a.csv"]),  # a folder
+        (["--data=nowhere", "--csv={0}/timm/config.json/x/a.csv"], ["/config.json/x/a.csv"]),
+        (["--data=nowhere", "--csv=a.csv", "--class_csv=a.csv"], ["csv="]),
+        (["--data={0}/data", "{0}/nothing"], ["{0}/nothing"]),
+        (["--data=nowhere", "--dtype=fp16"], ["--dtype=fp16", "float32"]),
+    ],
 )
-def test_files_to_write_are_no_others(timm_folder, run_python, files):
-    flags = [f"--{each}" for each in (*files, "data=nowhere")]
-    done = run_python("-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", *flags)
-    assert done.returncode == 1
-    told(done.stderr, "csv=")
-
-
-def test_weights_are_given_once(timm_folder, run_python):
-    command = ["-m", "vit_jax", "evaluate", "--data=nowhere"]
-    done = run_python(*command, f"--checkpoint={timm_folder}", str(timm_folder))
-    assert done.returncode == 1
-    assert str(timm_folder) in done.stderr and "twice" in done.stderr
-
-
-def test_all_checkpoints_are_found_before_one_is_evaluated(timm_folder, folder, run_python):
-    missing = folder / "nothing"
-    done = run_python(
-        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", f"--data={folder}", str(missing)
-    )
-    assert done.returncode == 1 and str(missing) in done.stderr
-    assert "accuracy" not in done.stdout
+def test_wrong_flags_are_told_before_anything_is_evaluated(
+    timm_folder, folder, tmp_path, run_python, flags, names
+):
+    for name in ("a.csv", "a.html"):
+        (tmp_path / name).mkdir()
+    given = [flag.format(tmp_path) for flag in flags]
+    done = run_python("-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", *given)
+    assert done.returncode == 1 and "accuracy" not in done.stdout
+    told(done.stderr, *(name.format(tmp_path) for name in names))
 
 
 def test_dtypes_of_the_computation(timm_folder, folder, capsys):
-    config = configs.load(
-        "configs/finetune.py",
-        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
-         "evals.val.preprocess=weights"),
-    )  # fmt: skip
     losses = {}
     for dtype in (None, "float32", "bfloat16", "auto"):
-        numbers = evaluate(config, epath.Path(timm_folder), Screen(), dtype=dtype)
+        numbers = evaluate(configured(folder), epath.Path(timm_folder), Screen(), dtype=dtype)
         losses[dtype] = numbers["val/loss"]
     assert losses[None] == losses["float32"] != losses["bfloat16"]
     assert losses["auto"] in (losses["float32"], losses["bfloat16"])
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "dtype" in x)
     assert line.startswith("--dtype=auto: ViT-1x16/8 computes in ")
     assert "4 images took float32" in line
-
-
-def test_auto_needs_probabilities(timm_folder, folder, tmp_path):
-    loaded = weights.load_with_info(timm_folder, head="drop")
-    weights.save(loaded, tmp_path / "headless", "timm")
-    config = configs.load(
-        "configs/finetune.py",
-        (f"input.data_dir={folder}", "input.batch_size=4", "mesh.data=1",
-         "evals.val.preprocess=weights", "evals.val.kind=frozen", "evals.val.shots=1",
-         "evals.val.neighbours=3"),
-    )  # fmt: skip
-    with refused("--dtype=auto", "--dtype=bfloat16"):
-        evaluate(config, epath.Path(tmp_path / "headless"), Screen(), dtype="auto")
-
-
-def test_an_unknown_dtype_is_told_before(timm_folder, run_python):
-    done = run_python(
-        "-m", "vit_jax", "evaluate", f"--checkpoint={timm_folder}", "--data=nowhere", "--dtype=fp16"
-    )
-    assert done.returncode == 1
-    told(done.stderr, "--dtype=fp16", "float32")

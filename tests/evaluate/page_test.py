@@ -19,7 +19,6 @@ from vit_jax.probes import by_class
 LABELS = np.array([[0, -1], [0, -1], [0, 2], [1, -1], [1, 2], [0, -1]], np.int32)
 PREDICTION = np.array([0, 1, 1, 2, 2, 2], np.int32)
 CONFIDENCE = np.array([0.9, 0.5, 0.8, 0.9976, 0.4, 0.3], np.float32)
-CORRECT = np.array([True, False, False, False, True, False])
 LOSS = np.array([0.1, 1, 4, 6, 0.9, np.nan], np.float32)
 
 
@@ -84,11 +83,6 @@ def test_a_confusion_matrix_has_all_images_once():
     assert comparison.confusion(another).counts.tolist() == [[0, 0, 1], [0, 1, 0]]
 
 
-def test_images_of_the_highest_loss_come_first():
-    assert SCORES.highest_losses(3).tolist() == [5, 3, 2]  # what is not a number is worst
-    assert SCORES.highest_losses(100).tolist() == [5, 3, 2, 1, 4, 0]
-
-
 def made(results, scored):
     return page.page(results, scored, datetime.datetime.now(datetime.UTC))
 
@@ -131,29 +125,12 @@ def test_models_stand_side_by_side_and_the_best_number_is_bold(text):
     assert text.index(">val</th>") < text.index(">looked</th>")
 
 
-def test_models_have_the_ends_of_their_paths_by_which_they_differ():
-    for paths, names in (
-        (["/x/a", "/x/b/"], ["a", "b"]),
-        (["/x/a/9", "/x/b/9"], ["a/9", "b/9"]),
-        (["hf:O/N", "m"], ["N", "m"]),
-    ):
-        text = made({path: {"val/accuracy": 0.5} for path in paths}, {})
-        for path, name in zip(paths, names, strict=True):
-            assert f'<span title="{path}">{name}</span>' in text
-
-
 def test_names_are_escaped_and_nothing_is_loaded_from_elsewhere(text):
     assert "a&lt;b&gt;" in text and "a<b>" not in text
     assert "&lt;goldfish&gt;" in text and "<goldfish>" not in text
     assert "<code>&lt;b&gt;15.png</code>" in text and "<b>15" not in text
     assert set(re.findall(r'src="(.{5})', text)) == {"data:"}
     assert "<script" not in text and "default-src 'none'" in text
-
-
-def test_shares_that_are_not_a_whole_are_not_rounded_to_one(text):
-    assert "99.76%" in text
-    assert set(re.findall(r"\b100[.0]*%", text)) == {"100.00%", "100%"}  # the second of axes
-    assert "nan" not in re.sub(r'"data:.*?"', "", text)
 
 
 def test_classes_are_listed_worst_first(text):
@@ -197,16 +174,6 @@ def test_classes_of_models_are_the_same_by_name():
         assert f'<small title="{model}">{model}</small>' in alone
 
 
-def test_classes_that_look_the_same_are_one_and_two_of_one_name_are_two():
-    scores = scores_of(np.array([[0], [1]]), np.array([0, 0]), classes=2)
-    names, (counts,) = comparison.classes_of_all([Scored(Named("crane", "crane"), scores)])
-    assert names == ["crane", "crane"]
-    composed = Scored(Named("\u00e9el"), scores_of(np.array([[0]]), np.array([0]), classes=1))
-    decomposed = composed._replace(source=Named("e\u0301el"))
-    assert comparison.classes_of_all([composed, decomposed])[0] == ["\u00e9el"]
-    assert counts.images.tolist() == [1, 1] and counts.predicted.tolist() == [2, 0]
-
-
 def test_a_matrix_of_few_classes(text):
     assert "(of several: the one that was predicted, else the first)" in text
     assert table_under(text, "confusion matrix by a&lt;b&gt;") == {
@@ -227,15 +194,6 @@ def test_of_many_classes_the_pairs_are_listed():
         "0": ["999", "2", "100.00%"], "1": ["999", "2", "100.00%"],
     }  # fmt: skip
     assert len(text) < 300_000
-
-
-@pytest.mark.parametrize("taken_for", [0, 1])
-def test_a_single_class(taken_for):
-    scores = scores_of(np.zeros((3, 1), int), np.full(3, taken_for), classes=2)
-    text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(2), scores)}})
-    cells = table_under(text, "confusion matrix")
-    assert cells == {"0": ["", "3"] if taken_for else ["3"]}
-    assert (">another<" in text) == bool(taken_for)
 
 
 def test_classes_that_are_decided_one_by_one():
@@ -266,15 +224,6 @@ def test_errors_are_shown_with_their_pictures(text):
     assert 'title="&lt;b&gt;11.png"' in of_pairs and 'title="damaged"' in of_pairs
 
 
-def test_of_many_errors_of_a_pair_the_page_says_how_many_it_shows():
-    labels, prediction = np.zeros((7, 1), int), np.array([1, 1, 1, 1, 1, 1, 2])
-    text = made({"m": {}}, {"val": {"m": Scored(Pictures(), scores_of(labels, prediction))}})
-    (shown,) = re.findall(r"most confused.*?<h2>", text, re.DOTALL)
-    assert "5 of 7 wrong images" in shown
-    assert ": 6 images, 4 of them shown</p>" in shown and ": 1 image</p>" in shown
-    assert shown.count("<code>") == 5
-
-
 def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
     (shown,) = re.findall(r"highest loss.*?<h2>", text, re.DOTALL)
     assert re.findall(r"<p>(.*?)<br><code>(.*?)</code>", shown) == [
@@ -299,13 +248,6 @@ def test_bars_are_as_high_as_accuracy_and_empty_bins_are_marked(text):
     assert heights == [{10.0, 206.0}] * 6  # from the bottom to the top
 
 
-def test_confidence_is_compared_with_one_label_of_each_image():
-    scores = scores_of(LABELS[:, :1], PREDICTION, CONFIDENCE)
-    text = made({"m": {}}, {"val": {"m": Scored(Pictures(), scores)}})
-    assert "Expected calibration error: 0.5163" in text
-    assert "(of several:" not in text
-
-
 def test_classes_in_files(tmp_path):
     one = Scored(Pictures(), SCORES)
     comparison.write_class_csv(tmp_path / "new" / "c.csv", {"val": {"m": one}})
@@ -324,3 +266,10 @@ def test_classes_in_files(tmp_path):
         "recall": 0.25, "f1": 0.4,
     }  # fmt: skip
     assert '"precision": null' in comparison.as_json(document)
+
+
+def test_confidence_is_compared_with_one_label_of_each_image():
+    scores = scores_of(LABELS[:, :1], PREDICTION, CONFIDENCE)
+    text = made({"m": {}}, {"val": {"m": Scored(Pictures(), scores)}})
+    assert "Expected calibration error: 0.5163" in text
+    assert "(of several:" not in text

@@ -27,6 +27,13 @@ def test_an_untrained_head_does_not_look_accurate():
     assert top_k_correct(jnp.zeros((4, 4)), targets, 1).sum() == 1
 
 
+@pytest.mark.parametrize("k", [1, 4])
+def test_nan_is_right_for_no_class(k):
+    logits = jnp.array([[jnp.nan] * 4, [9.0, jnp.nan, 0.0, 0.0], [9.0, -jnp.inf, 0.0, 0.0]])
+    targets = jnp.zeros((3, 4), bool).at[:, 0].set(True)
+    np.testing.assert_array_equal(top_k_correct(logits, targets, k), [0, 0, 1])
+
+
 def test_main_labels():
     targets = jnp.array([[0, 1, 1], [0.3, 0.7, 0], [0.4, 0, 0.9], [0, 0, 0]])
     expected = [[0, 1, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]]

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from vit_jax.core.errors import Preempted, UserError
+from tests.messages import refused
+from vit_jax.core.errors import Preempted
 from vit_jax.learning.clock import Cadence, Clock, stopped
 from vit_jax.run.build import Run
 from vit_jax.store import checkpoint_dir
@@ -45,12 +46,6 @@ def test_pauses_do_not_count(monkeypatch):
         now[0] += 1000
     now[0] += 1
     assert clock.tick(11)["speed/images_per_second"] == 32.0
-
-
-def test_no_mfu_without_a_known_peak(monkeypatch):
-    clock, now, _ = make_clock(monkeypatch)
-    now[0] += 1
-    assert "speed/mfu" not in clock.tick(11)
 
 
 # --- early stopping: a function of the log, so that interrupted runs end where others do
@@ -170,22 +165,14 @@ def test_more_patience_lets_an_ended_run_go_on(ended, tmp_path, tiny_run):
         (("early_stopping.metric=test_ema/loss",), "given by no evaluation"),
         (("early_stopping.patience=0",), "early_stopping.patience=0: give at least 1"),
         (("early_stopping.min_delta=-1",), "early_stopping.min_delta=-1.0: give at least 0"),
-        (("evals.test.every_steps=none",), "every_steps=None gives 0 before the last of 9 steps"),
-        (
-            ("early_stopping.patience=4",),
-            "gives 4 before the last of 9 steps. Set evals.test",
-        ),
-        (("total.steps=8",), "gives 3 before the last of 8 steps"),
-        (
-            ("early_stopping.patience=40",),
-            "to 1 and early_stopping.patience below 8, or",
-        ),
+        (("evals.test.every_steps=none",), "every_steps=None gives 0"),
+        (("early_stopping.patience=4",), "gives 4"),
+        (("total.steps=8",), "gives 3"),
     ],
 )
 def test_what_would_never_end_a_run_is_refused(tiny_run, tmp_path, overrides, message):
     base = (*EVAL, "total.steps=9", "early_stopping.metric=test/accuracy", "optim.warmup_steps=1",
             "early_stopping.patience=3")  # fmt: skip
     Run.build(tiny_run(*base), tmp_path / "run")
-    with pytest.raises(UserError) as error:
+    with refused(message):
         Run.build(tiny_run(*base, *overrides), tmp_path / "run")
-    assert message in str(error.value)

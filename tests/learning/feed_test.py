@@ -1,5 +1,5 @@
+import contextlib
 import dataclasses
-import itertools
 import json
 import re
 import socket
@@ -11,24 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.conftest import ListSource, encode, photo_like
-from tests.messages import refused
+from tests.messages import refused, told
 from vit_jax.core import waiting
 from vit_jax.core.errors import Preempted, UserError
 from vit_jax.core.waiting import waiting_for
-from vit_jax.data import decoded, pipeline, streams
-from vit_jax.data.ops import table as ops
-from vit_jax.data.source import Example
-from vit_jax.learning import losses
 from vit_jax.learning.feed import (
     SKIPPED_IMAGES,
     BadImages,
-    CachedSet,
     Feed,
     SkippedImages,
-    local_rows,
 )
-from vit_jax.parallel import mesh as meshes
 from vit_jax.train import train
 
 
@@ -152,89 +144,12 @@ def test_a_missing_batch_names_host_and_file(monkeypatch):
     batches = Hanging()
     with feed_of(batches, timeout_secs=0.2) as feed, pytest.raises(UserError) as error:
         next(feed)
-    for name in (socket.gethostname(), "input.timeout_secs", "/data/a.png"):
-        assert name in str(error.value)
+    told(str(error.value), socket.gethostname(), "input.timeout_secs", "/data/a.png")
     assert waiting.any_abandoned()
     free.set()
     feed._thread.join()
     assert batches.closed == 1
     assert not waiting.any_abandoned()
-
-
-EXAMPLES = 37  # divides over nothing
-READ = {"max_image_pixels": 10**6, "threads": 1}
-PREPROCESS = "decode|pad_crop(8, 2)|flip_lr"
-
-
-class WeightedSource(ListSource):
-    """Images of 8 x 8; number 5 is a bad one."""
-
-    weighted = True
-
-    def __init__(self):
-        images = [encode(photo_like(8, 8, seed=i)) for i in range(EXAMPLES)]
-        images[5] = images[5][:-20]
-        labels = [(i % 10,) if i % 3 else (1, 2) for i in range(EXAMPLES)]
-        weights = [(0.5,) if i % 3 else (1.0, 0.25) for i in range(EXAMPLES)]
-        three = zip(images, labels, weights, strict=True)
-        super().__init__([Example(image, labels, weights=w) for image, labels, w in three])
-
-
-def batches(*, batch_size, is_divided, mesh):
-    """The batches of two epochs from step 1 on, and of an evaluation: (from devices, the host's)"""
-    source, skip = WeightedSource(), {"on_bad_image": "skip"}
-    preprocess = ops.parse(PREPROCESS)
-    first = preprocess.before_random()
-    stored = decoded.decode(source, first, **READ, **skip, progress=lambda done, total: None)
-    layout = losses.batch_layout(
-        mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
-    )
-    cached = CachedSet(stored, preprocess.on_device(), layout, is_divided=is_divided)
-    rows = local_rows(layout["weight"])
-    order = {"batch_size": batch_size, "rows": rows}
-    training = {**order, "seed": 3, "start_step": 1, "stream": streams.shuffled(EXAMPLES, seed=3)}
-    number = 2 * EXAMPLES // batch_size
-    choose = streams.train_slots(training["stream"], rows, batch_size, 3)
-    on_host = pipeline.train_batches(source, PREPROCESS, **training, **READ, **skip)
-    with cached.feed(choose, itertools.count(1), timeout_secs=60) as feed, on_host:
-        yield from itertools.islice(zip(feed, on_host, strict=True), number)
-        assert feed.skipped_images == on_host.num_bad > 0
-        assert [on_host.bad_image(5)] == feed.bad_images.untold()
-    on_host = pipeline.eval_batches(source, PREPROCESS, **order, **READ, **skip)
-    choose, last = streams.eval_slots(rows, batch_size), -(-EXAMPLES // batch_size)
-    with cached.feed(choose, range(last), timeout_secs=60) as feed, on_host:
-        yield from zip(feed, on_host, strict=True)
-
-
-def compare(**how):
-    """Raises unless the batches are equal; returns their number."""
-    number = 0
-    for ours, theirs in batches(**how):
-        assert ours.keys() == theirs.keys() - {"index"}
-        for name, array in ours.items():
-            assert array.dtype == theirs[name].dtype
-            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-        number += 1
-    return number
-
-
-def test_batches_are_those_of_the_host():
-    mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)
-    assert compare(batch_size=16, is_divided=False, mesh=mesh) == 4 + 3
-
-
-ON_EIGHT = """
-from tests.learning.feed_test import compare
-from vit_jax.parallel import mesh as meshes
-for name, sizes in {"whole": (1, 2, 1, 4), "divided": (2, 2, 2, 1)}.items():
-    mesh = meshes.make_mesh(**dict(zip(("replica", "data", "fsdp", "tensor"), sizes)))
-    assert compare(batch_size=16, is_divided=name == "divided", mesh=mesh) == 7
-"""
-
-
-def test_on_eight_devices_too(run_python):
-    ended = run_python("-c", ON_EIGHT, devices=8)
-    assert ended.returncode == 0, ended.stderr
 
 
 # --- bad images are named, counted across restarts, and end a run when there are too many
@@ -259,37 +174,32 @@ def test_counts_continue_across_restarts():
     assert skipped.row() == {SKIPPED_IMAGES: 6}
 
 
-def test_a_share_of_an_epoch_is_too_much():
-    """Ten steps per epoch, of whose 40 examples four may be bad."""
-    skipped = counter()
-    settle(skipped, *[1, 1, 1, 1, 0, 0, 0, 0, 0, 0], *[2, 2])
-    with refused("epoch 3", "step 23", "input.max_bad_fraction=0.1"):
-        settle(skipped, 1)
-    settle(counter(max_fraction=1.0), *[3] * 10)
+LOGGED = [(5, 3.0), (10, 4.0), (13, 6.0), (17, 7.0)]
+# 60 examples, 10 of them bad, in batches of 16: the fourth has four of the next epoch.
+A_SIXTH = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
 
 
-def test_images_skipped_in_this_epoch_before_this_start_count():
-    logged = [(5, 3.0), (10, 4.0), (13, 6.0), (17, 7.0)]
-    settle(counter(logged=logged, step=17), 1)
-    with refused("5 bad images", "epoch 2", "step 20"):
-        settle(counter(logged=logged, step=17), 1, 0, 1)
-    with refused("5 bad images", "epoch 1", "step 5"):
-        settle(counter(logged=[(4, 4.0)], step=4), 1)
-    # Without a row of step 10, those up to step 13 may be of the epoch before.
-    settle(counter(logged=[(5, 3.0), *logged[2:]], step=17), 1, 1, 1)
-
-
-def test_a_batch_that_straddles_epochs_is_not_held_against_the_first():
-    """60 examples, 10 of them bad, in batches of 16: the fourth has four of the next epoch."""
-    a_sixth = {"step": 0, "batch_size": 16, "num_examples": 60, "max_fraction": 0.17}
-    settle(counter(**a_sixth), 2, 3, 3, 5)
-    with refused():
-        settle(counter(**a_sixth), 3, 3, 3, 6)
-
-
-def test_a_batch_without_a_good_image_is_too_much():
-    with refused():
-        settle(counter(max_fraction=1.0), 3, 4)
+@pytest.mark.parametrize(
+    ("fields", "counts", "refusal"),
+    [
+        # Ten steps per epoch, of whose 40 examples four may be bad.
+        ({}, [1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 2, 2, 1],
+         ("epoch 3", "step 23", "input.max_bad_fraction=0.1")),
+        ({"max_fraction": 1.0}, [3] * 10, ()),
+        ({"max_fraction": 1.0}, [3, 4], ("step 12",)),  # a batch without a good image
+        # Those skipped in this epoch before this start count.
+        ({"logged": LOGGED, "step": 17}, [1], ()),
+        ({"logged": LOGGED, "step": 17}, [1, 0, 1], ("5 bad images", "epoch 2", "step 20")),
+        ({"logged": [(4, 4.0)], "step": 4}, [1], ("5 bad images", "epoch 1", "step 5")),
+        # Without a row of step 10, those up to step 13 may be of the epoch before.
+        ({"logged": [(5, 3.0), *LOGGED[2:]], "step": 17}, [1, 1, 1], ()),
+        (A_SIXTH, [2, 3, 3, 5], ()),
+        (A_SIXTH, [3, 3, 3, 6], ("input.max_bad_fraction",)),
+    ],
+)  # fmt: skip
+def test_what_is_too_much(fields, counts, refusal):
+    with refused(*refusal) if refusal else contextlib.nullcontext():
+        settle(counter(**fields), *counts)
 
 
 @pytest.fixture
@@ -358,69 +268,11 @@ def test_each_file_is_named_once_and_the_count_survives(tmp_path, tiny_run, imag
     assert {step: resumed[step] for step in straight} == straight
 
 
-def test_an_all_bad_data_set_ends_the_run(tmp_path, tiny_run, images):
-    config = tiny_run(*images(8), "input.max_bad_fraction=1", "log.every_steps=2")
-    with refused():
+@pytest.mark.parametrize(
+    ("bad", "fraction", "name"), [(8, 1, "step 1"), (2, 0.1, "input.max_bad_fraction=0.1")]
+)
+def test_too_many_bad_images_end_the_run(tmp_path, tiny_run, images, bad, fraction, name):
+    config = tiny_run(*images(bad), f"input.max_bad_fraction={fraction}", "log.every_steps=2")
+    with refused(name):
         train(config, tmp_path / "run")
     assert not list((tmp_path / "run/checkpoints").glob("[0-9]*"))
-
-
-def test_too_many_bad_images_end_the_run(tmp_path, tiny_run, images):
-    with refused("input.max_bad_fraction=0.1"):
-        train(tiny_run(*images(2)), tmp_path / "run")
-
-
-# --- a disk that hangs during a run: the command ends, and names the file and host
-
-
-# Once the folder is listed, a named pipe without a writer replaces an image.
-PROGRAM = """
-import os, runpy, sys
-from vit_jax.data.sources.image_folder import ImageFolder
-
-listed = ImageFolder.__init__
-
-def list_then_hang(self, request):
-    listed(self, request)
-    if request.split == os.environ["HANGS"]:
-        os.unlink(self.describe(2))
-        os.mkfifo(self.describe(2))
-        print("pipe", self.describe(2))
-
-ImageFolder.__init__ = list_then_hang
-runpy.run_module("vit_jax.train", run_name="__main__", alter_sys=True)
-"""
-
-CONFIG = """
-def get_config(arg=None):
-    return {
-        "model": {"name": "ViT-Ti/4", "depth": 1, "width": 16, "mlp_dim": 32, "num_heads": 2},
-        "input": {"source": "image_folder", "preprocess": "decode|resize(8)", "batch_size": 4,
-                  "timeout_secs": 10},
-        "total": {"steps": 3},
-        "evals": {"val": {"split": "val", "preprocess": "decode|resize(8)"}},
-        "log": {"tensorboard": False},
-    }
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_the_command_ends_and_names_file_and_host(tmp_path, run_python, split):
-    for folder in ("train/a", "train/b", "val/a", "val/b"):
-        (tmp_path / folder).mkdir(parents=True)
-        for i in range(3):
-            image = Image.fromarray(np.full((8, 8, 3), 60 * i, np.uint8))
-            image.save(tmp_path / folder / f"{i}.png")
-    (tmp_path / "config.py").write_text(CONFIG)
-    done = run_python(
-        "-c", PROGRAM, "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run"),
-        f"--config.input.data_dir={tmp_path}",
-        HANGS=split,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    (pipe,) = [line for line in done.stdout.splitlines() if line.startswith("pipe ")]
-    assert pipe.removeprefix("pipe ") in done.stderr
-    assert socket.gethostname() in done.stderr
-    assert "input.timeout_secs" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vit_jax import config as configs
 from vit_jax.core.errors import Preempted
-from vit_jax.run import build
+from vit_jax.run import folders
 from vit_jax.store import checkpoint_dir
 from vit_jax.train import train
 
@@ -62,7 +62,7 @@ def test_pretrain_fine_tune_and_resume(tmp_path, tiny_run, own_images, quick_com
                 "optim.layer_decay=0.9",
             ],
         )
-        build.check_folders(config, epath.Path(tmp_path / name))
+        folders.check_folders(config, epath.Path(tmp_path / name))
         return train(config, tmp_path / name, **arguments)
 
     straight = fine_tune("straight")

@@ -88,8 +88,3 @@ def test_only_adapters_and_the_head_move(tiny_run, adapted, tmp_path, quick_comp
         adapted("lora.rank=3")
     with refused("lora_a"):
         adapted("lora.rank=3", allow_config_change=True)
-
-
-def test_fields_about_adapters_of_no_kernel_are_refused(tiny_run):
-    with refused("lora.rank=3", "lora.kernels"):
-        networks.model(tiny_run("lora.rank=3"), num_classes=4)

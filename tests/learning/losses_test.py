@@ -11,17 +11,14 @@ from flax import nnx
 
 from tests.tools.prepare.conftest import jpeg
 from tests.tools.prepare.pipeline_test import prepared
-from vit_jax.draw import contact_sheet
 from vit_jax.learning import losses
 from vit_jax.learning.methods.dino import DINO
 from vit_jax.learning.methods.mae import MAE
 from vit_jax.run.build import Run
 from vit_jax.run.parts import eval_data, examples, inputs, updates
 from vit_jax.run.parts.eval_data import ModelClasses
-from vit_jax.tools.look import preview
 from vit_jax.tools.prepare import records
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
-from vit_jax.train import train
 
 ROUNDING = 1e-6  # relative; a few float32 operations
 
@@ -67,15 +64,6 @@ def test_smoothing_keeps_the_sum_of_a_row():
     np.testing.assert_array_equal(losses.smooth_labels(targets, 0.0), targets)
 
 
-def test_softmax_of_one_label():
-    targets = np.eye(4)[[0, 1, 2]]
-    np.testing.assert_allclose(
-        losses.softmax_cross_entropy(jnp.array(LOGITS), targets),
-        numpy_softmax_loss(LOGITS, targets),
-        rtol=ROUNDING,
-    )
-
-
 def test_softmax_of_several_labels_targets_their_uniform_distribution():
     targets = np.array([[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     even = np.array([[0.5, 0.5, 0, 0], [0, 1 / 3, 1 / 3, 1 / 3], [0, 0, 0, 0]])
@@ -94,40 +82,20 @@ def test_sigmoid_is_summed_over_classes():
     np.testing.assert_allclose(loss, expected, rtol=ROUNDING)
 
 
-def test_sigmoid_at_the_head_bias_of_the_recipes():
-    """ln(1 + e^10) for the label, ln(1 + e^-10) for each of the other 21,842 classes."""
-    logits = jnp.full((1, 21843), -10.0)
-    loss = losses.sigmoid_cross_entropy(logits, losses.multi_hot(jnp.array([[7]]), 21843))
-    np.testing.assert_allclose(loss, [np.logaddexp(0, 10) + 21842 * np.exp(-10)], rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", losses.LOSSES)
-def test_is_computed_in_float32(name):
-    compute = losses.LOSSES[name].compute
-    exact = jnp.array([[3.0, 2.0]], jnp.bfloat16)
-    found = compute(exact, jnp.array([[0.0, 1.0]]))
-    assert found.dtype == jnp.float32
-    assert found == pytest.approx(compute(exact.astype(jnp.float32), jnp.array([[0.0, 1.0]])))
+def by_config(**fields):
+    """The function from logits and targets to losses that a config means."""
+    loss = losses.LossConfig(**fields)
+    parts = {"grad_accum_steps": 1, "freeze": (), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    return losses.Objective(loss=loss, num_classes=2, **parts).losses
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_large_logits_stay_finite_and_bfloat16_is_widened(name):
-    logits = jnp.array([[1e4, -1e4]], jnp.bfloat16)
-    compute = losses.LOSSES[name].compute
-    loss = compute(logits, jnp.array([[0.0, 1.0]]))
+    compute, targets = by_config(kind=name), jnp.array([[0.0, 1.0]])
+    loss = compute(jnp.array([[1e4, -1e4]], jnp.bfloat16), targets)
     assert loss.dtype == jnp.float32 and loss.shape == (1,) and np.isfinite(loss).all()
-
-
-@pytest.mark.parametrize(
-    ("parts", "method", "is_sum"),
-    [(1, None, False), (2, None, True), (1, MAE(), False), (1, DINO(), True)],
-)
-def test_gradients_are_sums_of_microbatches_or_views(parts, method, is_sum):
-    objective = losses.Objective(
-        loss=losses.LossConfig(), num_classes=3, grad_accum_steps=parts, freeze=(), mean=(0.5,) * 3,
-        std=(0.5,) * 3, method=method,
-    )  # fmt: skip
-    assert objective.sums_gradients == is_sum
+    exact = jnp.array([[3.0, 2.0]], jnp.bfloat16)
+    assert compute(exact, targets) == pytest.approx(compute(exact.astype(jnp.float32), targets))
 
 
 # --- label weights, from a list to a training step
@@ -166,9 +134,12 @@ def targets(config):
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
     objective = updates.objective(config, num_classes=source.num_classes)
     classes = ModelClasses(source.num_classes, source.class_names)
-    layout = inputs.batch_layout(config, source, mesh)
+    layout = inputs.batch_layout(config.input, source, mesh)
     evaluated, _ = eval_data.eval_data("own", config, classes, mesh, (8, 8)).open_feed()
-    with inputs.train_feed(config, source, layout, start_step=0) as trained, evaluated:
+    with (
+        inputs.train_feed(config.input, source, layout, seed=config.seed, start_step=0) as trained,
+        evaluated,
+    ):
         for feed in (trained, evaluated):
             rows = np.asarray(objective.inputs(next(feed))[1])
             yield sorted(rows.tolist(), reverse=True)
@@ -179,42 +150,6 @@ def test_targets_are_the_weights(run_on):
     assert list(targets(run_on(ENTRIES))) == [expected] * 2
     ones = sorted(np.sign(WEIGHTS).tolist(), reverse=True)
     assert list(targets(run_on(ENTRIES, "input.label_weights=false"))) == [ones] * 2
-
-
-def test_the_preview_shows_them(run_on, monkeypatch):
-    sheets = []
-    monkeypatch.setattr(contact_sheet, "draw", lambda titles, cells: sheets.append(cells))
-    preview.preview(run_on(ENTRIES), "weighted", step=1, max_images=3)
-    assert sorted(cell.labels for cell in sheets[0]) == [
-        [("0", ": 0.500"), ("1", ": 0.250")],
-        [("2", ": 0.125")],
-        [("3", ""), ("4", "")],
-    ]
-
-
-@pytest.mark.slow
-def test_a_run_without_weights_equals_one_on_a_set_without(
-    tmp_path, run_on, capsys, quick_compilation
-):
-    plain = [{key: e[key] for key in ("image", "labels")} for e in ENTRIES]
-    params, losses = {}, {}
-    for name, entries, override in (
-        ("weights", ENTRIES, "input.label_weights=true"),
-        ("ignored", ENTRIES, "input.label_weights=false"),
-        ("none", plain, "input.label_weights=true"),
-    ):
-        config = run_on(entries, override, "loss.kind=sigmoid", "total.steps=4")
-        state = train(config, tmp_path / name)
-        params[name] = jax.tree.leaves(jax.device_get(state.params))
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        losses[name] = [v for row in map(json.loads, lines) for k, v in row.items() if "loss" in k]
-        announced = "5 classes, weighted labels" in capsys.readouterr().out
-        assert announced == (name == "weights")
-    assert losses["ignored"] == losses["none"]
-    for one, other in zip(params["ignored"], params["none"], strict=True):
-        np.testing.assert_array_equal(one, other)
-    trained, evaluated = losses["weights"][-2:]
-    assert trained != losses["none"][-2] and evaluated != losses["none"][-1]
 
 
 @pytest.mark.parametrize("kind", losses.LOSSES)
@@ -238,8 +173,10 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
             logits = np.asarray(nnx.merge(layout.graph, params)(images))
             pairs += zip(logits[weight > 0], targets[weight > 0] > 0, strict=True)
     logits, labels = map(np.array, zip(*pairs, strict=True))
-    taken = logits > 0 if kind == "sigmoid" else logits == logits.max(axis=1, keepdims=True)
-    hits = (labels & taken).any(axis=1, keepdims=True) if kind == "softmax" else taken
+    taken, hits = logits > 0, logits > 0
+    if losses.LOSSES[kind].exclusive:
+        taken = logits == logits.max(axis=1, keepdims=True)
+        hits = (labels & taken).any(axis=1, keepdims=True)
     precision = (labels & taken).sum(axis=0) / np.maximum(taken.sum(axis=0), 1)
     recall = ((labels & hits).sum(axis=0) / np.maximum(labels.sum(axis=0), 1))[:4]
     assert len(labels) == 11
@@ -247,3 +184,15 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
     assert numbers["own/macro_recall"] == pytest.approx(recall.mean())
     f1 = 2 * precision[:4] * recall / np.maximum(precision[:4] + recall, 1e-9)
     assert numbers["own/macro_f1"] == pytest.approx(f1.mean())
+
+
+@pytest.mark.parametrize(
+    ("parts", "method", "is_sum"),
+    [(1, None, False), (2, None, True), (1, MAE(), False), (1, DINO(), True)],
+)
+def test_gradients_are_sums_of_microbatches_or_views(parts, method, is_sum):
+    objective = losses.Objective(
+        loss=losses.LossConfig(), num_classes=3, grad_accum_steps=parts, freeze=(), mean=(0.5,) * 3,
+        std=(0.5,) * 3, method=method,
+    )  # fmt: skip
+    assert objective.sums_gradients == is_sum

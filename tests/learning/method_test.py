@@ -5,7 +5,6 @@ import types
 
 import pytest
 
-from tests.messages import refused
 from tests.models.training_test import KINDS, toy
 from vit_jax import models
 from vit_jax.config import resolve
@@ -43,38 +42,7 @@ def test_the_count_of_a_forward_pass_is_the_closed_form(name):
         has_average=False,
         teacher_flops=0,
     )
-    assert found == Products(pytest.approx(own.forward_flops(7, size), rel=SHARED))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda output: output._replace(losses=output.losses[:, None]),
-        lambda output: output._replace(losses=output.losses.mean()),
-        lambda output: output._replace(losses=output.losses.astype(int)),
-        lambda output: output.losses,
-    ],
-    ids=["column", "mean", "integers", "array"],
-)
-def test_a_method_that_gives_no_loss_of_each_image_is_refused(change):
-    @dataclasses.dataclass(frozen=True)
-    class Changed(Outputs):
-        kind: str = "changed"
-
-        def loss(self, *arguments):
-            return change(super().loss(*arguments))
-
-    make = lambda rngs: models.create("ViT-Ti/8", num_classes=7, image_size=8, depth=1, rngs=rngs)
-    with refused("method.kind=changed", "[4]"):
-        count_products(
-            Changed(),
-            make,
-            Sizes((8, 8)),
-            batch_size=4,
-            num_classes=7,
-            has_average=False,
-            teacher_flops=0,
-        )
+    assert found == Products(pytest.approx(models.forward_flops(own, 7, size), rel=SHARED))
 
 
 TEACHER = types.SimpleNamespace(forward_flops=12_345)
@@ -92,12 +60,6 @@ def products(*overrides, teacher=None, classes=10):
     )
     model = networks.model(config, num_classes=classes)
     return model.info, updates.products(config, model, teacher)
-
-
-def test_labels_count_as_they_always_did():
-    info, found = products()
-    assert found == (info.forward_flops, 0)
-    assert found.training == 3 * info.forward_flops
 
 
 def blocks(depth, tokens, width, hidden):

@@ -3,12 +3,11 @@ import io
 import jax
 import numpy as np
 import optax
-from flax import nnx
 from jax.sharding import AbstractMesh
 
 from vit_jax import models
 from vit_jax.core.screen import Screen
-from vit_jax.learning.state import random_stream, state_layout, total_bytes
+from vit_jax.learning.state import state_layout
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
 
@@ -44,18 +43,6 @@ def test_parameters_depend_on_the_seed_but_not_on_scan():
     ]
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert not np.array_equal(kernels[0], kernels[2])
-
-
-def test_graph_and_parameters_make_the_model():
-    made = layout()
-    model = nnx.merge(made.graph, made.init(0).params)
-    assert model(np.zeros((1, 8, 8, 3), np.float32)).shape == (1, 3)
-
-
-def test_streams_depend_only_on_seed_and_name():
-    streams = [(0, "dropout"), (0, "dropout"), (1, "dropout"), (0, "mixing")]
-    keys = [tuple(jax.random.key_data(random_stream(*stream)).tolist()) for stream in streams]
-    assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
 def held(tree):
@@ -98,11 +85,6 @@ def test_unsharded_arrays_are_one_line_for_each_cause():
     wide, many = announced(1, 1, 5, 4).splitlines()
     assert ": heads 2 does not divide over tensor=4; change model.num_heads or mesh.tensor" in many
     assert ": width 16 does not divide over fsdp=5; change model.width or mesh.fsdp" in wide
-
-
-def test_total_bytes_are_those_of_the_unsharded_arrays():
-    shape = jax.ShapeDtypeStruct((3, 5), jax.numpy.float32)
-    assert total_bytes({"a": shape, "b": {"c": shape}}) == 2 * 3 * 5 * 4
 
 
 def test_a_state_apart_is_laid_out_as_said_and_takes_no_second_state():

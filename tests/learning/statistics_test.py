@@ -1,5 +1,7 @@
 """Running statistics of batch norms: moved by the step, kept from the optimizer, saved."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,11 +9,13 @@ from flax import nnx
 
 from tests.learning.step_test import Trainer
 from tests.messages import refused
-from vit_jax import weights
+from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import Preempted
 from vit_jax.learning.losses import LossConfig, Objective
 from vit_jax.learning.step import make_loss_and_grads
+from vit_jax.models.efficientnet import Root
+from vit_jax.models.head import head as make_head
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import networks, updates
 from vit_jax.train import train
@@ -19,7 +23,23 @@ from vit_jax.train import train
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
 NAME = "EfficientNet-0.1x0.1"
-TOY = {"model": NAME, "toy": {}, "size": (32, 32), "batch_size": 8, "ema_decay": 0.9}
+
+
+class Shallow(nnx.Module):
+    """The root of an EfficientNet, and a head."""
+
+    def __init__(self, rngs, **fields):
+        self.spec = models.spec(NAME, **fields)
+        self.root = Root(self.spec, rngs=rngs)
+        self.head = make_head(
+            self.spec, self.spec.channels[0], 4, kernel_init=jax.nn.initializers.normal(), rngs=rngs
+        )
+
+    def __call__(self, images, train=False, rngs=None):
+        return self.head(self.root(images, train).mean(axis=(1, 2)))
+
+
+TOY = {"make": Shallow, "batch_size": 8, "ema_decay": 0.9}
 # Of the tiny run, which is a ViT's.
 OVERRIDES = (
     f"model.name={NAME}",
@@ -38,7 +58,6 @@ def of_root(params):
     return {n: np.asarray(params["root"]["norm"][n]) for n in ("running_mean", "running_variance")}
 
 
-@pytest.mark.slow
 def test_a_step_moves_them_to_the_moments_of_its_batch(trainer):
     before, batch = jax.device_get(trainer.state), trainer.batch(0)
     images = 2 * np.asarray(batch["image"], np.float32) / 255 - 1
@@ -85,9 +104,8 @@ def test_a_step_that_is_not_finite_leaves_them(trainer):
     jax.tree.map(np.testing.assert_array_equal, before.ema, after.ema)
 
 
-@pytest.mark.slow
 def test_frozen_ones_stay_to_the_bit():
-    frozen = Trainer(**TOY | {"toy": {"frozen_statistics": True}})
+    frozen = Trainer(**TOY | {"make": functools.partial(Shallow, frozen_statistics=True)})
     before = pytrees.flatten(jax.device_get(frozen.state.params))
     frozen.step(frozen.batch(0))
     after = pytrees.flatten(jax.device_get(frozen.state.params))
@@ -119,13 +137,6 @@ def test_they_have_to_be_frozen_with(tiny_run, field, value):
     assert layout("model.frozen_statistics=true")
 
 
-def test_they_may_move_where_others_are_frozen(tiny_run):
-    config = tiny_run(*OVERRIDES, "optim.freeze=.*/kernel")
-    make = networks.model(config, num_classes=4).make
-    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
-    assert updates.layout(config, make, lambda step: 0.1, mesh)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits_and_evaluates_with_them(tiny_run, tmp_path):
     config = tiny_run(*OVERRIDES, "optim.ema_decay=0.9")
@@ -139,3 +150,10 @@ def test_a_resumed_run_has_the_same_bits_and_evaluates_with_them(tiny_run, tmp_p
         loaded = nnx.to_pure_dict(nnx.state(model, nnx.Param))
         jax.tree.map(np.testing.assert_array_equal, loaded, jax.device_get(params))
     assert (of_root(straight.params)["running_mean"] != 0).all()
+
+
+def test_they_may_move_where_others_are_frozen(tiny_run):
+    config = tiny_run(*OVERRIDES, "optim.freeze=.*/kernel")
+    make = networks.model(config, num_classes=4).make
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
+    assert updates.layout(config, make, lambda step: 0.1, mesh)

@@ -4,12 +4,14 @@ import io
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax.core.errors import UserError
 from vit_jax.data.pipeline import eval_batches
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.data.sources.request import Request
@@ -60,7 +62,7 @@ def test_equals_the_evaluations_pixels(folder, preprocess):
             "evals": {"val": {"preprocess": preprocess, "split": "val"}},
         }
     )
-    prepared = networks.preprocess(config)
+    prepared = networks.preprocess(config.input, config.evals)
     source = ImageFolder(Request("val", str(folder)))
     with eval_batches(
         source, preprocess, batch_size=4, on_bad_image="fail", max_image_pixels=10**6, threads=1
@@ -104,9 +106,17 @@ def test_an_image_of_pillow_is_refused_before_it_is_decoded(tmp_path):
     file.write_bytes(file.read_bytes()[:200])  # decoding would find that it is truncated
     with (
         Image.open(file) as image,
-        refused(),
+        refused("Image 3", "11000 x 10000"),
     ):
         images.load(image, Preprocess(image_size=(8, 8), resize=(8, 8)), 3)
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 3), (8, 0, 3)])
+def test_an_empty_crop_is_refused(shape):
+    """Pillow resizes it to a black image, which has most likely classes, too."""
+    ((_, image),) = images.listed(np.zeros(shape, np.uint8))
+    with pytest.raises(UserError, match="Image 0 has no pixels"):
+        images.load(image, Preprocess(image_size=(8, 8), resize=(8, 8)))
 
 
 def test_whatever_a_decoder_raises_is_told(tmp_path, monkeypatch):
@@ -127,32 +137,31 @@ def test_floats_of_no_known_range_are_refused(tmp_path):
         images.load(file, Preprocess(image_size=(8, 8), resize=(8, 8)))
 
 
-def test_inputs_are_displayed_as_they_were():
-    pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
-    preprocess = Preprocess(image_size=(8, 8), resize=None, mean=(0.5, 0.4, 0.3), std=(0.2,) * 3)
-    inputs = images.load(Image.fromarray(pixels), preprocess)
-    assert (images.displayed(inputs, preprocess) == pixels).all()
+@pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray])
+def test_arrays_are_images_of_three_channels_behind_or_batches_of_them(asarray):
+    pixels = np.arange(144, dtype=np.uint8).reshape(2, 3, 8, 3)
+    for given in (asarray(pixels), [asarray(image) for image in pixels]):
+        names, images_of_pillow = zip(*images.listed(given), strict=True)
+        assert names == (0, 1)
+        np.testing.assert_array_equal(np.stack(images_of_pillow), pixels)
+    ((_, one),) = images.listed(asarray(pixels[0]))  # of three rows
+    np.testing.assert_array_equal(one, pixels[0])
 
 
-@pytest.mark.filterwarnings("error")
-def test_pillow_does_not_warn_below_the_limit(tmp_path):
-    file = tmp_path / "large.png"
-    Image.new("1", (9_500, 9_500)).save(file)  # Pillow warns from 89,478,485 pixels on
-    assert images.load(file, Preprocess((8, 8), resize=(8, 8))).shape == (8, 8, 3)
+@pytest.mark.parametrize("shape", [(3, 8, 9), (3, 8, 4), (8, 9), (8, 9, 4), (2, 3, 8, 9), (9,)])
+def test_arrays_of_other_shapes_are_not_guessed_at(shape):
+    with pytest.raises(UserError, match="Image 0 is uint8"):
+        images.listed(np.zeros(shape, np.uint8))
 
 
-def test_only_regular_files_are_opened(tmp_path):
-    """A pipe would be waited for, for ever."""
+def test_only_regular_files_are_opened(tmp_path, monkeypatch):
+    """A pipe would be waited for, for ever; an unset variable is not the working directory."""
     os.mkfifo(tmp_path / "pipe.png")
-    for name in (f"{tmp_path}/pipe.png", "a" * 5000):
-        with refused():
+    Image.new("L", (8, 8)).save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"{tmp_path}/pipe.png", "a" * 5000, ""):
+        with refused(name[:100]):
             images.find([name])
-
-
-@pytest.mark.parametrize("address", ["https://example.org/cat.jpg", "gs://b/cat.jpg", "file:///a"])
-def test_addresses_of_images_are_not_fetched(address):
-    with refused():
-        images.find([address])
 
 
 def test_files_of_a_folder_that_are_not_images_are_counted_by_the_reason(tmp_path):
@@ -175,3 +184,9 @@ def test_files_of_a_folder_that_are_not_images_are_counted_by_the_reason(tmp_pat
         "passed over 1 file: not regular files (pipes, or links to nothing)",
         "passed over 1 file: links to folders",
     }
+
+
+@pytest.mark.parametrize("address", ["https://example.org/cat.jpg", "gs://b/cat.jpg", "file:///a"])
+def test_addresses_of_images_are_not_fetched(address):
+    with refused(address):
+        images.find([address])

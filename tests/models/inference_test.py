@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.messages import refused
 from vit_jax import models
-from vit_jax.core import axes
 from vit_jax.models import inference
 
 FLOAT32 = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
@@ -28,10 +26,10 @@ def computing(values, secs=0.0):
 @pytest.mark.parametrize(
     ("bfloat16", "secs", "expected", "said"),
     [
-        (FLOAT32 + 0.005, 0.0, "bfloat16", "differ by 5.0e-03."),
-        (FLOAT32 + 0.005, 0.1, "float32", "differ by 5.0e-03."),
-        (FLOAT32 + 0.02, 0.0, "float32", "differ by 2.0e-02, more than 0.01."),
-        (FLOAT32 * np.nan, 0.0, "float32", "differ by nan, more than 0.01."),
+        (FLOAT32 + 0.005, 0.0, "bfloat16", "differ by 5.0e-03"),
+        (FLOAT32 + 0.005, 0.1, "float32", "differ by 5.0e-03"),
+        (FLOAT32 + 0.02, 0.0, "float32", "differ by 2.0e-02"),
+        (FLOAT32 * np.nan, 0.0, "float32", "differ by nan"),
     ],
     ids=["faster", "slower", "too far", "not finite"],
 )
@@ -40,25 +38,7 @@ def test_the_faster_dtype_that_is_close_to_float32(capsys, bfloat16, secs, expec
     assert inference.fastest_dtype(timed, "weights.npz") == expected
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"--dtype=auto: weights.npz computes in {expected}; 2 images took ")
-    assert line.endswith(said)
-
-
-def test_long_batches_are_timed_once(capsys):
-    calls = []
-    slow = lambda: (calls.append(1), computing(FLOAT32, 0.6)())[1]
-    inference.fastest_dtype({"float32": slow, "bfloat16": slow}, "weights.npz")
-    assert len(calls) == 4
-
-
-def test_an_unknown_dtype_names_the_nearest():
-    for dtype in (None, "auto", "float32", "bfloat16"):
-        inference.check_dtype(dtype)
-    with refused("--dtype=bf16", "'bfloat16'"):
-        inference.check_dtype("bf16")
-
-
-def test_a_cpu_computes_eight_at_once():
-    assert axes.examples_at_once() == axes.CPU_EXAMPLES == 8
+    assert line.endswith(f"{said}, of which 0.01 is the limit.")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.by_hand import info
-from vit_jax.models.__main__ import page
+from vit_jax.models.__main__ import table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -12,4 +12,4 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_page_matches_the_table_of_names(monkeypatch):
     monkeypatch.setattr("vit_jax.models.__main__.info", info)
     written = (DOCS / "models.md").read_text()
-    assert written == "\n".join(page()) + "\n", "vit-jax models > docs/models.md"
+    assert written.endswith("\n\n" + "\n".join(table()) + "\n"), "vit-jax models prints it anew"

@@ -1,5 +1,3 @@
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from tests.models.by_hand import info, vit_parameters
 from vit_jax import models
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.posemb import SinCosPositions, sincos_1d
+from vit_jax.models.vit import PLAIN
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROUNDING = 1e-5  # float32 sums in another order
@@ -22,93 +21,10 @@ def tiny(**fields):
     return models.create(**(TINY | fields))
 
 
-# The table of models, 1000 classes, 224 px; Ti, S: arXiv 2012.12877. No paper counts So400m, g and
-# G with a class token and such a head: theirs are `counted`.
-PARAMETERS = {
-    "ViT-Ti/16": 5_717_416,
-    "ViT-S/16": 22_050_664,
-    "ViT-B/16": 86_567_656,
-    "ViT-B/32": 88_224_232,
-    "ViT-L/16": 304_326_632,
-    "ViT-L/32": 306_535_400,
-    "ViT-H/14": 632_045_800,
-    "ViT-So400m/14": 413_597_656,
-    "ViT-g/14": 1_012_611_432,
-    "ViT-G/14": 1_844_440_680,
-}
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_parameter_counts(name):
-    assert info(name).parameters == PARAMETERS[name]
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", PLAIN)
 def test_parameter_counts_by_hand(name):
     counted = vit_parameters(models.spec(name), num_classes=1000, image_size=(224, 224))
-    assert counted == PARAMETERS[name]
-
-
-# exaFLOPs of pre-training on 303 M images (paper, table 6), and the tolerance of the rule "3 x
-# forward FLOPs x images": the paper's B/32 figure is known to lie 2 % below its own rule.
-EXAFLOPS = {
-    ("ViT-B/32", 7): (55, 0.025),
-    ("ViT-B/16", 7): (224, 0.01),
-    ("ViT-L/32", 7): (196, 0.01),
-    ("ViT-L/16", 7): (783, 0.01),
-    ("ViT-L/16", 14): (1567, 0.01),
-    ("ViT-H/14", 14): (4262, 0.01),
-}
-
-
-@pytest.mark.parametrize(("name", "epochs"), EXAFLOPS)
-def test_flops_against_the_paper(name, epochs):
-    published, tolerance = EXAFLOPS[name, epochs]
-    spec = models.spec(name, pre_logits=True)
-    flops = spec.forward_flops(18_291, (224, 224))
-    assert abs(3 * flops * epochs * 303e6 / 1e18 / published - 1) < tolerance
-
-
-NAMES = [n for n in models.available() if n.startswith("ViT-")]
-# One of each style, for tests that do not depend on the size.
-STYLES = ["ViT-S/16", "ViT-22B/14", "ViT-g/14-dinov2", "ViT-S/14-dinov2-reg", "ViT-7B/16-dinov3"]
-OTHER_FIELDS = [
-    {"pool": "avg", "pre_logits": True},
-    {"pool": "map", "position_embedding": "sincos_2d", "layer_scale": 1e-4},
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [(name, {}) for name in NAMES] + list(itertools.product(STYLES, OTHER_FIELDS)),
-)
-def test_every_name_builds_and_gives_float32_logits(name, fields):
-    fields = fields | {"dtype": "bfloat16", "scan": True}  # which traces one block, not all
-    images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
-
-    def run(images):
-        model = models.create(name, num_classes=7, image_size=224, rngs=nnx.Rngs(0), **fields)
-        return model(images), model.features(images)
-
-    logits, features = jax.eval_shape(run, images)
-    assert (logits.shape, logits.dtype) == ((2, 7), jnp.float32)
-    assert features.shape == (2, models.spec(name).width)
-    assert features.dtype == jnp.bfloat16
-
-
-def test_parameters_are_float32_and_start_as_published():
-    model = models.create(
-        "ViT-Ti/16", num_classes=10, image_size=64, rngs=nnx.Rngs(0), head_bias=-10.0
-    )
-    for path, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        assert variable[...].dtype == jnp.float32, path
-    assert not model.cls[...].any()
-    assert not model.head.kernel[...].any()
-    assert (model.head.bias[...] == -10).all()
-    # Standard deviations of 3,264 and 9,216 normal draws: one sigma is 1.2 % and 0.7 %.
-    assert abs(float(model.positions.embedding[...].std()) / 0.02 - 1) < 0.05
-    assert abs(float(model.blocks.block.mlp.fc1.bias[...].std()) / 1e-6 - 1) < 0.03
-    assert (model.norm.scale[...] == 1).all()
+    assert counted == info(name).parameters
 
 
 def test_fresh_head_gives_its_bias():
@@ -161,36 +77,10 @@ def test_a_last_block_for_the_class_token_alone_is_the_whole_one(fields):
     )
 
 
-def test_attention_pooling_sees_the_tokens():
-    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
-    model = tiny(pool="map")
-    tokens = model.tokens(images)
-    assert tokens.shape == (2, 4, 16)
-    np.testing.assert_allclose(model.features(images), model.pooling(tokens), atol=ROUNDING)
-
-
 # Weights of the SigLIP image tower: the head's classes left out (timm's model card: 427.68 M).
 def test_parameters_with_attention_pooling_are_the_published_ones():
     info = models.info("ViT-So400m/14", num_classes=1, pool="map")
     assert round((info.parameters - 1152 - 1) / 1e6, 2) == 427.68
-
-
-@pytest.mark.parametrize("kind", ["learned_1d", "sincos_1d", "sincos_2d"])
-def test_position_embeddings_tell_places_apart(kind):
-    """Equal patches give tokens that differ only by their places."""
-    model = tiny(position_embedding=kind, depth=1, image_size=(8, 12))
-    learned = "positions" in nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    assert learned == (kind == "learned_1d")
-    tokens = model.tokens(jnp.ones((1, 8, 12, 3)))[0]
-    distances = jnp.abs(tokens[:, None] - tokens[None]).max(axis=-1) + jnp.eye(7)
-    assert float(distances.min()) > ROUNDING
-
-
-def test_layer_scale_is_a_parameter_of_every_block():
-    block = tiny(layer_scale=1e-4).blocks.block
-    assert block.scale1.scale.shape == block.scale2.scale.shape == (2, 16)
-    assert (block.scale1.scale[...] == np.float32(1e-4)).all()
-    assert tiny().blocks.block.scale1 is None
 
 
 def test_layers_of_tokens():
@@ -198,19 +88,6 @@ def test_layers_of_tokens():
     first, last = model.tokens(images, layers=(0, 1))
     assert first.shape == (1, 5, 16)
     np.testing.assert_allclose(model.norm(last), model.tokens(images), atol=ROUNDING)
-
-
-def test_images_need_not_be_square():
-    model = tiny(image_size=(8, 16))
-    assert model.positions.embedding.shape == (2 * 4 + 1, 16)
-    assert model(jnp.ones((1, 8, 16, 3))).shape == (1, 5)
-
-
-def test_pre_logits_is_a_tanh_layer():
-    model, images = tiny(pre_logits=True), jnp.ones((1, 8, 8, 3))
-    pooled = model.tokens(images)[:, 0]
-    expected = jnp.tanh(pooled @ model.pre_logits.kernel[...] + model.pre_logits.bias[...])
-    np.testing.assert_allclose(model.features(images), expected, atol=ROUNDING)
 
 
 def test_evaluation_is_the_default_and_training_needs_random_numbers():
@@ -224,20 +101,12 @@ def test_evaluation_is_the_default_and_training_needs_random_numbers():
         model(images, train=True)
 
 
-def test_gelu_forms_differ_slightly():
-    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
-    difference = jnp.abs(tiny(gelu="tanh").tokens(images) - tiny(gelu="exact").tokens(images)).max()
-    assert 0 < float(difference) < 1e-2  # the approximation is good to about 1e-3
-
-
 @pytest.mark.parametrize("pool", ["cls", "map"])
 def test_norm_epsilon_is_that_of_every_layer_norm(pool):
     model = tiny(pool=pool, norm_epsilon=0.5)
     norms = [m.epsilon for _, m in nnx.iter_graph(model) if isinstance(m, nnx.LayerNorm)]
     assert set(norms) == {0.5}
     assert len(norms) == (4 if pool == "map" else 3)
-    with refused("norm_epsilon"):
-        tiny(norm_epsilon=0.0)
 
 
 def test_without_a_head_a_model_gives_features():
@@ -302,55 +171,6 @@ def test_gradients_of_kernels_have_their_own_dtype(dtype):
     is_coarse = lambda x: bool((x == x.astype(jnp.bfloat16)).all())
     assert is_coarse(in_blocks) == (dtype != "float32")
     assert is_coarse(in_head) == (dtype == "bfloat16")
-
-
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"name": "ViT-X/16"}, "'ViT-X/16'"),
-        ({"name": "vit-b/16"}, "'ViT-B/16'"),
-        ({"name": "ViT-So400/14"}, "'ViT-So400m/14'"),
-        ({"name": "ViT-B/0"}, "'ViT-B/0'"),
-        ({"image_size": 10}, "(8, 8)"),
-        ({"image_size": (8, 3)}, "(8, 4)"),
-        ({"width": 17}, "model.width=17"),
-        ({"width": 18, "position_embedding": "sincos_2d"}, "model.width=18"),
-        ({"width": 17, "num_heads": 1, "position_embedding": "sincos_1d"}, "model.width=17"),
-        ({"pool": "max"}, "model.pool"),
-        ({"residual_dtype": "float16"}, "'float32'"),
-        ({"gradient_dtype": "float16"}, "'bfloat16'"),
-        ({"position_embedding": "sincos"}, "'sincos_2d'"),
-        ({"dropout": 1.0}, "model.dropout=1.0"),
-        ({"num_heads": 0}, "model.num_heads=0"),
-        ({"registers": -1}, "model.registers=-1"),
-        ({"widht": 17}, "'width'"),
-    ],
-)
-def test_impossible_fields_are_refused(fields, name):
-    with refused(name):
-        tiny(**fields)
-
-
-def test_models_do_not_import_tensorflow(run_python):
-    code = (
-        "import sys, vit_jax.models, vit_jax.learning.step; assert 'tensorflow' not in sys.modules"
-    )
-    assert run_python("-c", code, fresh=True).returncode == 0
-
-
-@pytest.mark.parametrize("fields", [{}, {"registers": 2}, {"position_at": "layers"}])
-def test_a_class_token_without_a_position_is_one_with_zeros(fields):
-    """The form of DeiT III, big_vision and timm's no_embed_class."""
-    model, other = tiny(class_position=False, **fields), tiny(rngs=nnx.Rngs(1), **fields)
-    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    in_layers = bool(fields.get("position_at"))
-    of = params["blocks"]["block"] if in_layers else params
-    table = of["positions"]["embedding"]
-    assert table.shape[-2] == 4
-    of["positions"]["embedding"] = jnp.pad(table, [(0, 0)] * in_layers + [(1, 0), (0, 0)])
-    nnx.update(other, params)
-    images = jax.random.normal(jax.random.key(0), (2, 8, 8, 3))
-    np.testing.assert_array_equal(model.features(images), other.features(images))
 
 
 def test_sines_of_the_sequence_may_leave_the_class_token_out():

@@ -11,10 +11,11 @@ import pytest
 
 # By folder name below --references.
 ADDRESSES = {
+    "Compact-Transformers": "https://github.com/SHI-Labs/Compact-Transformers",
     "PLSC": "https://github.com/PaddlePaddle/PLSC",
     "Transformer-Explainability": "https://github.com/hila-chefer/Transformer-Explainability",
     "Transformer-MM-Explainability": "https://github.com/hila-chefer/Transformer-MM-Explainability",
-    "big_transfer": "https://github.com/google-research/big_transfer",
+    "SPT_LSA_ViT": "https://github.com/aanna0701/SPT_LSA_ViT",
     "big_vision": "https://github.com/google-research/big_vision",
     "deit": "https://github.com/facebookresearch/deit",
     "dino": "https://github.com/facebookresearch/dino",

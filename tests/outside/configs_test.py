@@ -124,11 +124,14 @@ def ours(name: str) -> dict[str, Any]:
     assert c.optim.weight_decay_meaning in ("lr_scaled", "schedule_scaled")
     is_scaled_by_lr = c.optim.weight_decay_meaning == "lr_scaled"
     assert (c.optim.b1, c.optim.b2, c.optim.eps) == (0.9, 0.999, 1e-8)  # as theirs, by optax
-    assert (c.model.dropout or 0.0, c.model.stochastic_depth or 0.0) == (0.0, 0.0)
+    assert (
+        getattr(c.model, "dropout", None) or 0.0,
+        getattr(c.model, "stochastic_depth", None) or 0.0,
+    ) == (0.0, 0.0)
     assert (c.input.mean, c.input.std) == ((0.5,) * 3, (0.5,) * 3)
     assert (c.loss.cutmix, c.loss.label_smoothing, c.optim.ema_decay) == (0.0, 0.0, None)
     flat = flattened(configs.to_dict(c))
-    fields = {key: flat[key] for key in FIELDS}
+    fields = {key: flat.get(key) for key in FIELDS}
     fields["model.pool"] = fields["model.pool"] or ViTSpec.pool
     fields["model.position_embedding"] = (
         fields["model.position_embedding"] or ViTSpec.position_embedding

@@ -1,4 +1,4 @@
-"""DeiT III: initial parameters, against its own code, and LAMB, against timm's."""
+"""DeiT III's initial parameters, against its own code."""
 
 import json
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.learning.optim.optimizers_test import GRADIENTS, LRS, ROUNDING, run, tree
 from vit_jax import models
 from vit_jax.core import pytrees
 
@@ -64,30 +63,3 @@ def test_parameters_start_as_those_of_deit(theirs, started):
         tolerance = 6 * 2**0.5 * 2.2 * values.std() / values.size**0.5
         actual = np.percentile(values, PERCENTS)
         np.testing.assert_allclose(actual, percentiles, atol=tolerance, err_msg=ours)
-
-
-def arrays(params):
-    """One array per parameter and layer; query, key and value are one kernel, as in timm."""
-    result = {}
-    for name, x in pytrees.flatten(params).items():
-        layers = enumerate(x) if name.startswith("blocks/") else [("all", x)]
-        result |= {f"{i} {name}": np.asarray(one, np.float32) for i, one in layers}
-    return result
-
-
-def lamb_inputs():
-    inputs = {f"params:{n}": x for n, x in arrays(tree(0)).items()}
-    for step, gradients in enumerate(GRADIENTS):
-        inputs |= {f"gradients{step}:{n}": x for n, x in arrays(gradients).items()}
-    return inputs | {"lrs": np.array(LRS), "weight_decay": 0.05, "eps": 1e-6}
-
-
-@pytest.mark.parametrize("steps", [1, len(LRS)])
-def test_lamb_equals_timms(theirs, steps):
-    expected = theirs("pytorch-image-models", "timm_lamb", lamb_inputs)
-    fields = {"weight_decay": 0.05, "eps": 1e-6, "grad_clip_norm": 1.0, "joint_qkv": True}
-    actual = arrays(run("lamb", tree(0), GRADIENTS[:steps], **fields))
-    for name, x in actual.items():
-        np.testing.assert_allclose(
-            x, expected[f"{steps - 1}:{name}"], rtol=0, atol=ROUNDING, err_msg=name
-        )

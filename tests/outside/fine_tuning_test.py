@@ -5,19 +5,15 @@ import json
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
-from tests.outside.checkouts import PROGRAMS
 from tests.outside.methods_test import arrays_of, check_losses, check_params, params_of, stacked
 from tests.outside.programs.drawing import drawn
-from tests.outside.recipe_test import drawn_batches, mixup_ratios, updated
+from tests.outside.recipe_test import drawn_batches, updated
 from vit_jax import config as configs
-from vit_jax import models, weights
-from vit_jax.core.pytrees import map_named
+from vit_jax import weights
 from vit_jax.learning.losses import batch_layout
 from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.warm_start import warm_start
-from vit_jax.weights.files import npz
 
 pytestmark = pytest.mark.slow
 STEPS, BATCH, CLASSES, WARMUP_STEPS, LR = 40, 16, 10, 8, 0.003
@@ -38,7 +34,6 @@ VISION_TRANSFORMERS = {
     | {"patches": {"size": [2, 2]}, "resnet": {"num_layers": [1], "width_factor": 0.5}},
 }
 PIXELS = 32
-UNITS, ROOT_WIDTH, PRETRAINED_CLASSES = (1, 2), 32, 3
 
 
 def resolved(weights, *fields):
@@ -119,43 +114,3 @@ def test_fine_tuning_is_that_of_vision_transformer(case, theirs, tmp_path):
     # There the rate that is logged after a step is of the next one.
     np.testing.assert_allclose(rates[1:], expected["lr"][:-1], rtol=RATE)
     check_end(end, tmp_path / "end.npz", start, tested[0], expected["accuracy_test"][-1])
-
-
-def test_fine_tuning_is_that_of_big_transfer(reference, tmp_path, monkeypatch):
-    batches = drawn_batches(STEPS, BATCH, PIXELS)
-    model = models.create(
-        "R1-2x1", root_width=ROOT_WIDTH, num_classes=PRETRAINED_CLASSES, image_size=PIXELS,
-        dtype="float32", rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    graph, params = nnx.split(model, nnx.Param)
-    rng = np.random.default_rng(7)
-    draw = lambda name, x: rng.normal(name.endswith("scale"), 0.15, x.shape).astype(np.float32)
-    model = nnx.merge(graph, map_named(draw, nnx.to_pure_dict(params)))
-    weights.save(weights.Loaded(model, "R1-2x1", None, 0), tmp_path / "start.npz", "google_npz")
-    # Their rule has no mixup below 20,000 examples, 0.1 above, and rates that fall in steps.
-    config = resolved(tmp_path / "start.npz", "loss.mixup=0.1", "optim.grad_clip_norm=none")
-    parts = updates.step_parts(
-        config, inputs.mesh(config.mesh), num_examples=BATCH, num_classes=CLASSES
-    )
-    losses, rates, start, end = fine_tuned(config, batches)
-    about = {
-        "units": UNITS, "channels": 8 * ROOT_WIDTH, "num_classes": CLASSES,
-        "pretrained_classes": PRETRAINED_CLASSES,
-    }  # fmt: skip
-    ratios = mixup_ratios(parts.objective, batches, config.seed, monkeypatch)
-    arrays = npz.read(tmp_path / "start.npz")
-    expected = reference("big_transfer").run(
-        PROGRAMS / "big_transfer_training.py",
-        {
-            "about": json.dumps(about),
-            "images": stacked(batches, "image"),
-            "labels": stacked(batches, "labels")[..., 0],
-            "ratios": np.maximum(ratios, 1 - ratios),  # a slot stays mostly its own example
-            "rates": np.array(rates),
-            **{f"start/{name}": np.array(x.read()) for name, x in arrays.items()},
-        },
-        tmp_path,
-    )
-    np.savez(tmp_path / "end.npz", **arrays_of(expected, "end"))
-    check_losses(losses, expected["losses"])
-    check_end(end, tmp_path / "end.npz", start, batches[-1], expected["accuracy"])

@@ -14,7 +14,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.screen import Screen
 from vit_jax.learning.step import make_loss_and_grads, make_update
 from vit_jax.run.parts import inputs, networks, updates
-from vit_jax.run.session import initial_state
+from vit_jax.run.parts.warm_start import initial_state
 
 RANK, ALPHA, LR = 3, 5.0, 0.1
 SAME_MATH = 1e-5  # of an array's largest number: float32 sums in another order

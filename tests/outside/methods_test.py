@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.outside import mae_test
 from tests.outside.recipe_test import drawn_batches, updated
 from vit_jax import config as configs
 from vit_jax import models, weights
@@ -119,32 +118,96 @@ def check_params(actual, expected, start, least_move=LEAST_MOVE, rounding=0.0):
 
 # --- MAE
 
+MAE_PIXELS, MAE_WIDTH, DECODER = 32, 32, 16
+PLACES = (MAE_PIXELS // PATCH) ** 2
+
+
+def fill(ours, theirs, name):
+    """A linear layer or a norm."""
+    kernel = theirs[f"{name}.weight"]
+    if hasattr(ours, "kernel"):
+        ours.kernel[...] = kernel.T.reshape(ours.kernel.shape)
+    else:
+        ours.scale[...] = kernel
+    ours.bias[...] = theirs[f"{name}.bias"].reshape(ours.bias.shape)
+
+
+def fill_patches(model, theirs, name=""):
+    model.patches.kernel[...] = theirs[f"{name}patch_embed.proj.weight"].transpose(2, 3, 1, 0)
+    model.patches.bias[...] = theirs[f"{name}patch_embed.proj.bias"]
+
+
+def fill_blocks(stack, theirs, name):
+    of = lambda part: np.stack([theirs[f"{name}.{i}.{part}"] for i in range(stack.depth)])
+    block = stack.block
+    layers = {
+        "attn.qkv": block.attention.qkv, "attn.proj": block.attention.out,
+        "mlp.fc1": block.mlp.fc1, "mlp.fc2": block.mlp.fc2,
+    }  # fmt: skip
+    for part, ours in layers.items():
+        ours.kernel[...] = of(f"{part}.weight").swapaxes(1, 2).reshape(ours.kernel.shape)
+        ours.bias[...] = of(f"{part}.bias").reshape(ours.bias.shape)
+    for part, ours in (("norm1", block.norm1), ("norm2", block.norm2)):
+        ours.scale[...], ours.bias[...] = of(f"{part}.weight"), of(f"{part}.bias")
+
+
+def with_weights(method, theirs):
+    model = models.create(
+        "ViT-Ti/8", width=MAE_WIDTH, depth=DEPTH, num_heads=HEADS, mlp_dim=4 * MAE_WIDTH,
+        gelu="exact", position_embedding="sincos_2d", num_classes=0, image_size=MAE_PIXELS,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    model.method = method.extend(model, nnx.Rngs(1))
+    fill_patches(model, theirs)
+    model.cls[...] = theirs["cls_token"].ravel()
+    model.method.mask[...] = theirs["mask_token"].ravel()
+    for ours, name in (
+        (model.norm, "norm"), (model.method.embed, "decoder_embed"),
+        (model.method.norm, "decoder_norm"), (model.method.head, "decoder_pred"),
+    ):  # fmt: skip
+        fill(ours, theirs, name)
+    fill_blocks(model.blocks, theirs, "blocks")
+    fill_blocks(model.method.blocks, theirs, "decoder_blocks")
+    return model
+
+
+def check_frequencies(theirs):
+    """Ours are those of arXiv 2205.01580, theirs a step of D/4 and not of D/4 - 1 apart."""
+    spec = models.spec("ViT-Ti/8", width=MAE_WIDTH, num_heads=HEADS)
+    layout = spec.token_layout((MAE_PIXELS, MAE_PIXELS))
+    ours = posemb.sincos("sincos_2d", layout, MAE_WIDTH)
+    assert ours.shape == theirs.shape
+    assert not ours[0].any() and not theirs[0].any()
+    columns, quarter = np.arange(MAE_PIXELS // PATCH), MAE_WIDTH // 4
+    slow = 10_000.0 ** -(np.arange(quarter) / quarter)
+    np.testing.assert_allclose(theirs[1:5, :quarter], np.sin(columns[:, None] * slow), atol=1e-5)
+
 
 def test_mae_trains_as_its_authors(theirs, monkeypatch):
-    pixels, patch, width = mae_test.SIZE, mae_test.PATCH, mae_test.WIDTH
     optim = {"warmup_steps": STEPS // EPOCHS, "b2": 0.95}
     config = resolved(
         {
-            "kind": "mae", "decoder_width": mae_test.DECODER, "decoder_depth": 1,
-            "decoder_heads": mae_test.HEADS,
+            "kind": "mae", "decoder_width": DECODER, "decoder_depth": 1, "decoder_heads": HEADS,
         },
         optim=optim,
-        pixels=pixels,
+        pixels=MAE_PIXELS,
         model={
-            "name": f"ViT-Ti/{patch}", "width": width, "mlp_dim": 4 * width,
-            "num_heads": mae_test.HEADS, "position_embedding": "sincos_2d",
+            "width": MAE_WIDTH, "mlp_dim": 4 * MAE_WIDTH, "position_embedding": "sincos_2d",
         },
     )  # fmt: skip
-    batches = drawn_batches(STEPS, BATCH, pixels)
-    shape = (BATCH, mae_test.PLACES)
+    batches = drawn_batches(STEPS, BATCH, MAE_PIXELS)
+    shape = (BATCH, PLACES)
     noise = [jax.random.uniform(jax.random.split(key)[0], shape) for key in keys(config)]
-    fields = {k: v for k, v in mae_test.drawn().items() if k not in ("images", "noise", "masked")}
     about = {
-        "model": {**fields, "mlp_ratio": 4},
+        "model": {
+            "img_size": MAE_PIXELS, "patch_size": PATCH, "embed_dim": MAE_WIDTH, "depth": DEPTH,
+            "num_heads": HEADS, "decoder_embed_dim": DECODER, "decoder_depth": 1,
+            "decoder_num_heads": HEADS, "mlp_ratio": 4,
+        },
         "args": {"lr": LR, "epochs": EPOCHS, "warmup_epochs": 1, "mask_ratio": 0.75},
         "weight_decay": config.optim.weight_decay,
         "undecayed": ["cls_token", "mask_token"],
-    }
+    }  # fmt: skip
     expected = theirs(
         "mae",
         "mae_training",
@@ -156,8 +219,9 @@ def test_mae_trains_as_its_authors(theirs, monkeypatch):
     )
     start, end = arrays_of(expected, "start"), arrays_of(expected, "end")
     tables = {start[n].shape[2]: start[n][0, 1:] for n in ("pos_embed", "decoder_pos_embed")}
+    check_frequencies(start["pos_embed"][0])
     monkeypatch.setattr(posemb, "sincos_2d", lambda grid, width: tables[width])
-    start, end = (params_of(mae_test.with_weights(config.method, x)) for x in (start, end))
+    start, end = (params_of(with_weights(config.method, x)) for x in (start, end))
     losses, state = trained(config, parts_of(config), start, batches)
     check_losses(losses, expected["losses"])
     check_params(state.params, end, start)
@@ -197,13 +261,13 @@ def self_distilled(theirs, heads):
         f"ViT-Ti/{PATCH}", num_classes=0, image_size=LARGE, rngs=nnx.Rngs(0), **VIT,
         layer_scale=0.5 if "backbone.blocks.0.ls1.gamma" in theirs else 0.0,
     )  # fmt: skip
-    mae_test.fill_patches(model, theirs, f"{name}.")
+    fill_patches(model, theirs, f"{name}.")
     model.cls[...] = theirs[f"{name}.cls_token"].ravel()
     model.positions.embedding[...] = theirs[f"{name}.pos_embed"][0]
-    mae_test.fill(model.norm, theirs, f"{name}.norm")
-    mae_test.fill_blocks(model.blocks, theirs, f"{name}.blocks")
+    fill(model.norm, theirs, f"{name}.norm")
+    fill_blocks(model.blocks, theirs, f"{name}.blocks")
     for i, scale in enumerate((model.blocks.block.scale1, model.blocks.block.scale2), start=1):
-        if scale is not None:
+        if hasattr(scale, "scale"):  # else it leaves a branch unchanged
             layers = [theirs[f"{name}.blocks.{layer}.ls{i}.gamma"] for layer in range(DEPTH)]
             scale.scale[...] = np.stack(layers)
     params = params_of(model) | {"method": {}}

@@ -2,12 +2,15 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.outside.programs.drawing import drawn, drawn_images
 from vit_jax import weights
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 LOGITS = 1e-4  # relative to the largest: float32 through a few layers, sums in another order
 
 TRANSFORMER = {
@@ -45,7 +48,6 @@ BIG_VISIONS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", VISION_TRANSFORMERS)
 def test_vision_transformers_npz(case, theirs, tmp_path):
     expected = theirs(
@@ -59,9 +61,9 @@ def test_vision_transformers_npz(case, theirs, tmp_path):
     np.savez(
         tmp_path / "released.npz", **{to: arrays[n].reshape(s) for n, (to, s) in places.items()}
     )
-    images = drawn_images(VISION_TRANSFORMERS[case][1])
-    for name in ("today.npz", "released.npz"):
-        check_logits(weights.load(tmp_path / name), images, expected[f"{case}/logits"])
+    model, released = (weights.load(tmp_path / name) for name in ("today.npz", "released.npz"))
+    check_logits(model, drawn_images(VISION_TRANSFORMERS[case][1]), expected[f"{case}/logits"])
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(released), nnx.state(model))
 
 
 @pytest.mark.parametrize("case", BIG_VISIONS)
@@ -78,7 +80,7 @@ def test_big_visions_npz(case, theirs, tmp_path):
 
 
 def check_logits(model, images, expected):
-    logits = model(images)
+    logits = jax.jit(model)(images)
     assert logits.shape == expected.shape
     assert np.std(expected, axis=0).max() > 0.01  # logits do differ between images
     np.testing.assert_allclose(logits, expected, rtol=0, atol=LOGITS * np.abs(expected).max())

@@ -30,6 +30,8 @@ def ours(name):
     ops, evals_ops = c.input.preprocess.split("|"), c.evals["validation"].preprocess.split("|")
     assert (ops[0], ops[2:], evals_ops[2:]) == ("decode", ["flip_lr"], ["central_crop(224)"])
     assert (c.optim.name, c.optim.weight_decay_meaning) == ("adam", "lr_scaled")
+    decays = ("all", 1e-5) if "plsc" in name else ("kernels", 0.0)
+    assert (c.optim.weight_decay_on, c.optim.lr_min) == decays
     assert c.model.pre_logits and c.model.head_bias == -10.0
     return {
         "model": c.model.name, "dropout": c.model.dropout, "epochs": c.total.epochs,

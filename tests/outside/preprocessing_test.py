@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.outside.checkouts import PROGRAMS
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import decode
 from vit_jax.data.ops import table as ops
@@ -206,29 +205,3 @@ def test_distortions_are_those_of_big_vision(expected, name):
             assert (difference > 0).any(axis=-1).mean() <= ON_BORDERS, level
         else:
             assert difference.max() == 0, level
-
-
-def test_photos_become_the_pixels_of_big_vision(reference, tmp_path, monkeypatch):
-    """At the size of the published recipes."""
-    photos = sorted(PHOTOS.rglob("*.jp*g"))[:NUM_PHOTOS]
-    if not photos:
-        pytest.skip(f"needs photos in {PHOTOS}")
-    box = (30, 40, 180, 170)
-    pairs = {
-        "evaluation": (
-            f"{PRECISE}|resize_small(256)|central_crop(224)",
-            '|resize_small(256, "area", levels="down")|central_crop(224)',
-        ),
-        "precise crop": (CROP[0].replace("14", "224"), CROP[1].replace("14", "224")),
-    }
-    data = [photo.read_bytes() for photo in photos]
-    cases = [
-        (f"{name} {i}", op, i, box) for i in range(len(data)) for name, (op, _) in pairs.items()
-    ]
-    wanted = reference("big_vision").run(
-        PROGRAMS / "big_vision_preprocessing.py", inputs(data, cases), tmp_path
-    )
-    monkeypatch.setattr(decode, "inception_window", lambda *_: tf.constant(box))
-    for i, photo in enumerate(data):
-        for name, (_, op) in pairs.items():
-            np.testing.assert_array_equal(ours(op, photo), wanted[f"{name} {i}"], err_msg=name)

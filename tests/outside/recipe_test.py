@@ -9,8 +9,7 @@ import pytest
 from vit_jax import config as configs
 from vit_jax.core import pytrees
 from vit_jax.learning.losses import batch_layout
-from vit_jax.learning.step import examples, make_update
-from vit_jax.learning.updates import lower_update
+from vit_jax.learning.step import examples, lower_update, make_update
 from vit_jax.run.parts import inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.weights.formats import google_npz

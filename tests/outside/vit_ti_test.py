@@ -17,14 +17,10 @@ from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.core import synsets
 from vit_jax.core.screen import Screen
-from vit_jax.data.pipeline import eval_batches
-from vit_jax.data.sources.image_folder import ImageFolder
-from vit_jax.data.sources.request import Request
 from vit_jax.embed import embed
 from vit_jax.evaluate import data_sets
 from vit_jax.evaluate.__main__ import evaluate
-from vit_jax.models import Preprocess, images
-from vit_jax.run.parts import preprocessing
+from vit_jax.models import images
 
 DATA = Path(__file__).parents[3] / "shared/data"
 WEIGHTS = DATA / "vit_ti16_augreg"
@@ -129,57 +125,6 @@ def test_embedded_features_equal_timms(tmp_path, timm, theirs, photos, features,
     np.testing.assert_allclose(found, expected, atol=atol)
 
 
-@pytest.fixture
-def folder(tmp_path, photos, theirs):
-    """The photos as a data set of 1,000 classes, each labelled by its largest logit."""
-    (tmp_path / "train").mkdir()
-    for k in range(1000):
-        place = tmp_path / "train" / f"{k:04}"
-        place.mkdir()
-        Image.new("RGB", (1, 1)).save(place / "0.png")
-    for file, label in zip(photos, theirs[1].argmax(-1), strict=True):
-        place = tmp_path / "val" / f"{label:04}"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / file.name).symlink_to(file)
-    return tmp_path
-
-
-def test_the_evaluations_pixels_equal_timms(theirs, photos, folder):
-    pixels, logits = theirs
-    model = weights.load(WEIGHTS)
-    source = ImageFolder(Request("val", str(folder)))
-    with eval_batches(
-        source, preprocessing.as_ops(model.preprocess), batch_size=17, on_bad_image="fail",
-        max_image_pixels=10**7, threads=1,
-    ) as batches:  # fmt: skip
-        batch = next(iter(batches))
-    place = {file.name: i for i, file in enumerate(photos)}
-    order = [place[Path(source.describe(i)).name] for i in batch["index"]]
-    difference = np.abs(batch["image"].astype(int) - pixels[order])
-    assert difference.max() <= PIXELS
-    assert (difference > 0).mean() <= SHARE
-    mean, std = (np.float32(x) for x in (model.preprocess.mean, model.preprocess.std))
-    exact = model((pixels[order] / np.float32(255) - mean) / std)
-    np.testing.assert_allclose(exact, logits[order], atol=LOGITS)
-
-
-def test_evaluate_gives_timms_loss(theirs, folder, capsys):
-    logits = theirs[1]
-    config = configs.load(
-        "configs/finetune.py:imagenet",
-        (
-            "input.source=image_folder", f"input.data_dir={folder}", "input.batch_size=17",
-            "evals.validation.split=val", "evals.validation.preprocess=weights", "mesh.data=1",
-        ),
-    )  # fmt: skip
-    results = evaluate(config, epath.Path(WEIGHTS), Screen())
-    largest = logits.max(-1, keepdims=True)
-    loss = (np.log(np.exp(logits - largest).sum(-1))).mean()
-    assert results["validation/accuracy"] == 1.0
-    assert results["validation/loss"] == pytest.approx(loss, abs=1e-3)
-    assert "resize_small(248, method='bicubic', longer='down')" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_each_prediction_of_5000_images_is_timms(timm):  # noqa: F811
     """Of Tiny-ImageNet's validation images, among its 100 classes; Pillow prepares theirs."""
@@ -204,15 +149,3 @@ def test_each_prediction_of_5000_images_is_timms(timm):  # noqa: F811
         found.extend(logits_of_timm(timm, pixels, cfg)[:, columns].argmax(-1))
     assert len(found) == len(scores.prediction) == 5000
     assert scores.prediction.tolist() == found
-
-
-def test_other_ways_to_resize_differ(theirs, photos):
-    """Bilinear resizing, and our rounding of sizes and places, give other pixels."""
-    about = weights.load(WEIGHTS).preprocess
-    for other in (
-        Preprocess((224, 224), 248, (224, 224), longer="down", middle="nearest"),
-        Preprocess((224, 224), 248, (224, 224), interpolation="bicubic"),
-    ):
-        assert other != about
-        prepared = np.stack([images.load(file, other) for file in photos])
-        assert np.abs(prepared * 127.5 + 127.5 - theirs[0]).max() > 10 * PIXELS

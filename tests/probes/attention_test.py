@@ -1,8 +1,7 @@
-"""Numbers from weights of attention, on arrays of NumPy and of JAX."""
+"""Numbers from weights of attention; tests/models/observe has those of models by formulas."""
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,20 +15,6 @@ ROUNDING = 1e-5
 def drawn_weights(*shape):
     x = np.exp(np.random.default_rng(0).normal(size=shape)).astype(np.float32)
     return x / x.sum(axis=-1, keepdims=True)
-
-
-@LIBRARIES
-def test_rollout_multiplies_layers_with_their_residual(library):
-    weights = drawn_weights(4, 3, 5, 5)
-    expected = np.eye(5)
-    for layer in weights.astype(np.float64):
-        added = sum(layer) / 3 + np.eye(5)
-        expected = added / added.sum(axis=1, keepdims=True) @ expected
-    layers = attention.with_residual(library.asarray(weights))
-    found = attention.rollout(layers)
-    assert isinstance(found, np.ndarray if library is np else jax.Array)
-    np.testing.assert_allclose(found, expected, atol=ROUNDING)
-    np.testing.assert_allclose(attention.rollout(list(layers[:1])), layers[0])
 
 
 @LIBRARIES
@@ -52,31 +37,6 @@ def test_who_looks_only_at_itself_has_distance_0_and_who_looks_evenly_the_mean()
     both = np.stack([np.eye(4), np.full((4, 4), 0.25)])
     np.testing.assert_allclose(attention.mean_distance(both, apart), [0, even])
     assert attention.mean_distance(np.zeros((4, 4)), apart) == 0  # all of it to other tokens
-
-
-@LIBRARIES
-def test_relevance_of_one_row_is_that_of_the_whole_matrix(library):
-    weights = drawn_weights(3, 2, 5, 5)
-    gradients = np.random.default_rng(1).normal(size=weights.shape).astype(np.float32)
-    layers = attention.positive(library.asarray(weights), library.asarray(gradients))
-    of_layers = np.maximum(weights * gradients, 0).mean(axis=1, dtype=np.float64)
-    np.testing.assert_allclose(layers, of_layers, rtol=ROUNDING)
-    whole = np.eye(5)
-    for layer in of_layers:
-        whole = whole + layer @ whole
-    row = library.eye(5)[2]
-    for layer in layers[::-1]:
-        row = attention.accumulated(row, layer)
-    np.testing.assert_allclose(row, whole[2], rtol=ROUNDING)
-
-
-@LIBRARIES
-def test_grad_cam(library):
-    features = np.array([[[1.0, 2.0], [3.0, -1.0]]])
-    gradients = np.array([[[0.5, 1.0], [1.5, 1.0]]])  # means: 1 and 1
-    found = attention.grad_cam(library.asarray(features), library.asarray(gradients))
-    np.testing.assert_allclose(found, [[3.0, 2.0]])
-    np.testing.assert_allclose(attention.grad_cam(features, -gradients), [[0.0, 0.0]])
 
 
 def test_outliers_are_far_above_the_median():

@@ -62,12 +62,6 @@ def test_draws_are_of_each_class_and_nested():
     assert (few_shot.draw(labels, num_classes=4, shots=5, seed=4) != five).any()
 
 
-def test_classes_without_enough_shots_are_named():
-    labels = np.array([0] * 5 + [1] * 3 + [3] * 5)
-    with refused():
-        few_shot.draw(labels, num_classes=4, shots=5, seed=0)
-
-
 def test_l2_is_chosen_without_the_test():
     """Where features are noise but for a few, the l2 of large images is wrong for small sets."""
     train, test = examples(40, dim=60, noise=3.0), examples(100, dim=60, noise=3.0, seed=1)

@@ -14,6 +14,7 @@ from PIL import Image
 
 import vit_jax
 from tests.messages import refused
+from tests.weights.conftest import randomised
 from vit_jax import models, weights
 from vit_jax.core.schema import config_file
 from vit_jax.core.screen import Screen
@@ -102,9 +103,8 @@ def test_a_probe_keeps_the_batch_norms_of_the_weights(arg):
 
 
 def test_a_probe_of_an_efficientnet(given, tmp_path):
-    name = "EfficientNet-0.1x0.1"
-    model = models.create(name, num_classes=3, image_size=32, rngs=nnx.Rngs(0))
-    weights.save(weights.Loaded(model, name, None, 0), tmp_path / "weights", "checkpoint")
+    model = randomised("EfficientNet-0.1x0.1", num_classes=3, image_size=32)
+    weights.save(model, tmp_path / "weights", "checkpoint")
     overrides = [f"init.weights={tmp_path / 'weights'}", *given[1:]]
     assert Run.build(adapt.load("finetune:probe", overrides), tmp_path / "run")
     assert adapt.load("finetune", overrides).model.frozen_statistics is None
@@ -181,25 +181,6 @@ def write_run(folder, config):
 
 def fail(config):
     raise AssertionError(config)
-
-
-def test_without_its_evaluation(given):
-    config = adapt.load("finetune", [*given, "evals.val=none"])
-    assert not config.evals and config.checkpoint.best_metric is None
-
-
-def test_an_evaluation_without_an_accuracy_has_no_best(given):
-    config = adapt.load(
-        "finetune", [*given, "evals.val.kind=frozen", "evals.val.train_split=train"]
-    )
-    assert config.checkpoint.best_metric is None
-
-
-def test_a_mistake_in_what_is_adapted_is_told(given, monkeypatch):
-    wrong = lambda path: lambda facts: {"optim": {"lr": -1.0}}
-    monkeypatch.setattr(adapt.config_file, "adapt", wrong)
-    with refused("optim.lr"):
-        adapt.load("finetune", given)
 
 
 def test_flags_of_xla_come_before_the_devices_are_asked(given, monkeypatch):

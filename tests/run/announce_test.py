@@ -6,9 +6,8 @@ import pytest
 from etils import epath
 
 from vit_jax.core.screen import Screen
-from vit_jax.data.source import JoinedSource
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.table import Digits, Synthetic
+from vit_jax.data.sources.table import Digits
 from vit_jax.run import announce
 
 PLAN = types.SimpleNamespace(total_steps=1_234_567, steps_per_epoch=312.0)
@@ -31,14 +30,6 @@ def line(monkeypatch, columns, **more):
     return out.getvalue().removeprefix("\r\x1b[K")
 
 
-def test_the_folder_that_is_read_is_shown(list_of_two_folders):
-    out = io.StringIO()
-    announce.data(Screen(out), "birds, train+val", list_of_two_folders)
-    assert out.getvalue() == (
-        "data     birds, train+val: 9 examples, 3 classes, in data/birds/1.0.0, data/more\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("split", "location", "says"),
     [("train[90%:]", "", True), ("test", "", False), ("train", "elsewhere", False)],
@@ -52,35 +43,12 @@ def test_an_evaluation_of_training_images_is_told(split, location, says):
     assert out.getvalue() == said * says
 
 
-@pytest.fixture
-def list_of_two_folders():
-    def part(location):
-        source = Synthetic(3, 3, (8, 8))
-        source.location = location
-        return source
-
-    return JoinedSource([part("data/birds/1.0.0"), part("data/more"), part("data/more")])
-
-
 def test_the_time_left_and_bad_images_show_at_80_columns(monkeypatch):
     shown = line(monkeypatch, 80, **{"input/skipped_images": 17.0})
     assert shown == (
         "step 123,456/1,234,567 | loss 6.9078 | 2d 3:46:40 left | 17 bad images skipped"
     )
     assert "left | accuracy 0.1%" in line(monkeypatch, 80)
-
-
-def test_unknown_values_take_no_room(monkeypatch):
-    assert "MFU" not in line(monkeypatch, 200)
-    assert "MFU 41.0% | input wait 2% | epoch 395.7" in line(
-        monkeypatch, 200, **{"speed/mfu": 0.41}
-    )
-
-
-def test_a_skipped_step_has_no_loss(monkeypatch):
-    monkeypatch.delitem(ROW, "train/loss")
-    monkeypatch.delitem(ROW, "train/accuracy")
-    assert line(monkeypatch, 50) == "step 123,456/1,234,567 | 2d 3:46:40 left"
 
 
 def test_what_is_wrong_is_said_until_it_is_right_again():
@@ -116,3 +84,9 @@ def test_a_dtype_that_is_slow_on_cpus(dtype, platform, multiplies, said, monkeyp
     announce.slow_dtype(Screen(out), info, types.SimpleNamespace(platform=platform))
     assert ("float32 is faster on this CPU" in out.getvalue()) == said
     assert out.getvalue().count("\n") == said
+
+
+def test_a_skipped_step_has_no_loss(monkeypatch):
+    monkeypatch.delitem(ROW, "train/loss")
+    monkeypatch.delitem(ROW, "train/accuracy")
+    assert line(monkeypatch, 50) == "step 123,456/1,234,567 | 2d 3:46:40 left"

@@ -21,14 +21,15 @@ from vit_jax.core import axes
 from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
-from vit_jax.data.sources import image_table, tfds
+from vit_jax.data.sources import image_table, pseudo_labels, relabelled, tfds
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.evals.kind import EvalConfig
+from vit_jax.learning.loggers import mlflow_runs, tensorboard, weights_and_biases
 from vit_jax.learning.state import TrainState
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.products import Products
-from vit_jax.run import announce, environment, processes, session
-from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs, updates
+from vit_jax.run import announce, environment, processes
+from vit_jax.run.parts import eval_data, evaluations, examples, inputs, outputs, updates, warm_start
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.run.parts.eval_data import ModelClasses
 
@@ -54,40 +55,41 @@ EFFICIENT = (
     *(f"model.{field}=none" for field in ("depth", "width", "mlp_dim", "num_heads")),
 )
 
-# Another value of each field, with the overrides that it needs. Unlisted fields: by type.
+# Another value of each field. Unlisted fields: by type.
+VALUES: dict[str, object] = {
+    "model.name": "ViT-Ti/2", "model.width": 32, "model.mlp_dim": 64, "model.num_heads": 1,
+    "model.depth": 2, "model.dtype": "bfloat16", "model.mlp": "swiglu", "model.gelu": "exact",
+    "model.parallel": True, "model.qk_norm": True, "model.qkv_bias": "none",
+    "model.dense_bias": False, "model.norm": "rms", "model.norm_epsilon": 1e-3,
+    "model.layer_scale": 0.1, "model.dropout": 0.1, "model.attention_dropout": 0.1,
+    "model.norm_stream": True,
+    "model.initialization": "deit",
+    "model.softmax_dtype": "bfloat16", "model.head_bias": -10.0, "model.scan": True,
+    "model.remat": "full", "model.pool": "avg", "model.pre_logits": True,
+    "model.position_embedding": "sincos_2d", "model.position_at": "layers",
+    "model.class_position": False, "model.registers": 1, "model.distillation_token": True,
+    "input.preprocess": "decode|resize(8)|flip_lr", "input.batch_size": 32,
+    "input.num_examples": 48, "input.num_classes": 5, "input.subset_fraction": 0.5,
+    "input.subset_examples": 10, "input.subset_per_class": 2, "input.balance": "class",
+    "input.repeats": 2, "input.mean": "0.1,0.2,0.3", "input.std": "0.1,0.2,0.3",
+    "input.pseudo_labels": "a.npz", "input.cache": "ram", "input.skip_steps": "3",
+    "input.on_bad_image": "skip", "method.kind": "masked_patch", "loss.kind": "sigmoid",
+    "loss.class_weights": "1,2,3,4", "optim.name": "lion", "optim.schedule": "cosine",
+    "optim.mu_dtype": "bfloat16", "optim.warmup": "reciprocal",
+    "optim.warmup_steps": 3, "optim.warmup_epochs": 0.25,
+    "optim.warmup_examples": 64, "optim.freeze": "patches/.*", "optim.lr_multipliers": "head/.*=2",
+    "optim.layer_decay": 0.5, "optim.ema_decay": 0.9, "total.steps": 8, "total.epochs": 2.0,
+    "total.examples": 160, "mesh.data": 1, "checkpoint.every_steps": 2,
+    "checkpoint.keep_every_steps": 2000, "log.loggers": "listed", "log.wandb_project": "project",
+    "log.mlflow_experiment": "experiment", "log.histograms_every_steps": 2,
+    "log.profile_at_step": 2, "log.peak_tflops": 1.0, "init.weights": "/weights",
+    "lora.kernels": ".*/fc1/kernel",
+}  # fmt: skip
+# Likewise, with the overrides that they need.
 CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
-    "model.name": ("ViT-Ti/2", ()),
-    "model.width": (32, ()),
-    "model.mlp_dim": (64, ()),
-    "model.num_heads": (1, ()),
-    "model.depth": (2, ()),
     "model.units": ("1,2", HYBRID),
     "model.root_width": (64, HYBRID),
-    "model.dtype": ("bfloat16", ()),
     "model.gradient_dtype": ("float32", ("model.dtype=bfloat16",)),
-    "model.mlp": ("swiglu", ()),
-    "model.gelu": ("exact", ()),
-    "model.parallel": (True, ()),
-    "model.qk_norm": (True, ()),
-    "model.qkv_bias": ("none", ()),
-    "model.dense_bias": (False, ()),
-    "model.norm": ("rms", ()),
-    "model.norm_epsilon": (1e-3, ()),
-    "model.layer_scale": (0.1, ()),
-    "model.dropout": (0.1, ()),
-    "model.initialization": ("deit", ()),
-    "model.softmax_dtype": ("bfloat16", ()),
-    "model.attention": ("xla", ("model.dtype=bfloat16", "model.depth=2")),
-    "model.head_bias": (-10.0, ()),
-    "model.scan": (True, ()),
-    "model.remat": ("full", ()),
-    "model.pool": ("avg", ()),
-    "model.pre_logits": (True, ()),
-    "model.position_embedding": ("sincos_2d", ()),
-    "model.position_at": ("layers", ()),
-    "model.class_position": (False, ()),
-    "model.registers": (1, ()),
-    "model.distillation_token": (True, ()),
     "model.stochastic_depth": (0.5, ("model.depth=2",)),
     "model.stochastic_depth_constant": (True, ("model.depth=2", "model.stochastic_depth=0.5")),
     "model.width_coefficient": (0.5, EFFICIENT),
@@ -100,69 +102,41 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.source": ("digits", ("input.num_examples=none", "input.num_classes=none", *FOLDER)),
     "input.data_dir": ("/data", FOLDER),
     "input.split": ("validation", FOLDER),
-    "input.preprocess": ("decode|resize(8)|flip_lr", ()),
     "input.views": (
         "['decode|resize(8)']",
         ("method.kind=dino", "method.prototypes=8", "method.head_hidden=8",
          "method.head_bottleneck=4"),
     ),
-    "input.batch_size": (32, ()),
-    "input.num_examples": (48, ()),
-    "input.num_classes": (5, ()),
-    "input.subset_fraction": (0.5, ()),
-    "input.subset_examples": (10, ()),
-    "input.subset_per_class": (2, ()),
-    "input.balance": ("class", ()),
-    "input.repeats": (2, ()),
     "input.mixture.<name>.weight": (3.0, MIXTURE),
     "input.mixture.<name>.source": ("tfds", MIXTURE),
     "input.mixture.<name>.data_dir": ("/data", (*MIXTURE, *FOLDER)),
     "input.mixture.<name>.split": ("validation", (*MIXTURE, *FOLDER)),
     "input.mixture.<name>.num_examples": (48, MIXTURE),
-    "input.mean": ("0.1,0.2,0.3", ()),
-    "input.std": ("0.1,0.2,0.3", ()),
     "input.label": ("coarse_label", FOLDER),
     "input.image_column": ("file", TABLE),
     "input.split_column": ("fold", TABLE),
     "input.label_separator": ("|", TABLE),
     "input.label_weights": (False, FOLDER),
-    "input.pseudo_labels": ("a.npz", ()),
     "input.mixture.<name>.pseudo_labels": ("a.npz", MIXTURE),
-    "input.cache": ("ram", ()),
     "input.cache_bytes": (2**20, ("input.cache=ram",)),
-    "input.skip_steps": ("3", ()),
-    "input.on_bad_image": ("skip", ()),
-    "method.kind": ("masked_patch", ()),
-    "loss.kind": ("sigmoid", ()),
     "loss.binarize_targets": (True, ("loss.kind=sigmoid",)),
-    "loss.class_weights": ("1,2,3,4", ()),
-    "optim.name": ("lion", ()),
-    "optim.schedule": ("cosine", ()),
-    "optim.mu_dtype": ("bfloat16", ()),
+    "loss.cutmix_share": (0.2, ("loss.mixup=1", "loss.cutmix=1")),
+    "loss.mix_probability": (0.2, ("loss.mixup=1",)),
+    "loss.mix_mode": ("element", ("loss.mixup=1",)),
+    "loss.mix_until": (0.5, ("loss.mixup=1",)),
     "optim.rsqrt_timescale_steps": (10, ("optim.schedule=rsqrt",)),
     "optim.exponential_factor": (0.5, ("optim.schedule=exponential",)),
     "optim.exponential_epochs": (1.2, ("optim.schedule=exponential",)),
-    "optim.warmup_steps": (3, ()),
-    "optim.warmup_epochs": (0.25, ()),
-    "optim.warmup_examples": (64, ()),
+    "optim.cycle_decay": (0.5, ("optim.cycles=2",)),
     "optim.cooldown_steps": (1, ("optim.schedule=constant",)),
     "optim.cooldown_epochs": (0.25, ("optim.schedule=constant",)),
     "optim.cooldown_examples": (16, ("optim.schedule=constant",)),
+    "optim.weight_decay_on": ("all", ("optim.weight_decay=0.1",)),
     "optim.weight_decay_meaning": ("coupled", ("optim.weight_decay=0.1",)),
-    "optim.freeze": ("patches/.*", ()),
-    "optim.lr_multipliers": ("head/.*=2", ()),
-    "optim.layer_decay": (0.5, ()),
-    "optim.ema_decay": (0.9, ()),
     "optim.momentum": (0.8, ("optim.name=sgd",)),
     "optim.nesterov": (True, ("optim.name=sgd",)),
     "optim.joint_qkv": (True, ("optim.name=lamb", "optim.weight_decay=0.1")),
-    "total.steps": (8, ()),
-    "total.epochs": (2.0, ()),
-    "total.examples": (160, ()),
-    "mesh.data": (1, ()),
     "checkpoint.best_mode": ("max", (*EVAL, "checkpoint.best_metric=test/loss")),
-    "checkpoint.every_steps": (2, ()),
-    "checkpoint.keep_every_steps": (2000, ()),
     "checkpoint.best_metric": ("test/accuracy", EVAL),
     "early_stopping.metric": ("test/accuracy", EVAL),
     "early_stopping.mode": ("max", (*EVAL, "early_stopping.metric=test/loss")),
@@ -190,18 +164,10 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.seeds": (4, FROZEN),
     "evals.<name>.l2": (1.0, FROZEN),
     "evals.<name>.temperature": (1.0, FROZEN),
-    "log.loggers": ("listed", ()),
-    "log.wandb_project": ("project", ()),
-    "log.mlflow_experiment": ("experiment", ()),
-    "log.histograms_every_steps": (2, ()),
-    "log.profile_at_step": (2, ()),
     "log.profile_steps": (3, ("log.profile_at_step=2",)),
-    "log.peak_tflops": (1.0, ()),
-    "init.weights": ("/weights", ()),
     "init.ema": (True, WEIGHTS),
     "init.head": ("reset", WEIGHTS),
     "init.position_resize": ("bicubic", WEIGHTS),
-    "lora.kernels": (".*/fc1/kernel", ()),
     "lora.rank": (3, ADAPTERS),
     "lora.alpha": (2.0, ADAPTERS),
     "lora.train": ("norm/.*", ADAPTERS),
@@ -212,8 +178,8 @@ BASE = configs.resolve(TINY_RUN, ["model.depth=1"])
 def overrides(field):
     """Overrides that the field needs, and the one that changes it."""
     name = field.replace("mixture.<name>", "mixture.a").replace("evals.<name>", "evals.test")
-    if field in CHANGES:
-        value, needed = CHANGES[field]
+    if field in CHANGES or field in VALUES:
+        value, needed = CHANGES.get(field) or (VALUES[field], ())
         return needed, f"{name}={value}"
     value = functools.reduce(getattr, name.split("."), BASE)
     assert value is not None, f"give {field} another value in CHANGES"
@@ -268,7 +234,7 @@ class FakeTfds(Synthetic):
         self.fingerprint = as_text(request._asdict())
 
 
-def relabelled(source, by, where):
+def other_labels(source, by, where):
     """The source, with a note of what would relabel it."""
     noted = copy.copy(source)
     noted.by = by
@@ -304,14 +270,17 @@ def stand_ins(monkeypatch):
     for name in ("train_batches", "eval_batches"):
         monkeypatch.setattr(pipeline, name, make(name))
     for name in ("relabel_by_class", "relabel_by_file"):
-        monkeypatch.setattr(eval_data.relabelled, name, relabelled)
-    monkeypatch.setattr(examples.pseudo_labels, "open_pseudo_labelled", pseudo_labelled)
+        monkeypatch.setattr(relabelled, name, other_labels)
+    monkeypatch.setattr(pseudo_labels, "open_pseudo_labelled", pseudo_labelled)
     for module in (inputs, eval_data):
         monkeypatch.setattr(module, "Feed", make("Feed"))
-    for name in ("Checkpoints", "RunLog", "TensorBoard", "WeightsAndBiases", "MLflow"):
+    for name in ("Checkpoints", "RunLog"):
         monkeypatch.setattr(outputs, name, make(name))
+    monkeypatch.setattr(tensorboard, "TensorBoard", make("TensorBoard"))
+    monkeypatch.setattr(weights_and_biases, "WeightsAndBiases", make("WeightsAndBiases"))
+    monkeypatch.setattr(mlflow_runs, "MLflow", make("MLflow"))
     monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
-    monkeypatch.setattr(session, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
+    monkeypatch.setattr(warm_start, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
     monkeypatch.setattr(announce, "warm_start", lambda *a: None)
 
 
@@ -346,12 +315,11 @@ STEP_PARTS = {}
 
 def data(config):
     source = examples.source(config.input)
-    feed = inputs.train_feed(
-        config, source, inputs.batch_layout(config, source, one_device()), start_step=3
-    )
+    layout = inputs.batch_layout(config.input, source, one_device())
+    feed = inputs.train_feed(config.input, source, layout, seed=config.seed, start_step=3)
     batches = feed.arguments[0]
     stream = batches.named.pop("stream")(np.arange(100))
-    skipped = outputs.skipped_images(config, source, feed, (), start_step=3)
+    skipped = outputs.skipped_images(config.input, source, feed, (), start_step=3)
     return source, batches, feed.arguments[1], feed.named, stream, skipped
 
 
@@ -366,14 +334,17 @@ def durations_of(config):
 
 
 def writing(config):
-    store, log = outputs.store(config, WORKDIR), outputs.log(config, WORKDIR, start_step=3)
-    return store, log, evaluations.early_stopping(config)
+    store, log = (
+        outputs.store(config.checkpoint, WORKDIR),
+        outputs.log(config, WORKDIR, start_step=3),
+    )
+    return store, log, evaluations.early_stopping(config.early_stopping)
 
 
 def speed(config):
-    products = Products(learnt=1)
-    steps = types.SimpleNamespace(total_steps=6)
-    return outputs.clock(config, products, steps, one_device(), StandIn("Feed"), start_step=3)
+    durations = types.SimpleNamespace(total_steps=6)
+    step = types.SimpleNamespace(products=Products(learnt=1), durations=durations)
+    return outputs.clock(config, step, one_device(), StandIn("Feed"), start_step=3)
 
 
 def evals(config):
@@ -396,7 +367,7 @@ def evals(config):
 
 def initial_state(config):
     layout = types.SimpleNamespace(init=str, with_params=lambda state, params: state)
-    return session.initial_state(config, layout, None, config.init.weights, Screen(quiet=True))
+    return warm_start.initial_state(config, layout, None, config.init.weights, Screen(quiet=True))
 
 
 def state(config):
@@ -421,7 +392,7 @@ def program(function, *arguments):
 
 def update(config):
     source, parts = step_parts(config)
-    batch = inputs.batch_layout(config, source, one_device())
+    batch = inputs.batch_layout(config.input, source, one_device())
     return program(updates.update(config, parts), parts.layout.state, batch)
 
 
@@ -448,9 +419,13 @@ def test_a_run_is_built_twice_alike(stand_ins):
     assert [fingerprint.__wrapped__(part, needed[part]) for part in PARTS] == first
 
 
+# Not of a run on these devices and with these images: tests below.
+OF_OTHER_RUNS = ("deterministic", "model.crop_to_patches", "model.attention")
+
+
 @pytest.mark.parametrize(
     "field",
-    [f for f in configs.fields() if f not in ("deterministic", "model.crop_to_patches")],
+    [f for f in configs.fields() if f not in OF_OTHER_RUNS],
 )
 def test_changing_a_field_changes_the_run(field, stand_ins):
     needed, change = overrides(field)
@@ -459,6 +434,11 @@ def test_changing_a_field_changes_the_run(field, stand_ins):
         if fingerprint(part, needed) != fingerprint(part, (*needed, change)):
             return
     pytest.fail(f"config.{field} is not read")
+
+
+def test_attention_decides_what_is_refused(stand_ins):
+    with refused("model.attention=fused"):
+        fingerprint(state, ("model.attention=fused",))
 
 
 def test_crop_to_patches_decides_what_is_refused(stand_ins):

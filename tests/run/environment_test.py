@@ -21,9 +21,3 @@ def test_a_run_is_described():
     run = environment.describe(meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1))
     assert run["devices"] == {"count": 1, "kind": "cpu"}
     assert {"vit_jax", "python", "jax", "flax", "optax"} <= set(run["versions"])
-
-
-def test_peak_as_given_or_by_data_sheet():
-    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1)
-    assert environment.total_peak_flops(mesh, 2.0) == 2e12
-    assert environment.total_peak_flops(mesh, None) is None

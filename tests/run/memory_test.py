@@ -1,10 +1,13 @@
 """Batches that do not fit are refused before anything is allocated."""
 
 import jax
+import pytest
 
 from tests.messages import refused
-from vit_jax import config as configs
+from vit_jax.core.errors import UserError
+from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
+from vit_jax.run.parts import inputs
 
 
 def test_a_batch_of_images_that_no_device_holds():
@@ -14,9 +17,16 @@ def test_a_batch_of_images_that_no_device_holds():
         memory.check_batch_fits("evals.test.batch_size", 10**9, (224, 224), device, 1)
 
 
-def test_an_evaluation_without_memory_names_the_fields_that_it_reads():
-    evals = {"test": {}, "look": {"kind": "pictures"}}
-    config = configs.resolve({"evals": evals, "input": {"batch_size": 16}})
-    explained = memory.explain_out_of_memory(config, evaluating=True)
-    with refused("evals.test.batch_size (now 16)", "evals.look.pictures (now 8)"), explained:
-        raise MemoryError
+def test_a_training_batch_beyond_a_containers_memory(monkeypatch, tiny_run):
+    """`train --check` reads the first batch: in a real group of 1 GiB the kernel killed it."""
+    monkeypatch.setattr(memory.machine, "memory_bytes", lambda: 2**20)
+    per_image = 3 * 8 * 8
+    most = 2**20 // (5 * per_image)
+    mesh = meshes.make_mesh(replica=1, data=1, fsdp=1, tensor=1, devices=jax.devices()[:1])
+    check = lambda batch_size, parts=1: inputs.check_batch(
+        tiny_run(f"input.batch_size={batch_size}").input, mesh, parts=parts
+    )
+    check(most)
+    with pytest.raises(UserError, match=f"input.batch_size=.* at most {most:,}"):
+        check(most + 1)
+    check(2 * most, parts=4)  # float32 is one part of it at a time

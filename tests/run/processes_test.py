@@ -1,3 +1,5 @@
+import os
+import stat
 from types import SimpleNamespace
 
 import pytest
@@ -5,6 +7,8 @@ from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax.cluster.members import OtherSecret
+from vit_jax.core.errors import UserError
 from vit_jax.run import processes
 
 
@@ -42,3 +46,29 @@ def test_timeouts_have_bounds(monkeypatch, name, value):
     monkeypatch.setattr(processes, "FLAGS", SimpleNamespace(**given))
     with refused(name):
         processes.find_cluster()
+
+
+def test_the_secret_of_a_run_is_in_its_workdir(tmp_path, monkeypatch):
+    """Process 0 writes it, only its owner reads it, and a run that starts again has the same."""
+    folder = epath.Path(tmp_path / "new" / "run")
+    with pytest.raises(OtherSecret, match=r"\.secret"):
+        processes.run_secret(folder, create=False)
+    secret = processes.run_secret(folder, create=True)
+    assert len(secret) == 64
+    assert processes.run_secret(folder, create=False) == secret
+    assert processes.run_secret(folder, create=True) == secret
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    monkeypatch.setenv("VIT_JAX_SECRET", "of all")
+    assert processes.run_secret(folder, create=False) == b"of all"
+    assert processes.run_secret(None, create=False) == b"of all"
+
+
+def test_a_secret_that_cannot_be_read_is_replaced(tmp_path):
+    folder = epath.Path(tmp_path)
+    (folder / ".secret").write_text("short")
+    with pytest.raises(OtherSecret):
+        processes.run_secret(folder, create=False)
+    assert len(processes.run_secret(folder, create=True)) == 64
+    with pytest.raises(UserError):
+        processes.run_secret(folder / ".secret" / "run", create=True)

@@ -32,7 +32,7 @@ def programs(tmp_path):
     folder = tmp_path / "programs"
     folder.mkdir()
 
-    def write(**texts: str) -> Path:
+    def write(**texts):
         for name, text in texts.items():
             file = folder / name
             file.write_text(f"#!/usr/bin/env bash\n{text}\n")
@@ -48,7 +48,7 @@ def launch(clone, programs, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
 
-    def run(script: str, *arguments: str, path: str | None = None, cwd: Path = clone, **env: str):
+    def run(script, *arguments, path=None, cwd=clone, **env):
         environment = {
             "PATH": path or f"{programs()}:{os.environ['PATH']}",
             "HOME": str(home),
@@ -76,7 +76,7 @@ def recorded(clone, tmp_path):
     RECORD=1 in the environment records it again.
     """
 
-    def same(name: str, text: str) -> bool:
+    def same(name, text):
         file = Path(__file__).parent / "recorded" / name
         text = text.replace(str(clone), "CLONE").replace(str(tmp_path / "home"), "HOME")
         if os.environ.get("RECORD"):

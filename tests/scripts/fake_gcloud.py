@@ -27,7 +27,7 @@ HOMES = [WORLD / "w-0", WORLD / "w-1"]
 COMING = ("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 
 
-def told_to(what: str, call: str) -> bool:
+def told_to(what, call):
     """Whether this call is the first to contain the text in that file, which is then deleted."""
     file = WORLD / what
     if not file.exists() or file.read_text() not in call:
@@ -36,17 +36,17 @@ def told_to(what: str, call: str) -> bool:
     return True
 
 
-def flag(name: str) -> str | None:
+def flag(name):
     given = [word for word in sys.argv if word.startswith(f"--{name}=")]
     return given[0].partition("=")[2] if given else None
 
 
-def workers() -> list[Path]:
+def workers():
     which = flag("worker")
     return HOMES if which == "all" else [HOMES[int(which or 0)]]
 
 
-def describe() -> int:
+def describe():
     if not REQUEST.exists():
         print("ERROR: NOT_FOUND: Resource was not found", file=sys.stderr)
         return 1
@@ -67,7 +67,7 @@ def describe() -> int:
     return 0
 
 
-def create() -> int:
+def create():
     if REQUEST.exists():
         print("ERROR: ALREADY_EXISTS", file=sys.stderr)
         return 1
@@ -82,23 +82,23 @@ def create() -> int:
     return 0
 
 
-def delete() -> int:
+def delete():
     REQUEST.unlink()
     return 0
 
 
-def scp(*words: str) -> int:
+def scp(*words):
     for home in workers():
         for file in words[: words.index("l16:")]:
             shutil.copy(file, home)
     return 0
 
 
-def ssh(*_: str) -> int:
+def ssh(*_):
     return on(workers(), flag("command") or "")
 
 
-def on(homes: list[Path], command: str) -> int:
+def on(homes, command):
     status = 0
     for home in homes:
         done = subprocess.run(
@@ -111,7 +111,7 @@ def on(homes: list[Path], command: str) -> int:
     return status
 
 
-def main() -> int:
+def main():
     group, verb, *words = sys.argv[3:]
     call = " ".join(sys.argv[1:])
     with (WORLD / "calls").open("a") as calls:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.messages import failed
+
 TRAINING = ("--", "--config=configs/vit_digits.py")
 CLOUD = (
     "--name=l16",
@@ -26,8 +28,7 @@ def test_a_missing_program_is_named_with_where_to_get_it(
     launch, bare_path, script, arguments, words
 ):
     done = launch(script, *arguments, path=bare_path)
-    assert done.returncode == 1
-    assert all(word in done.stderr for word in words), done.stderr
+    failed(done, *words)
 
 
 @pytest.mark.parametrize(

@@ -1,153 +1,216 @@
-"""scripts/slurm.sh against fake SLURM programs; its job script is really run."""
+"""scripts/slurm.sh, on a SLURM cluster of one node where the programs of one are installed."""
 
+import json
 import os
-import subprocess
+import re
+import signal
+import sys
+import time
 
 import pytest
 
-WANTED = ("--name=l16", "--nodes=2", "--gpus=1", "--time=24:00:00", "--cpus_per_gpu=12")
-TRAINING = ("--", "--config=configs/vit_digits.py", "--workdir=/shared/l16", "--name=a 'b'")
+from tests.conftest import python_environment
+from tests.messages import failed
+from tests.processes import wait_for
+from tests.scripts import slurm_cluster
+from tests.scripts.slurm_cluster import answer
 
-# Two processes, one after the other, each with its own status; srun returns the highest.
-SRUN = """
-while [[ $1 == --* ]]; do shift; done
-highest=0
-for SLURM_PROCID in 0 1; do
-  export SLURM_PROCID
-  "$@" || { status=$?; ((status > highest)) && highest=$status; }
-done
-exit $highest
-"""
+WANTED = ("--name=l16", "--nodes=2", "--gpus=1", "--time=24:00:00", "--cpus_per_gpu=12")
+HERE = ("--name=l16", "--nodes=1", "--gpus=2")  # what the one node has
+TRAINING = ("--", "--config=configs/vit_digits.py", "--workdir=/shared/l16", "--name=a 'b'")
+WAITS = "--sbatch_flag=--hold"
+JOB_SECS = 180
+
+
+def slow(*statuses):
+    return [pytest.param(each, marks=pytest.mark.slow) for each in statuses]
+
+
+# Two processes, each with a status of its own on the first go; it is 0 on the next.
 PYTHON = """
 printf '%s\\n' "$@" >"$WORLD/arguments-$SLURM_PROCID"
-exit "$(cat "$WORLD/status-$SLURM_PROCID")"
+((${SLURM_RESTART_COUNT:-0} < ${FAIL_GOES:-1})) || exit 0
+status=$(cat "$WORLD/status-$SLURM_PROCID")
+((status != 137)) || kill -KILL $$
+exit "$status"
 """
 
 
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """The variables by which SLURM's programs find the cluster."""
+    if not slurm_cluster.is_installed():
+        pytest.skip("needs SLURM and munge, and root: apt-get install slurm-wlm munge")
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
 @pytest.fixture
-def world(tmp_path, programs):
-    folder = tmp_path / "world"
-    folder.mkdir()
-    (folder / "queue").touch()
-    programs(
-        squeue='[[ ! -e $WORLD/down ]] && cat "$WORLD/queue"',
-        sbatch='[[ ! -e $WORLD/full ]] && printf "%s\\n" "$@" >"$WORLD/flags" &&'
-        ' cat >"$WORLD/job" && echo "7 PENDING" >"$WORLD/queue" && echo "7;cluster"',
-        scontrol='echo "$@" >>"$WORLD/scontrol"',
-        srun=SRUN,
-        nodes_python=PYTHON,
+def submit(launch, slurm, programs, tmp_path):
+    """`submit(FLAG...)`: the launcher; the jobs that it leaves are cancelled."""
+    python = f"--python={programs(nodes_python=PYTHON)}/nodes_python"
+    yield lambda *flags, **env: launch(
+        "slurm.sh", python, *flags, WORLD=str(tmp_path), **slurm, **env
     )
-    return folder
+    answer("scancel", "--me", "--signal=KILL", "--full", **slurm)
+    answer("scancel", "--me", **slurm)
+    while answer("squeue", "--me", "--noheader", **slurm):
+        time.sleep(0.1)
 
 
 @pytest.fixture
-def submit(launch, world, programs):
-    python = f"--python={programs()}/nodes_python"
-    return lambda *arguments: launch("slurm.sh", python, *arguments, WORLD=str(world))
+def job(slurm):
+    """`job(7)`: what SLURM says of a job, by field."""
+
+    def fields(number):
+        text = answer("scontrol", "show", "job", "--oneliner", str(number), **slurm)
+        return dict(re.findall(r"(\w+)=(\S*)", text))
+
+    return fields
 
 
 @pytest.fixture
-def run_job(world, programs):
-    """`run_job(0, 76)`: runs the submitted job, whose processes end with these statuses."""
+def run_job(submit, job, tmp_path):
+    """`run_job(0, 76)`: what SLURM says of a job whose processes first end with these statuses."""
 
-    def run(*statuses, restarts=0):
+    def run(*statuses, flags=(), **env):
         for process, status in enumerate(statuses):
-            (world / f"status-{process}").write_text(str(status))
-        return subprocess.run(
-            ["bash", str(world / "job")],
-            env={
-                "PATH": f"{programs()}:{os.environ['PATH']}",
-                "WORLD": str(world),
-                "SLURM_JOB_ID": "7",
-                "SLURM_RESTART_COUNT": str(restarts),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            (tmp_path / f"status-{process}").write_text(str(status))
+        done = submit(*HERE, f"--log={tmp_path}/log", *flags, *TRAINING, **env)
+        assert done.returncode == 0, done.stderr
+        number = int(re.search(r"Submitted job (\d+)", done.stdout)[1])
+        return wait_for(lambda: at_end(job(number)), JOB_SECS)
 
     return run
 
 
-def test_a_job_is_submitted_once(submit, world):
-    first = submit(*WANTED, *TRAINING)
+def at_end(about):
+    """The job if it has ended, or None."""
+    return about if about["JobState"] in ("COMPLETED", "FAILED", "CANCELLED") else None
+
+
+def queue(slurm):
+    """The jobs' states."""
+    return answer("squeue", "--me", "--noheader", "--format=%T", **slurm).split()
+
+
+def test_a_job_is_submitted_once(submit, slurm):
+    first = submit(*HERE, WAITS, *TRAINING)
     assert first.returncode == 0, first.stderr
-    assert "Submitted job 7\n" in first.stdout
-    (world / "job").unlink()
-    again = submit(*WANTED, *TRAINING)
+    assert re.search(r"Submitted job \d+\n", first.stdout)
+    again = submit(*HERE, WAITS, *TRAINING)
     assert again.returncode == 0
-    assert "Job 7 PENDING is there already" in again.stdout
-    assert not (world / "job").exists()
-
-
-def test_the_log_is_followed_until_the_job_has_left_the_queue(submit, world, programs, tmp_path):
-    log = tmp_path / "log"
-    log.write_text("step 1\n")
-    # The queue is full, then does not answer, and is empty at the fourth look.
-    programs(
-        squeue='echo >>"$WORLD/looks"; looks=$(wc -l <"$WORLD/looks")\n'
-        "((looks != 3)) || exit 1; ((looks != 2)) || echo 7 RUNNING"
-    )
-    done = submit(*WANTED, f"--log={log}", "--follow", "--poll_secs=0.1", *TRAINING)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("step 1\n")
-    assert (world / "looks").read_text().count("\n") == 4
+    assert "PENDING is there already" in again.stdout
+    assert queue(slurm) == ["PENDING"]
 
 
 @pytest.mark.parametrize("step", ["squeue", "mkdir", "sbatch", "after sbatch"])
-def test_interrupted_at_any_step_the_same_command_goes_on(submit, world, programs, step):
+def test_interrupted_at_any_step_the_same_command_goes_on(submit, slurm, programs, tmp_path, step):
     """The step kills the launcher; its work until then counts."""
     program = step.split()[-1]
-    whole = (programs() / program).read_text() if program != "mkdir" else 'exec /bin/mkdir "$@"'
-    cut = 'if [[ -e $WORLD/cut ]]; then rm "$WORLD/cut"; kill -KILL 0; fi'
-    programs(**{program: f"{whole}\n{cut}" if step.startswith("after") else f"{cut}\n{whole}"})
-    (world / "cut").touch()
-    assert submit(*WANTED, *TRAINING).returncode == -9
-    done = submit(*WANTED, *TRAINING)
+    real = f'PATH=${{PATH#*:}} {program} "$@"'
+    cut = f'if [[ -e {tmp_path}/cut ]]; then rm "{tmp_path}/cut"; kill -KILL 0; fi'
+    programs(**{program: f"{real}\n{cut}" if step.startswith("after") else f"{cut}\n{real}"})
+    (tmp_path / "cut").touch()
+    assert submit(*HERE, WAITS, *TRAINING).returncode == -signal.SIGKILL
+    done = submit(*HERE, WAITS, *TRAINING)
     assert done.returncode == 0, done.stderr
-    notice = "Job 7 PENDING is there already" if step == "after sbatch" else "Submitted job 7"
+    notice = "PENDING is there already" if step == "after sbatch" else "Submitted job"
     assert notice in done.stdout
-    assert (world / "queue").read_text() == "7 PENDING\n"
+    assert queue(slurm) == ["PENDING"]
 
 
-def test_every_process_gets_the_arguments_as_they_were(submit, run_job, world):
-    submit(*WANTED, *TRAINING)
-    done = run_job(0, 0)
-    assert done.returncode == 0, done.stderr
-    expected = ["-m", "vit_jax.train", *TRAINING[1:]]
-    for process in (0, 1):
-        assert (world / f"arguments-{process}").read_text().splitlines() == expected
+@pytest.mark.slow
+@pytest.mark.parametrize("statuses", [(0, 76), (76, 137), *slow((75, 75), (75, 0))])
+def test_the_job_is_requeued(run_job, tmp_path, statuses):
+    ended = run_job(*statuses, flags=("--follow", "--poll_secs=0.1"))
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1")
+    assert "has finished" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("statuses", [(75, 75), (0, 76), (76, 137), (75, 0)])
-def test_the_job_is_requeued(submit, run_job, world, statuses):
-    submit(*WANTED, *TRAINING)
-    assert run_job(*statuses).returncode == 0
-    assert (world / "scontrol").read_text() == "requeue 7\n"
-
-
-@pytest.mark.parametrize("statuses", [(0, 0), (1, 76), (76, 2), (1, 137), (127, 76)])
-def test_the_job_ends_when_it_has_finished_or_failed(submit, run_job, world, statuses):
-    submit(*WANTED, *TRAINING)
-    own = set(statuses) - {0, 76, 137}
-    assert run_job(*statuses).returncode == max(own, default=0)
-    assert not (world / "scontrol").exists()
+@pytest.mark.parametrize("statuses", [(0, 0), (1, 137), *slow((1, 76), (76, 2), (127, 76))])
+def test_the_job_ends_when_it_has_finished_or_failed(run_job, tmp_path, statuses):
+    ended = run_job(*statuses)
+    status = max(set(statuses) - {0, 76, 137}, default=0)
+    assert (ended["ExitCode"], ended["Restarts"]) == (f"{status}:0", "0")
+    for process in (0, 1):  # arguments are as they were given
+        words = (tmp_path / f"arguments-{process}").read_text().splitlines()
+        assert words == ["-m", "vit_jax.train", *TRAINING[1:]]
 
 
 @pytest.mark.parametrize("mode", [None, 0o644])
-def test_a_missing_interpreter_is_an_error(submit, run_job, world, programs, mode):
+def test_a_missing_interpreter_is_an_error(run_job, programs, tmp_path, mode):
     """Statuses 127 and 126 of the shell on the node: no number of restarts helps."""
-    submit(*WANTED, *TRAINING)
     python = programs() / "nodes_python"
-    python.unlink() if mode is None else python.chmod(mode)
-    done = run_job(0, 0)
-    assert done.returncode == (127 if mode is None else 126)
-    assert "--python" in done.stdout
-    assert not (world / "scontrol").exists()
+    programs(
+        sbatch=f'PATH=${{PATH#*:}}; sbatch "$@" && {"rm" if mode is None else "chmod -x"} {python}'
+    )
+    ended = run_job(0, 0, flags=("--sbatch_flag=--begin=now+1",))
+    assert ended["ExitCode"] == ("127:0" if mode is None else "126:0")
+    assert "--python" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_the_job_gives_up(run_job, tmp_path):
+    ended = run_job(76, 76, flags=("--max_restarts=1",), FAIL_GOES="2")
+    assert (ended["ExitCode"], ended["Restarts"]) == ("76:0", "1")
+    assert "giving up" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_after_whatever_ends_it(launch, submit, slurm, job, tmp_path):
+    """A signal, kill -9 of one of two processes, and another job that preempts it."""
+    folder, log = tmp_path / "run", tmp_path / "log"
+    metrics = folder / "metrics.jsonl"
+    training = (
+        *("--config=configs/vit_digits.py", f"--workdir={folder}", "--config.total.epochs=none"),
+        *("--config.total.steps=1000000", "--config.log.every_steps=10"),
+        *("--config.model.depth=1", "--config.model.width=16", "--config.model.num_heads=1"),
+        *("--config.log.tensorboard=false", "--config.checkpoint.every_steps=20"),
+    )
+    flags = (f"--python={sys.executable}", f"--log={log}", "--max_restarts=3")
+    done = launch("slurm.sh", *flags, *HERE, "--", *training, **python_environment(**slurm))
+    assert done.returncode == 0, done.stderr
+    number = re.search(r"Submitted job (\d+)", done.stdout)[1]
+
+    def trains(go):
+        """Waits until rows are written in this go."""
+        running = lambda go=go: job(number)["Restarts"] == str(go) and queue(slurm) == ["RUNNING"]
+        wait_for(running, JOB_SECS)
+        before = metrics.stat().st_size if metrics.exists() else 0
+        wait_for(lambda: metrics.exists() and metrics.stat().st_size > before + 200, JOB_SECS)
+
+    trains(0)
+    answer("scancel", "--signal=USR1", number, **slurm)
+    trains(1)
+    os.kill(int((folder / ".lock").read_text().split()[1]), signal.SIGKILL)
+    trains(2)
+    answer("srun", "--partition=urgent", "--ntasks=2", "true", **slurm)
+    wait_for(lambda: job(number)["Restarts"] == "3", JOB_SECS)
+    said = log.read_text()
+    assert "Stopped by SIGUSR1" in said
+    assert "Stopped by SIGTERM" in said
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert len(steps) == len(set(steps)) and steps == sorted(steps)
+
+
+def test_a_failed_step_is_reported_and_repeated(submit, programs):
+    refused = submit(*HERE, "--partition=none", *TRAINING)
+    failed(refused, "sbatch does not take the job")
+    programs(squeue="exit 1")
+    refused = submit(*HERE, *TRAINING)
+    failed(refused, "squeue does not answer")
+
+
+@pytest.fixture
+def refuse(launch, programs):
+    """`refuse(FLAG...)`: the launcher where sbatch takes nothing."""
+    python = f"--python={programs(sbatch='exit 9', squeue='', nodes_python='')}/nodes_python"
+    return lambda *flags: launch("slurm.sh", python, *flags)
 
 
 @pytest.mark.parametrize("config", ["configs/vit_digits.py", "vit_digits:x=1", "mine.py:x=1"])
-def test_a_job_starts_where_the_command_is_given(launch, world, tmp_path, config):
+def test_a_job_starts_where_the_command_is_given(launch, tmp_path, config):
     """Relative paths mean there what they mean here, and the code is that of the clone."""
     here = tmp_path / "here"
     here.mkdir()
@@ -163,69 +226,18 @@ def test_a_job_starts_where_the_command_is_given(launch, world, tmp_path, config
     assert again.returncode == (config == "configs/vit_digits.py"), again.stderr
 
 
-def test_the_job_gives_up(submit, run_job, world):
-    submit(*WANTED, "--max_restarts=3", *TRAINING)
-    done = run_job(76, 76, restarts=3)
-    assert done.returncode == 76
-    assert "giving up" in done.stdout
-    assert not (world / "scontrol").exists()
-
-
-def test_a_process_is_not_cut_off_by_the_signal_to_its_shell(submit, world, programs):
-    """SLURM signals every process of a step: the shell must wait for the training to end."""
-    submit(*WANTED, *TRAINING)
-    programs(nodes_python="trap 'sleep 0.2; exit 75' TERM; kill -TERM $PPID $$; sleep 5 & wait")
-    done = subprocess.run(
-        ["bash", str(world / "job")],
-        env={"PATH": f"{programs()}:{os.environ['PATH']}", "WORLD": str(world)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Ended with status 75; going back" in done.stdout
-
-
-@pytest.mark.parametrize(("file", "message"), [("down", "squeue"), ("full", "sbatch")])
-def test_a_failed_step_is_reported_and_repeated(submit, world, file, message):
-    (world / file).touch()
-    done = submit(*WANTED, *TRAINING)
-    assert done.returncode == 1
-    assert message in done.stderr
-    (world / file).unlink()
-    assert "Submitted job 7" in submit(*WANTED, *TRAINING).stdout
-
-
 def test_dry_run_shows_every_command_and_runs_none(launch, recorded, bare_path):
     done = launch("slurm.sh", "--dry_run", *WANTED, *TRAINING, path=bare_path)
     assert done.returncode == 0, done.stderr
     assert recorded("slurm.txt", done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "slurm.sh needs --name --nodes --gpus"),
-        ((*WANTED, "--nodes=two", *TRAINING), "--nodes=two"),
-        (("--name=a b", "--nodes=1", "--gpus=1", *TRAINING), "--name=a b"),
-        (WANTED, "--workdir /shared/l16"),
-        ((*WANTED, "--", "--config=b.py", "--workdir=/shared/l16"), "--config=b.py: there is no"),
-        ((*WANTED, "--python=/nowhere/python", *TRAINING), "no Python at /nowhere/python"),
-    ],
-)
-def test_wrong_arguments_get_one_message(submit, world, arguments, message):
-    done = submit(*arguments)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert not (world / "job").exists()
+@pytest.mark.parametrize("time", ["5", "0-00:04:59"])
+def test_a_time_that_leaves_none_to_train_is_refused(refuse, time):
+    done = refuse("--dry_run", *WANTED, f"--time={time}", *TRAINING)
+    failed(done, f"--time={time} ", "--save_secs=300")
 
 
-@pytest.mark.parametrize("time", ["5", "4:59", "0:05:00", "0-0:5", "0-00:04:59"])
-def test_a_time_that_leaves_none_to_train_is_refused(submit, time):
-    done = submit("--dry_run", *WANTED, f"--time={time}", *TRAINING)
-    assert done.returncode == 1
-    assert all(flag in done.stderr for flag in (f"--time={time} ", "--save_secs=300"))
-
-
-@pytest.mark.parametrize("time", ["6", "5:01", "0:05:01", "1-0", "0-0:6", "0-00:05:01", "infinite"])
-def test_any_longer_time_is_taken(submit, time):
-    assert submit("--dry_run", *WANTED, f"--time={time}", *TRAINING).returncode == 0
+@pytest.mark.parametrize("time", ["6", "0-00:05:01", "infinite"])
+def test_any_longer_time_is_taken(refuse, time):
+    assert refuse("--dry_run", *WANTED, f"--time={time}", *TRAINING).returncode == 0

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import failed
+
 REPOSITORY = Path(__file__).parents[2]
 GRID = ("--config", "configs/vit_digits.py", "--config.optim.lr=1e-3,3e-3", "--config.seed=0,1,2")
 
@@ -29,12 +31,9 @@ def test_dry_run_shows_every_point_and_starts_none(sweep, recorded, clone):
 @pytest.mark.parametrize(
     ("flags", "messages"),
     [
-        (("--workdir=",), ["--workdir is empty"]),
-        (("--workdir=", "--dry_run"), ["--workdir is empty"]),
         ((), ["--workdir is missing"]),
         (("--workdir=WORKDIR", "--config=configs/vit_digits.py"), ['follow " -- "']),
-        (("--workdir=WORKDIR", "--launcher="), ["--launcher is empty"]),
-        (("--workdir=WORKDIR", "--launcher=slurm.sh 'x"), ["--launcher=slurm.sh 'x: No closing"]),
+        (("--workdir=WORKDIR", "--launcher=slurm.sh 'x"), ["--launcher=slurm.sh 'x", "No closing"]),
         (
             ("--workdir=WORKDIR", "--", *GRID, "--config.sed=1", "--config.loss.mixup=x,0"),
             ["no field sed", "loss.mixup takes a number"],
@@ -46,19 +45,5 @@ def test_wrong_flags_get_one_message(run_python, tmp_path, flags, messages):
     given = [flag.replace("WORKDIR", str(tmp_path / "lr")) for flag in flags]
     given += [] if "--" in flags else ["--", *GRID]
     done = run_python("-m", "vit_jax", "sweep", *given)
-    assert done.returncode == 1
-    assert all(message in done.stderr for message in messages)
-    assert "Traceback" not in done.stderr
+    failed(done, *messages)
     assert not (tmp_path / "lr").exists()
-
-
-def test_help_explains_every_flag(run_python):
-    done = run_python("-m", "vit_jax", "sweep", "--help")
-    for name in ("workdir", "slots", "metric", "dry_run", "launcher", "follow"):
-        assert f"--{name}" in done.stdout.replace("[no]", "")
-
-
-def test_without_vit_jax_it_says_what_to_do(sweep):
-    done = sweep("--workdir=x", "--", *GRID, PYTHON="/nowhere/python")
-    assert done.returncode == 1
-    assert "/nowhere/python" in done.stderr

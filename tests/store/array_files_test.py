@@ -19,7 +19,7 @@ def heard(monkeypatch):
     return messages
 
 
-def report(error: Exception) -> None:
+def report(error):
     sys.unraisablehook(SimpleNamespace(exc_value=error, exc_traceback=error.__traceback__))
 
 

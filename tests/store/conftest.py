@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
 def make_state():
     """`make_state(step)`: a small state with arrays depending on step, layers with integer keys."""
 
-    def make(step: int, width: int = 8) -> TrainState:
+    def make(step, width=8):
         keys = jax.random.split(jax.random.key(step), 12)
         layers = {i: {"kernel": jax.random.normal(keys[i], (width, 4))} for i in range(12)}
         head = {"bias": jnp.arange(3, dtype=jnp.bfloat16) + step}
@@ -57,7 +57,7 @@ def open_checkpoints(tmp_path):
     """`open_checkpoints(keep_last=...)` on the same work directory each time; closed at the end."""
     opened = []
 
-    def open_(**changes) -> Checkpoints:
+    def open_(**changes):
         rules = {"keep_last": 3, "keep_every_steps": None, "best_metric": None, "best_mode": "max"}
         opened.append(Checkpoints(tmp_path / "run" / "checkpoints", **(rules | changes)))
         return opened[-1]
@@ -68,6 +68,6 @@ def open_checkpoints(tmp_path):
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment():
     """Environment of subprocesses: they import this package and see one CPU device."""
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}

@@ -1,9 +1,10 @@
 """A checkpoint of any mesh and number of processes restores on any other, to the same bits."""
 
 import json
-import socket
 
 import pytest
+
+from tests.processes import free_port
 
 # A mesh is (data, fsdp, tensor, shard_optimizer).
 ONE = (1, 1, 1, False)
@@ -100,13 +101,10 @@ def run(tmp_path, start_python):
 
     def run(processes, devices, saved_and_restored, *, width=16, chunk_bytes=2**24):
         nonlocal first_step
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
         task = {
             "directory": str(tmp_path / "checkpoints"),
             "processes": processes,
-            "address": address,
+            "address": f"localhost:{free_port()}",
             "saved_and_restored": saved_and_restored,
             "first_step": first_step,
             "width": width,

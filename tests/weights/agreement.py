@@ -15,6 +15,31 @@ LOGITS = 1e-4  # float32 through a few layers, sums in another order
 GRADIENTS = 1e-3  # relative to the largest
 CLASSES = {"id2label": {0: "ant", 1: "bee", 2: "cat"}, "label2id": {"ant": 0, "bee": 1, "cat": 2}}
 
+HF_TOY = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "image_size": 12, "patch_size": 4,
+}  # fmt: skip
+HF_BIT = {"depths": [1, 1], "hidden_sizes": [256, 512]}
+TIMM_TOY = {
+    "img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2, "mlp_ratio": 1.5,
+}  # fmt: skip
+
+
+def config_of(hf, kind, **fields):
+    """A toy's configuration in transformers, of a kind such as "ViT"."""
+    return getattr(hf, f"{kind}Config")(**(HF_BIT if kind == "Bit" else HF_TOY) | CLASSES | fields)
+
+
+def classifier(hf, kind, **fields):
+    """A toy of transformers with a head and random parameters."""
+    suffix = "ForImageClassification" + ("WithTeacher" if kind == "DeiT" else "")
+    return randomise(getattr(hf, kind + suffix)(config_of(hf, kind, **fields)))
+
+
+def some_images(height, width=None):
+    shape = (2, height, width or height, 3)
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
 
 def randomise(module, deviation=lambda name: 0.3):
     """Randomises all parameters, including norms, biases and class token; sets evaluation mode."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.weights.conftest import edit
 from vit_jax import models, weights
 from vit_jax.core.errors import UserError
 from vit_jax.store.checkpoints import Checkpoints
@@ -44,8 +45,7 @@ def evil(tmp_path, monkeypatch):
 def test_configs_of_models(tmp_path, toy, evil, kind, changes):
     fields = {"norm_epsilon": 1e-6} if kind == "timm" else {}
     weights.save(toy(**fields), tmp_path / kind, kind)
-    path = tmp_path / kind / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    edit(tmp_path / kind, changes)
     assert weights.load(tmp_path / kind).num_classes == 3
 
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import io
+import json
 import sys
-import types
 import zipfile
 
 import jax.numpy as jnp
@@ -37,6 +37,52 @@ def randomised(name, class_names=("ant", "bee", "cat"), **fields):
     model = nnx.merge(graph, pytrees.map_named(draw, nnx.to_pure_dict(state)))
     names = class_names if model.num_classes else None
     return weights.Loaded(model, name, names, step=0)
+
+
+# Toys that a project's format holds: name, fields, format.
+_PORTED = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
+_BIT = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 24}
+_DINO = {"layer_scale": 0.1, "gelu": "exact", "num_classes": 0}
+_DINOV3 = {
+    "registers": 4, "norm_epsilon": 1e-5, "position_embedding": "rotary_2d",
+    "qkv_bias": "query_value",
+}  # fmt: skip
+KINDS = {
+    "huggingface": ("ViT-Ti/4", TOY, "huggingface"),
+    "dinov2": ("ViT-Ti/4", TOY | _DINO | {"layer_scale": 1.0, "mlp_dim": 32}, "huggingface"),
+    "dinov3": ("ViT-Ti/4", TOY | _DINO | _DINOV3, "huggingface"),
+    "bit": ("R50x1", _BIT | _PORTED, "huggingface"),
+    "timm": ("ViT-Ti/4", TOY | {"norm_epsilon": 1e-6}, "timm"),
+    "registers": ("ViT-Ti/4", TOY | {"pool": "avg", "registers": 2}, "timm"),
+    "hybrid": ("R50+ViT-B/16", TOY | _BIT | _PORTED | {
+        "units": (), "root_width": 64, "patch_size": 32, "image_size": 64}, "timm"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def written(tmp_path):
+    """`written("timm", gelu="exact")`: a folder with such a toy of KINDS."""
+
+    def write(kind, **fields):
+        name, usual, to = KINDS[kind]
+        weights.save(randomised(name, **(usual | fields)), tmp_path / kind, to)
+        return tmp_path / kind
+
+    return write
+
+
+def edit(folder, changes, file="config.json"):
+    """Sets values of a JSON file, by dotted keys; ... removes one."""
+    document = json.loads((folder / file).read_text())
+    for key, value in changes.items():
+        section = document
+        *sections, last = key.split(".")
+        for name in sections:
+            section = section[name]
+        section[last] = value
+        if value is ...:
+            del section[last]
+    (folder / file).write_text(json.dumps(document))
 
 
 def zip_bomb(folder):
@@ -102,40 +148,21 @@ def same():
     return check
 
 
-class AbsentClass(type):
-    """A class whose attributes are all strings, like an enumeration's."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return f"{cls.__name__}.{name}"
-
-
-class Absent(types.ModuleType):
-    """A stand-in for torchvision, which timm imports for images and never calls here."""
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return AbsentClass(name, (), {})
+@pytest.fixture(scope="module")
+def hf():
+    """The transformers package."""
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
 
 
 @pytest.fixture(scope="module")
 def timm():
-    """The timm package, with or without torchvision."""
+    """The timm package, with or without torchvision, which it never calls here."""
+    from tests.outside.programs import absent
+
     try:
-        import torchvision  # noqa: F401, only to see whether it is installed
-    except (ImportError, RuntimeError):
-        names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
-        absent = {f"torchvision{name}": Absent(f"torchvision{name}") for name in names}
-        for module in absent.values():
-            module.__path__ = []
-        absent["torchvision"].transforms = absent["torchvision.transforms"]
-        absent["torchvision.transforms"].functional = absent["torchvision.transforms.functional"]
-        sys.modules.update(absent)
-        try:
-            return pytest.importorskip("timm")
-        finally:
-            for name in absent:
-                sys.modules.pop(name)
-    return pytest.importorskip("timm")
+        return pytest.importorskip("timm")
+    finally:
+        for name in absent.INSTALLED:
+            sys.modules.pop(name, None)

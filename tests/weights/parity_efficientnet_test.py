@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.weights.agreement import assert_same_function, save_timm, torch
-from tests.weights.conftest import named_error
+from tests.weights.agreement import assert_same_function, save_timm, some_images, torch
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.weights.formats.timm import FORMAT
@@ -17,11 +16,6 @@ STYLES = {  # of timm's architectures
     "tf_efficientnet_": {"padding": "same", "batch_norm_epsilon": 1e-3},
     "efficientnet_": {"padding": "symmetric", "batch_norm_epsilon": 1e-5},
 }
-
-
-def some_images(height, width=None):
-    shape = (2, height, width or height, 3)
-    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
 
 def randomise(module):
@@ -112,36 +106,3 @@ def test_every_name_has_the_arrays_of_timms(timm, name):
     trained = pytrees.num_elements(pytrees.without_statistics(state))
     assert trained == sum(p.numel() for p in theirs.parameters())
     assert theirs.classifier.in_features == spec.map_channels
-
-
-def test_a_checkpoint_of_ours_keeps_them(timm, tmp_path):
-    theirs = randomise(timms(timm, 0.25, 0.1, "efficientnet_", num_classes=3))
-    save_timm(tmp_path / "in", theirs, architecture="efficientnet_b0")
-    weights.save(weights.load_with_info(tmp_path / "in"), tmp_path / "run", "checkpoint")
-    assert_same_function(theirs, weights.load(tmp_path / "run"), some_images(32), jit=True)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"architecture": "mixnet_s"}, "architecture='mixnet_s' cannot be computed"),
-        ({"architecture": "efficientnet_b0", "global_pool": "max"}, "global_pool='max'"),
-        ({"model_args": {"act_layer": "relu"}}, "act_layer='relu'"),
-        ({"model_args": {"output_stride": 16}}, "output_stride=16"),
-        ({"model_args": {"pad_type": "valid"}}, "pad_type='valid'"),
-        ({"num_classes": 7}, "num_classes=7, the arrays have 3"),
-    ],
-)
-def test_other_models_are_refused(timm, tmp_path, config, message):
-    theirs = timms(timm, 0.25, 0.1, "efficientnet_", num_classes=3)
-    save_timm(tmp_path / "in", theirs, **({"architecture": "efficientnet_b0"} | config))
-    with named_error(message):
-        weights.load(tmp_path / "in")
-
-
-def test_arguments_of_timm_are_read(timm, tmp_path):
-    theirs = timms(timm, 0.25, 0.1, "efficientnet_", num_classes=3)
-    arguments = {"bn_eps": 1e-4, "pad_type": "same"}
-    save_timm(tmp_path / "in", theirs, architecture="efficientnet_b0", model_args=arguments)
-    spec = weights.load(tmp_path / "in").spec
-    assert (spec.padding, spec.batch_norm_epsilon) == ("same", 1e-4)

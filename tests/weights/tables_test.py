@@ -10,6 +10,16 @@ from vit_jax.weights.formats import FORMATS, timm
 from vit_jax.weights.tables import to_theirs
 
 
+@pytest.mark.parametrize("pool", ["cls", "map"])
+def test_queries_keys_and_values_are_where_they_belong(pool):
+    spec = models.spec("ViT-Ti/4", pool=pool)
+    rules = [rule for f in FORMATS for rule in f.layout_for(spec).rules if len(rule.names) > 1]
+    assert len(rules) == {"cls": 8, "map": 10}[pool]
+    for rule in rules:
+        letters = "".join(re.search(r"[/.]([qkv])\w*.\w+$", name)[1] for name in rule.names)
+        assert letters == ("kv" if "key_value" in rule.ours else "qkv"), rule
+
+
 def test_kernels_are_those_of_torch():
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
@@ -32,13 +42,3 @@ def test_kernels_are_those_of_torch():
     assert theirs.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(theirs[name].read(), array, err_msg=name)
-
-
-@pytest.mark.parametrize("pool", ["cls", "map"])
-def test_queries_keys_and_values_are_where_they_belong(pool):
-    spec = models.spec("ViT-Ti/4", pool=pool)
-    rules = [rule for f in FORMATS for rule in f.layout_for(spec).rules if len(rule.names) > 1]
-    assert len(rules) == {"cls": 8, "map": 10}[pool]
-    for rule in rules:
-        letters = "".join(re.search(r"[/.]([qkv])\w*.\w+$", name)[1] for name in rule.names)
-        assert letters == ("kv" if "key_value" in rule.ours else "qkv"), rule

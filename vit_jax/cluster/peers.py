@@ -19,11 +19,14 @@ import dataclasses
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from vit_jax.cluster.rendezvous import Meeting, Member, Message, local_member
+from vit_jax.cluster.members import Member, local_member
 from vit_jax.core.errors import PeerLost
+
+if TYPE_CHECKING:
+    from vit_jax.cluster.rendezvous import Connection, Message
 
 SIGNS_PER_TIMEOUT = 6
 MAX_SIGN_SECS = 5.0
@@ -51,14 +54,15 @@ class Peers:
 
     def __init__(
         self,
-        meeting: Meeting,
+        members: tuple[Member, ...],
+        connections: Mapping[int, Connection],
         process_id: int,
         *,
         timeout_secs: float,
         barrier_timeout_secs: float,
         on_lost: Callable[[PeerLost], Any],
     ):
-        self.members, self._connections = meeting.members, dict(meeting.connections)
+        self.members, self._connections = members, dict(connections)
         self._me = process_id
         self._timeout_secs, self._barrier_timeout_secs = timeout_secs, barrier_timeout_secs
         self._on_lost = on_lost
@@ -68,8 +72,11 @@ class Peers:
         self._verdict: str | None = None
         self._culprits: Sequence[int] = ()
         self._closing = threading.Event()
-        say = lambda i, message: self._connections[i].send({"stop": message})
-        self.stop = StopConsensus(process_id, len(self.members), say)
+        self.stop = StopConsensus(
+            process_id,
+            len(self.members),
+            lambda i, message: self._connections[i].send({"stop": message}),
+        )
         self._heard = dict.fromkeys(self._connections, time.monotonic())
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         if self._connections:
@@ -78,8 +85,10 @@ class Peers:
     @classmethod
     def alone(cls) -> Peers:
         """The peers of a single process, which never waits."""
-        nobody = Meeting((local_member(0),), {})
-        return cls(nobody, 0, timeout_secs=0, barrier_timeout_secs=0, on_lost=lambda lost: None)
+        members = (local_member(0),)
+        return cls(
+            members, {}, 0, timeout_secs=0, barrier_timeout_secs=0, on_lost=lambda lost: None
+        )
 
     @property
     def several(self) -> bool:
@@ -154,11 +163,11 @@ class Peers:
 
     def _wait_for_departures(self) -> None:
         """Lets process 0 leave last: JAX aborts the others as soon as it is gone."""
-        others = lambda: [
-            i for i in self._connections if i in self._heard and i not in self._culprits
-        ]
         with self._changed:
-            self._changed.wait_for(lambda: not others(), timeout=2 * GRACE_SECS)
+            self._changed.wait_for(
+                lambda: not self._connections.keys() & self._heard.keys() - set(self._culprits),
+                timeout=2 * GRACE_SECS,
+            )
 
     # The thread.
 

@@ -1,4 +1,4 @@
-"""The life cycle of a run of several processes: they connect, train, stop and end together."""
+"""The life cycle of a run of several processes: they connect, train and end together."""
 
 from __future__ import annotations
 
@@ -8,61 +8,47 @@ import os
 import signal
 import sys
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import jax
 
 from vit_jax.cluster import rendezvous
+from vit_jax.cluster.members import Cluster, Secret
 from vit_jax.cluster.peers import GRACE_SECS, Peers
-from vit_jax.cluster.rendezvous import Cluster
 from vit_jax.core import command, signals
 from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
-from vit_jax.core.signals import StopRequest
 
 MAX_LAST_WORDS = 500  # characters
 BEFORE_ALL_CAME = "before all processes had come; nothing was begun. Start the same command again."
 JAX_SLOWER = 3  # than our own time-out, so that ours reports first
-WHAT = (
-    "training stops after the step that is under way, and saves. Ctrl-C from now on ends it at "
-    "once: the steps since the last checkpoint are lost then."
-)
-SERVER = "http://metadata.google.internal"
-PATH = "/computeMetadata/v1/instance/maintenance-event"
-NONE = "NONE"
-ASK_SECS = 300  # the server answers after this long even if nothing has changed
-RETRY_SECS = 10.0
 
 
 @contextlib.contextmanager
 def connect_processes(
-    cluster: Cluster | None,
+    cluster: Cluster,
+    secret: Secret,
     *,
     start_timeout_secs: float,
     peer_timeout_secs: float,
     barrier_timeout_secs: float,
 ) -> Iterator[Peers]:
-    """Context in which jax.devices() spans all processes of the cluster; None: only this process.
+    """Context in which jax.devices() spans all processes of the cluster.
 
-    start_timeout_secs: how long to wait until all have connected; the others: see Peers.
+    secret: as in rendezvous.meet. start_timeout_secs: how long to wait until all have connected;
+    the others: see Peers.
 
     If anything but Preempted ends it, this process ends immediately with its exit status: going on,
     or an orderly exit, would wait for the others. They notice, and end with status 76.
 
     Raises PeerLost and UserError until all have connected (rendezvous.py).
     """
-    if cluster is None:
-        yield Peers.alone()
-        return
     with signals.exit_immediately_on_signal(BEFORE_ALL_CAME):
-        meeting = rendezvous.meet(cluster, timeout_secs=start_timeout_secs)
+        meeting = rendezvous.meet(cluster, secret, timeout_secs=start_timeout_secs)
     ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
     peers = Peers(
-        meeting,
+        meeting.members,
+        meeting.connections,
         cluster.process_id,
         timeout_secs=peer_timeout_secs,
         barrier_timeout_secs=barrier_timeout_secs,
@@ -129,8 +115,11 @@ class _Ending:
 
     def because_of(self, error: BaseException, peers: Peers) -> NoReturn:
         """Ends from the main thread; `error` may only reflect the end of another process."""
-        if not isinstance(error, UserError | NonFiniteError):
-            error = peers.lost(None if _may_be_a_loss(error) else 0) or error
+        is_known = isinstance(error, UserError | NonFiniteError)
+        may_be_a_loss = _may_be_a_loss(error)
+        if may_be_a_loss or not is_known:
+            wait_secs = GRACE_SECS if is_known else None
+            error = peers.lost(wait_secs if may_be_a_loss else 0) or error
         self._first.acquire()
         status = self._report(error)
         peers.leave(str(error)[:MAX_LAST_WORDS])
@@ -163,72 +152,3 @@ def _may_be_a_loss(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-class AgreedStop:
-    """A stop request for all processes; all must call bool() in the same places and order."""
-
-    def __init__(self, request: StopRequest, peers: Peers):
-        self._request, self._peers = request, peers
-        self._asked = self._stopping = False
-
-    def __bool__(self) -> bool:
-        if self._request and not self._asked:
-            self._asked = True
-            self._peers.stop.request(f"{self._request} to {self._peers.me}")
-        if not self._stopping:
-            self._stopping = self._peers.stop.should_stop()
-        return self._stopping
-
-    def __str__(self) -> str:
-        """The reason, such as "SIGTERM to process 1 (host, pid 7)"."""
-        return self._peers.stop.reason
-
-
-@contextlib.contextmanager
-def stop_request(peers: Peers, *, exits: bool = True) -> Iterator[StopRequest | AgreedStop]:
-    """Context with a stop request for SIGTERM or SIGINT, to this process or to any of several.
-
-    On a TPU a maintenance event of its machine counts as a SIGTERM. exits: as for StopRequest.
-    """
-    if jax.default_backend() == "tpu":
-        watch_maintenance()
-    with StopRequest(WHAT, exits=exits) as request:
-        yield AgreedStop(request, peers) if peers.several else request
-
-
-def watch_maintenance(server: str = SERVER) -> threading.Thread:
-    """Starts a thread that sends this process a SIGTERM before its machine is maintained.
-
-    Cloud TPU's machines are taken away for maintenance; their metadata server announces it: its
-    answer is then something other than NONE (cloud.google.com/compute/docs/metadata,
-    "instance/maintenance-event"). The thread ends at once if there is no such server.
-    """
-    thread = threading.Thread(target=_watch, args=(server,), name="maintenance", daemon=True)
-    thread.start()
-    return thread
-
-
-def _watch(server: str) -> None:
-    try:
-        event, etag = _ask(server, etag="0")  # answered at once
-    except (OSError, ValueError):
-        return
-    while event == NONE:
-        try:
-            event, etag = _ask(server, etag)
-        except (OSError, ValueError):
-            time.sleep(RETRY_SECS)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _ask(server: str, etag: str) -> tuple[str, str]:
-    """(event, its tag), as soon as the event differs from the one with tag `etag`."""
-    query = urllib.parse.urlencode(
-        {"wait_for_change": "true", "last_etag": etag, "timeout_sec": ASK_SECS}
-    )
-    request = urllib.request.Request(
-        f"{server}{PATH}?{query}", headers={"Metadata-Flavor": "Google"}
-    )
-    with urllib.request.urlopen(request, timeout=2 * ASK_SECS) as answer:
-        return answer.read().decode().strip(), answer.headers["ETag"]

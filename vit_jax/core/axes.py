@@ -71,8 +71,8 @@ def to_spec(
     unknown = [name for name in names if name is not None and name not in rules]
     if unknown:
         raise errors.UserError(
-            f"The logical axis {unknown[0]!r} has no rule that says which axes of the mesh divide "
-            f"it: add it to LOGICAL_AXES (core/axes.py). {errors.nearest(unknown[0], rules)}"
+            f"The logical axis {unknown[0]!r} is not in LOGICAL_AXES (core/axes.py). "
+            f"{errors.nearest(unknown[0], rules)}"
         )
     if len(names) != len(shape):
         raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
@@ -162,11 +162,7 @@ class Target(NamedTuple):
 
 def target() -> Target:
     """The devices of the mesh in context, which may be absent; without one: JAX's default."""
-    mesh = jax.sharding.get_abstract_mesh()
-    of_mesh = None if mesh.empty else mesh.abstract_device
-    if of_mesh is not None:
-        return Target(of_mesh.platform, of_mesh.device_kind)
-    device = jax.devices()[0]
+    device = jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
     return Target(device.platform, device.device_kind)
 
 
@@ -174,19 +170,11 @@ CPU_EXAMPLES = 8
 
 
 def examples_at_once() -> int | None:
-    """How many examples a device computes at once; None: as many as it is given.
+    """Number of examples that a device computes at once; None: as many as it is given.
 
     On a CPU activations of a few stay in the caches: up to twice as fast as larger batches.
     """
     return CPU_EXAMPLES if target().platform == "cpu" else None
-
-
-def can_divide() -> bool:
-    """Returns whether `per_device` knows the part of each device."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return jax.device_count() == 1
-    return mesh.size == 1 or _RULES.get() is not None
 
 
 def per_device(
@@ -203,10 +191,12 @@ def per_device(
     rules, mesh = _RULES.get(), jax.sharding.get_abstract_mesh()
     if rules is None or mesh.empty:
         return f(*arrays)
-    each = [zip(of, x.shape, strict=True) for of, x in zip(names, arrays, strict=True)]
-    sizes = dict(itertools.chain(*each))
-    spec = lambda of: to_spec(of, [sizes[name] for name in of], rules, mesh.shape)
-    in_specs, out_specs = tuple(map(spec, names)), tuple(map(spec, results))
+    pairs = [zip(of, x.shape, strict=True) for of, x in zip(names, arrays, strict=True)]
+    sizes = dict(itertools.chain(*pairs))
+    in_specs, out_specs = (
+        tuple(to_spec(of, [sizes[name] for name in of], rules, mesh.shape) for of in each)
+        for each in (names, results)
+    )
     return jax.shard_map(f, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 
@@ -219,5 +209,5 @@ def pin_activation_layout(x: jax.Array, *names: str | None) -> jax.Array:
     if jax.sharding.get_abstract_mesh().empty or target().platform != "gpu":
         return x
     order = Layout(major_to_minor=tuple(range(x.ndim)))
-    pin = lambda x: (with_layout_constraint(x, order),)
-    return per_device(pin, [names], [names], x)[0]  # by itself XLA would gather all of x for it
+    # By itself XLA would gather all of x for it.
+    return per_device(lambda x: (with_layout_constraint(x, order),), [names], [names], x)[0]

@@ -29,18 +29,20 @@ def printable(name: str) -> str:
     )
 
 
-def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
-    """The names by their normal forms, in this order. Raises UserError if two are the same.
+def printable_lines(text: str) -> str:
+    """Lines for a terminal, which would run the escape codes of a file's name: they are escaped."""
+    return "\n".join(map(printable, text.split("\n")))
 
-    where: the place that has them, for the message.
-    """
+
+def normal_names(names: Iterable[str], where: str) -> dict[str, str]:
+    """The names by their normal forms, in this order. Raises UserError if two are the same."""
     found: dict[str, str] = {}
     for name in names:
         if (other := found.setdefault(normal(name), name)) != name:
             raise UserError(
-                f"{where} has {other!a} and {name!a}, which are one name, {normal(name)},"
-                " in two encodings of Unicode (NFC and NFD): one class cannot have both. Rename or "
-                "merge them."
+                f"{where} has {other!a} and {name!a}, one name, {normal(name)}, in two encodings "
+                "of "
+                "Unicode: rename one."
             )
     return found
 

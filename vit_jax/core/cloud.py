@@ -1,4 +1,4 @@
-"""Paths at gs:// and the like: what their storage answers, as messages, and copying to them.
+"""Paths at gs:// and the like: which errors are their storage's, and copying to them.
 
 Five libraries speak to it, each with errors of its own: TensorFlow (by etils' paths), TensorStore
 (the arrays of checkpoints), google-cloud-storage (orbax), array_record, and fsspec. They try what
@@ -12,11 +12,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from etils import epath
 
-from vit_jax.core.errors import UserError
+from vit_jax.core import errors
 
 # TensorStore, of checkpoints and of the lock, would wait for ever for a connection that has died: a
 # minute without a byte ends an attempt, and another follows. It reads these at its first request.
@@ -39,36 +38,6 @@ _CODES = (
 )  # fmt: skip
 # In TensorStore's messages about what the storage answered, and TensorFlow's about the network.
 _ANSWERS = ("http_response_code=", "Error executing an HTTP request")
-_LONGEST = 300  # characters of a reason
-_ADVICE = (
-    (
-        r"401|403|PERMISSION_DENIED|PermissionDenied|UNAUTHENTICATED|Unauthenticated|credentials"
-        r"|Forbidden|Refresh",
-        "Give this machine's account access to that bucket, or log in: gcloud auth "
-        "application-default login.",
-    ),
-    (r"404|NotFound|NOT_FOUND|does not exist", "See whether the path and its bucket are right."),
-    (r"contain a bucket name", "Give a bucket and a folder in it, such as gs://BUCKET/FOLDER."),
-    (r"scheme .* not implemented", "Give a path at gs://, or mount the storage as a folder."),
-)
-_LATER = "When the storage and the network are well, start the same command again."
-
-
-class Failure(NamedTuple):
-    """Why the storage did not do what it was asked for.
-
-    Attributes:
-      reason: its own words, in one line.
-      advice: what to change, or to do, as a sentence.
-    """
-
-    reason: str
-    advice: str
-
-    @property
-    def is_missing(self) -> bool:
-        """Returns whether there is no such object, rather than no access to it."""
-        return self.advice == _ADVICE[1][1]
 
 
 def is_remote(path: object) -> bool:
@@ -89,30 +58,22 @@ def is_folder(path: epath.Path) -> bool:
         return False
 
 
-def failure(error: BaseException) -> Failure | None:
-    """The storage's failure that `error` is or was caused by; None if it is another error."""
-    for each in _causes(error):
-        kind = type(each)
-        said = str(getattr(each, "message", None) or each)
-        is_module = kind.__module__.startswith
-        named = said.startswith(_CODES) or is_module("tensorflow.")
-        is_storage_error = (named and _URL.search(said) and not is_module(_OTHERS)) or any(
-            answer in said for answer in _ANSWERS
-        )
-        if is_storage_error or is_module(_MODULES):
-            # TensorStore repeats the answer as it came, in brackets.
-            words = " ".join(said.partition(" [http_")[0].split()) or kind.__name__
-            text = f"{kind.__name__} {words} {said}"
-            advice = next((a for pattern, a in _ADVICE if re.search(pattern, text)), _LATER)
-            cut = words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "..."
-            return Failure(cut.rstrip("."), advice)
+def failure(error: BaseException) -> BaseException | None:
+    """The storage's error that `error` is or was caused by; None if it is another error."""
+    for cause in _causes(error):
+        text = str(getattr(cause, "message", None) or cause)
+        is_module = type(cause).__module__.startswith
+        names_url = _URL.search(text) and not is_module(_OTHERS)
+        is_known = text.startswith(_CODES) or is_module("tensorflow.")
+        is_answer = any(answer in text for answer in _ANSWERS)
+        if is_module(_MODULES) or is_answer or (names_url and is_known):
+            return cause
     return None
 
 
-def explained(error: BaseException) -> UserError | None:
-    """The message for an error that nothing else has explained; None if it is not the storage's."""
-    failed = failure(error)
-    return failed and UserError(f"The storage says: {failed.reason}. {failed.advice}")
+def is_missing(failed: BaseException) -> bool:
+    """Returns whether a failure is that there is no such object, rather than no access to it."""
+    return bool(re.search("404|NotFound|NOT_FOUND|does not exist", errors.describe_error(failed)))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -120,25 +81,33 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: list[BaseException] = []
     waiting = [error]
     while waiting:
-        each = waiting.pop(0)
-        if any(each is other for other in seen):
+        cause = waiting.pop(0)
+        if any(cause is other for other in seen):
             continue
-        seen.append(each)
-        yield each
-        waiting += list(getattr(each, "exceptions", ()))
-        context = None if each.__suppress_context__ else each.__context__
-        waiting += [e for e in (each.__cause__, context) if e is not None]
+        seen.append(cause)
+        yield cause
+        waiting += list(getattr(cause, "exceptions", ()))
+        context = None if cause.__suppress_context__ else cause.__context__
+        waiting += [e for e in (cause.__cause__, context) if e is not None]
 
 
 _THREADS = 8  # that upload
 _SMALL_BYTES = 2**20
 
 
+def expand_home(path: str | os.PathLike) -> str:
+    """The path with "~" expanded on this machine. Raises RuntimeError if no home folder is known.
+
+    os.path and etils would leave it, and a folder "~" would appear in the current one.
+    """
+    return os.fspath(path if is_remote(path) else Path(path).expanduser())
+
+
 def check_new(output: str | os.PathLike) -> None:
     """Raises UserError if something, even a link that leads nowhere, is where output will be."""
-    path = os.path.expanduser(output)
+    path = expand_home(output)
     if epath.Path(path).exists() if is_remote(path) else os.path.lexists(path):
-        raise UserError(f"{path} is there already: give another output, or delete it.")
+        raise errors.UserError(f"{path} is there already: give another output.")
 
 
 @contextlib.contextmanager
@@ -150,7 +119,7 @@ def staged(output: str | os.PathLike) -> Iterator[str]:
     """
     check_new(output)
     if not is_remote(output):
-        yield os.path.expanduser(output)
+        yield expand_home(output)
         return
     target = epath.Path(output)
     with tempfile.TemporaryDirectory(prefix="vit_jax_upload_") as scratch:

@@ -2,14 +2,11 @@
 
 `--config.optim.lr=3e-4` overrides a field of the config. absl cannot know these flags before the
 config file is read, so they are collected here and applied, with types, by config.py.
-
-JAX looks for devices when one is first needed, long after the start of a command, and then raises
-RuntimeError, or fails one of its own assertions. The cause is usually a setting of the user's.
 """
 
-import difflib
-import errno
+import contextlib
 import logging as py_logging
+import math
 import os
 import re
 import sys
@@ -19,14 +16,18 @@ from pathlib import Path
 
 from absl import app, flags, logging
 
-from vit_jax.core import errors, signals, synonyms, waiting
+from vit_jax.core import class_names, errors, signals, waiting
 
 flags.disclaim_key_flags()  # --help shows what is defined here as the command's own
 
+flags.DEFINE_bool("traceback", False, "Show where an error comes from, besides its message.")
 OVERRIDE = "config_override"
 PREFIX = "--config."
 _AT_HOME = re.compile(r"(-{0,2}(?:[\w.]+=)*)(~(?:/.*)?)", re.DOTALL)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of writing alone
+# Errors about paths and devices, of Python and of JAX, that no code of ours has raised.
+_OF_MACHINE = re.compile(
+    "embedded null|determine home directory|Unable to initialize backend|Unknown backend"
+)
 _fields: list[Callable[[], Sequence[str]]] = []  # the config's, if the command takes a config
 _called: list[str] = []  # the program and command that `call_as` names
 
@@ -64,6 +65,25 @@ def define_checkpoint(more: str = "") -> None:
     )
 
 
+def refuse_flags(
+    *names: str, when: object, rule: str, values: flags.FlagValues = flags.FLAGS
+) -> None:
+    """Raises UserError `when` one of these flags must not be given, and is."""
+    given = [name for name in names if values[name].present]
+    if when and given:
+        raise errors.UserError(rule, field=f"--{given[0]}")
+
+
+def check_values(values: flags.FlagValues) -> None:
+    """Raises flags.Error for a flag that is given and empty, or NaN, which has no bounds."""
+    for name, flag in ((name, values[name]) for name in values):
+        several = flag.value if isinstance(flag.value, list) else [flag.value]
+        if flag.present and (not several or "" in several):
+            raise flags.Error(f"--{name} is empty: give a value, or leave it out.")
+        if isinstance(flag.value, float) and math.isnan(flag.value):
+            raise flags.Error(f"--{name}={flag.value} is not a number.")
+
+
 def define_processes() -> None:
     """Defines flags that differ from process to process, and so are not fields of a config."""
     flags.DEFINE_string(
@@ -89,11 +109,6 @@ def run(main: Callable[[list[str]], None], *, positional: bool = False, hint: st
     """Parses the flags, calls main(positional arguments), ends the process.
 
     The exit statuses are those of errors.py; a bug ends it with its traceback and 2.
-
-    Args:
-      main: the command.
-      positional: whether it takes arguments beside its flags.
-      hint: is added to the message about wrong flags.
     """
     _show_any_name()
     _open_closed()
@@ -141,7 +156,7 @@ def expand_home(argv: Sequence[str]) -> list[str]:
     """
     last = argv.index("--") if "--" in argv else len(argv)
     expanded = [
-        f"{match[1]}{os.path.expanduser(match[2])}" if (match := _AT_HOME.fullmatch(arg)) else arg
+        f"{match[1]}{Path(match[2]).expanduser()}" if (match := _AT_HOME.fullmatch(arg)) else arg
         for arg in argv[:last]
     ]
     return [*expanded, *argv[last:]]
@@ -155,16 +170,19 @@ def _show_any_name() -> None:
 
 def _parse(argv: list[str], hint: str) -> list[str]:
     if any(arg in ("--help", "-h", "-help", "--helpshort") for arg in argv[1:]):
-        usage = lambda _: app.usage(shorthelp=True, writeto_stdout=True)
-        _exit(_status(usage, [], positional=False))
+        _exit(_status(lambda _: app.usage(shorthelp=True, writeto_stdout=True), [], False))
     try:
         # Files of flags are read before absl does, since they may have overrides too.
         given = flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False)
         given = spell_overrides(given) if OVERRIDE in flags.FLAGS else given
-        return flags.FLAGS([argv[0], *expand_home(given)])
+        positional = flags.FLAGS([argv[0], *expand_home(given)])
+        check_values(flags.FLAGS)
+        return positional
     except UnicodeDecodeError as error:
         print(f"error: A --flagfile is not text in UTF-8, save it so: {error}.", file=sys.stderr)
         raise SystemExit(errors.EXIT_USER_ERROR) from error
+    except RuntimeError as error:  # of expand_home
+        raise SystemExit(report(error)) from error
     except flags.Error as error:
         spec = sys.modules["__main__"].__spec__
         module = spec.name.removesuffix(".__main__") if spec else "vit_jax.<command>"
@@ -179,6 +197,8 @@ def _meant(error: flags.Error) -> str:
     """A hint at the field that an unknown flag may stand for, as --lr for --config.optim.lr."""
     if not isinstance(error, flags.UnrecognizedFlagError):
         return ""
+    from vit_jax.core import synonyms
+
     fields = [field for listed in _fields for field in listed()]
     meant = [f"{PREFIX}{field}" for field in synonyms.fields_meant(error.flagname, fields)]
     return f"Fields of the config are set by {' or '.join(meant[:3])}=VALUE." if meant else ""
@@ -197,57 +217,42 @@ def _status(main: Callable[[list[str]], None], arguments: list[str], positional:
 
 
 def report(error: BaseException, speaker: str = "") -> int:
-    """Prints the last message of a command that `error` has ended; returns its exit status.
-
-    speaker: which of several processes this is, as a prefix.
-    """
+    """Prints the last message of a command that `error` has ended; returns its exit status."""
+    came_from, status = "".join(traceback.format_exception(error)), errors.EXIT_INTERNAL
     match error:
         case errors.UserError() | errors.NonFiniteError() | errors.PeerLost():
-            print(f"{speaker}error: {error}", file=sys.stderr)
-            return error.exit_status
+            text, status = f"{speaker}error: {error}", error.exit_status
         case errors.Preempted():
-            print(error, file=sys.stderr)
-            return error.exit_status
+            text, status = str(error), error.exit_status
         case KeyboardInterrupt():  # while training this is a signal like any other, see signals.py
-            print(
-                str(error)
-                or "Stopped by SIGINT. Nothing was to be saved: start the same command again.",
-                file=sys.stderr,
+            text = str(error) or (
+                "Stopped by SIGINT. Nothing was to be saved: start the same command again."
             )
-            return errors.EXIT_PREEMPTED
+            status = errors.EXIT_PREEMPTED
         case BrokenPipeError():  # the reader of our output has gone, as in `predict ... | head`
             return errors.EXIT_OK
         case _ if (explained := _explained(error)) is not None:
-            print(f"{speaker}error: {explained}", file=sys.stderr)
-            return explained.exit_status
+            text, status = f"{speaker}error: {explained}", explained.exit_status
         case _:
-            text = "".join(traceback.format_exception(error))
-            print(f"{speaker}{text}", end="", file=sys.stderr)
-            return errors.EXIT_INTERNAL
+            text = speaker + came_from.rstrip("\n")
+    with contextlib.suppress(OSError):  # a terminal that is lost leaves the status as it is
+        shown = (came_from if shows_tracebacks() else "") + text
+        print(class_names.printable_lines(shown), file=sys.stderr)
+    return status
+
+
+def shows_tracebacks() -> bool:
+    """Returns whether --traceback was given."""
+    return flags.FLAGS.is_parsed() and bool(flags.FLAGS.traceback)
 
 
 def _explained(error: BaseException) -> errors.UserError | None:
-    """Advice about an error of devices, paths or storage; None for others."""
+    """An error about devices, paths, disks or storage, in its own words; else None."""
     from vit_jax.core import cloud  # imports etils, for which --help does not wait
 
-    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return errors.UserError(f"{errors.safe_str(error)}: give a shorter path.")
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return _unwritten(error)
-    if isinstance(error, ValueError) and "embedded null" in str(error):
-        return errors.UserError("A path contains a NUL character: leave it out.")
-    if isinstance(error, RuntimeError) and "determine home directory" in str(error):
-        return errors.UserError(
-            "A path begins with ~NAME, and no user of that name has a home folder here: write the "
-            "folder."
-        )
-    return unusable(error) or cloud.explained(error)
-
-
-def _unwritten(error: OSError) -> errors.UserError:
-    return errors.UserError(
-        f"{errors.safe_str(error)}: free space on the disk of the output, or write to another."
-    )
+    is_of_machine = isinstance(error, ValueError | RuntimeError) and _OF_MACHINE.search(str(error))
+    cause = cloud.failure(error) or (error if isinstance(error, OSError) or is_of_machine else None)
+    return errors.UserError(errors.describe_error(cause)) if cause else None
 
 
 def _flush(status: int) -> int:
@@ -259,7 +264,7 @@ def _flush(status: int) -> int:
         # Python would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reader_has_gone = isinstance(error, BrokenPipeError)
-        return status if status or reader_has_gone else report(_unwritten(error))
+        return status if status or reader_has_gone else report(error)
     return status
 
 
@@ -271,34 +276,7 @@ def _exit(status: int) -> None:
     sys.exit(status)
 
 
-VARIABLE = "JAX_PLATFORMS"
-_EXTRAS = {"gpu": "gpu", "cuda": "gpu", "tpu": "tpu"}  # platform -> its extra in setup.py
-_FAILED = "Unable to initialize backend "
 _DRIVER = Path("/proc/driver/nvidia")
-_HINT = re.compile(r"\.? ?\((?:set JAX_PLATFORMS=|you may need to uninstall).*\)$", re.DOTALL)
-
-
-def unusable(error: BaseException) -> errors.UserError | None:
-    """The message for the user, if `error` is JAX's about missing devices; else None."""
-    if not _is_of_devices(error):
-        return None
-    reason = _HINT.sub("", str(error)).removeprefix(_FAILED) or "no such device was found"
-    wanted = _wanted()
-    if not wanted:
-        return errors.UserError(
-            f"JAX cannot use the devices here ({reason}): {VARIABLE}=cpu does without."
-        )
-    there = _there()
-    words = [word.strip().lower() for word in wanted.split(",")]
-    meant = [m for word in words for m in difflib.get_close_matches(word, ["cpu", *_EXTRAS], n=1)]
-    said = f"{VARIABLE}={wanted} is not what JAX can use here ({reason})."
-    if meant and meant != wanted.split(","):
-        said += f" Did you mean {','.join(meant)!r}?"
-    said += f" Here there is {' and '.join(there)}: set {VARIABLE}={there[0]}, or unset it."
-    extra = next((_EXTRAS[word] for word in words if word in _EXTRAS), None)
-    if extra is not None:
-        said += f" For a {extra.upper()}, docs/install.md: pip install '.[{extra}]' in the clone."
-    return errors.UserError(said)
 
 
 def expect_no_gpu() -> None:
@@ -313,34 +291,3 @@ def expect_no_gpu() -> None:
 def _keeps(record: py_logging.LogRecord) -> bool:
     cause = record.exc_info[1] if record.exc_info else None
     return not ("xla_cuda" in record.getMessage() and "Unable to load " in str(cause))
-
-
-def _is_of_devices(error: BaseException) -> bool:
-    if isinstance(error, RuntimeError):
-        return str(error).startswith((_FAILED, "Unknown backend"))
-    if not isinstance(error, AssertionError) or error.__traceback__ is None:
-        return False
-    last = traceback.extract_tb(error.__traceback__)[-1]  # "assert _default_backend is not None"
-    return last.name == "backends" and "jax" in last.filename
-
-
-def _wanted() -> str:
-    """The platforms set for JAX, by the environment or by a program."""
-    import jax
-
-    return str(getattr(jax.config, "jax_platforms", None) or os.environ.get(VARIABLE) or "")
-
-
-def _there() -> list[str]:
-    """The platforms that can be used, best first; the CPU always can."""
-    import jax
-    import jax.extend
-
-    if jax.distributed.is_initialized():  # looking again would wait for all processes
-        return ["cpu"]
-    try:
-        jax.config.update("jax_platforms", "")
-        best = jax.default_backend()
-        return list(dict.fromkeys([best, *jax.extend.backend.backends()]))
-    except Exception:  # for whatever reason, this platform cannot be used
-        return ["cpu"]

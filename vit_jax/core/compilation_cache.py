@@ -73,18 +73,11 @@ def _usable(folder: Path) -> bool:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK_FILE, timeout=LOCK_SECS):
-            _remove_unfinished(folder)
+            # An entry whose second file is missing is of a process that was killed between the
+            # two: JAX would take the first, perhaps incomplete, for a whole one.
+            for entry in folder.glob(f"*{ENTRY}"):
+                if not entry.with_name(entry.name.removesuffix(ENTRY) + LAST_USE).exists():
+                    entry.unlink()
     except (OSError, NotImplementedError):  # read-only, full, or without locks
         return False
     return True
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Removes entries whose second file is missing: their process was killed between the two.
-
-    JAX would take the first file, which may be incomplete too, for a whole entry, and could no
-    longer store anything.
-    """
-    for entry in folder.glob(f"*{ENTRY}"):
-        if not entry.with_name(entry.name.removesuffix(ENTRY) + LAST_USE).exists():
-            entry.unlink()

@@ -1,20 +1,30 @@
 """The kinds of errors, the exit status that a command ends with for each, and lists of errors.
 
-Raise `UserError` for anything a user can fix: only its message is printed, so it states the rule,
-the value, the nearest valid value and the field to change. Any other exception that escapes a
-command is a bug and keeps its traceback.
+Raise `UserError` where someone who knows Python and JAX would not see the reason or the cure: it
+states the field, its value, the rule, the nearest valid value. Everything else is said by the
+library or the system that noticed it, behind a line of ours that says what was being done
+(`reading`, `writing`). Of both a command prints the message alone; --traceback shows all. Any other
+exception that escapes a command is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
-
-from vit_jax.core.synonyms import NOTES, WORDS
+import errno
+import lzma
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+
+NOT_GIVEN: Any = ...  # no value, not even None
 
 EXIT_OK = 0
 EXIT_USER_ERROR = 1
@@ -32,18 +42,99 @@ class UserFacingError(Exception):
 
 
 class UserError(UserFacingError, ValueError):
-    """The input is wrong (config, data, files, disk); the message says what to change."""
+    """The input is wrong (config, data, files, disk).
+
+    The message is `FIELD=VALUE RULE CURE`, of which the call gives what there is.
+
+    Attributes:
+      field: what has the value: a field of the config, a flag, a file.
+      value: its value; NOT_GIVEN if the field alone says what is meant.
+      rule: what it does not fulfil, as a predicate, or the whole message.
+      cure: what to change, as a sentence, where the rule does not say it.
+    """
 
     exit_status = EXIT_USER_ERROR
 
+    def __init__(
+        self, rule: str, *, field: str | None = None, value: object = NOT_GIVEN, cure: str = ""
+    ) -> None:
+        self.field, self.value, self.rule, self.cure = field, value, rule, cure
+        subject = field if value is NOT_GIVEN else f"{field}={safe_str(value)}"
+        super().__init__(" ".join(part for part in (subject, rule, cure) if part))
+
+
+# Raised by parsers of the standard library and of others for content that they cannot read. A block
+# of `reading` holds the call of the parser alone, lest it takes a bug of ours for such content.
+_CONTENT_ERRORS = (
+    *(OSError, ValueError, EOFError, RecursionError, csv.Error, struct.error, zlib.error),
+    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError),
+)
+# Libraries with errors of their own, which are not imported for this.
+_LIBRARIES = (
+    *("pyarrow", "PIL", "safetensors", "tensorflow", "array_record", "google", "requests"),
+    *("aiohttp", "gcsfs", "s3fs", "botocore", "zstandard"),
+)
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Returns whether the system or a library raised it about a file or its content."""
+    return isinstance(error, _CONTENT_ERRORS) or type(error).__module__.startswith(_LIBRARIES)
+
+
+def system_words(error: BaseException, codes: Collection[int] = errno.errorcode) -> str:
+    """The system's words that an error has, as "No space left on device", TensorStore's too."""
+    number = getattr(error, "errno", None)
+    words = ((code, os.strerror(code)) for code in codes)
+    return next((said for code, said in words if code == number or said in str(error)), "")
+
+
+def describe_error(error: BaseException) -> str:
+    """The error in its own words, such as `BadZipFile: File is not a zip file`."""
+    said = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f"{type(error).__name__}: {shorten(' '.join(said.split()))}".removesuffix(": ")
+
 
 @contextlib.contextmanager
-def explain_unreadable(path: object) -> Iterator[None]:
-    """Raises UserError if the operating system cannot read the path."""
+def reading(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Iterator[None]:
+    """Puts what was being read before the words of the system or library that cannot read it.
+
+    Raises:
+      UserError: `init.weights=a.npz cannot be read: BadZipFile: File is not a zip file.`
+    """
+    with _context("cannot be read", field, path, cure):
+        yield
+
+
+@contextlib.contextmanager
+def writing(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Iterator[None]:
+    """Does for writing what `reading` does.
+
+    Raises:
+      UserError: `--output=x.svg cannot be written: OSError: No space left on device.`
+    """
+    with _context("cannot be written", field, path, cure):
+        yield
+
+
+@contextlib.contextmanager
+def naming(field: str, value: object) -> Iterator[None]:
+    """Puts a field and its value before a UserError's message, which may begin with the value."""
     try:
         yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except UserError as error:
+        said = str(error).removeprefix(f"{value}: ")
+        raise UserError(f"{field}={value}: {said}") from error
+
+
+@contextlib.contextmanager
+def _context(predicate: str, field: object, path: object, cure: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not is_of_library(error):
+            raise
+        rule = f"{predicate}: {describe_error(error).rstrip('.')}."
+        raise UserError(rule, field=str(field), value=path, cure=cure) from error
 
 
 class UnknownSplit(UserError):
@@ -99,16 +190,26 @@ def nearest_multiple(value: int, of: int) -> int:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """The end of an error message: the valid names nearest to `word`, or all of them if few.
+    """The end of an error message: the valid names nearest to `word`, and all of them if few.
 
-    Case is ignored. A word that other projects use for one of these names
-    (core/synonyms.py) is near to that name alone.
-
-    Returns e.g. `Did you mean "decode"? Valid: decode, flip_lr, resize.`
+    Returns e.g. `Did you mean 'decode'? Valid: decode, flip_lr, resize.`
     """
     names = sorted(valid)
     if not names:
         return ""
+    shown = names if len(names) <= 40 else [*names[:40], "..."]
+    return f"{did_you_mean(word, names)} Valid: {', '.join(shown)}.".lstrip()
+
+
+def did_you_mean(word: str, valid: Iterable[str]) -> str:
+    """A question such as `Did you mean 'decode'?`; empty if no valid name is near to `word`.
+
+    Case is ignored. A word that other projects use for one of these names
+    (core/synonyms.py) is near to that name alone.
+    """
+    from vit_jax.core.synonyms import NOTES, WORDS
+
+    names = sorted(valid)
     meant = [name for name in WORDS.get(word.lower(), ()) if name in names]
     note = f" ({NOTES[word.lower()]})" if meant and word.lower() in NOTES else ""
     if not meant:
@@ -116,9 +217,7 @@ def nearest(word: str, valid: Iterable[str]) -> str:
         same = [name for name in lower if name == word.lower()]
         close = same or difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.5)
         meant = [name for c in close for name in names if name.lower() == c][:3]
-    hint = f"Did you mean {' or '.join(map(repr, meant))}?{note} "
-    shown = names if len(names) <= 40 else [*names[:40], "..."]
-    return f"{hint if meant else ''}Valid: {', '.join(shown)}."
+    return f"Did you mean {' or '.join(map(repr, meant))}?{note}" if meant else ""
 
 
 class _NotMade:
@@ -140,12 +239,31 @@ class CollectedError(NamedTuple):
     error: UserError
 
 
-class ErrorCollector:
-    """Makes the parts of something and collects the errors, to report all of them at once.
+class Attempt(Protocol):
+    """A function that makes a part: `ErrorCollector.attempt`, or `make_or_raise`."""
 
-    Attributes:
-      found: in the order in which they were met.
-    """
+    def __call__(
+        self,
+        what: str,
+        make: Callable[..., T],
+        /,
+        *args: Any,
+        after: Sequence[Any] = (),
+        **kwargs: Any,
+    ) -> T:
+        """The result of make(*args, **kwargs)."""
+
+
+def make_or_raise(
+    what: str, make: Callable[..., T], /, *args: Any, after: Sequence[Any] = (), **kwargs: Any
+) -> T:
+    """The result of make(*args, **kwargs); its error is raised at once."""
+    del what, after
+    return make(*args, **kwargs)
+
+
+class ErrorCollector:
+    """Makes the parts of something and collects the errors, to report all of them at once."""
 
     def __init__(self) -> None:
         self.found: list[CollectedError] = []
@@ -154,6 +272,7 @@ class ErrorCollector:
         self,
         what: str,
         make: Callable[..., T],
+        /,
         *args: Any,
         after: Sequence[Any] = (),
         **kwargs: Any,

@@ -36,9 +36,14 @@ def atomic_file(path: _Path) -> Iterator[_Path]:
         raise
 
 
-def write_file(path: _Path, content: str | bytes) -> None:
-    """Replaces the file atomically; a killed process leaves the old one. Raises OSError."""
+def write_file(path: _Path, content: str | bytes, *, private: bool = False) -> None:
+    """Replaces the file atomically; a killed process leaves the old one. Raises OSError.
+
+    private: only its owner may read it; at gs:// and the like that is the bucket's affair.
+    """
     with atomic_file(path) as temporary:
+        if private and "://" not in str(path):
+            os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -77,8 +82,7 @@ def cache_dir() -> Path:
     """The user's cache folder, not a shared one: programs stored in it are executed."""
     if own := os.environ.get("VIT_JAX_CACHE"):
         return Path(own).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(caches) / "vit_jax"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vit_jax"
 
 
 MAX_DEPTH = 64  # training writes fewer than ten levels

@@ -15,10 +15,13 @@ and evaluation decode with TensorFlow, which does the same for the formats that 
 """
 
 import collections
+import io
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import PurePath
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageChops, ImageFile
@@ -59,7 +62,7 @@ def extension(name: str) -> str:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file of this name is an image that can be decoded, and is not hidden."""
+    """Returns whether a file of this name is an image that can be decoded, and is not hidden."""
     return extension(name) in EXTENSIONS and not is_hidden(name)
 
 
@@ -111,7 +114,8 @@ class PassedOver:
 
 _EXIF_ORIENTATION = 274
 _TIFF_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
-_EXIF_HEAD = b"Exif\0\0"
+_EXIF_HEADS = re.compile(rb"(Exif\0\0){0,2}")
+_WHOLE_NUMBERS = {3: "H", 4: "I", 8: "h", 9: "i"}  # by their type in TIFF 6.0: SHORT, LONG, signed
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -126,6 +130,45 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 _WHITE_IS_ZERO, _UNSIGNED, _UNDEFINED = 0, 1, 4
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Chunks that are not critical and yet read: transparency, orientation, frames.
+_READ_CHUNKS = (b"tRNS", b"eXIf", b"acTL", b"fcTL", b"fdAT")
+
+
+def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
+    """An image file, opened by Pillow in one of the formats above; it raises what Pillow does.
+
+    Of a PNG only what its pixels and orientation depend on: Pillow refuses files whose texts or
+    colour profile are large, and libpng, with which training decodes, passes over them.
+    """
+    if isinstance(file, str | os.PathLike):
+        with open(file, "rb") as stream:
+            plain = _plain_png(stream)
+    else:
+        plain = _plain_png(file)
+    return Image.open(plain or file, formats=OPENED)
+
+
+def _plain_png(file: BinaryIO) -> BinaryIO | None:
+    """A PNG without what nothing here reads; None of another format, whose file is at its start."""
+    if file.read(len(_PNG)) == _PNG:
+        return io.BytesIO(_PNG + _without_notes(file.read()))
+    file.seek(0)
+    return None
+
+
+def _without_notes(chunks: bytes) -> bytes:
+    """Chunks of a PNG (its specification, section 5.3) without those that nothing here reads."""
+    kept, at = [], 0
+    while at + 8 <= len(chunks):
+        length, name = struct.unpack_from(">I4s", chunks, at)
+        end = at + 12 + length if name != b"IEND" else len(chunks)
+        if not name[:1].islower() or name in _READ_CHUNKS:
+            kept.append(chunks[at:end])
+        at = end
+    return b"".join(kept)
+
+
 class UnknownRangeError(ValueError):
     """Pixels that have no value in 8 bits."""
 
@@ -138,9 +181,16 @@ def rgb(image: Image.Image, *, upright: bool = False) -> Image.Image:
       Exception: of any type, from Pillow's decoders of damaged images.
     """
     _decode(image)
-    if image.mode not in _TO_RGB:
-        raise UnknownRangeError(f"its pixels are of mode {image.mode}, which has no rule")
-    pixels = _TO_RGB[image.mode](_of_known_range(image))
+    sample = _tags(image).get(_SAMPLE_FORMAT, _UNSIGNED)
+    is_signed = not {_UNSIGNED, _UNDEFINED}.issuperset(
+        sample if type(sample) is tuple else [sample]
+    )
+    is_wide = image.mode == "I" and image.format != "PPM"  # which Pillow scales to 16 bits
+    if image.mode not in _TO_RGB or is_signed or is_wide:
+        raise UnknownRangeError(
+            f"pixels of Pillow's mode {image.mode}{', signed' * is_signed} have no known range"
+        )
+    pixels = _TO_RGB[image.mode](image)
     turn = _TURNS.get(orientation(image.info.get("exif") or b"")) if upright else None
     return pixels if turn is None else pixels.transpose(turn)
 
@@ -163,17 +213,20 @@ def _decode(image: Image.Image) -> None:
 def orientation(exif: bytes) -> int:
     """The camera's note, 1..8 (Exif 2.3, tag 274); 1, upright as stored, where none can be read.
 
-    Only Exif data count, not what XMP or a PNG's text says, as in browsers.
+    Only Exif data count, not what XMP or a PNG's text says, as in browsers. Pillow reads the same,
+    at a thirtieth of the rate.
     """
-    tiff = exif.removeprefix(_EXIF_HEAD)
+    head = _EXIF_HEADS.match(exif)
+    tiff = exif[head.end() :] if head else exif
     try:
         order = _TIFF_BYTE_ORDERS[tiff[:2]]
         # The entries of the first directory (TIFF 6.0, section 2).
         directory = struct.unpack_from(order + "I", tiff, 4)[0]
         num_entries = struct.unpack_from(order + "H", tiff, directory)[0]
         for entry in range(directory + 2, directory + 2 + 12 * num_entries, 12):
-            tag, _, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-            if tag == _EXIF_ORIENTATION:
+            tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+            if tag == _EXIF_ORIENTATION and count == 1:
+                value = struct.unpack_from(order + _WHOLE_NUMBERS[kind], tiff, entry + 8)[0]
                 return value if 1 <= value <= 8 else 1
     except (struct.error, IndexError, KeyError):
         pass
@@ -185,35 +238,8 @@ def _tags(image: Image.Image) -> dict[int, object]:
     return dict(getattr(image, "tag_v2", {})) if image.format == "TIFF" else {}
 
 
-def _of_known_range(image: Image.Image) -> Image.Image:
-    kinds = _tags(image).get(_SAMPLE_FORMAT, _UNSIGNED)
-    kinds = set(kinds) if isinstance(kinds, tuple) else {kinds}
-    if not kinds <= {_UNSIGNED, _UNDEFINED}:
-        what = "floats" if image.mode == "F" else "signed integers"
-        raise UnknownRangeError(_NO_RANGE.format(what=what))
-    return image
-
-
-_NO_RANGE = "its pixels are {what}, of no known range: give one of 8 or 16 bits, without a sign"
-
-
-def _refused(what: str) -> Callable[[Image.Image], Image.Image]:
-    def refuse(image: Image.Image) -> Image.Image:
-        raise UnknownRangeError(_NO_RANGE.format(what=what))
-
-    return refuse
-
-
 def _colour(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
-
-
-def _colour_of_transparent(image: Image.Image) -> Image.Image:
-    return image.convert("RGBA").convert("RGB")
-
-
-def _gray_of_multiplied(image: Image.Image) -> Image.Image:
-    return image.convert("LA").convert("RGB")
 
 
 def _cmyk(image: Image.Image) -> Image.Image:
@@ -233,18 +259,15 @@ def _sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(gray).convert("RGB")
 
 
-def _thirty_two_bits(image: Image.Image) -> Image.Image:
-    if image.format != "PPM":  # which Pillow scales to 16 bits
-        return _refused("integers of 32 bits")(image)
+def _twice_sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
 
 
 _TO_RGB: dict[str, Callable[[Image.Image], Image.Image]] = {
     **dict.fromkeys(("1", "L", "LA", "RGB", "RGBA", "RGBX", "YCbCr", "LAB", "HSV"), _colour),
-    **dict.fromkeys(("P", "PA", "RGBa"), _colour_of_transparent),
-    "La": _gray_of_multiplied,
+    **dict.fromkeys(("P", "PA", "RGBa"), lambda image: _colour(image.convert("RGBA"))),
+    "La": lambda image: _colour(image.convert("LA")),
     "CMYK": _cmyk,
     **dict.fromkeys(("I;16", "I;16L", "I;16B", "I;16N"), _sixteen_bits),
-    "I": _thirty_two_bits,
-    "F": _refused("floats"),
+    "I": _twice_sixteen_bits,
 }

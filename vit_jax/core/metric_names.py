@@ -75,5 +75,5 @@ def best_mode(metric: str | None, mode: str | None) -> str:
 
 
 def is_less_better(metric: str) -> bool:
-    """Whether smaller values of a number, such as "test/scaled_ece", are better."""
+    """Returns whether smaller values of a number, such as "test/scaled_ece", are better."""
     return not LESS_IS_BETTER.isdisjoint(metric.rpartition("/")[2].split("_"))

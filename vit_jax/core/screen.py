@@ -7,16 +7,13 @@ import time
 from collections.abc import Container, Sequence
 from typing import TextIO
 
+from vit_jax.core.class_names import printable_lines
+
 SEPARATOR = " | "
 
 
 class Screen:
-    """Writes to a terminal or a file; on a terminal the last line can be rewritten in place.
-
-    Args:
-      out: where to write; default: standard output.
-      quiet: print nothing (processes other than the first).
-    """
+    """Writes to a terminal or a file; on a terminal the last line can be rewritten in place."""
 
     BAR_AFTER_SECS = 2.0  # quicker tasks need no bar
     PLAIN_EVERY_SECS = 30.0  # without a terminal a bar is an occasional line
@@ -32,13 +29,13 @@ class Screen:
 
     def say(self, text: str = "") -> None:
         """Prints a line that stays."""
-        self._write((self._erase() if self._open else "") + text + "\n")
+        self._write((self._erase() if self._open else "") + printable_lines(text) + "\n")
         self._open = 0
 
     def note(self, text: str) -> None:
         """Prints a line that stays, in every process: for facts that only this one knows."""
         if self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(printable_lines(text), file=sys.stderr, flush=True)
         else:
             self.say(text)
 

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT, while a command starts, where nothing has to be saved, and in training.
+"""Signals that end a command: as it starts, where nothing has to be saved, and in training.
+
+SIGTERM and SIGINT, SIGHUP of a terminal that is lost, and SIGUSR1, by which SLURM announces the end
+of a job. One that is ignored at the start stays ignored, such as SIGHUP under nohup.
 
 During a command's imports they end it with one line (answer_signals), where Python would print the
 traceback of some import; so they do wherever there is nothing to save (exit_immediately_on_signal).
@@ -20,11 +23,14 @@ from typing import Any
 AGAIN = "Start the same command again."
 AT_ONCE = "Ended at once: what was done since the last checkpoint is lost."
 _PREEMPTED = 75  # as in errors.py, which is not imported here
-_DEFAULTS: dict[signal.Signals, Any] = {
+DEFAULTS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
+    **dict.fromkeys(
+        (each for each in signal.Signals if each.name in ("SIGTERM", "SIGHUP", "SIGUSR1")),
+        signal.SIG_DFL,
+    ),
 }
-SIGNALS = tuple(_DEFAULTS)
+SIGNALS = tuple(DEFAULTS)
 
 
 def answer_signals() -> None:
@@ -39,14 +45,14 @@ def answer_signals() -> None:
 
 def end_at_signals() -> None:
     """Makes a signal end the process at once, until `is_over`."""
-    for number, default in _DEFAULTS.items():
-        if signal.getsignal(number) is default:  # ignoring them is deliberate
+    for number, default in DEFAULTS.items():
+        if signal.getsignal(number) is default:
             signal.signal(number, _end)
 
 
 def is_over() -> None:
     """Restores Python's handling of signals, until the command handles them."""
-    for number, default in _DEFAULTS.items():
+    for number, default in DEFAULTS.items():
         if signal.getsignal(number) is _end:
             signal.signal(number, default)
 
@@ -54,7 +60,7 @@ def is_over() -> None:
 def end_with(status: int) -> None:
     """Ends a command with this status; a signal that comes so late changes nothing."""
     if threading.current_thread() is threading.main_thread():
-        for number in _DEFAULTS:
+        for number in DEFAULTS:
             signal.signal(number, lambda *_: os._exit(status))
 
 
@@ -156,7 +162,8 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[bo
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    before = {number: signal.signal(number, handler) for number in SIGNALS}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield True
     finally:

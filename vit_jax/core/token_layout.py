@@ -69,20 +69,19 @@ class TokenLayout(NamedTuple):
 
     def pad_patches(self, table: Table) -> Table:
         """[patches, ...] -> [N, ...] with zeros for all other tokens."""
-        return _pad_first(table, self.num_tokens - self.num_patches)
+        return _insert_zeros(table, 0, self.num_tokens - self.num_patches)
 
     def pad_places(self, table: Table) -> Table:
         """[places, ...] -> [N, ...] with zeros for tokens that have none."""
-        if self.class_token and not self.class_place:
-            return self.pad_patches(table)
-        if not self.registers:
-            return table
-        first, patches = table[: self.class_token], table[self.class_token :]
-        return _of(table).concatenate([first, _pad_first(patches, self.registers)])
+        return _insert_zeros(table, self.first_places, self.num_tokens - self.num_places)
 
 
-def _pad_first(table: Table, rows: int) -> Table:
-    return _of(table).pad(table, ((rows, 0), *((0, 0),) * (table.ndim - 1))) if rows else table
+def _insert_zeros(table: Table, start: int, rows: int) -> Table:
+    if not rows:
+        return table
+    first, rest = table[:start], table[start:]
+    padded = _of(table).pad(rest, ((rows, 0), *((0, 0),) * (table.ndim - 1)))
+    return _of(table).concatenate([first, padded])
 
 
 def _of(table: Any) -> Any:

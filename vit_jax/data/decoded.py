@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,51 +46,99 @@ class Decoded(NamedTuple):
         return len(self.arrays["weight"])
 
 
-def load_or_decode(
-    source: Source,
-    preprocess: Preprocess,
-    *,
-    on_bad_image: str,
-    max_image_pixels: int,
-    threads: int,
-    progress: Callable[[int, int], None],
-) -> Decoded:
-    """The set that `preprocess`, without random ops, makes of a source; from its file if there.
+class Recipe(NamedTuple):
+    """The recipe that a decoded set is made by."""
 
-    UserError for bad data.
-    """
-    path = file(source, preprocess, max_image_pixels=max_image_pixels)
-    stored = None
-    with contextlib.suppress(*files.NPZ_FAULTS):  # damaged: made again
-        stored = read(path)
-    if stored is not None:
-        if stored.faults and on_bad_image == "fail":
-            raise UserError(
-                f"{next(iter(stored.faults.values()))}: this is a bad image. Replace it, or set "
-                'input.on_bad_image="skip" to give such images weight 0.'
-            )
-        return stored
-    made = decode(
-        source,
-        preprocess,
-        on_bad_image=on_bad_image,
-        max_image_pixels=max_image_pixels,
-        threads=threads,
-        progress=progress,
-    )
-    with contextlib.suppress(OSError):  # it is only a short cut
-        write(path, made)
-    return made
+    source: Source
+    preprocess: Preprocess
+    max_image_pixels: int
 
+    def load_or_decode(
+        self, *, on_bad_image: str, threads: int, progress: Callable[[int, int], None]
+    ) -> Decoded:
+        """The set, from its file if it is there.
 
-def file(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> Path:
-    """The file of a set.
+        Raises:
+          UserError: bad data.
+        """
+        path = self.file()
+        with contextlib.suppress(*files.NPZ_FAULTS):  # damaged: made again
+            stored = read(path)
+            if not stored.faults or on_bad_image != "fail":
+                return stored
+        made = self.decode(on_bad_image=on_bad_image, threads=threads, progress=progress)
+        with contextlib.suppress(OSError):  # it is only a short cut
+            write(path, made)
+        return made
 
-    Another one for other content, other ops, other labels, and another version of what decodes.
-    """
-    images = [source.fingerprint, source.stamp(), str(preprocess), max_image_pixels]
-    about = [*images, source.max_labels, source.weighted, _FORMAT, _decoder()]
-    return cache_dir() / "decoded" / f"{digest(json.dumps(about))[:32]}.npz"
+    def file(self) -> Path:
+        """The file of the set.
+
+        Another one for other content, other ops, other labels, and another version of what decodes.
+        """
+        source = self.source
+        images = [source.fingerprint, source.stamp(), str(self.preprocess), self.max_image_pixels]
+        about = [*images, source.max_labels, source.weighted, _FORMAT, _decoder()]
+        return cache_dir() / "decoded" / f"{digest(json.dumps(about))[:32]}.npz"
+
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of the images.
+
+        Where the ops do not say it, that of the first good image: all must have it.
+
+        Raises:
+          UserError: the images may have several sizes.
+        """
+        if self.preprocess.output_size is not None:
+            return self.preprocess.output_size
+        sizes = self._header_sizes() if str(self.preprocess) == "decode" else iter(())
+        if (first := next(sizes, None)) is not None:
+            return first[1]
+        raise UserError(
+            "input.cache=device needs one size: put resize(64) before the first random op."
+        )
+
+    def check_one_size(self) -> tuple[int, int]:
+        """The `image_size`; where the ops do not give it, all headers are read.
+
+        Raises:
+          UserError: an image has another size than the first.
+        """
+        expected = self.image_size()
+        for index, size in self._header_sizes() if self.preprocess.output_size is None else ():
+            if size != expected:
+                raise UserError(
+                    f"{self.source.describe(index)} has {size[0]} x {size[1]} pixels, others "
+                    f"{expected[0]} x {expected[1]}: input.cache=device keeps images of one size. "
+                    f"Put resize({min(expected)}) behind decode."
+                )
+        return expected
+
+    def _header_sizes(self) -> Iterator[tuple[int, tuple[int, int]]]:
+        """(index, (height, width)) of each image whose header is good."""
+        for start in range(0, self.source.num_examples, _BATCH):
+            indices = np.arange(start, min(start + _BATCH, self.source.num_examples))
+            for index, example in zip(indices.tolist(), self.source.read(indices), strict=True):
+                image = encoded(example, self.max_image_pixels)
+                if not isinstance(image, str):
+                    height, width = image.size
+                    yield index, (int(height), int(width))
+
+    def decode(
+        self, *, on_bad_image: str, threads: int, progress: Callable[[int, int], None]
+    ) -> Decoded:
+        """Decodes all images; errors as in `load_or_decode`."""
+        size = self.check_one_size()
+        with eval_batches(
+            self.source,
+            self.preprocess.with_size(size),
+            batch_size=min(_BATCH, self.source.num_examples),
+            on_bad_image=on_bad_image,
+            max_image_pixels=self.max_image_pixels,
+            threads=threads,
+        ) as batches:
+            bad_image = batches.bad_image
+            return collect(self.source, size, batches, bad_image=bad_image, progress=progress)
 
 
 def _decoder() -> str:
@@ -112,73 +160,6 @@ def read(path: Path) -> Decoded:
 def write(path: Path, decoded: Decoded) -> None:
     """Writes the file at once or not at all. OSError if it cannot."""
     files.write_npz(path, **decoded.arrays, faults=json.dumps(decoded.faults))
-
-
-def image_size(source: Source, preprocess: Preprocess, *, max_image_pixels: int) -> tuple[int, int]:
-    """(height, width) of the images that `preprocess`, without random ops, makes of a source.
-
-    Where the ops do not say it, that of the first good image among a few: all of them must have it.
-    UserError if the images may have several sizes.
-    """
-    if preprocess.output_size is not None:
-        return preprocess.output_size
-    if str(preprocess) == "decode":
-        some = np.arange(min(_BATCH, source.num_examples))
-        for example in source.read(some):
-            image = encoded(example, max_image_pixels)
-            if not isinstance(image, str):
-                return image.size
-    raise UserError(
-        f"input.cache=device keeps images of one size, but {preprocess} gives each its own: put "
-        "an op such as resize(64) or central_crop(64) in front of the first random op."
-    )
-
-
-def check_one_size(
-    source: Source, preprocess: Preprocess, *, max_image_pixels: int
-) -> tuple[int, int]:
-    """The `image_size` of a source; where the ops do not give it, all headers are read.
-
-    Raises:
-      UserError: an image has another size than the first.
-    """
-    expected = image_size(source, preprocess, max_image_pixels=max_image_pixels)
-    if preprocess.output_size is not None:
-        return expected
-    for start in range(0, source.num_examples, _BATCH):
-        indices = np.arange(start, min(start + _BATCH, source.num_examples))
-        for index, example in zip(indices, source.read(indices), strict=True):
-            image = encoded(example, max_image_pixels)
-            if not isinstance(image, str) and tuple(image.size) != expected:
-                height, width = image.size
-                raise UserError(
-                    f"{source.describe(int(index))} has {height} x {width} pixels, the first image "
-                    f"{expected[0]} x {expected[1]}: input.cache=device keeps images of one size. "
-                    f"Put resize({min(expected)}) behind decode."
-                )
-    return expected
-
-
-def decode(
-    source: Source,
-    preprocess: Preprocess,
-    *,
-    on_bad_image: str,
-    max_image_pixels: int,
-    threads: int,
-    progress: Callable[[int, int], None],
-) -> Decoded:
-    """Decodes all images; arguments and errors as in `load_or_decode`."""
-    size = check_one_size(source, preprocess, max_image_pixels=max_image_pixels)
-    with eval_batches(
-        source,
-        preprocess.with_size(size),
-        batch_size=min(_BATCH, source.num_examples),
-        on_bad_image=on_bad_image,
-        max_image_pixels=max_image_pixels,
-        threads=threads,
-    ) as batches:
-        return collect(source, size, batches, bad_image=batches.bad_image, progress=progress)
 
 
 def collect(

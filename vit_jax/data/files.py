@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from vit_jax.core.cloud import is_remote
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import atomic_file
 from vit_jax.core.waiting import waiting_for
 
@@ -126,18 +126,22 @@ def subfolders(folder: str | Path) -> list[str]:
         names = [entry.name for entry in list_folder(folder) if entry.is_folder]
     else:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if os.path.isdir(entry.path))
+            names = sorted(
+                entry.name
+                for entry in entries
+                if (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())
+            )
     return [name for name in names if not name.startswith(".")]
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether the path is a folder; False if nothing exists there."""
+    """Returns whether the path is a folder; False if nothing exists there."""
     if is_remote(path):
         try:  # not isdir, which says no to a folder that may not be read
             return _remote(path, lambda gfile: gfile.stat(str(path)).is_directory)
         except FileNotFoundError:
             return False
-    return Path(path).is_dir()
+    return path != "" and Path(path).is_dir()
 
 
 def glob(folder: str, pattern: str) -> list[str]:
@@ -208,23 +212,24 @@ def copy(path: str, target: Path, on_bytes: Callable[[int], None]) -> None:
 def _remote(path: str | Path, action: Callable[[Any], T]) -> T:
     """`action` with TensorFlow's file systems, or fsspec's by the same methods; retried."""
     where = str(path)
-    if where.partition("://")[0] not in _TENSORFLOWS:
-        return _by_fsspec(where, action)
-    from vit_jax.data.host_tf import tf
+    absent: type[Exception] = FileNotFoundError
+    fault: type[Exception] = OSError
+    if where.partition("://")[0] in _TENSORFLOWS:
+        from vit_jax.data.host_tf import tf
 
+        system, absent, fault = tf.io.gfile, tf.errors.NotFoundError, tf.errors.OpError
+    else:
+        try:
+            system = _Fsspec(where)
+        except (ImportError, ValueError) as error:  # ValueError: nobody knows the scheme
+            raise UserError(f"{where} cannot be read: {error}.") from error
     try:
-        return retried(where, lambda: action(tf.io.gfile))
-    except tf.errors.NotFoundError as error:
+        return retried(where, lambda: action(system))
+    except absent as error:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", where) from error
-    except tf.errors.OpError as error:
-        raise _unreadable(where, error.message or type(error).__name__) from error
-
-
-def _unreadable(where: str, reason: object) -> UserError:
-    return UserError(
-        f"{where} cannot be read: {reason}. See whether the path is right, and whether this "
-        "machine may read it."
-    )
+    except fault:
+        with reading(where):
+            raise
 
 
 class _Stat(NamedTuple):
@@ -258,22 +263,9 @@ class _Fsspec:
         return self._system.open(path, mode)
 
 
-def _by_fsspec(where: str, action: Callable[[Any], T]) -> T:
-    try:
-        system = _Fsspec(where)
-    except (ImportError, ValueError) as error:  # ValueError: nobody knows the scheme
-        raise UserError(f"{where} cannot be read: {error}.") from error
-    try:
-        return retried(where, lambda: action(system))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", where) from error
-    except OSError as error:
-        raise _unreadable(where, error) from error
-
-
 def expanded(path: str) -> str:
-    """The path with "~" replaced by the home folder."""
-    return path.rstrip("/") if is_remote(path) else str(Path(path).expanduser())
+    """The path with "~" replaced by the home folder; "" stays, which to Path is "."."""
+    return path.rstrip("/") if is_remote(path) or not path else str(Path(path).expanduser())
 
 
 def join(folder: str | Path, *names: str) -> str:

@@ -6,7 +6,6 @@ compressed sparse rows, as in `Labels`:
 
     offsets  int64 [n + 1]
     labels   int32 [offsets[n]]
-    most     int64 []            the largest number of labels of an example
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import concurrent.futures
 import contextlib
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from vit_jax.data.source import (
     row_offsets,
 )
 
+REMEDY = "Move it away: then the labels are read from the records, once."
 _BLOCK = 256  # examples that are read at once in a scan
 _SCANNING_THREADS = 16  # threads that wait for the disk
 
@@ -53,22 +53,14 @@ def collect(examples: Sequence[Sequence[int]]) -> Labels:
     return Labels(row_offsets(np.fromiter(map(len, examples), np.int64, len(examples))), flat)
 
 
-def single(labels: Sequence[int] | np.ndarray) -> Labels:
-    """Labels of examples that have one label each."""
-    return Labels(np.arange(len(labels) + 1), np.asarray(labels, np.int32))
-
-
 def by_class(labels: Labels, num_classes: int, *, describe: Callable[[int], str]) -> ByClass:
-    """The examples of each class; an example with several labels is in several classes.
-
-    UserError for a label that is not a class; `describe` gives the location of an example.
-    """
+    """The examples of each class; an example with several labels is in several classes."""
     classes, examples = labels.labels, labels.examples()
     outside = np.flatnonzero((classes < 0) | (classes >= num_classes))
     if len(outside):
         raise UserError(
-            f"{describe(int(examples[outside[0]]))}: label {classes[outside[0]]} is outside "
-            f"[0, {num_classes}), the classes of the data set."
+            f"{describe(int(examples[outside[0]]))}: label {classes[outside[0]]} is outside [0, "
+            f"{num_classes})."
         )
     order = np.argsort(classes, kind="stable")
     classes, examples = classes[order], examples[order]
@@ -121,36 +113,19 @@ def file_name(split: str) -> str:
 
 def write(path: Path, labels: Labels) -> None:
     """Writes the file at once or not at all. OSError if it cannot."""
-    most = np.diff(labels.offsets).max(initial=0)
-    files.write_npz(path, offsets=labels.offsets, labels=labels.labels, most=most)
+    files.write_npz(path, offsets=labels.offsets, labels=labels.labels)
 
 
 def read(path: str | Path) -> Labels:
     """Reads a file of labels. FileNotFoundError if there is none, UserError if it is damaged."""
-    with _arrays(path) as arrays:
-        labels = Labels(arrays["offsets"], arrays["labels"])
+    try:
+        with np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path) as arrays:
+            labels = Labels(arrays["offsets"], arrays["labels"])
         offsets = labels.offsets
         if offsets[0] != 0 or offsets[-1] != len(labels.labels) or (np.diff(offsets) < 0).any():
             raise ValueError("offsets and labels do not fit together")
         return labels
-
-
-def most_labels(path: str | Path) -> int:
-    """The largest number of labels of an example; errors as in `read`."""
-    with _arrays(path) as arrays:
-        return int(arrays["most"])
-
-
-@contextlib.contextmanager
-def _arrays(path: str | Path) -> Iterator[Any]:
-    """A file's arrays; those of a local one are read one by one, on demand."""
-    try:
-        with np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path) as arrays:
-            yield arrays
     except FileNotFoundError:
         raise
     except files.NPZ_FAULTS as error:
-        raise UserError(
-            f"{path} is damaged ({error}). Get it again, or delete it: then the labels are read "
-            "from the records, once."
-        ) from error
+        raise UserError(f"{path} is damaged ({error}). {REMEDY}") from error

@@ -119,18 +119,25 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
     specs = tf.nest.flatten(signature)
 
     @_without_autograph
-    def read(start: tf.Tensor) -> Elements:
+    def read(start: tf.Tensor, step: tf.Tensor) -> Elements:
         arrays = tf.numpy_function(
-            lambda start: tf.nest.flatten(reader.read(start, min(start + READ_EXAMPLES, stop))),
-            [start],
+            lambda start, step: tf.nest.flatten(reader.read(start, min(start + step, stop))),
+            [start, step],
             [spec.dtype for spec in specs],
         )
         for array, spec in zip(arrays, specs, strict=True):
             array.set_shape(spec.shape)
         return Elements(*arrays)
 
-    starts = tf.data.Dataset.range(first, stop, READ_EXAMPLES)
-    return starts.map(read, num_parallel_calls=threads, deterministic=True).unbatch()
+    @_without_autograph
+    def starts(slot: tf.Tensor) -> tf.data.Dataset:
+        step = tf.numpy_function(lambda x: np.int64(reader.examples_at_once(x)), [slot], tf.int64)
+        step = tf.ensure_shape(step, [])
+        each = _without_autograph(lambda start: (start, step))
+        return tf.data.Dataset.range(slot, stop, step).map(each)
+
+    reads = tf.data.Dataset.from_tensors(tf.constant(first, tf.int64)).flat_map(starts)
+    return reads.map(read, num_parallel_calls=threads, deterministic=True).unbatch()
 
 
 def _slots(
@@ -220,8 +227,8 @@ class _Decoder:
             fault = self._fault(e)
             if fault is None:
                 raise MemoryError(
-                    f"{reader.source.describe(index)} failed once, but is a good image: "
-                    "memory ran short. Fewer input.threads need less of it."
+                    f"{reader.source.describe(index)} failed once, but is a good image: use fewer "
+                    "input.threads."
                 )
             reader.faults.setdefault(index, fault)  # the image comes again in each epoch
         except Exception as error:
@@ -240,15 +247,6 @@ class _Decoder:
             sentence = error.message.split("}}")[-1].split("[Op:")[0].split("\n")[0].strip(" .")
             return self.reader.header_fault(int(e.example)) or sentence
         return None
-
-
-def _options(threads: int) -> tf.data.Options:
-    options = tf.data.Options()
-    options.deterministic = True
-    options.autotune.enabled = False  # nothing to tune: all stages share these threads
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    return options
 
 
 class Batches:
@@ -332,8 +330,12 @@ class Batches:
         """Makes the batches from slot `first` on."""
         elements = _elements(self._reader, first, self._stop, self._threads)
         slots = _slots(self._decoder, elements, self._is_skipping, self._threads)
-        dataset = slots.batch(self._batch_size).prefetch(_PREFETCH_BATCHES)
-        dataset = dataset.with_options(_options(self._threads))
+        options = tf.data.Options()
+        options.deterministic = True
+        options.autotune.enabled = False  # nothing to tune: all stages share these threads
+        options.threading.private_threadpool_size = self._threads
+        options.threading.max_intra_op_parallelism = 1
+        dataset = slots.batch(self._batch_size).prefetch(_PREFETCH_BATCHES).with_options(options)
         self._open.update(dataset=dataset, iterator=dataset.as_numpy_iterator())
 
     def _recover(self, error: Exception) -> None:
@@ -367,7 +369,7 @@ _BATCH = READ_EXAMPLES  # so that a failing read belongs to the failing batch
 
 
 class Fault(NamedTuple):
-    """What is wrong with an example.
+    """A fault of an example.
 
     Attributes:
       skippable: whether a run may go on without it: a bad image, but no damaged record or label.
@@ -416,9 +418,8 @@ def bad_images(
             stop = min(done + _BATCH, len(indices))
             readable = []
             for index in indices[done:stop].tolist():
-                choose = lambda slots, i=index: (slots + i, np.zeros((len(slots), 2), np.int64))
                 try:
-                    Reader(source, choose, max_image_pixels).read(0, 1)
+                    Reader(source, eval_slots(np.array([index]), 1), max_image_pixels).read(0, 1)
                 except UserError as error:
                     yield Fault(str(error), skippable=False)
                 else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vit_jax.core import image_files
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data.source import NO_LABEL, Example, Source
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC).
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Markers that no length follows: the fill byte, TEM, RST0..RST7 and SOI.
-_JPEG_BARE = frozenset({0xFF, 0x01, *range(0xD0, 0xD9)})
-_JPEG_SCAN = 0xDA
+# Not those that no length follows: a stuffed zero, TEM, RST0..RST7, SOI, the fill byte.
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
+_JPEG_END, _JPEG_SCAN = 0xD9, 0xDA
 _WEBP_ANIMATION = 0x02
 _GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C
 
@@ -83,19 +83,17 @@ def stored_size(data: bytes) -> tuple[int, int] | None:
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """(marker, start, length) of the content of each segment before the pixels, in bytes.
 
-    ITU T.81, section B.1. IndexError or struct.error where the file ends inside one.
+    ITU T.81, section B.1; bytes between two are passed over, as libjpeg does. struct.error where
+    the file ends inside one.
     """
     position = 2
-    while data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == _JPEG_SCAN:
+    while found := _JPEG_MARKER.search(data, position):
+        marker, start = data[found.end() - 1], found.end()
+        if marker in (_JPEG_SCAN, _JPEG_END):
             return
-        if marker in _JPEG_BARE:
-            position += 1 if marker == 0xFF else 2
-            continue
-        length = struct.unpack_from(">H", data, position + 2)[0]
-        yield marker, position + 4, length - 2
-        position += 2 + length
+        length = struct.unpack_from(">H", data, start)[0]
+        yield marker, start + 2, length - 2
+        position = start + length
 
 
 def _gif_size(data: bytes) -> tuple[int, int] | None:
@@ -129,6 +127,8 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 def orientation(data: bytes) -> int:
     """The camera's note in an image file, see core/image_files.py; 1 where none can be read."""
+    from vit_jax.core import image_files
+
     try:
         return image_files.orientation(_exif(data))
     except (struct.error, IndexError):
@@ -165,8 +165,8 @@ def _chunk(
     return b""
 
 
-READ_EXAMPLES = 128  # in one call of Python
-_REMEDY = "Correct the data, or set input.label_weights=false: then every label weighs 1."
+READ_EXAMPLES = 128  # in one call of Python, at most
+READ_BYTES = 32 * 2**20  # of images in one call, if the others are as large as the first
 
 
 class Elements(NamedTuple):
@@ -203,6 +203,21 @@ class Reader:
             self._failed_reads[first] = error
             raise
 
+    def examples_at_once(self, slot: int) -> int:
+        """Number of examples to read in one call: fewer of large files, which lie in memory.
+
+        It divides READ_EXAMPLES. The example of `slot` is read to tell; what is wrong with that
+        one is said in its turn.
+        """
+        try:
+            (example,) = self.source.read(self._choose(np.arange(slot, slot + 1))[0])
+        except Exception:
+            return READ_EXAMPLES
+        number = READ_EXAMPLES
+        while number > 1 and number * len(example.image) > READ_BYTES:
+            number //= 2
+        return number
+
     def raise_failure(self, first: int, stop: int, cause: Exception) -> None:
         """Raises what failed of the slots [first, stop), if anything did, and forgets the rest.
 
@@ -217,9 +232,7 @@ class Reader:
     def _read(self, first: int, stop: int) -> Elements:
         indices, seeds = self._choose(np.arange(first, stop))
         # Checks that the source does not make: it only knows its files.
-        first_few = lambda: ", ".join(self.source.describe(int(i)) for i in indices[:3])
-        more = ", ..." if len(indices) > 3 else ""
-        with waiting_for(lambda: f"{self.source.name}: {first_few()}{more}"):
+        with waiting_for(lambda: self._describe(indices)):
             examples = self.source.read(indices)
         encoded_images = [encoded(example, self.max_image_pixels) for example in examples]
         images = [UNDECODABLE if isinstance(image, str) else image for image in encoded_images]
@@ -240,6 +253,10 @@ class Reader:
             ),
         )
 
+    def _describe(self, indices: np.ndarray) -> str:
+        first_few = ", ".join(self.source.describe(int(i)) for i in indices[:3])
+        return f"{self.source.name}: {first_few}{', ...' if len(indices) > 3 else ''}"
+
     def header_fault(self, index: int) -> str | None:
         """The reason why the image's header forbids decoding; None if it does not."""
         image = encoded(self.source.read(np.array([index]))[0], self.max_image_pixels)
@@ -248,32 +265,24 @@ class Reader:
     def _labels(self, index: int, example: Example) -> list[int]:
         """The example's labels, checked and padded to K."""
         labels, source = example.labels, self.source
-        if len(labels) > source.max_labels:
+        outside = [label for label in labels if not 0 <= label < source.num_classes]
+        if outside or len(labels) > source.max_labels:
+            fault = f"{len(labels)} labels, and at most {source.max_labels} an example"
+            if outside:
+                fault = f"label {outside[0]} is outside [0, {source.num_classes}), the classes"
             raise UserError(
-                f"{source.describe(index)}: {len(labels)} labels; {source.name} says that an "
-                f"example has at most {source.max_labels}."
+                f"{source.describe(index)}: {fault} of {source.name} (input.num_classes)."
             )
-        for label in labels:
-            if not 0 <= label < source.num_classes:
-                raise UserError(
-                    f"{source.describe(index)}: label {label} is outside [0, {source.num_classes}),"
-                    " the classes of the data set. Correct the data or input.num_classes."
-                )
         return [*labels, *[NO_LABEL] * (source.max_labels - len(labels))]
 
     def _weights(self, index: int, example: Example) -> list[float]:
         """The label weights, checked, padded to K; 1 for each label if the example has none."""
         labels, weights, source = example.labels, example.weights, self.source
-        if len(weights) not in (0, len(labels)):
+        # NaN is not in [0, 1] either.
+        if len(weights) not in (0, len(labels)) or not all(0 <= w <= 1 for w in weights):
             raise UserError(
-                f"{source.describe(index)}: {len(weights)} weights of {len(labels)} labels; give "
-                f"one for each label, or none. {_REMEDY}"
+                f"{source.describe(index)}: weights {list(weights)} of {len(labels)} labels are "
+                "not one in [0, 1] for each; input.label_weights=false ignores them."
             )
-        for weight in weights:
-            if not 0 <= weight <= 1:  # NaN is not either
-                raise UserError(
-                    f"{source.describe(index)}: a label's weight of {weight:g} is outside [0, 1]. "
-                    f"{_REMEDY}"
-                )
         weights = weights or (1.0,) * len(labels)
         return [*weights, *[0.0] * (source.max_labels - len(labels))]

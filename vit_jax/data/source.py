@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from vit_jax.core import class_names, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import Slice, overlap
 
@@ -53,6 +52,11 @@ def join_labels(parts: Sequence[Labels]) -> Labels:
     """The labels of all parts, one part behind the other."""
     counts = np.concatenate([np.diff(part.offsets) for part in parts])
     return Labels(row_offsets(counts), np.concatenate([part.labels for part in parts]))
+
+
+def single(labels: Sequence[int] | np.ndarray) -> Labels:
+    """Labels of examples that have one label each."""
+    return Labels(np.arange(len(labels) + 1), np.asarray(labels, np.int32))
 
 
 def row_offsets(counts: np.ndarray) -> np.ndarray:
@@ -208,10 +212,12 @@ def read_parts(
 
 
 def class_difference(one: Source, other: Source) -> str:
-    """How the classes of two sources differ, for a message; "" if a label means the same in both.
+    """The difference between the classes of two sources, for a message; "" if there is none.
 
     "n01514668" and "n01514668 cock" are the same.
     """
+    from vit_jax.core import class_names, synsets
+
     names, others = one.class_names, other.class_names
     if one.num_classes != other.num_classes:
         differ = f"{one.num_classes:,} and {other.num_classes:,}"
@@ -223,6 +229,14 @@ def class_difference(one: Source, other: Source) -> str:
         lists = [synsets.wordnet_ids(one) or one for one in (names, others)]
         differ += f" ({class_names.difference(*lists)})"
     return differ
+
+
+def check_same_classes(parts: Mapping[str, Source], field: str, cure: str) -> None:
+    """UserError unless a label means the same in all parts."""
+    for (name, part), (other_name, other) in itertools.combinations(parts.items(), 2):
+        if differ := class_difference(part, other):
+            rule = f"{name} and {other_name} have other classes: {differ}."
+            raise UserError(rule, field=f"{field}:", cure=cure)
 
 
 class JoinedSource(Source):
@@ -273,14 +287,8 @@ class MixtureSource(JoinedSource):
         """UserError unless all have the same classes: labels are taken as they are."""
         self._names = sorted(components)
         parts = [components[name] for name in self._names]
-        for (name, part), (other_name, other) in itertools.combinations(
-            zip(self._names, parts, strict=True), 2
-        ):
-            if differ := class_difference(part, other):
-                raise UserError(
-                    f"input.mixture: {name} and {other_name} have other classes: {differ}. Labels "
-                    "are not translated; prepare the data sets with one list of classes."
-                )
+        cure = "Labels are not translated; prepare the data sets with one list of classes."
+        check_same_classes(dict(zip(self._names, parts, strict=True)), "input.mixture", cure)
         super().__init__(parts)
         self.name = " + ".join(self._names)
 
@@ -347,10 +355,8 @@ def check_fits_in_memory(source: Source, *, limit_bytes: int) -> None:
     needed_bytes = round(float(mean_bytes) * source.num_examples)
     if needed_bytes > limit_bytes:
         raise UserError(
-            f'input.cache="ram": the {source.num_examples:,} examples take about '
-            f"{needed_bytes:,} bytes, which is more than the limit of {limit_bytes:,}. Set "
-            "input.cache_bytes to more, if the host has as much to spare for each process, or "
-            "input.cache=none."
+            f'input.cache="ram" takes about {needed_bytes:,} bytes of at most {limit_bytes:,}: '
+            "raise input.cache_bytes, or set input.cache=none."
         )
 
 

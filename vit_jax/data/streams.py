@@ -4,13 +4,18 @@ Any position costs the same, so training starts as fast at step 1,000,000 as at 
 needs to know what another one reads.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.data.label_index import ByClass, Labels, by_class
-from vit_jax.data.source import SelectedSource, Source, select_examples
+from vit_jax.data.source import Labels, SelectedSource, Source, select_examples
+
+if TYPE_CHECKING:
+    from vit_jax.data.label_index import ByClass
 
 # Permutations this small are sorted: a Feistel network on so few bits is uneven. In
 # 20,000 epochs, chi-squared of the places is 27 a degree of freedom for 5 examples, 1.8 for 9, 1.4
@@ -205,9 +210,8 @@ def quotas(weights: Mapping[str, float]) -> dict[str, int]:
     for name, quota in result.items():
         if not quota:
             raise UserError(
-                f"input.mixture.{name}.weight={weights[name]:g} of {total:g} in all is less than "
-                "one in 1,000 positions. Raise it, or remove the component by "
-                f"input.mixture.{name}=none."
+                f"input.mixture.{name}.weight={weights[name]:g} of {total:g} is less than "
+                f"one in {_BLOCK:,}: raise it, or leave {name} out."
             )
     return result
 
@@ -264,8 +268,7 @@ def subset_size(num_examples: int, *, fraction: float | None, examples: int | No
         return None
     if not 1 <= number <= num_examples:
         raise UserError(
-            f"{field} means {number:,} of the {num_examples:,} examples of input.split; give at "
-            "least 1 of them and at most all."
+            f"{field} means {number:,} examples, not 1 to the {num_examples:,} of input.split."
         )
     return number
 
@@ -286,6 +289,8 @@ def first_of_each_class(source: Source, number: int, labels: Labels) -> Selected
     An example with several labels counts for each of its classes and is there once, so a class
     may have more than `number`. Nested like the others. `labels` belong to `source`.
     """
+    from vit_jax.data.label_index import by_class
+
     classes, examples = by_class(labels, source.num_classes, describe=source.describe)
     sizes = np.diff(classes)
     class_of_each = np.repeat(np.arange(source.num_classes), sizes)

@@ -31,14 +31,13 @@ CLASS = "class"  # the query of the class token
 
 
 class Question(NamedTuple):
-    """Options of what is shown.
+    """Options of the pictures; layers, rows and columns count from 0.
 
     Attributes:
-      classes: for each photo, whose relevance is shown; None for a model without a head.
-      captions: for each photo.
-      layers: of which single heads are shown, from 0; None: the first, the middle and the last.
-      query: (row, column) of the patch that looks, from 0; None: the class token, or the patch in
-        the middle.
+      classes: class of each photo whose relevance is shown, if the model has a head.
+      captions: caption of each photo.
+      layers: layers whose heads are shown; default: the first, the middle and the last.
+      query: (row, column) of the patch that looks; default: the class token, or the middle patch.
     """
 
     classes: Sequence[int] | None
@@ -48,21 +47,17 @@ class Question(NamedTuple):
 
 
 def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Question) -> Findings:
-    """The pictures and numbers of what a model looks at in a few photos.
-
-    UserError as `check`, or for a damaged photo.
-    """
+    """Pictures and numbers of a model's attention in a few photos."""
     pixels = observe.seen_pixels(model, pixels)
     maps: dict[str, np.ndarray] = {}
     if question.classes is not None:
         maps["relevance"] = observe.relevance(model, inputs, question.classes).map.patches
     if not observe.has_attention(model):
-        said = (
-            f"This {type(model).__name__} has no blocks of attention: no distances, no rollout, no "
-            "heads. "
-            "Relevance is Grad-CAM's (arXiv 1610.02391), of the last feature map."
+        text = (
+            f"This {type(model).__name__} has no blocks of attention. Relevance is Grad-CAM's "
+            "(arXiv 1610.02391), of the last feature map."
         )
-        return Findings(Section(TITLE, [_overlays(pixels, maps, question)], said), {})
+        return Findings(Section(TITLE, [_overlays(pixels, maps, question)], text), {})
     view = view_of(model)
     query = _query(view, question.query)
     rollout, distances, norms, heads = observe.look(
@@ -79,23 +74,18 @@ def findings(model: Any, inputs: np.ndarray, pixels: np.ndarray, question: Quest
     ]
     mean = distances.mean(axis=(0, 2))
     large = rules.outliers(norms.blocks.patches[:, -1])
-    found = (float(mean[0]), float(mean[-1]), float(large.mean()))
-    return Findings(Section(TITLE, pictures), dict(zip(NUMBERS, found, strict=True)))
+    numbers = (float(mean[0]), float(mean[-1]), float(large.mean()))
+    return Findings(Section(TITLE, pictures), dict(zip(NUMBERS, numbers, strict=True)))
 
 
 def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | None) -> None:
-    """Raises UserError for a Question's layer or query that the model does not have."""
+    """Checks that the model has a Question's layers and query."""
     if observe.has_attention(model):
         view = view_of(model)
         _layers(view.depth, layers)
         _query(view, query)
-        return
-    for flag, requested in (("layers", layers), ("query", query)):
-        if requested is not None:
-            raise UserError(
-                f"--{flag}={','.join(str(number + 1) for number in requested)} asks for attention, "
-                f"and a {type(model).__name__} has none. Leave it out, or give a ViT or a hybrid."
-            )
+    elif layers is not None or query is not None:
+        raise UserError(f"--layers and --query need attention, not a {type(model).__name__}.")
 
 
 def _query(view: View, requested: tuple[int, int] | None) -> Any:
@@ -103,10 +93,11 @@ def _query(view: View, requested: tuple[int, int] | None) -> Any:
     if requested is None:
         return CLASS if view.tokens.class_token else (rows // 2, columns // 2)
     if requested[0] not in range(rows) or requested[1] not in range(columns):
-        raise UserError(
-            f"--query={requested[0] + 1},{requested[1] + 1}: the model has {rows} rows and "
-            f"{columns} columns of patches. Give one from 1,1 to {rows},{columns}."
+        rule, value = (
+            f"is not from 1,1 to {rows},{columns}.",
+            f"{requested[0] + 1},{requested[1] + 1}",
         )
+        raise UserError(rule, field="--query", value=value)
     return requested
 
 
@@ -114,9 +105,7 @@ def _layers(depth: int, requested: Sequence[int] | None) -> list[int]:
     layers = sorted(set((0, depth // 2, depth - 1) if requested is None else requested))
     missing = [layer for layer in layers if layer not in range(depth)]
     if missing:
-        raise UserError(
-            f"--layers={missing[0] + 1}: the model has layers 1 to {depth}. Give one of these."
-        )
+        raise UserError(f"is not from 1 to {depth}.", field="--layers", value=missing[0] + 1)
     return layers
 
 
@@ -161,7 +150,7 @@ def _heads(photo: np.ndarray, weights: np.ndarray, query: Any, layers: list[int]
 def _norms(
     pixels: np.ndarray, norms: Norms, captions: Sequence[str], distillation_token: bool
 ) -> list[Picture]:
-    """After each block, before the last norm; class token and registers apart."""
+    """Pictures of the norms after each block, before the last norm."""
     blocks = norms.blocks
     last = blocks.patches[:, -1]
     out = rules.outliers(last)
@@ -200,9 +189,9 @@ PALE = 0.75  # of the photo's brightness below it
 
 
 def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
-    """Heat [R, C] over a photo [H, W, 3], which turns gray: uint8 [H, W, 3].
+    """Draws heat [R, C] over a photo [H, W, 3] in gray: uint8 [H, W, 3].
 
-    Heat is a share of its largest number; less than 0 and NaN are none. It is interpolated
+    Heat is a share of its largest number; numbers below 0 and NaN are 0. It is interpolated
     linearly between the patches' centres.
     """
     photo = style.displayed(photo)
@@ -221,12 +210,10 @@ def blend(photo: np.ndarray, heat: np.ndarray) -> np.ndarray:
 def draw_overlays(
     photos: np.ndarray, maps: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> Figure:
-    """Each photo, and beside it each kind of heat over it.
+    """Draws each kind of heat over photos [B, H, W, 3], uint8 or from 0 to 1.
 
     Args:
-      photos: [B, H, W, 3], uint8 or from 0 to 1.
-      maps: heat [B, R, C] by what it is ("rollout"), at least 0; each is scaled by its largest
-        number in the image.
+      maps: heat [B, R, C] by name ("rollout"), at least 0, scaled by its largest in the image.
       names: B captions, of two lines at most.
     """
     sheet = PhotoSheet(
@@ -250,13 +237,12 @@ def draw_attention(
     query: tuple[int, int] | None,
     layer: int,
 ) -> Figure:
-    """Attention of each head of a layer from one query, over a photo [H, W, 3].
+    """Draws the attention of each head over a photo [H, W, 3], uint8 or from 0 to 1.
 
     Args:
-      photo: uint8 or from 0 to 1.
-      weights: [heads, R, C]: what the query gives each patch.
-      query: (row, column) of its patch, from 0, marked in the photo; None: the class token.
-      layer: its number, from 1.
+      weights: [heads, R, C], attention of the query to each patch.
+      query: (row, column) of its patch, from 0, or None for the class token.
+      layer: number of the layer, from 1.
     """
     number, *grid = weights.shape
     across = min(columns(), 1 + number)
@@ -298,12 +284,12 @@ def mark(
 
 @style.styled
 def draw_distance(distances: np.ndarray, *, images: int, uniform: float) -> Figure:
-    """Distances [L, H] in pixels of the input: a dot for each head, a line through layers' means.
+    """Draws a dot for each head, and a line through the layers' means.
 
     Args:
-      distances: mean attention distance of each head of each layer.
-      images: over how many images it is the mean.
-      uniform: the distance if all patches got the same attention, drawn as a line.
+      distances: [L, H] mean attention distances, in pixels of the input.
+      images: number of images of the mean.
+      uniform: distance if all patches got the same attention.
     """
     depth, heads = distances.shape
     figure = style.blank(5.3, 3.7)
@@ -342,14 +328,12 @@ def draw_norms(
     *,
     title: str,
 ) -> Figure:
-    """Each photo and the norms of its patches; those that stand out are framed.
+    """Draws the norms of patches beside photos [B, H, W, 3], with frames around outliers.
 
     Args:
-      photos: [B, H, W, 3], uint8 or from 0 to 1.
       of_patches: [B, R, C], of one layer; the colours are the same in all images.
       outliers: [B, R, C] bool.
       names: B captions, of two lines at most.
-      title: above all; the layer belongs there.
     """
     shown = [
         f"{name}\n{n} of {each.size} stand out" if n else name
@@ -384,12 +368,12 @@ def draw_norms_by_layer(
     others: Mapping[str, np.ndarray],
     threshold: float,
 ) -> Figure:
-    """The spread of patches' norms over layers, and the norms of all other tokens.
+    """Draws the spread of patches' norms over layers, and the norms of all other tokens.
 
     Args:
       of_patches: [L, M], of all patches of all images.
-      others: mean norms [L] by name: "class token", "register 1".
-      threshold: above which a patch of the last layer stands out, drawn as a line.
+      others: mean norms [L] by name, such as "class token".
+      threshold: norm above which a patch of the last layer is an outlier.
     """
     depth = len(of_patches)
     figure = style.blank(5.3, 3.7)

@@ -55,7 +55,7 @@ def dashes(run: int) -> tuple[float, ...]:
 
 
 def blank(size: tuple[int, int], box: tuple[float, float, float, float]) -> Axes:
-    """Empty axes with horizontal lines; `box`: left, right, top and bottom in the picture."""
+    """Makes empty axes with horizontal lines in a box (left, right, top, bottom) of the picture."""
     (width, height), (left, right, top, bottom) = size, box
     figure = Figure(figsize=(width / 72, height / 72))
     figure.patch.set_visible(False)
@@ -81,7 +81,7 @@ def scale(
     about: int = 6,
     integer: bool = False,
 ) -> None:
-    """An axis from `low` to `high` with round numbers on it, about `about` of them."""
+    """Sets an axis from `low` to `high` with about `about` round numbers."""
     axes = axis.axes
     limit, kind = (
         (axes.set_xlim, axes.set_xscale) if axis is axes.xaxis else (axes.set_ylim, axes.set_yscale)
@@ -93,7 +93,7 @@ def scale(
     else:
         axis.set_major_locator(MaxNLocator(about, steps=[1, 2, 5, 10], integer=integer))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(style.Labels(percent=percent))
+    axis.set_major_formatter(style.tick_labels(percent=percent))
 
 
 def limits(
@@ -103,7 +103,7 @@ def limits(
     end: float | None = None,
     log: bool = False,
 ) -> tuple[float, float]:
-    """Ends of an axis for finite `values`, not empty; it reaches `start` and `end`, if given."""
+    """Ends of an axis for finite `values`, which includes `start` and `end`."""
     if log:
         low, high = math.log(min(values)), math.log(max(values))
         margin = MARGIN * (high - low)
@@ -119,12 +119,11 @@ def limits(
 
 
 def svg(axes: Axes, title: str, groups: Mapping[str, Any] | None = None) -> Markup:
-    """The picture as an <svg>.
+    """Writes axes of `blank` as an <svg>.
 
     Args:
-      axes: of `blank`.
-      title: what it shows, for those who cannot see it.
-      groups: by an artist's gid: the Markup of its group's attributes, and its tooltip or "".
+      title: text for those who cannot see it.
+      groups: Markup of the attributes, and the tooltip or "", of the groups of artists, by gid.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -147,7 +146,7 @@ _PIXELATED = ' style="image-rendering:crisp-edges;image-rendering:pixelated"'
 
 
 def figure_svg(figure: Figure, title: str, kind: str) -> Markup:
-    """A figure of draw/style.py as an <svg> of a class, in the page's colours."""
+    """Writes a figure of draw/style.py as an <svg> of a class, in the page's colours."""
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_visible(False)
     body = re.sub(r'(<text style="font)(: [\d.]+px)[^;"]*', r"\1-size\2", style.svg(figure))
@@ -157,12 +156,12 @@ def figure_svg(figure: Figure, title: str, kind: str) -> Markup:
 
 
 def width_px(width_in: float) -> float:
-    """The width of a figure on a page, in CSS pixels, where there is room."""
+    """Largest width of a figure on a page, in CSS pixels."""
     return PX_PER_POINT * 72 * width_in
 
 
 def _recoded(image: re.Match[str]) -> str:
-    """The <image> with a photo's WebP, or with a small PNG whose pixels stay apart."""
+    """Encodes an <image> anew: photos as WebP, others as a PNG whose pixels stay sharp."""
     element = image[0].replace(_PIXELATED, "")
     picture = Image.open(io.BytesIO(base64.b64decode(image[1]))).convert("RGBA")
     out = io.BytesIO()
@@ -178,7 +177,7 @@ def _recoded(image: re.Match[str]) -> str:
 
 
 def _inline(figure: Figure, title: str, text: str, attributes: Markup) -> Markup:
-    """The text of an SVG file as an element of a page."""
+    """Makes the text of an SVG file an element of a page."""
     body = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r"\s*\n\s*", "\n", body)
@@ -193,5 +192,5 @@ def _inline(figure: Figure, title: str, text: str, attributes: Markup) -> Markup
 
 
 def _rounded(numbers: re.Match[str]) -> str:
-    """The attribute with tenths of pixels."""
+    """Rounds an attribute's numbers to tenths of pixels."""
     return re.sub(r"-?\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", numbers[0])

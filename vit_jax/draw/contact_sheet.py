@@ -77,7 +77,7 @@ def grid(cells: Sequence[Cell], num_titles: int) -> SheetLayout:
 
 
 def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
-    """The sheet; pixels of images are exactly those given, only enlarged."""
+    """Draws the sheet; pixels of images are enlarged by a whole factor, and not changed."""
     places = grid(cells, len(titles))
     sheet = Image.new("RGB", places.size, PAPER)
     pen = ImageDraw.Draw(sheet)

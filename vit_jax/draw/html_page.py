@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from PIL import Image, ImageFile
 
-from vit_jax.core.image_files import OPENED, rgb
+from vit_jax.core.image_files import open_image, rgb
 from vit_jax.draw import charts, style
 
 TEMPLATES = Path(__file__).parents[1]  # names of templates are paths in the package
@@ -28,14 +28,12 @@ bold, code = Markup("<b>{}</b>").format, Markup("<code>{}</code>").format
 
 
 class Picture(NamedTuple):
-    """A picture on a page, and in a file.
+    """A picture on a page, and in a file NAME.ENDING.
 
     Attributes:
-      name: of its file, without the ending.
-      title: what it shows, in a few words.
-      note: how to read it, in a sentence or two.
-      drawn: draws it for the canvas there is (see style.on_page); or the file's bytes.
-      ending: of the file: png or webp.
+      note: a sentence or two on how to read it.
+      drawn: function that draws it for the current canvas (style.on_page), or the file's bytes.
+      ending: png or webp.
     """
 
     name: str
@@ -50,7 +48,7 @@ class Picture(NamedTuple):
         return self.drawn if isinstance(self.drawn, bytes) else style.png(self.drawn())
 
     def on_page(self) -> tuple[list[Markup], str]:
-        """The elements that show it, and what is written beside them.
+        """The elements that show it, and the note beside them.
 
         A figure is drawn twice, for a large screen and for a phone: page.css shows one of these.
         """
@@ -67,13 +65,13 @@ class Picture(NamedTuple):
             with style.on_page(width_in):
                 figure = self.drawn()
             elements.append(charts.figure_svg(figure, self.title, kind))
-        said = str(figure.get_label())
-        said = f"{said[0].upper()}{said[1:]}." if said else ""
-        return elements, f"{self.note} {said}".strip()
+        label = str(figure.get_label())
+        sentence = f"{label[0].upper()}{label[1:]}." if label else ""
+        return elements, f"{self.note} {sentence}".strip()
 
 
 class Section(NamedTuple):
-    """Pictures about one thing; `text` stands beside them, or instead."""
+    """A part of a page: pictures, and text beside or instead of them."""
 
     title: str
     pictures: Sequence[Picture]
@@ -81,7 +79,7 @@ class Section(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """A section, and the numbers behind it by what they are."""
+    """A section, and the numbers behind it by name."""
 
     section: Section
     numbers: Mapping[str, float]
@@ -108,10 +106,7 @@ _NUMBER_OR_NONE = re.compile(f"({_NUMBER}|[–-])?")
 
 
 def filled_columns(rows: Sequence[Sequence[object]]) -> dict[int, bool]:
-    """The columns of a table that are not empty: whether all cells are numbers.
-
-    The first, that of its rows' heads, never is.
-    """
+    """Columns of a table that are not empty, and whether they are numbers; heads never are."""
     columns = enumerate(zip(*rows, strict=True))
     texts = {i: [escape(cell).striptags() for cell in column] for i, column in columns if i}
     filled = {i: all(map(_NUMBER_OR_NONE.fullmatch, c)) for i, c in texts.items() if any(c)}
@@ -119,34 +114,29 @@ def filled_columns(rows: Sequence[Sequence[object]]) -> dict[int, bool]:
 
 
 def render(template: str, *, title: str, subtitle: str, **content: object) -> str:
-    """The text of a file; whatever is not Markup is escaped.
-
-    Args:
-      template: such as "evaluate/page.html".
-      title, subtitle: at the top.
-      content: what else the template uses.
-    """
+    """Renders a template such as "evaluate/page.html", with what is not Markup escaped."""
     text = _environment().get_template(template).render(title=title, subtitle=subtitle, **content)
     # Bytes of a file's name that are not text become \xXX.
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def image_url(data: bytes, ending: str) -> str:
-    """The bytes of an image file as a data: URL; ending: png, jpeg or webp."""
+    """Encodes an image file as a data: URL; ending: png, jpeg or webp."""
     return f"data:image/{ending};base64,{base64.b64encode(data).decode()}"
 
 
 def thumbnail_url(data: bytes, side: int, *, upright: bool = False) -> str | None:
-    """An encoded image, at most `side` pixels high and wide, as a data: URL.
+    """Shrinks an encoded image to at most `side` pixels, as a data: URL.
 
-    upright: turn it by its EXIF orientation. None if it cannot be decoded, not even in part.
+    Returns:
+      None if the image cannot be decoded, not even in part.
     """
     before = ImageFile.LOAD_TRUNCATED_IMAGES
     try:
         ImageFile.LOAD_TRUNCATED_IMAGES = True
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(data), formats=OPENED)
+            image = open_image(io.BytesIO(data))
             image.draft("RGB", (side, side))
             small = rgb(image, upright=upright)
     except Exception:  # damaged images are shown where possible; decoders raise anything
@@ -157,7 +147,7 @@ def thumbnail_url(data: bytes, side: int, *, upright: bool = False) -> str | Non
 
 
 def picture_url(image: Image.Image, side: int) -> str:
-    """An image in RGB, which becomes at most `side` pixels high and wide, as a data: URL."""
+    """Shrinks an RGB image in place to at most `side` pixels, as a data: URL."""
     image.thumbnail((side, side))
     out = io.BytesIO()
     image.save(out, "JPEG", quality=QUALITY)

@@ -16,7 +16,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
@@ -27,7 +27,14 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    Formatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 from PIL import Image
 
 _CSS = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
@@ -121,7 +128,7 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 class Canvas(NamedTuple):
-    """What figures are drawn for: their width at most, and whether they say their own title."""
+    """Largest width of figures, and whether they have their titles in them."""
 
     width_in: float = WIDTH_IN
     titled: bool = True
@@ -132,7 +139,7 @@ _canvas: ContextVar[Canvas] = ContextVar("canvas")
 
 @contextlib.contextmanager
 def on_page(width_in: float) -> Iterator[None]:
-    """Figures are drawn for a page, which says their titles and notes."""
+    """Context in which figures are drawn for a page, which has their titles and notes."""
     before = _canvas.set(Canvas(width_in, titled=False))
     try:
         yield
@@ -141,20 +148,17 @@ def on_page(width_in: float) -> Iterator[None]:
 
 
 def canvas() -> Canvas:
-    """What figures are drawn for just now."""
+    """The canvas of the current context."""
     return _canvas.get(Canvas())
 
 
 def is_narrow() -> bool:
-    """Whether that is a phone."""
+    """True if figures are drawn for a phone."""
     return canvas().width_in < WIDTH_IN
 
 
 def blank(width_in: float, height_in: float, *, layout: str | None = "constrained") -> Figure:
-    """An empty figure, no wider than the page; with layout=None its axes stay where they are put.
-
-    On a phone it is as much less high as it is less wide, within reason.
-    """
+    """Makes an empty figure, no wider than the page; layout=None leaves its axes in place."""
     engine: Any = layout  # a str, for which matplotlib's annotation lists literals
     room, titled = canvas()
     if layout is not None and not titled and width_in > room:
@@ -167,10 +171,7 @@ def blank(width_in: float, height_in: float, *, layout: str | None = "constraine
 
 
 def entitle(drawn: Figure, title: str, note: str = "") -> None:
-    """Writes a title, and a note below it in small letters, which a page says instead.
-
-    The note is the figure's label.
-    """
+    """Writes a title and a small note below it; pages take the note from the figure's label."""
     drawn.set_label(note)
     if canvas().titled:
         drawn.suptitle(title, x=0.02, ha="left")
@@ -179,10 +180,7 @@ def entitle(drawn: Figure, title: str, note: str = "") -> None:
 
 
 def legend(drawn: Figure, *, beside: bool = False) -> None:
-    """A legend below all axes, in as many columns as have room; it makes a phone's longer.
-
-    beside: to the right of them, but on a phone.
-    """
+    """Adds a legend below all axes, in as many columns as fit; on screens beside them."""
     if beside and not is_narrow():
         drawn.legend(loc="outside right upper")
         return
@@ -198,7 +196,7 @@ def legend(drawn: Figure, *, beside: bool = False) -> None:
 
 
 def layer_ticks(axes: Axes, depth: int) -> None:
-    """Makes the horizontal axis one of layers, counted from 1."""
+    """Labels the horizontal axis with layers, counted from 1."""
     axes.set_xlim(0.4, depth + 0.6)
     axes.xaxis.set_major_locator(MaxNLocator(min(depth, 12), integer=True))
     axes.grid(axis="x", visible=False)
@@ -212,61 +210,12 @@ def plain_log_ticks(axis: Axis, *, about: int = 12) -> None:
     digits = next(d for reach, d in _DIGITS if decades < reach)
     axis.set_major_locator(LogLocator(10, subs=digits, numticks=about))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(Labels())
+    axis.set_major_formatter(tick_labels())
 
 
-class Labels(Formatter):
-    """Writes the ticks of an axis: "0.5" and "1.0", "20k", "5e-4", "25%"."""
-
-    def __init__(self, *, percent: bool = False):
-        self.percent = percent
-
-    def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """The labels, with as many decimals as the tick that needs most of those in view."""
-        assert self.axis is not None
-        low, high = sorted(self.axis.get_view_interval())
-        at_end = lambda v: math.isclose(v, low) or math.isclose(v, high)
-        shown = [v for v in values if low <= v <= high or at_end(v)]
-        by_value = dict(zip(shown, labels(shown, percent=self.percent), strict=True))
-        return [by_value.get(value, "") for value in values]
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of a number on its own."""
-        return labels([x], percent=self.percent)[0]
-
-
-def labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """Labels of the ticks of an axis."""
-    # 12 digits: 3 * 0.1 is 0.30000000000000004.
-    ticks = [float(f"{tick:.12g}") for tick in ticks]
-    sizes = [abs(tick) for tick in ticks if tick] or [1.0]
-    if percent:
-        return _decimals([100 * tick for tick in ticks], "%")
-    is_log = max(sizes) / min(sizes) >= 10  # too many ticks for a linear axis
-    if max(sizes) >= 1e9 or (min(sizes) if is_log else max(sizes)) < 1e-3:
-        return [_power(tick) for tick in ticks]
-    if is_log:
-        return [f"{tick:,g}" if tick < 1e6 else _power(tick) for tick in ticks]
-    if max(sizes) >= 1e6:
-        return _decimals([tick / 1e6 for tick in ticks], "M")
-    if max(sizes) >= 1e4:
-        return _decimals([tick / 1e3 for tick in ticks], "k")
-    return _decimals(ticks, "")
-
-
-def _decimals(numbers: Sequence[float], unit: str) -> list[str]:
-    """The numbers, all with as many decimals as the one that needs most."""
-    exact = [f"{number:.10f}".rstrip("0").partition(".")[2] for number in numbers]
-    decimals = max(map(len, exact), default=0)
-    return [f"{number:,.{decimals}f}{unit}" if number else "0" for number in numbers]
-
-
-def _power(number: float) -> str:
-    """5e-4, where Python writes 0.0005 or 5e-04."""
-    if not number:
-        return "0"
-    mantissa, _, exponent = f"{number:.9e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+def tick_labels(*, percent: bool = False) -> Formatter:
+    """Labels of an axis: "0.5", "20,000", "1e-06", "25%"."""
+    return PercentFormatter(1) if percent else StrMethodFormatter("{x:,g}")
 
 
 def png(drawn: Figure, *, dpi: int = DPI) -> bytes:
@@ -292,7 +241,7 @@ def pixels(drawn: Figure, *, dpi: int = DPI) -> np.ndarray:
 
 
 def displayed(images: np.ndarray) -> np.ndarray:
-    """Pictures uint8, or floats from 0 to 1, gray [..., H, W] or in colour -> uint8 in colour."""
+    """Converts images, uint8 or floats from 0 to 1, gray or in colour, to uint8 in colour."""
     x = np.asarray(images)
     if x.dtype != np.uint8:
         x = np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)

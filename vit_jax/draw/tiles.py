@@ -27,10 +27,7 @@ _BREAKS = " -_/.,"  # after these a line may end
 def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
     """Wraps the text into at most `lines` lines, cut with an ellipsis if it is longer.
 
-    Args:
-      text: any; line breaks and control characters become spaces.
-      width_in: inches.
-      size: of the font, in points.
+    Line breaks and control characters become spaces; `size` is the font's, in points.
     """
     rest = drawable(text)
     result: list[str] = []
@@ -43,7 +40,7 @@ def fit(text: str, width_in: float, size: float, *, lines: int = 1) -> str:
 
 
 def width_in(text: str, size: float) -> float:
-    """Returns the width of a line in inches."""
+    """The width of a line in inches."""
     return _width(drawable(text), size)
 
 
@@ -65,7 +62,7 @@ def _cut(text: str, width: float, size: float) -> str:
 
 
 def _fitting(text: str, width: float, size: float, end: str = "") -> int:
-    """Returns the number of characters that fit, at least one."""
+    """Number of characters that fit, at least one."""
     left = width - _width(end, size)
     for length, letter in enumerate(text):
         left -= _width(letter, size)
@@ -75,7 +72,7 @@ def _fitting(text: str, width: float, size: float, end: str = "") -> int:
 
 
 def drawable(text: str) -> str:
-    """The text as it is drawn: in one line, with ABSENT for what the font lacks."""
+    """Joins the text to one line, with ABSENT for what the font lacks."""
     words = "".join(c if c.isprintable() else " " for c in text).split()
     return "".join(c if _font().get_char_index(ord(c)) else ABSENT for c in " ".join(words))
 
@@ -86,7 +83,7 @@ def _width(text: str, size: float) -> float:
 
 @functools.cache
 def _advance(letter: str) -> float:
-    """Returns the distance from a letter to the next, in units of the font's size."""
+    """Distance from a letter to the next, in units of the font's size."""
     _font().set_size(100, 72)
     glyph = _font().load_char(ord(letter), flags=LoadFlags.NO_HINTING)
     return glyph.linearHoriAdvance / 65536 / 100
@@ -107,7 +104,7 @@ LEAST_IN = 2.6  # width of a sheet that has a title or a colour bar
 
 
 def columns() -> int:
-    """The number of tiles in a row of photos."""
+    """Number of tiles in a row of photos."""
     return 3 if style.is_narrow() else 6
 
 
@@ -115,15 +112,15 @@ class Sheet:
     """A figure of tiles of the same size, row by row; tiles are filled by `show`.
 
     Args:
-      rows, columns: of tiles.
-      height_by_width: of a tile's picture.
-      title, note: at the top, the note below the title; each is cut to one line.
-      lines: of text below each tile, at most.
-      captions: what `caption` will be called with, and over how many tiles: no more lines have
-        room than these need.
-      headings: whether there is a line of text above the first row's tiles.
+      rows, columns: number of tiles.
+      height_by_width: aspect of a tile's picture.
+      title, note: texts at the top, each cut to one line.
+      lines: most lines of text below each tile.
+      captions: arguments of later calls of `caption`, and over how many tiles, if no more lines
+        shall have room than these need.
+      headings: leaves room for `heading`.
       gaps: indices of columns in front of which there is more space.
-      most_in: width of a tile, at most; less if more tiles are in a page's width.
+      most_in: largest width of a tile.
       left, below: further space beside the tiles and below them, in inches.
       bar: leaves room for `colour_bar`.
     """
@@ -187,14 +184,14 @@ class Sheet:
         return axes
 
     def caption(self, row: int, column: int, text: str, *, over: int = 1) -> None:
-        """Text below a tile, or below `over` tiles from there on; cut to the lines there are."""
+        """Writes text below `over` tiles, cut to the lines that have room."""
         top = self.top + row * self.row_height + self.tile_height + 0.025
         shown = _wrapped(text, self._over(over), self.lines)
         centre = self.lefts[column] + self._over(over) / 2
         self._text(centre, top, shown, style.SMALL, style.INK, "center")
 
     def heading(self, column: int, text: str, *, over: int = 1) -> None:
-        """Text above a column of tiles."""
+        """Writes text above a column of tiles."""
         shown = fit(text, self._over(over), style.SMALL)
         centre = self.lefts[column] + self._over(over) / 2
         self._text(centre, self.top - LINE_IN - 0.05, shown, style.SMALL, style.INK, "center")
@@ -202,7 +199,7 @@ class Sheet:
     def colour_bar(
         self, cmap: str, low: float, high: float, label: str, *, log: bool = False
     ) -> None:
-        """A colour bar at the bottom, with ticks and the quantity and unit."""
+        """Adds a colour bar at the bottom, with ticks and the quantity and unit."""
         width = min(3.4, self.width - 2 * MARGIN_IN - 0.4)
         top = self.height - MARGIN_IN - BAR_IN + 0.12
         axes = self._at((self.width - width) / 2, top, width, 0.11)
@@ -219,7 +216,7 @@ class Sheet:
         return max((_wrapped(text, width, lines).count("\n") + 1 for text in texts), default=0)
 
     def _over(self, tiles: int) -> float:
-        """Returns the width of `tiles` tiles side by side."""
+        """Width of `tiles` tiles side by side."""
         return tiles * self.tile + (tiles - 1) * GAP_IN
 
     def _write_title(self, title: str, note: str) -> None:
@@ -277,13 +274,13 @@ class PhotoSheet(Sheet):
             self.caption(*self.place(k), captions[k], over=self._wide)
 
     def place(self, k: int, beside: int = 0) -> tuple[int, int]:
-        """Returns the row and column of photo k, or of the tile `beside` places right of it."""
+        """Row and column of photo k, or of the tile `beside` places right of it."""
         row, column = divmod(k, self.across)
         return row, column * self._wide + beside
 
 
 def _wrapped(text: str, width_in: float, lines: int) -> str:
-    """The text's lines, each wrapped, and of all of these the first `lines`."""
+    """Wraps each line of a text, and cuts all to `lines` lines."""
     parts = [fit(part, width_in, style.SMALL, lines=lines) for part in text.split("\n")]
     all_lines = "\n".join(parts).split("\n")
     if 0 < lines < len(all_lines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -23,69 +24,58 @@ INSIDE = ("relative", "rotary_2d")  # positions that act inside attention
 
 
 def findings(model: Any) -> Findings:
-    """The pictures and numbers of a model's weights."""
-    pictures: list[Picture] = []
-    numbers: dict[str, float] = {}
+    """Pictures and numbers of a model's weights."""
     params = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     kernels = {name: x for name, x in params.items() if name in first_layer.KERNELS}
     first = first_layer.first_layer(jax.device_get(kernels))
     filters = first_layer.components(first.kernel)
-    pictures.append(
-        Picture(
-            "filters",
-            "Filters",
-            f"The first {len(filters.pictures)} principal components of the {first.what}, as in "
-            "figure 7 of the ViT paper. After training they are smooth waves and colours; random "
-            "ones are noise.",
-            lambda: draw_filters(filters.pictures, filters.explained, what=first.what),
-        )
+    numbers = {"filters_explained": float(filters.explained.sum())}
+    note = (
+        f"The first {len(filters.pictures)} principal components of the {first.what}, as in figure "
+        "7 of the ViT paper. After training they are smooth waves and colours; random ones are "
+        "noise."
     )
-    numbers["filters_explained"] = float(filters.explained.sum())
+    draw = functools.partial(draw_filters, filters.pictures, filters.explained, what=first.what)
+    pictures = [Picture("filters", "Filters", note, draw)]
     table, text = position_table(model), ""
     kind = getattr(model.spec, "position_embedding", None)
-    if kind is None:
-        text = f"A {type(model).__name__} has no position embeddings."
-    elif kind in INSIDE:
+    if kind in INSIDE:
         text = f"Its positions ({kind}) act inside attention: there is no table to show."
     elif table is None:
-        text = "It has no position embeddings."
+        text = f"This {type(model).__name__} has no position embeddings."
     else:
         share = first_layer.grid_share(table)
         chance = first_layer.chance(table.shape[:2])
         numbers["positions_row_plus_column"] = share
-        note = (
+        line = (
             f"{format_percent(share, 1)} of their variance is row plus column; of random ones "
             f"{format_percent(chance, 1)}"
         )
-        similarity = first_layer.similarity(table)
-        pictures.append(
-            Picture(
-                "positions",
-                "Position embeddings",
-                "Each small grid belongs to the patch at its place, and shows the similarity of "
-                "that patch's embedding with those of all patches.",
-                lambda: draw_positions(similarity, note=note),
-            )
+        note = (
+            "Each small grid belongs to the patch at its place, and shows the similarity of that "
+            "patch's embedding with those of all patches."
         )
+        draw = functools.partial(draw_positions, first_layer.similarity(table), note=line)
+        pictures.append(Picture("positions", "Position embeddings", note, draw))
     return Findings(Section("The weights", pictures, text), numbers)
 
 
 def position_table(model: Any) -> np.ndarray | None:
-    """Returns the embeddings that are added to the patches, [rows, columns, D], or None.
+    """Embeddings that are added to the patches, of the first block if each has some.
 
-    Where each block has embeddings of its own, those of the first block.
+    Returns:
+      [rows, columns, D], or None for a model without them.
     """
     spec = model.spec
     if getattr(spec, "position_embedding", "none") in ("none", *INSIDE):
         return None
     layout = spec.token_layout(model.preprocess.image_size)
-    block_positions = model.blocks.block.attention_blocks[0].positions
     nothing = jnp.zeros((1, layout.num_tokens, spec.width))
-    if block_positions is None:
-        added = model.positions(nothing)
-    else:
-        graph, state = nnx.split(block_positions)
+    if spec.position_place == "layers":
+        graph, state = nnx.split(model.blocks.block.attention_blocks[0].positions)
         added = nnx.merge(graph, jax.tree.map(lambda x: x[0], state))(nothing)
+    else:
+        added = model.positions(nothing)
     patches = np.asarray(added[0, layout.num_tokens - layout.num_patches :], np.float32)
     return patches.reshape(*layout.grid, -1)
 
@@ -98,9 +88,9 @@ TINY = 1e-30  # a filter of zeros is gray
 def draw_filters(
     pictures: np.ndarray, explained: np.ndarray, *, what: str = "patch projection"
 ) -> Figure:
-    """Principal components [K, P, P, 3], with the share of variance [K] of each below it.
+    """Draws principal components [K, P, P, 3] of a layer, and their shares of variance [K].
 
-    Gray is 0; each is scaled by its own largest number. `what`: the layer.
+    Gray is 0; each is scaled by its largest number.
     """
     number, height, width, _ = pictures.shape
     columns = min(NARROW_COLUMNS if style.is_narrow() else FILTER_COLUMNS, number)
@@ -129,11 +119,7 @@ LABELS_IN = 0.4  # space for labels on the left, and below
 
 @style.styled
 def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
-    """Cosines [R, C, R, C]: a grid for each position, of its similarity with all others.
-
-    Of more than 16 rows or columns evenly spaced ones are shown, with their numbers. `note`: a
-    line below the title, for the number that says how well rows and columns show.
-    """
+    """Draws cosines [R, C, R, C]: a grid for each of at most 16 rows and columns of positions."""
     rows, columns = similarity.shape[:2]
     shown = [_spread(n) for n in (rows, columns)]
     gap = max(1, round(max(rows, columns) / 14))
@@ -171,7 +157,7 @@ def draw_positions(similarity: np.ndarray, *, note: str = "") -> Figure:
 
 
 def _spread(number: int) -> list[int]:
-    """Returns a few indices below `number`, with the first and the last."""
+    """A few indices below `number`, with the first and the last."""
     most = NARROW_GRIDS if style.is_narrow() else MOST_GRIDS
     return sorted({int(k) for k in np.linspace(0, number - 1, min(number, most)).round()})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -46,7 +47,7 @@ class Evals:
         return pictures
 
     def due(self, step: int) -> bool:
-        """Whether any evaluation is due after `step`."""
+        """Returns whether any evaluation is due after `step`."""
         return any(due(step) for _, due in self.by_name.values())
 
     def run(
@@ -62,9 +63,7 @@ class Evals:
         """Runs the evaluations due after `step`; returns "<eval name><ending>/<number>" -> number.
 
         Args:
-          step: number of updates done.
           weights: parameters by the ending of their results' names; see StateLayout.weights.
-          progress: called with the progress of an evaluation.
           stop: ends early once bool(stop) is true.
           barriers_around: name of an evaluation -> a context that all processes enter and leave
             at the same time.
@@ -76,7 +75,7 @@ class Evals:
             for ending, params in weights.items():
                 label = f"{name}{ending}"
                 if (last or due(step)) and not any(key.startswith(f"{label}/") for key in done):
-                    report = lambda done, total, label=label: progress(label, done, total)
+                    report = functools.partial(progress, label)
                     with barriers_around(f"evaluation {label} of step {step}"):
                         numbers = evaluator.run(params, report, stop)
                     for key, value in numbers.items():

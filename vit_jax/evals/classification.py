@@ -13,11 +13,10 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.data.source import Source
-from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress
+from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress, check_finite
 from vit_jax.learning.losses import top_k_correct
 from vit_jax.models import head
 from vit_jax.probes import by_class
-from vit_jax.probes import calibration as probabilities
 from vit_jax.probes.by_class import ClassCounts
 
 # A new mean over images is a word here and an array of `scores`, a number of the whole split one of
@@ -32,7 +31,7 @@ KEPT = ("labels", "prediction", "confidence", "loss")  # of each image, for Scor
 
 
 class Scores(NamedTuple):
-    """What a model makes of each image that is scored, in the split's order.
+    """A model's scores of the images that are scored, in the split's order.
 
     Attributes:
       places: int64 [N], where it is in the split.
@@ -84,20 +83,15 @@ class ClassificationConfig(EvalConfig):
     classifies = True
 
     def numbers(self) -> tuple[str, ...]:
-        """The names of the numbers that `run` returns."""
         more = (*(by_class.MEANS if self.macro else ()), *(CALIBRATION if self.calibration else ()))
         return (*MEANS, *more, *COUNTS)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
         """UserError for probabilities that would be compared with several labels."""
         if self.calibration and source.max_labels > 1:
-            raise UserError(
-                f"{where}.calibration: images of {source.name} have up to {source.max_labels} "
-                f"labels; probabilities are compared with one. Set {where}.calibration=false."
-            )
+            raise UserError(f"{where}.calibration: images of {source.name} have several labels.")
 
     def make(self, inputs: EvalInputs) -> Classification:
-        """Scores one split."""
         return Classification(self, inputs)
 
 
@@ -117,10 +111,7 @@ class Classification:
             images, targets, _ = objective.inputs(batch)
             sigmoid = head.has_sigmoids(model.spec)
             if c.calibration and sigmoid:
-                raise UserError(
-                    f"{self._split.where}.calibration judges probabilities that sum to 1; those of "
-                    "this model are sigmoids, one for each class: leave it off."
-                )
+                raise UserError(f"{self._split.where}.calibration: this model's are sigmoids.")
             logits = model(images)
             if columns is not None:
                 logits = logits[:, jnp.asarray(columns)]
@@ -129,8 +120,10 @@ class Classification:
             if keep is not None or c.macro:
                 p = head.probabilities(model, logits)
                 more |= {"hits": hits, "taken": p >= THRESHOLD} if sigmoid else {}
+                labels = batch["labels"]
+                hit = jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
                 more |= {
-                    "labels": jnp.where(_chosen(hits, batch["labels"]), batch["labels"], NO_LABEL),
+                    "labels": jnp.where((labels >= 0) & hit, labels, NO_LABEL),
                     "prediction": logits.argmax(axis=-1),
                     "confidence": p.max(axis=-1),
                 }
@@ -149,27 +142,36 @@ class Classification:
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
         """
+        where, total = self._split.where, self._split.num_examples
         decided = np.zeros((len(ClassCounts._fields), self._num_classes), np.int64)
+        logits, scored = np.empty((0, 0), np.float32), 0
 
-        def count(arrays: Arrays) -> Arrays:
-            """Adds up what is decided class by class; [N, C] of all images would fill memory."""
+        def reduce(arrays: Arrays) -> Arrays:
+            """Takes what has a number for each class, of which two copies could fill memory."""
+            nonlocal logits, scored
+            labelled = arrays["labelled"]
             if "taken" in arrays:
-                hits, taken = (arrays.pop(name)[arrays["labelled"]] for name in ("hits", "taken"))
+                hits, taken = (arrays.pop(name)[labelled] for name in ("hits", "taken"))
                 decided[...] += by_class.count_each(hits, taken)
+            if "logits" in arrays:
+                of_batch = arrays.pop("logits")[labelled]
+                if not scored:
+                    logits = np.empty((total, of_batch.shape[1]), of_batch.dtype)
+                logits[scored : scored + len(of_batch)] = of_batch
+                scored += len(of_batch)
             return arrays
 
-        arrays = self._split.read(params, progress, stop, count)
+        arrays = self._split.read(params, progress, stop, reduce)
         if arrays is None:
             return {}
-        labelled, where, total = arrays["labelled"], self._split.where, self._split.num_examples
+        labelled = arrays["labelled"]
         sizes = np.array([labelled.sum(), (~labelled).sum(), total - len(labelled)], float)
         counts = dict(zip(COUNTS, sizes.tolist(), strict=True))
         if not labelled.any():
             raise UserError(
                 f"{where}: none of its {total:,} images can be scored: "
-                f"{counts['skipped_images']:,.0f} are bad, and {counts['unlabelled_images']:,.0f} "
-                f"have no label that weighs at least {where}.label_threshold="
-                f"{self._c.label_threshold:g}."
+                f"{counts['skipped_images']:,.0f} are bad, {counts['unlabelled_images']:,.0f} have "
+                f"no label above {where}.label_threshold={self._c.label_threshold:g}."
             )
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(arrays[name][labelled], dtype=np.float64)) for name in MEANS}
@@ -179,12 +181,13 @@ class Classification:
             if self._keep:
                 self._keep(scores)
         if self._c.calibration:
-            means |= _calibration(arrays["logits"][labelled], arrays["label"][labelled], where)
+            means |= _calibration(logits[:scored], arrays["label"][labelled], where)
         return means | counts
 
     def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
-        """Of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""
+        """Scores of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""
         kept = {name: arrays[name][labelled] for name in KEPT}
+        check_finite(kept["confidence"], self._split.where)  # NaN has no largest class
         # Labels that weigh too little were before others.
         order = np.argsort(kept["labels"] == NO_LABEL, axis=1, kind="stable")
         kept["labels"] = np.take_along_axis(kept["labels"], order, axis=1)
@@ -197,19 +200,11 @@ class Classification:
         )
 
 
-def _chosen(hits: jax.Array, labels: jax.Array) -> jax.Array:
-    """bool [B, C], [B, K] -> bool [B, K]: the labels whose class is a hit."""
-    return (labels >= 0) & jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
-
-
 def _calibration(logits: np.ndarray, labels: np.ndarray, where: str) -> dict[str, float]:
     """The numbers of CALIBRATION, of logits [N, C] and labels [N]. UserError if not finite."""
-    bad = (~np.isfinite(logits).all(axis=1)).sum()
-    if bad:
-        raise UserError(
-            f"{where}: the logits of {bad:,} of {len(labels):,} examples are not finite: the "
-            "weights are damaged, or the training diverged."
-        )
+    from vit_jax.probes import calibration as probabilities
+
+    check_finite(logits, where)
     if probabilities.too_few(logits, labels) and jax.process_index() == 0:
         print(
             f"Notice: {where}: half of the {len(labels):,} examples has no error, too few to know "

@@ -1,4 +1,4 @@
-"""What frozen features are worth, from one pass over a split to learn from and one to test.
+"""Probes of frozen features, from one pass over a split to learn from and one to test.
 
 Few-shot ridge regression, nearest neighbours, linear probes and the features' rank: see probes/.
 Features of the same weights on the same images are kept on disk, and read again.
@@ -24,7 +24,7 @@ from vit_jax.core.files import cache_dir
 from vit_jax.core.schema.fields import field
 from vit_jax.data import files, label_index
 from vit_jax.data.source import NO_LABEL, Source, share_examples
-from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, SplitReader
+from vit_jax.evals.kind import EvalConfig, EvalInputs, Progress, SplitReader, check_finite
 from vit_jax.learning.losses import Objective
 from vit_jax.probes import few_shot, logistic, neighbours
 from vit_jax.probes.principal import rank_me
@@ -36,7 +36,7 @@ Labelled = tuple[np.ndarray, np.ndarray]  # features float32 [N, D], labels int3
 
 @dataclasses.dataclass(frozen=True)
 class FrozenConfig(EvalConfig):
-    """What the features are worth; the model's own classes do not matter."""
+    """Probes of the features; the model's own classes do not matter."""
 
     train_split: str = field(
         "train",
@@ -70,7 +70,6 @@ class FrozenConfig(EvalConfig):
     probe_epochs: int = field(10, "of SGD", bounds=(1, 2**20))
 
     def numbers(self) -> tuple[str, ...]:
-        """The names of the numbers that `run` returns."""
         by_shots = [
             f"{n}shot_{number}"
             for n in self.shots
@@ -83,7 +82,7 @@ class FrozenConfig(EvalConfig):
 
     @property
     def classifies_features(self) -> bool:
-        """Whether there are numbers that take labels: all but the features' rank."""
+        """Returns whether there are numbers that take labels: all but the features' rank."""
         return bool(self.shots or self.neighbours or self.probe_l2 or self.probe_lr)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
@@ -91,15 +90,11 @@ class FrozenConfig(EvalConfig):
         assert train is not None
         for each in (train, source):
             if each.max_labels > 1:
-                raise UserError(
-                    f"{where}: images of {each.name} have up to {each.max_labels} labels; features "
-                    "are compared by one label of each image."
-                )
+                raise UserError(f"{where}: images of {each.name} have several labels, not one.")
         if share_examples(train, source):
             raise UserError(
-                f"{where}.train_split={self.train_split!r} and {where}.split={self.split!r} "
-                "share examples: what is learnt from them would be scored by itself. Give splits "
-                "without common examples."
+                f"{where}.train_split={self.train_split!r} shares examples with "
+                f"{where}.split={self.split!r}."
             )
         names, others = (one.class_names or () for one in (train, source))
         if train.num_classes != source.num_classes or not class_names.are_same(names, others):
@@ -108,28 +103,21 @@ class FrozenConfig(EvalConfig):
                 f"{class_names.difference(names, others) or 'not as many'}."
             )
         if self.shots:
-            labels = label_index.find(train).labels
-            try:
-                few_shot.draw(
-                    labels,
-                    num_classes=train.num_classes,
-                    shots=max(self.shots),
-                    seed=0,
-                    class_names=train.class_names,
-                )
-            except UserError as error:
-                raise UserError(
-                    f"{where}.shots={self.shots} of {where}.train_split={self.train_split!r}: "
-                    f"{error}"
-                ) from error
+            few_shot.draw(
+                label_index.find(train).labels,
+                num_classes=train.num_classes,
+                shots=max(self.shots),
+                seed=0,
+                class_names=train.class_names,
+                field=f"{where}.shots",
+            )
         if self.neighbours and train.num_examples < max(self.neighbours):
             raise UserError(
-                f"{where}.neighbours={max(self.neighbours)}: {where}.train_split has "
-                f"{train.num_examples:,} examples. Give fewer."
+                f"{where}.neighbours={max(self.neighbours)} is more than the "
+                f"{train.num_examples:,} examples of {where}.train_split."
             )
 
     def make(self, inputs: EvalInputs) -> Frozen:
-        """Reads the split that shots are drawn from, and neighbours, and the one to score."""
         assert inputs.read_train is not None
         reads = (inputs.read_train, inputs.read)
         readers = [
@@ -202,13 +190,7 @@ class Frozen:
 
 
 class FeatureReader:
-    """Reads a split with parameters; every process gets the features of all examples.
-
-    Args:
-      read: makes the SplitReader.
-      objective: normalises the images.
-      cache: keeps the features; None: they are computed each time.
-    """
+    """Reads a split with parameters; every process gets the features of all examples."""
 
     def __init__(
         self,
@@ -237,28 +219,19 @@ class FeatureReader:
         x, labels = arrays["features"], arrays["labels"]
         if not len(x):
             raise UserError(
-                f"{self._split.where}: all of its {self._split.num_examples:,} images are bad."
+                f"{self._split.where}: all {self._split.num_examples:,} images are bad."
             )
-        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
-        if len(bad):
-            raise UserError(
-                f"{self._split.where}: the features of {len(bad):,} of {len(x):,} examples are not "
-                f"finite, the first of them number {arrays['index'][bad[0]]}: the weights are "
-                "damaged, or the training diverged."
-            )
+        check_finite(x, self._split.where)
         if self._cache:
             self._cache.write(params, (x, labels))
         return x, labels
 
     def labelled(self, features: Labelled) -> Labelled:
-        """Those that have a label. UserError if none has."""
+        """The examples that have a label. UserError if none has."""
         x, labels = features
         there = labels != NO_LABEL
         if not there.any():
-            raise UserError(
-                f"{self._split.where}: none of its {len(labels):,} images has a label, by which "
-                "features are compared: give another split."
-            )
+            raise UserError(f"{self._split.where}: none of its {len(labels):,} images has a label.")
         return features if there.all() else (x[there], labels[there])
 
 
@@ -277,7 +250,7 @@ class FeatureCache:
         self._of_data, self._limit_bytes = of_data, limit_bytes
 
     def path(self, params: Any) -> Path:
-        """Where the features of these parameters are kept."""
+        """The folder that keeps the features of these parameters."""
         checksum = hashlib.sha256()
         for text in self._of_data:
             checksum.update(hashlib.sha256(text.encode(errors="surrogateescape")).digest())

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.data.source import Source
@@ -53,7 +54,7 @@ class Shown(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EvalInputs:
-    """What an evaluator is made from.
+    """The inputs that an evaluator is made from.
 
     Attributes:
       read: a function of (model, batch) -> the reader that computes it for each example once.
@@ -138,19 +139,27 @@ class EvalConfig:
         raise NotImplementedError
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
-        """UserError for data that it cannot evaluate; `train` is learnt from, if it has a split.
+        """UserError for data that this kind cannot take; `train`: the split to learn from."""
 
-        where: the section of the config, for messages.
-        """
-
+    @left_open
     def make(self, inputs: EvalInputs) -> Evaluator:
-        """The evaluator. A kind that needs only what `evaluator` gets leaves this as it is."""
+        """The evaluator; this one is of kinds that have `evaluator` instead."""
         return self.evaluator(inputs.read, inputs.objective)
 
     @left_open
     def evaluator(self, read: Callable[..., Any], objective: Objective) -> Evaluator:
         """The evaluator, from `read` and `objective` of EvalInputs alone."""
         raise NotImplementedError
+
+
+def check_finite(outputs: np.ndarray, where: str) -> None:
+    """Raises UserError unless a model's outputs, of examples on axis 0, are finite."""
+    sums = outputs.reshape(len(outputs), -1).sum(axis=1, dtype=np.float64)
+    bad = (~np.isfinite(sums)).sum()
+    if bad:
+        raise UserError(
+            f"{where}: outputs for {bad:,} of {len(outputs):,} examples are not finite."
+        )
 
 
 class SplitReader:
@@ -161,11 +170,6 @@ class SplitReader:
 
     Args:
       of_batch: (model, batch) -> arrays by name, computed on the mesh; axis 0 is the batch's.
-      graph: merges with the parameters to a model.
-      mesh: the mesh of the parameters.
-      open_feed: opens the split anew: a feed of batches, and their number.
-      num_examples: number of examples in the whole split, on all hosts.
-      where: the section of the config, for messages.
     """
 
     def __init__(

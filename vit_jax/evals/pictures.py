@@ -38,7 +38,6 @@ class PicturesConfig(EvalConfig):
         return NUMBERS
 
     def make(self, inputs: EvalInputs) -> Pictures:
-        """Draws the parameters."""
         return Pictures(self, inputs)
 
 
@@ -60,10 +59,7 @@ class Pictures:
         self._shown = self._shown or self._images(self._number)
         params = jax.device_get(self._gather(params))
         if not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
-            raise UserError(
-                "The weights have numbers that are not finite, so they cannot be drawn: they are "
-                "damaged, or their training diverged. Take an earlier checkpoint."
-            )
+            raise UserError("The weights are not finite: take an earlier checkpoint.")
         model = nnx.merge(self._graph, params)
         shown = self._shown
         results: dict[str, float | bytes] = {}

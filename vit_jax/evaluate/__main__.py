@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Set
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -57,12 +57,7 @@ def evaluate(
     "<evaluation>_ema"; with `int8` kernels of dense layers have 8 bits, and they end in "_int8".
     `dtype` is as --dtype. `scored` gets the images of evaluations that classify, by these names,
     and what the model sees in so many of them as `hardest` says, those with the highest loss.
-
-    Raises:
-      UserError: no checkpoint, no evaluation, or data that do not fit.
     """
-    if not config.evals:
-        raise UserError("The config has no evals: give one that has, by --config.")
     config = _without_pictures(config, screen)
     ready = prepared.prepare(config, checkpoint, screen, ema=ema)
     config, mesh, classes, size = ready.config, ready.mesh, ready.classes, ready.image_size
@@ -93,7 +88,9 @@ def evaluate(
             scored[label] = Scored(source, each)
             if hardest:
                 places = each.highest_losses(hardest)
-                batch = evaluations.read_images(name, config, source, each.places[places])
+                batch = evaluations.read_images(
+                    config.input, config.evals[name].preprocess, source, each.places[places]
+                )
                 seen = _look(ready.model(), batch, objective, places)
                 scored[label] = scored[label]._replace(hardest=seen)
     return numbers
@@ -101,15 +98,12 @@ def evaluate(
 
 def _without_pictures(config: RunConfig, screen: Screen) -> RunConfig:
     """The config without what a training draws. UserError if it evaluates nothing else."""
-    drawn = [name for name, c in config.evals.items() if c.kind == PICTURES]
-    if len(drawn) == len(config.evals):
-        raise UserError(
-            f"The config has no evals but those of the kind {PICTURES}, which vit-jax visualize "
-            "draws: give one that has others, by --config."
-        )
-    for name in drawn:
-        screen.say(f"left out {name}: {PICTURES} are drawn by vit-jax visualize")
     evals = {name: c for name, c in config.evals.items() if c.kind != PICTURES}
+    if not evals:
+        rule = f"has no evaluation, or of the kind {PICTURES} alone, which vit-jax visualize draws."
+        raise UserError(rule, field="The config", cure="Give another by --config.")
+    for name in config.evals.keys() - evals.keys():
+        screen.say(f"left out {name}: {PICTURES} are drawn by vit-jax visualize")
     return dataclasses.replace(config, evals=evals)
 
 
@@ -132,18 +126,19 @@ def main(arguments: list[str]) -> None:
     if FLAGS.config:  # a mistake in it is told before weights are looked for
         configs.load(FLAGS.config, FLAGS.config_override)
     cluster = processes.find_cluster()
-    _check_flags()
-    _check_pseudo_labels(arguments)
+    _check_flags(arguments)
     # All of them are found before one is evaluated.
-    checkpoints = _find_checkpoints([FLAGS.checkpoint, *arguments])
+    checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
         infos = map(weights.checkpoint_info, checkpoints.values())
         use_cores_as_devices(max(4 * info.parameters(ema=FLAGS.ema) for info in infos))
     with processes.connect_processes(cluster) as peers:
-        files = Files(*(_output_file(name) for name in Files._fields))
+        files = {flag: _output_file(flag) for flag in ENDINGS if FLAGS[flag].value}
         if peers.several:
-            fingerprint = lambda each: weights.checkpoint_info(each).fingerprint()
-            fingerprints = {path: [fingerprint(each)] for path, each in checkpoints.items()}
+            fingerprints = {
+                path: [weights.checkpoint_info(each).fingerprint()]
+                for path, each in checkpoints.items()
+            }
             processes.check_same_files(peers, fingerprints)
         compilation_cache.use()
         first = jax.process_index() == 0
@@ -161,7 +156,7 @@ def main(arguments: list[str]) -> None:
             of_images: dict[str, Scored] = {}
             results[path] = evaluate(
                 configs_of[path], checkpoint, screen, ema=FLAGS.ema, dtype=FLAGS.dtype,
-                int8=FLAGS.int8, scored=of_images, hardest=HARDEST if files.page else 0,
+                int8=FLAGS.int8, scored=of_images, hardest=HARDEST if "page" in files else 0,
             )  # fmt: skip
             for name, each in of_images.items():
                 scored.setdefault(name, {})[path] = each
@@ -182,76 +177,50 @@ def main(arguments: list[str]) -> None:
         _write(files, results, scored, screen)  # last: the numbers are told whatever becomes of it
 
 
-ENDINGS = {"csv": ".csv", "class_csv": ".csv", "page": ".html"}
+# The files to write, by their flags.
+ENDINGS = {"csv": ".csv", "class_csv": ".csv", "page": ".html", "pseudo_labels": ".npz"}
 
 
-class Files(NamedTuple):
-    """The files to write, by their flags."""
-
-    csv: epath.Path | None
-    class_csv: epath.Path | None
-    page: epath.Path | None
-
-
-def _write(files: Files, results: Results, scored: AllScored, screen: Screen) -> None:
-    if files.csv:
-        comparison.write_csv(files.csv, results)
-    if files.class_csv:
-        comparison.write_class_csv(files.class_csv, scored)
-    if files.page:
+def _write(
+    files: dict[str, epath.Path], results: Results, scored: AllScored, screen: Screen
+) -> None:
+    if "csv" in files:
+        comparison.write_csv(files["csv"], results)
+    if "class_csv" in files:
+        comparison.write_class_csv(files["class_csv"], scored)
+    if "page" in files:
         from vit_jax.evaluate import page  # imports matplotlib
 
         made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
-        workdir.write_output(files.page, made, "page")
-        screen.say(f"saved    {files.page}")
-
-
-def _check_flags() -> None:
-    inference.check_dtype(FLAGS.dtype)
-    if FLAGS.data and FLAGS.config:
-        raise UserError("--data and --config both say what to evaluate on: give one.")
-    for name in ("split", "labels", "classes", "kinds", "batch_size"):
-        if FLAGS[name].present and not FLAGS.data:
-            field = "kind" if name == "kinds" else name
-            raise UserError(
-                f"--{name} needs --data FOLDER. In a config it is --config.evals.NAME.{field}."
-            )
+        workdir.write_output(files["page"], made, "page")
+        screen.say(f"saved    {files['page']}")
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
 _SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "class_csv", "page", "int8")
 
 
-def _check_pseudo_labels(others: list[str]) -> None:
-    """UserError for flags that do not go with --pseudo_labels, or with it alone."""
-    if not FLAGS.pseudo_labels:
-        for name in _PSEUDO_LABEL_FLAGS:
-            if getattr(FLAGS, name) is not None:
-                raise UserError(f"--{name} needs --pseudo_labels=FILE.")
-        return
-    for name in _SCORE_FLAGS:
-        if FLAGS[name].present:
-            raise UserError(f"--{name} is for scores, and --pseudo_labels computes none: drop one.")
-    if others or len(FLAGS.data) > 1:
-        raise UserError("--pseudo_labels takes one model and one --data: give one of each.")
-    if FLAGS.data and FLAGS.split is None:
-        raise UserError(
-            "--pseudo_labels: say by --split which part of --data gets labels, such as unlabelled, "
-            "train[10%:] or all."
-        )
-    _selection()
-    pseudo_labels.check_file(FLAGS.pseudo_labels)
-
-
-def _selection() -> pseudo_labels.Selection:
-    given = {name: getattr(FLAGS, name) for name in _PSEUDO_LABEL_FLAGS}
-    return pseudo_labels.Selection(**{name: x for name, x in given.items() if x is not None})
+def _check_flags(others: list[str]) -> None:
+    """UserError for flags that do not go together; `others` are further checkpoints."""
+    inference.check_dtype(FLAGS.dtype)
+    data, labelling, refuse = FLAGS.data, FLAGS.pseudo_labels, command.refuse_flags
+    refuse("config", when=data, rule="cannot be with --data: both say what to evaluate on.")
+    rule = "needs --data FOLDER. In a config it is a field of --config.evals.NAME."
+    refuse("split", "labels", "classes", "kinds", "batch_size", when=not data, rule=rule)
+    refuse(*_PSEUDO_LABEL_FLAGS, when=not labelling, rule="needs --pseudo_labels=FILE.")
+    refuse(
+        *_SCORE_FLAGS, when=labelling, rule="cannot be with --pseudo_labels, which has no scores."
+    )
+    if labelling:
+        if others or len(data) > 1 or (data and FLAGS.split is None):
+            raise UserError("takes one model, one --data and its --split.", field="--pseudo_labels")
+        pseudo_labels.check_file(_output_file("pseudo_labels"))
 
 
 def _write_pseudo_labels(checkpoint: epath.Path, screen: Screen, out: TextIO) -> None:
-    _output_file("pseudo_labels")
+    selection = pseudo_labels.Selection(FLAGS.confidence, FLAGS.per_class, FLAGS.top_k)
     numbers = pseudo_labels.write(
-        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, _selection(), screen, ema=FLAGS.ema,
+        _config(checkpoint), checkpoint, FLAGS.pseudo_labels, selection, screen, ema=FLAGS.ema,
         dtype=FLAGS.dtype,
     )  # fmt: skip
     if FLAGS.json and jax.process_index() == 0:
@@ -266,29 +235,15 @@ def _output_of_json() -> TextIO:
     return out
 
 
-def _output_file(flag: str) -> epath.Path | None:
+def _output_file(flag: str) -> epath.Path:
     """The file of a flag. UserError before the evaluation if it cannot be written."""
-    if not FLAGS[flag].value:
-        return None
-    file = epath.Path(FLAGS[flag].value).expanduser()
-    ending = ENDINGS.get(flag, file.suffix)
-    if file.suffix != ending:
-        raise UserError(f"--{flag}={file}: give a name that ends in {ending}.")
+    file = workdir.check_output(FLAGS[flag].value, flag, (ENDINGS[flag],))
     # Written last, so what would be lost is found now.
     read = [FLAGS.labels, *(data.rpartition("=")[2] for data in FLAGS.data)]
-    written = [FLAGS[other].value for other in Files._fields if other != flag]
-    taken = {epath.Path(x).expanduser().resolve() for x in (*read, *written) if x}
-    if file.resolve() in taken:
-        raise UserError(f"--{flag}={file} is the file of another flag: give another name.")
-    workdir.check_output(file, flag)
+    written = [FLAGS[other].value for other in ENDINGS if other != flag]
+    if file.resolve() in {epath.Path(x).resolve() for x in (*read, *written) if x}:
+        raise UserError("is the file of another flag.", field=f"--{flag}", value=file)
     return file
-
-
-def _find_checkpoints(paths: list[str]) -> dict[str, epath.Path]:
-    """By what they are called. UserError if one is not there, or is given twice."""
-    if len(set(paths)) < len(paths):
-        raise UserError(f"{max(paths, key=paths.count)} is given twice: give each once.")
-    return {path: _find(path) for path in paths}
 
 
 def _find(path: str) -> epath.Path:
@@ -298,11 +253,9 @@ def _find(path: str) -> epath.Path:
 
 
 def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunConfig:
-    """What to evaluate a checkpoint on; `trained_on`: as data_sets.on_data takes it."""
+    """The config to evaluate a checkpoint by; `trained_on`: as data_sets.on_data takes it."""
     if FLAGS.data:
-        batch_size = FLAGS.batch_size
-        if batch_size is None:
-            batch_size = axes.examples_at_once() or BATCH_SIZE
+        batch_size = FLAGS.batch_size or axes.examples_at_once() or BATCH_SIZE
         batch_size *= jax.device_count()
         if FLAGS.pseudo_labels:
             values = data_sets.unlabelled(
@@ -323,23 +276,12 @@ def _config(checkpoint: epath.Path, trained_on: Set[str] = frozenset()) -> RunCo
         return configs.resolve(values, FLAGS.config_override)
     if FLAGS.config:
         return adapt.load(FLAGS.config, FLAGS.config_override)
-    if weights.is_external(checkpoint):
-        raise _unknown_data(checkpoint)
-    written = read_document(_workdir(checkpoint))["config"]
-    return configs.resolve(written, FLAGS.config_override)
-
-
-def _workdir(checkpoint: epath.Path) -> epath.Path:
-    for folder in checkpoint.parents[:2]:
-        if (folder / "config.json").is_file():
-            return folder
-    raise _unknown_data(checkpoint)
-
-
-def _unknown_data(checkpoint: epath.Path) -> UserError:
-    return UserError(
-        f"{checkpoint} does not say what to evaluate it on: give --data FOLDER or --config FILE."
-    )
+    if not weights.is_external(checkpoint):
+        for folder in checkpoint.parents[:2]:
+            if (folder / workdir.CONFIG_FILE).is_file():
+                return configs.resolve(read_document(folder)["config"], FLAGS.config_override)
+    rule = "does not say what to evaluate it on: give --data FOLDER or --config FILE."
+    raise UserError(rule, field=str(checkpoint))
 
 
 if __name__ == "__main__":
@@ -378,13 +320,14 @@ if __name__ == "__main__":
         "images, which need no labels: those of --data and --split, or of config.evals.unlabelled.",
     )  # fmt: skip
     flags.DEFINE_float(
-        "confidence", None, "Of pseudo-labels: leaves out images that are less sure; default 0.3."
+        "confidence", 0.3, "Of pseudo-labels: leaves out images that are less sure.", 0, 1
     )
     flags.DEFINE_integer(
-        "per_class", None, "Of pseudo-labels: so many of each class, the most confident, or copies."
-    )
+        "per_class", None, "Of pseudo-labels: so many of each class, the surest, or copies.",
+        1, 2**31 - 1,
+    )  # fmt: skip
     flags.DEFINE_integer(
-        "top_k", None, "Of pseudo-labels: so many classes of each image; 1: hard; default 10."
+        "top_k", 10, "Of pseudo-labels: so many classes of each image; 1: hard.", 1, 2**31 - 1
     )
     flags.mark_flag_as_required("checkpoint")
     command.run(main, positional=True)

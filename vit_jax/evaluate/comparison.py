@@ -199,7 +199,7 @@ class Pair(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """How many images of each class were taken for which.
+    """Numbers of images of each class that were taken for each class.
 
     Attributes:
       classes: those that have images, [K].

@@ -21,7 +21,7 @@ from vit_jax.data.sources import image_folder, splits
 from vit_jax.evals import CLASSIFICATION, FROZEN
 from vit_jax.run.parts import examples
 from vit_jax.run.parts.preprocessing import OF_WEIGHTS
-from vit_jax.store.runs import RESERVED
+from vit_jax.store.metrics import RESERVED
 from vit_jax.store.workdir import read_document
 
 SPLITS = ("test", "validation", splits.ALL, "val")  # the first that is there
@@ -80,24 +80,16 @@ def on_data(
     """A config that evaluates weights on these data as they say.
 
     Args:
-      data: as `parse` takes them.
       trained_on: what `training_fingerprints` gives: of such data without splits `val` is scored.
       split: of all of them; None: one of SPLITS.
-      kinds: of evaluations.
-      batch_size: on all devices together.
       labels, classes: fields of the evaluations, for data that are not known by name; `labels` are
         those of imagenet_real too.
       sigmoid: whether the weights' probabilities are sigmoids, for which there is no calibration.
       overrides: of the config that is returned, which is without them; those of `input` and of
         evaluations' labels say how data are opened.
-
-    Raises:
-      UserError: a folder or a split is not there, or a set is not what its name says.
     """
     if not kinds or set(kinds) - set(KINDS) or len(set(kinds)) < len(kinds):
-        raise UserError(
-            f"--kinds={','.join(kinds)}: give {' or '.join(KINDS)}, or both with a comma."
-        )
+        raise UserError(f"--kinds={','.join(kinds)}: give {' or '.join(KINDS)}, or both.")
     evals: dict[str, Any] = {}
     of_input = [override for override in overrides if override.startswith("input.")]
     input = configs.resolve(_config(data[0], batch_size, {}), of_input).input
@@ -189,7 +181,7 @@ def _config(data: str, batch_size: int, evals: Mapping[str, Any]) -> dict[str, A
 def _fields(
     folder: str, name: str | None, source: Source, labels: str | None, classes: str | None
 ) -> dict[str, Any]:
-    """What an evaluation of these data needs beside the data."""
+    """The fields that an evaluation of these data needs beside the data."""
     if name is None or name not in SETS:
         given = {"labels": labels, "classes": classes}
         found = {field: value for field, value in given.items() if value is not None}
@@ -197,8 +189,7 @@ def _fields(
         return {**SETS.get(known, {}), **found}
     if name == REAL and labels is None:
         raise UserError(
-            f"--data {REAL}={folder} needs --labels=real.json, which is at "
-            "https://github.com/google-research/reassessed-imagenet."
+            f"--data {REAL} needs --labels=real.json (google-research/reassessed-imagenet)."
         )
     _check_complete(folder, name, source)
     if name == V2 and synsets.wordnet_ids(source.class_names or ()):  # as TFDS has them

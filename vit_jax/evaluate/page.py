@@ -89,9 +89,11 @@ def _classes(by_model: Mapping[str, Scored], names_of: Mapping[str, str]) -> dic
     shares = [x for c in counts for x in (c.precision, c.recall, c.f1)]
     seen = np.flatnonzero(sum(c.images + c.predicted for c in counts))
     worst_first = seen[np.lexsort((seen, -images[seen], np.nan_to_num(counts[0].f1[seen], nan=2)))]
-    text = lambda share: comparison.NONE if np.isnan(share) else format_percent(share)
     means = [bold(format_percent(x)) for c in counts for x in c.means().values()]
-    rows = [[names[i], f"{images[i]:,}", *(text(x[i]) for x in shares)] for i in worst_first]
+    texts = [
+        [comparison.NONE if np.isnan(x) else format_percent(x) for x in share] for share in shares
+    ]
+    rows = [[names[i], f"{images[i]:,}", *(text[i] for text in texts)] for i in worst_first]
     of = [""]
     if len(names_of) > 1:
         line = Markup('<br><small title="{}">{}</small>')
@@ -106,7 +108,7 @@ def _classes(by_model: Mapping[str, Scored], names_of: Mapping[str, str]) -> dic
 
 
 def _model(name: str, scored: Scored) -> dict[str, Any]:
-    """What a model gets wrong."""
+    """The part of the page about a model: its mistakes."""
     scores, names = scored.scores, scored.short_names()
     pairs = comparison.most_confused(scores, LISTED) if scores.exclusive else []
     matrix = scores.exclusive and (scores.counts.images > 0).sum() <= MATRIX

@@ -25,13 +25,7 @@ from vit_jax.weights.loading import Loaded
 
 
 class Prepared(NamedTuple):
-    """What an evaluation needs beside data.
-
-    Attributes:
-      config: prepares images as the weights say.
-      graph: merges with `params` to the model.
-      params: nested dictionaries of arrays.
-    """
+    """The model, and all else that an evaluation needs beside data."""
 
     config: RunConfig
     mesh: Mesh
@@ -52,10 +46,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: bool) -> Prepared:
-    """Reads the weights, or with `ema` their EMA, and tells what they change of the config.
-
-    UserError: no checkpoint, or no EMA.
-    """
+    """Reads the weights, or with `ema` their EMA, and tells what they change of the config."""
     mesh = inputs.mesh(config.mesh)
     loaded, notice = weights.with_class_names(
         weights.load_with_info(checkpoint, ema=ema, mesh=mesh)
@@ -92,10 +83,7 @@ def in_dtype(ready: Prepared, dtype: str | None, data: EvalData, *, int8: bool =
         ((graph, params),) = by_dtype.values()
         return ready._replace(graph=graph, params=params)
     if not model.num_classes:
-        raise UserError(
-            "--dtype=auto compares probabilities, and these weights have no head: give "
-            f"--dtype={' or --dtype='.join(DTYPES)}."
-        )
+        raise UserError(f"--dtype=auto needs a head: give --dtype={' or --dtype='.join(DTYPES)}.")
     objective = updates.objective(ready.config, num_classes=model.num_classes)
 
     def of_batch(model: Any, batch: Any) -> dict[str, jax.Array]:

@@ -22,7 +22,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core import __version__, cloud, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen, format_percent
-from vit_jax.data.label_index import Labels
+from vit_jax.data.source import Labels
 from vit_jax.data.sources import pseudo_labels as files
 from vit_jax.data.sources.pseudo_labels import About, PseudoLabels
 from vit_jax.evals.kind import INDEX
@@ -40,7 +40,7 @@ _SHOWN = 5  # names of classes in a line
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Which pseudo-labels are kept.
+    """The rule by which pseudo-labels are kept.
 
     Attributes:
       confidence: the least probability of an image's most probable class, in [0, 1].
@@ -52,20 +52,9 @@ class Selection:
     per_class: int | None = None
     top_k: int = 10
 
-    def __post_init__(self) -> None:
-        """UserError, by the names of the flags."""
-        if not 0 <= self.confidence <= 1:  # NaN is not either
-            raise UserError(
-                f"--confidence={self.confidence:g} is a probability: give a number from 0, which "
-                "keeps all images, to 1."
-            )
-        for flag, number in (("per_class", self.per_class), ("top_k", self.top_k)):
-            if number is not None and not 1 <= number < 2**31:
-                raise UserError(f"--{flag}={number}: give a whole number from 1 on.")
-
 
 class Predicted(NamedTuple):
-    """What a model makes of all N images that are not bad, in their order.
+    """A model's predictions of all N images that are not bad, in their order.
 
     Attributes:
       places: int64 [N], where each is in the data.
@@ -78,16 +67,11 @@ class Predicted(NamedTuple):
     probabilities: np.ndarray
 
 
-def check_file(path: str) -> None:
+def check_file(file: epath.Path) -> None:
     """UserError if the file is there and was not written here: it is not to be lost."""
-    file = Path(path).expanduser()
-    if cloud.is_remote(path) or file.suffix != ".npz":
-        raise UserError(f"--pseudo_labels={path}: give a local file whose name ends in .npz.")
-    if file.exists() and not files.is_pseudo_labels(file):
-        raise UserError(
-            f"--pseudo_labels={path} is there, and is not a file of pseudo-labels: it would be "
-            "overwritten. Give another name, or remove it."
-        )
+    if cloud.is_remote(file) or (file.exists() and not files.is_pseudo_labels(Path(file))):
+        rule = "is not a local file, or not of pseudo-labels: it would be overwritten."
+        raise UserError(rule, field="--pseudo_labels", value=file)
 
 
 def write(
@@ -100,18 +84,11 @@ def write(
     ema: bool = False,
     dtype: str | None = None,
 ) -> dict[str, float]:
-    """Writes the file, in the first process alone; numbers about it by name.
-
-    Raises:
-      UserError: no evaluation `unlabelled`; weights without a head; no image is left; data that
-        cannot be read or do not fit.
-    """
+    """Writes the file, in the first process alone; numbers about it by name."""
     if UNLABELLED not in config.evals:
-        raise UserError(
-            "--pseudo_labels needs images: give --data=FOLDER --split=SPLIT, or those of a config "
-            f"by --config.evals.{UNLABELLED}.split=SPLIT "
-            f"--config.evals.{UNLABELLED}.preprocess=weights."
-        )
+        section = f"--config.evals.{UNLABELLED}"
+        rule = f"needs --data and --split, or {section}.split and {section}.preprocess=weights."
+        raise UserError(rule, field="--pseudo_labels")
     config = dataclasses.replace(
         config,
         evals={UNLABELLED: config.evals[UNLABELLED]},
@@ -120,10 +97,8 @@ def write(
     ready = prepared.prepare(config, checkpoint, screen, ema=ema)
     config, classes = ready.config, ready.classes
     if not classes.number:
-        raise UserError(
-            f"{checkpoint} has no head: it gives features, and pseudo-labels are of its classes. "
-            "Fine-tune it first, on images with labels."
-        )
+        cure = "Fine-tune it first, on images with labels."
+        raise UserError("has no head, which gives labels.", field=str(checkpoint), cure=cure)
     data = eval_data.unlabelled_data(UNLABELLED, config, classes, ready.mesh, ready.image_size)
     ready = prepared.in_dtype(ready, dtype, data)
     progress = functools.partial(screen.bar, "labelling")
@@ -175,8 +150,7 @@ def predict(
     bad = (~np.isfinite(results["probabilities"]).all(axis=1)).sum()
     if bad:
         raise UserError(
-            f"The probabilities of {bad:,} of {len(results[INDEX]):,} images are not finite: the "
-            "weights are damaged, or their training diverged."
+            f"Probabilities of {bad:,} of {len(results[INDEX]):,} images are not finite."
         )
     return Predicted(results[INDEX], results["classes"], results["probabilities"])
 
@@ -188,10 +162,7 @@ def select(predicted: Predicted, selection: Selection, about: About) -> PseudoLa
     kept = np.flatnonzero(copies)
     if not len(kept):
         most = f"the most confident has {confidence.max():.3f}" if len(confidence) else "all bad"
-        raise UserError(
-            f"--confidence={selection.confidence:g}: none of {len(confidence):,} images is left, "
-            f"{most}. Lower it, or train the teacher longer."
-        )
+        raise UserError(f"--confidence={selection.confidence:g} leaves none: {most}.")
     return PseudoLabels(
         examples=predicted.places[kept],
         copies=copies[kept],
@@ -278,25 +249,18 @@ def _announce(
         )
     if selection.per_class is not None:
         screen.say(
-            f"balanced  {numbers['examples']:,.0f} examples, {selection.per_class:,} of each "
-            "class: the most confident, or copies"
+            f"balanced  {numbers['examples']:,.0f} examples, {selection.per_class:,} of each class"
         )
-    kept = labels.classes.shape[1]
-    dropped = numbers.get("dropped_probability")
-    if kept > 1:
-        screen.say(
-            f"soft      {kept} of {classes.number:,} classes of each image; "
-            + (
-                "a training divides their sigmoids by the sum"
-                if dropped is None
-                else f"of its probability {format_percent(max(0.0, dropped))} is in the others, "
-                "and dropped"
-            )
-        )
+    if (kept := labels.classes.shape[1]) > 1:
+        others = "a training divides their sigmoids by the sum"
+        if "dropped_probability" in numbers:
+            dropped = format_percent(max(0.0, numbers["dropped_probability"]))
+            others = f"of its probability {dropped} is in the others, and dropped"
+        screen.say(f"soft      {kept} of {classes.number:,} classes of each image; {others}")
 
 
 def choose(classes: np.ndarray, confidence: np.ndarray, selection: Selection) -> np.ndarray:
-    """How often each image is to be trained on, int32 [N]; 0: not at all.
+    """Number of times that each image is to be trained on, int32 [N].
 
     Images below the confidence are left out. With `per_class` each class then has the most
     confident of its images, so many; where it has fewer, these are duplicated, all equally often

@@ -50,20 +50,19 @@ def check(paths: Sequence[str]) -> None:
     if hasattr(first.spec, "frozen_statistics"):
         raise UserError(f"{paths[0]} has batch norms, whose statistics no average has.")
     for path, other in zip(paths[1:], others, strict=True):
-        if _computed(other) != _computed(first) or (
-            other.class_names and first.class_names and other.class_names != first.class_names
+        named = other.class_names and first.class_names
+        inputs = [(p.image_size, p.mean, p.std) for p in (first.preprocess, other.preprocess)]
+        for what, is_other in (
+            ("another model", _computed(other) != _computed(first)),
+            ("other classes", named and other.class_names != first.class_names),
+            ("inputs of another size, mean or std", inputs[0] != inputs[1]),
         ):
-            raise UserError(f"{path} and {paths[0]} are not of one model and the same classes.")
-        one, another = ((p.image_size, p.mean, p.std) for p in (first.preprocess, other.preprocess))
-        if one != another:
-            raise UserError(
-                f"{path} and {paths[0]} are not of the same inputs, by size, mean and std: "
-                f"{another} and {one}. Give weights that were trained alike in these."
-            )
+            if is_other:
+                raise UserError(f"has {what} than {paths[0]}.", field=path)
 
 
 def _computed(info: CheckpointInfo) -> tuple[Any, ...]:
-    """What the parameters stand for."""
+    """The parameters that are computed with."""
     fields = dataclasses.asdict(info.spec)
     kept = {name: value for name, value in fields.items() if name not in HOW_TRAINED}
     return type(info.spec), kept, info.num_classes
@@ -110,9 +109,9 @@ def soup(
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder, "soup")
         weights.save(mean, trial, "checkpoint")
-        folder_of = lambda path: weights.checkpoint_info(path).folder
-        results = {path: evaluate(config, folder_of(path), screen, ema=ema) for path in paths}
-        mean_of_them = evaluate(config, folder_of(trial), screen)
+        folders = {path: weights.checkpoint_info(path).folder for path in (*paths, trial)}
+        results = {path: evaluate(config, folders[path], screen, ema=ema) for path in paths}
+        mean_of_them = evaluate(config, folders[trial], screen)
         # The EMA's numbers have another name.
         results[output] = dict(zip(results[paths[0]], mean_of_them.values(), strict=True))
     for line in comparison.table(results):
@@ -125,8 +124,7 @@ def soup(
     if accuracy[output] < accuracy[best] and not even_if_worse:
         raise UserError(
             f"The mean is right on {format_percent(accuracy[output])}, {best} on "
-            f"{format_percent(accuracy[best])}: nothing was written. Leave out the worst, or "
-            "give --even_if_worse."
+            f"{format_percent(accuracy[best])}: nothing was written; --even_if_worse writes it."
         )
     weights.save(mean, output, "checkpoint")
     screen.say(f"saved    {output}")

@@ -21,7 +21,7 @@ class Cadence:
     total_steps: int
 
     def __call__(self, step: int) -> bool:
-        """Whether it is due after `step` updates; step 0 (before any update) never is."""
+        """Returns whether it is due after `step` updates; step 0 (before any update) never is."""
         if not self.every_steps:
             return step == self.total_steps
         return step == self.total_steps or (step > 0 and step % self.every_steps == 0)
@@ -31,11 +31,8 @@ class Clock:
     """Speeds since the last tick; pauses (evaluation, saving) do not count.
 
     Args:
-      batch_size: the global batch size.
       step_flops: matrix FLOPs of one training step (parallel/products.py).
       peak_flops: FLOP/s of all devices together; None: unknown, then no MFU.
-      start_step: updates done before this process.
-      feed: records how long the loop has waited for it.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class Clock:
 
 
 class Stopped(NamedTuple):
-    """Where patience ran out.
+    """The evaluation at which patience ran out.
 
     Attributes:
       step: of the last evaluation that was waited for.
@@ -92,7 +89,7 @@ class Stopped(NamedTuple):
 def stopped(
     values: Iterable[tuple[int, float | None]], *, mode: str, patience: int, min_delta: float
 ) -> Stopped | None:
-    """Where a run ends with these (step, value) of its evaluations, in order; None: nowhere yet.
+    """The end of a run with these (step, value) of its evaluations, in order; None: none yet.
 
     It is the first step at which the last `patience` evaluations were no better than the best
     before them by more than `min_delta`. A value that is None or not finite is no better.
@@ -114,7 +111,7 @@ def stopped(
 
 @dataclasses.dataclass
 class EarlyStopping:
-    """Whether a run ends here: a function of all values of its metric so far.
+    """The decision to end a run: a function of all values of its metric so far.
 
     The values of a resumed run are those of its log, so it ends where it would have ended.
     """
@@ -132,7 +129,7 @@ class EarlyStopping:
 
     @property
     def stopped(self) -> Stopped | None:
-        """Where the run ends by what was added; None: nowhere yet."""
+        """The end of the run by the values that were added; None: none yet."""
         return stopped(
             sorted(self._values.items()),
             mode=self.mode,

@@ -1,41 +1,28 @@
-"""The feed of batches to the devices: fetched and copied ahead, in a separate thread.
-
-Or made on the devices (CachedSet), from images that lie there decoded: the host only names
-examples. The pixels are those of the host's pipeline, bit for bit: a batch may come from either.
-"""
+"""The feed of batches to the devices: fetched and copied ahead, in a separate thread."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental import multihost_utils
 
-from vit_jax.core import axes, waiting
+from vit_jax.core import waiting
 from vit_jax.core.errors import UserError
-from vit_jax.data.decoded import Decoded
-from vit_jax.data.ops.table import DeviceOps
-from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
-from vit_jax.data.source import NO_LABEL
-from vit_jax.data.streams import Choose
 from vit_jax.learning.losses import Batch
-from vit_jax.parallel.mesh import BATCH_AXES
 
 SKIPPED_IMAGES = "input/skipped_images"  # the metric
 AHEAD = 2  # batches on the devices before they are requested
 CLOSING_SECS = 10  # time for reads in progress; after it they count as hanging
 MAX_SHOWN = 5  # files waited for, in a message
-# The names of a batch's arrays, by those of a decoded set.
-_NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights"}
 
 
 class BadImages:
@@ -68,9 +55,6 @@ class SkippedImages:
     Args:
       files: this host's bad images; the first is named when there are too many.
       logged: (step, images skipped up to it) of the starts before, by `row`.
-      step: updates done before this start.
-      batch_size: the global batch size.
-      num_examples: examples in an epoch.
       max_fraction: fraction of an epoch; UserError when more are skipped.
     """
 
@@ -115,16 +99,14 @@ class SkippedImages:
             if count == self._batch_size:
                 raise UserError(
                     f"All {count:,} images of step {self._step:,} are bad. {self._examples()}"
-                    "Nothing can be learned from that; correct the data."
                 )
             # Which images of a batch were bad is unknown: they may belong to the next epoch.
             next_epochs = max(0, self._step * self._batch_size - (epoch + 1) * self._num_examples)
             if self._in_epoch > self._max_fraction * self._num_examples + next_epochs:
                 raise UserError(
-                    f"{self._in_epoch:,} bad images were skipped in epoch {epoch + 1:,} up to step "
-                    f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g} of "
-                    f"its {self._num_examples:,} examples. {self._examples()}"
-                    "Correct the data, or raise input.max_bad_fraction."
+                    f"{self._in_epoch:,} bad images in epoch {epoch + 1:,} up to step "
+                    f"{self._step:,}, more than input.max_bad_fraction={self._max_fraction:g}. "
+                    f"{self._examples()}"
                 )
 
         return {} if self._total == self._written else self.row()
@@ -173,6 +155,7 @@ class Feed:
     Attributes:
       wait_secs: how long the caller has waited for batches so far.
       skipped_images: how many images of this host had to be skipped in the batches handed out.
+      unread: the first step whose batch could not be read, and why.
     """
 
     def __init__(
@@ -192,6 +175,7 @@ class Feed:
         self._finish = finish
         self.wait_secs = 0.0
         self.skipped_images = 0
+        self.unread: tuple[int, UserError] | None = None
         self._thread = threading.Thread(target=self._fill, name="feed", daemon=True)
         self._thread.start()
 
@@ -215,10 +199,33 @@ class Feed:
         self.bad_images.files += item.bad_images
         return self._finish(item.batch)
 
+    def batch_of(self, step: int, *, tell: Callable[[str], object]) -> Batch:
+        """The next batch, of this step; of one that cannot be read `tell` gets the reason."""
+        try:
+            return next(self)
+        except UserError as error:
+            if self.unread is None:
+                self.unread = (step, error)
+                tell(str(error))
+            return self.unread_batch()
+
+    def is_unread(self, step: int) -> bool:
+        """Returns whether any process could not read its part of this step's batch."""
+        first = np.iinfo(np.int32).max if self.unread is None else self.unread[0]
+        return bool(multihost_utils.process_allgather(np.int32(first)).min() <= step)
+
+    def raise_unread(self) -> None:
+        """Raises the error by which this process could not read a batch, if there was one."""
+        if self.unread is not None:
+            raise self.unread[1]
+
     def unread_batch(self) -> Batch:
         """A batch in place of one that cannot be read; its weights are NaN, and so is its loss."""
-        part = lambda k, x: np.zeros((len(self._rows[k]), *x.shape[1:]), x.dtype)
-        batch = self._finish({k: self._place(part(k, x), k) for k, x in self._layout.items()})
+        zeros = {
+            k: np.zeros((len(self._rows[k]), *x.shape[1:]), x.dtype)
+            for k, x in self._layout.items()
+        }
+        batch = self._finish({k: self._place(x, k) for k, x in zeros.items()})
         return batch | {"weight": jnp.full_like(batch["weight"], jnp.nan)}
 
     def _fill(self) -> None:
@@ -282,147 +289,3 @@ def _timed_out(timeout_secs: float) -> UserError:
         "See whether that disk or network hangs, then start the same command again; if it is only "
         "slow, raise input.timeout_secs, or input.threads, which read at the same time."
     )
-
-
-class _Slots:
-    """Iterates over a host's batches like pipeline.Batches, but they name examples, without pixels.
-
-    A batch of b slots is a dictionary of arrays:
-
-        example  int32   [b]             index of the example in the set; -1 for padding
-        draws    float32 [b, num_draws]  the numbers of its random ops
-        index    int64   [b]             as `example`
-        weight   float32 [b]             1; 0 for a bad image, and for padding
-    """
-
-    def __init__(self, cached: CachedSet, choose: Choose, batches: Iterable[int]) -> None:
-        self._cached, self._choose, self._batches = cached, choose, batches
-
-    def __iter__(self) -> Iterator[HostBatch]:
-        weights, num_rows = self._cached.weight, self._cached.num_rows
-        for batch in self._batches:
-            indices, seeds = self._choose(np.arange(batch * num_rows, (batch + 1) * num_rows))
-            indices = np.where(indices < len(weights), indices, NO_EXAMPLE)
-            yield {
-                "example": indices.astype(np.int32),
-                "draws": self._cached.ops.draw(seeds),
-                "index": indices,
-                "weight": np.where(indices < 0, np.float32(0), weights[indices]),
-            }
-
-    def bad_image(self, index: int) -> str:
-        """The file and the fault of a bad image."""
-        return self._cached.faults[index]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class CachedSet:
-    """A decoded set on the devices of a mesh, and the ops that make a batch's images of its own.
-
-    Every device has the whole set, or, if `is_divided`, a part of it, of as many parts as a batch
-    has; then each adds what it has of a batch to what the others have.
-
-    Attributes:
-      ops: the random ops.
-      weight, faults: of the examples, as in Decoded.
-      num_rows: rows of a batch that this host names.
-
-    Args:
-      decoded, ops: the set, and the random ops.
-      layout: shapes and shardings of a batch.
-      is_divided: see above.
-    """
-
-    def __init__(
-        self, decoded: Decoded, ops: DeviceOps, layout: Batch, *, is_divided: bool
-    ) -> None:
-        sharding, (batch_size,) = layout["weight"].sharding, layout["weight"].shape
-        assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
-        self.ops, mesh = ops, sharding.mesh
-        self.weight, self.faults = decoded.arrays["weight"], decoded.faults
-        self.num_rows = len(local_rows(layout["weight"]))
-        self._parts = axes.num_devices(BATCH_AXES, mesh.shape) if is_divided else 1
-        self._rows = -(-decoded.num_examples // self._parts)  # of a part
-        set_spec, batch_spec = PartitionSpec(BATCH_AXES if is_divided else None), sharding.spec
-        self._arrays = {
-            name: self._place(array, NamedSharding(mesh, set_spec))
-            for name, array in decoded.arrays.items()
-        }
-        self._slots = {
-            "example": jax.ShapeDtypeStruct((batch_size,), jnp.int32, sharding=sharding),
-            "draws": jax.ShapeDtypeStruct(
-                (batch_size, ops.num_draws), jnp.float32, sharding=sharding
-            ),
-        }
-        make = jax.shard_map(
-            self._make,
-            mesh=mesh,
-            in_specs=(set_spec, batch_spec),
-            out_specs=batch_spec,
-            check_vma=False,
-        )
-        self._batch = jax.jit(make).lower(self._arrays, self._slots).compile()
-
-    def feed(
-        self,
-        choose: Choose,
-        batches: Iterable[int],
-        *,
-        timeout_secs: float,
-        bad_images: BadImages | None = None,
-    ) -> Feed:
-        """A feed of the batches of these numbers; `choose` gives the examples of this host's slots.
-
-        The other arguments are Feed's.
-        """
-        return Feed(
-            _Slots(self, choose, batches),
-            self._slots,
-            timeout_secs=timeout_secs,
-            bad_images=bad_images,
-            finish=functools.partial(self._batch, self._arrays),
-        )
-
-    def _place(self, array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-        shape = (self._rows * self._parts, *array.shape[1:])
-
-        def part(index: tuple[slice, ...] | None) -> np.ndarray:
-            assert index is not None
-            first, stop, _ = index[0].indices(shape[0])
-            there = np.asarray(array[first:stop])
-            missing = stop - first - len(there)
-            return np.pad(there, [(0, missing), *[(0, 0)] * (array.ndim - 1)]) if missing else there
-
-        return jax.make_array_from_callback(shape, sharding, part)
-
-    def _make(self, arrays: dict[str, jax.Array], slots: dict[str, jax.Array]) -> Batch:
-        """A device's part of a batch."""
-        stored = self._taken(arrays, slots["example"])
-        weight = jnp.where(slots["example"] >= 0, stored["weight"], 0)
-        stored["images"] = jax.vmap(self.ops.apply)(stored["images"], slots["draws"])
-        empty = {"image": 0, "labels": NO_LABEL, "label_weights": 0}
-        batch = {}
-        for name, stored_name in _NAMES.items():
-            if stored_name in stored:
-                array = stored[stored_name]
-                is_good = (weight > 0).reshape(-1, *(1,) * (array.ndim - 1))
-                batch[name] = jnp.where(is_good, array, jnp.asarray(empty[name], array.dtype))
-        return batch | {"weight": weight}
-
-    def _taken(self, arrays: dict[str, jax.Array], examples: jax.Array) -> dict[str, jax.Array]:
-        """The rows of these examples, int32 [b]; any row for padding."""
-        if self._parts == 1:
-            return {name: array[jnp.maximum(examples, 0)] for name, array in arrays.items()}
-        wanted = jax.lax.all_gather(examples, BATCH_AXES, tiled=True)
-        places = wanted - jax.lax.axis_index(BATCH_AXES) * self._rows
-        is_here = (places >= 0) & (places < self._rows)
-
-        def taken(array: jax.Array) -> jax.Array:
-            rows = array[jnp.clip(places, 0, self._rows - 1)]
-            rows = jnp.where(is_here.reshape(-1, *(1,) * (array.ndim - 1)), rows, 0)
-            # All but one of the summands are 0.
-            return jax.lax.psum_scatter(rows, BATCH_AXES, tiled=True)
-
-        return {name: taken(array) for name, array in arrays.items()}

@@ -1,18 +1,23 @@
 """The training objective: from a batch as it arrives on the devices to a loss and other metrics."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
-from vit_jax.core.schema.fields import field
+from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.learning.method import Method, StepContext, StepInputs, view_names
-from vit_jax.models.adapters import Adapters
+from vit_jax.learning.mixing import MODES, Mixing
 from vit_jax.parallel import mesh as meshes
+
+if TYPE_CHECKING:
+    from vit_jax.models.adapters import Adapters
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
@@ -56,7 +61,7 @@ def batch_layout(
 class Objective:
     """The loss, what precedes it in a step, and what a method changes of both."""
 
-    loss: "LossConfig"  # but for class_weights, which are below, as numbers
+    loss: LossConfig  # but for class_weights, which are below, as numbers
     num_classes: int
     grad_accum_steps: int  # number of microbatches
     freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
@@ -91,7 +96,7 @@ class Objective:
 
     @property
     def sums_gradients(self) -> bool:
-        """Whether a gradient is a sum in float32: of microbatches, or of views' passes."""
+        """Returns whether a gradient is a sum in float32: of microbatches, or of views' passes."""
         return self.grad_accum_steps > 1 or (self.method is not None and self.method.reads_views)
 
     def progress(self, step: jax.Array) -> jax.Array:
@@ -110,7 +115,7 @@ class Objective:
         return jnp.minimum(decay, (1.0 + step) / (10.0 + step))
 
     def warning(self, row: Mapping[str, float], step: int) -> str | None:
-        """What is wrong, by a row of the log after `step` updates; None: nothing."""
+        """Returns a warning by a row of the log after `step` updates, or None."""
         return None if self.method is None else self.method.warning(row, step / self.total_steps)
 
     def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
@@ -131,18 +136,17 @@ class Objective:
         logits = model(inputs.images, train=True, rngs=key)
         weights = self.class_weights
         class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        losses = LOSSES[self.loss.kind].compute(logits, inputs.targets, class_weights)
-        return losses, {"logits": logits}
+        return self.losses(logits, inputs.targets, class_weights), {"logits": logits}
 
     def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
         """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
 
         With class weights, a loss of exclusive classes is divided by the weights of the labels.
         """
-        counts = weight
+        divisors = weight
         if self.class_weights is not None and LOSSES[self.loss.kind].exclusive:
-            counts = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
-        return weight / jnp.maximum(jnp.sum(counts), 1e-30)
+            divisors = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
+        return weight / jnp.maximum(jnp.sum(divisors), 1e-30)
 
     def metrics(
         self, arrays: Mapping[str, Any], targets: jax.Array, weights: jax.Array
@@ -152,9 +156,13 @@ class Objective:
             return {"accuracy": accuracy(arrays["logits"], targets, weights)}
         return {name: _mean(x, weights) for name, x in arrays.items()}
 
-    def losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
-        """[B, C], [B, C] -> [B]: as evaluations report it, without class weights."""
-        return LOSSES[self.loss.kind].compute(logits, targets)
+    def losses(
+        self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, C], [B, C] -> [B]; evaluations report it without class weights."""
+        loss = LOSSES[self.loss.kind]
+        options = {name: getattr(self.loss, name) for name in loss.options}
+        return loss.compute(logits, targets, class_weights, **options)
 
 
 # --- targets
@@ -188,7 +196,7 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
     return jnp.where(total > 0, mean, class_weights.mean())
 
 
-# --- losses; a new one is a function here, a line of LOSSES, and its own fields in LossConfig
+# --- losses; a new one is a function here, a line of LOSSES, its name and options in LossConfig
 #
 # Targets are rows of labels' weights. With class weights these are the losses of torch:
 # CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
@@ -228,15 +236,18 @@ class Loss(NamedTuple):
     """A loss of logits.
 
     Attributes:
-      compute: logits [B, C], targets [B, C], class_weights [C] or None -> float32 [B].
+      compute: logits [B, C], targets [B, C], class_weights [C] or None -> float32 [B]. It takes
+        `options` by name.
       exclusive: whether classes share a probability of 1, so that class weights are relative to
         each other.
-      reads: fields of LossConfig that not all losses read.
+      options: its own fields of LossConfig.
+      prepares: fields of LossConfig by which its targets are prepared, and no other loss's.
     """
 
     compute: Callable[..., jax.Array]
     exclusive: bool
-    reads: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    prepares: tuple[str, ...] = ()
 
 
 LOSSES = {
@@ -244,9 +255,13 @@ LOSSES = {
     "sigmoid": Loss(
         sigmoid_cross_entropy,
         exclusive=False,
-        reads=("binarize_targets",),  # a whole that is divided between classes has to stay one
+        prepares=("binarize_targets",),  # a whole that is divided between classes has to stay one
     ),
 }
+
+
+# Fields of LossConfig with these names are what `mixing` has; methods that mix read them.
+MIXING_FIELDS = Mixing._fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,8 +277,21 @@ class LossConfig:
     mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
     cutmix: float = field(
         0.0,
-        "likewise; where both are on, each step draws one of them, half of the time each",
+        "likewise; where both are on, one of them is drawn each time",
         bounds=(0, 1e6),
+    )
+    cutmix_share: float = field(
+        0.5, "how often it is CutMix, where both are on", bounds=(0, UP_TO_1)
+    )
+    mix_probability: float = field(1.0, "how often anything is mixed", bounds=(0, UP_TO_1))
+    mix_mode: str = field(
+        "batch",
+        "what is mixed alike: the whole `batch`, a `pair` of examples that are each other's "
+        "partners, or each `element` for itself",
+        choices=MODES,
+    )
+    mix_until: float = field(
+        1.0, "the part of the training with mixing: 0.85, without for the rest", bounds=(0, UP_TO_1)
     )
     binarize_targets: bool = field(
         False,
@@ -278,6 +306,11 @@ class LossConfig:
         bounds=(0, 1e6),
     )
 
+    @property
+    def mixing(self) -> Mixing:
+        """The fields of mixup and CutMix."""
+        return Mixing(*(getattr(self, name) for name in MIXING_FIELDS))
+
 
 # --- metrics
 
@@ -285,11 +318,12 @@ class LossConfig:
 def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
     """[B, C], bool [B, C] -> float32 [B]: 1 if any of the k highest logits is at a label.
 
-    An example without a label gives 0; with k >= C every other one gives 1. Equal logits rank by
-    class number.
+    An example without a label, or with a NaN among its logits, gives 0; with k >= C every other one
+    gives 1. Equal logits rank by class number.
     """
     _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
-    return jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1).astype(jnp.float32)
+    correct = jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1)
+    return (correct & ~jnp.isnan(logits).any(axis=-1)).astype(jnp.float32)
 
 
 def accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:

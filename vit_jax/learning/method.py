@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax import models
 from vit_jax.core.axes import BATCH, CLASSES, constrain
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.entry_points import left_open
@@ -88,7 +89,8 @@ class Teacher:
     @property
     def forward_flops(self) -> int:
         """FLOPs of its products for one image."""
-        return int(self.model.about.spec.forward_flops(self.model.num_classes, self.image_size))
+        spec = self.model.about.spec
+        return models.forward_flops(spec, self.model.num_classes, self.image_size)
 
     def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
         """`StepContext.teacher`, in evaluation mode, of these parameters.
@@ -115,12 +117,7 @@ def view_names(number: int) -> list[str]:
 
 
 class Sizes(NamedTuple):
-    """(height, width) in pixels.
-
-    Attributes:
-      image: of the training images.
-      views: of their further views.
-    """
+    """(height, width) in pixels."""
 
     image: tuple[int, int]
     views: tuple[tuple[int, int], ...] = ()
@@ -207,7 +204,10 @@ def count_products(
     graph, variables = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))), nnx.Param)
     params = nnx.to_pure_dict(variables)
     b, seen = batch_size, []
-    shape = lambda *sides, dtype=jnp.float32: jax.ShapeDtypeStruct((b, *sides), dtype)
+
+    def shape(*sides: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((b, *sides), dtype)
+
     images = [shape(*size, 3) for size in (sizes.image, *sizes.views)]
     names = ("image", *view_names(len(sizes.views)))
     batch = {
@@ -235,8 +235,8 @@ def count_products(
         if isinstance(output, LossOutput) and _is_float(output.losses, (b,)):
             return jnp.sum(output.losses), output.metrics
         raise UserError(
-            f"method.kind={method.kind}: `loss` has to give a LossOutput with a floating-point "
-            f"loss of each image, of shape [{b}]; got {jax.tree.map(jax.typeof, output)}."
+            f"method.kind={method.kind}: `loss` gives {jax.tree.map(jax.typeof, output)}, not a "
+            f"LossOutput with floating-point losses [{b}]."
         )
 
     progress = jax.ShapeDtypeStruct((), jnp.float32)

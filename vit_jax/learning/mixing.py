@@ -1,26 +1,49 @@
 """Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899): blending of pairs of examples.
 
 An example's partner is the next one in global order, the last one's is the first: a roll, not a
-permutation. A roll moves one image between neighbouring devices, a permutation would gather all
-images on every device.
+permutation; or, with `mix_mode=pair`, the other one of two neighbours. Both move one image between
+neighbouring devices at most, a permutation would gather all images on every device.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-CUTMIX_PROBABILITY = 0.5  # in a step that could do either, as in DeiT's code (arXiv 2012.12877)
+
+class Mixing(NamedTuple):
+    """The kinds of mixing, and how often; with both alphas 0, none.
+
+    Attributes:
+      mixup, cutmix: alphas of Beta distributions; 0: off.
+      cutmix_share: of what is mixed, where both are on; 0.5 in DeiT's code (arXiv 2012.12877).
+      mix_probability: that a batch, or what `mix_mode` says, is mixed at all.
+      mix_mode: what has draws of its own, a key of MODES.
+      mix_until: part of the training, of 1, behind which nothing is mixed.
+    """
+
+    mixup: float
+    cutmix: float
+    cutmix_share: float
+    mix_probability: float
+    mix_mode: str
+    mix_until: float
+
+
+# Mode -> examples of a batch of B that share their draws. Of a pair, either is the other's partner.
+MODES = {"batch": lambda size: size, "pair": lambda size: 2, "element": lambda size: 1}
 
 
 def mix(
     images: jax.Array,
     targets: jax.Array,
     weight: jax.Array,
+    mixing: Mixing,
     *,
-    mixup_alpha: float,
-    cutmix_alpha: float,
     key: jax.Array,
+    progress: jax.Array | float = 0.0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Blends each example and its targets with the next one, alike in the whole batch.
+    """Blends each example and its targets with another one.
 
     lam is an example's own weight in a pixel. In mixup it is ~ Beta(alpha, alpha), or its
     complement if larger: a slot stays mostly its own example. In CutMix it is 1 outside a box of
@@ -30,34 +53,55 @@ def mix(
       images: float [B, H, W, 3].
       targets: float [B, C], any weights of classes.
       weight: float [B]. A pair with an example of weight 0 gets weight 0.
-      mixup_alpha, cutmix_alpha: 0: off. If both are off the arguments are returned unchanged and
-        nothing is traced; if both are on each step draws one of them.
+      mixing: if it is off the arguments are returned unchanged and nothing is traced.
       key: this step's key.
+      progress: [] in [0, 1], how much of the training is done.
 
     Returns:
       images, targets, weight; with unchanged shapes and dtypes.
     """
-    if not mixup_alpha and not cutmix_alpha:
+    if not mixing.mixup and not mixing.cutmix:
         return images, targets, weight
-    ratio_key, box_key, choice_key = jax.random.split(key, 3)
-    pixels = images.shape[1:3]
-    if not cutmix_alpha:
-        lam = _mixup_lam(ratio_key, mixup_alpha, pixels)
-    elif not mixup_alpha:
-        lam = _cutmix_lam(box_key, cutmix_alpha, pixels)
-    else:
-        lam = jnp.where(
-            jax.random.bernoulli(choice_key, CUTMIX_PROBABILITY),
-            _cutmix_lam(box_key, cutmix_alpha, pixels),
-            _mixup_lam(ratio_key, mixup_alpha, pixels),
-        )
+    sharing = MODES[mixing.mix_mode](len(images))
+    keys = jax.random.split(key, len(images) // sharing) if sharing < len(images) else key[None]
+    lam = jax.vmap(lambda k: _lam(mixing, k, progress, images.shape[1:3]))(keys)
+    if 1 < sharing < len(images):
+        lam = jnp.repeat(lam, sharing, axis=0)
+
+    def partner(x: jax.Array) -> jax.Array:
+        if mixing.mix_mode == "pair":
+            return jnp.flip(x.reshape(-1, 2, *x.shape[1:]), 1).reshape(x.shape)
+        return jnp.roll(x, -1, axis=0)
 
     def blend(x: jax.Array, lam: jax.Array) -> jax.Array:
         lam = lam.astype(x.dtype)
-        return lam * x + (1 - lam) * jnp.roll(x, -1, axis=0)
+        return lam * x + (1 - lam) * partner(x)
 
-    images = blend(images, lam[:, :, None])
-    return images, blend(targets, lam.mean()), weight * jnp.roll(weight, -1)
+    shares = lam.mean((1, 2))[:, None]
+    images = blend(images, lam[..., None])
+    weight = jnp.where(shares[:, 0] < 1, weight * partner(weight), weight)
+    return images, blend(targets, shares), weight
+
+
+def _lam(
+    mixing: Mixing, key: jax.Array, progress: jax.Array | float, pixels: tuple[int, ...]
+) -> jax.Array:
+    """Own weight [H, W] of the examples that share these draws; 1: they are not mixed."""
+    ratio_key, box_key, choice_key = jax.random.split(key, 3)
+    if not mixing.cutmix:
+        lam = _mixup_lam(ratio_key, mixing.mixup, pixels)
+    elif not mixing.mixup:
+        lam = _cutmix_lam(box_key, mixing.cutmix, pixels)
+    else:
+        lam = jnp.where(
+            jax.random.bernoulli(choice_key, mixing.cutmix_share),
+            _cutmix_lam(box_key, mixing.cutmix, pixels),
+            _mixup_lam(ratio_key, mixing.mixup, pixels),
+        )
+    if mixing.mix_probability == 1 and mixing.mix_until == 1:
+        return lam
+    is_mixed = jax.random.bernoulli(jax.random.fold_in(choice_key, 1), mixing.mix_probability)
+    return jnp.where(is_mixed & (progress < mixing.mix_until), lam, 1.0)
 
 
 def _mixup_lam(key: jax.Array, alpha: float, pixels: tuple[int, ...]) -> jax.Array:

@@ -2,18 +2,21 @@
 
 import dataclasses
 import functools
+import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from etils import epath
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes, pytrees
+from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.method import Teacher
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
@@ -65,8 +68,8 @@ class StateLayout:
       ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
       computed: jax.ShapeDtypeStruct, nested as the parameters, of what a step computes with; its
         dtype is that of the products.
-      gradients: the same of gradients and updates; its dtype holds all values of the gradients
-        of one pass through the model, which are float32; not those of a sum of several.
+      gradients: the same of gradients and updates; its dtype holds all values of the float32
+        gradients of one pass through the model, but not of sums of several.
       unsharded: axes of parameters in steps that are sharded less than the rules say, with their
         names.
       unsharded_state: further such axes of the state, gradients and updates.
@@ -256,10 +259,17 @@ def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
 
 def _in_dtype(metadata: str, variables: nnx.State, shardings: Any) -> Any:
     """Layouts like the parameters', in the dtype that their metadata of this name say."""
-    dtype = lambda v: jnp.dtype(v.get_metadata().get(metadata, jnp.float32))
-    dtypes = jax.tree.map(dtype, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
-    place = lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding)
-    return jax.tree.map(place, nnx.to_pure_dict(variables), nnx.to_pure_dict(dtypes), shardings)
+    dtypes = jax.tree.map(
+        lambda v: jnp.dtype(v.get_metadata().get(metadata, jnp.float32)),
+        variables,
+        is_leaf=lambda x: isinstance(x, nnx.Param),
+    )
+    return jax.tree.map(
+        lambda x, dtype, sharding: jax.ShapeDtypeStruct(x.shape, dtype, sharding=sharding),
+        nnx.to_pure_dict(variables),
+        nnx.to_pure_dict(dtypes),
+        shardings,
+    )
 
 
 def _layers(x: jax.ShapeDtypeStruct) -> list[jax.ShapeDtypeStruct]:
@@ -303,3 +313,26 @@ def _join(layers: Sequence[jax.Array]) -> jax.Array:
 
 def _stack(*layers: jax.Array) -> jax.Array:
     return jnp.stack(layers)
+
+
+def stop_if_not_finite(
+    scalars: Mapping[str, Any], skipped: Collection[int], workdir: epath.PathLike
+) -> None:
+    """Raises NonFiniteError if this step or one before it had no finite loss and gradients.
+
+    skipped, workdir: for the advice: steps that are left out already; where the run is.
+    """
+    step = int(scalars["first_bad_step"])
+    if not step:
+        return
+    loss, norm = (float(x) for x in scalars["first_bad_values"])
+    finite = math.isfinite(loss) and math.isfinite(norm)
+    skip_steps = ",".join(map(str, sorted({*skipped, step})))
+    update = ", and an update that is not finite (optim.eps, perhaps)" if finite else ""
+    raise NonFiniteError(
+        f"Step {step:,}: loss {loss}, gradient norm {norm}{update}. Nothing was saved from that "
+        "step on. Usual cures: a lower optim.lr, a longer optim.warmup_*, optim.grad_clip_norm, "
+        "model.dtype=float32. Started again, the run meets the same batch: look at its images "
+        f"(vit-jax preview --workdir {workdir} --step {step} --output step{step}.png), or leave it "
+        f"out by --config.input.skip_steps={skip_steps}."
+    )

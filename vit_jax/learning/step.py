@@ -15,7 +15,9 @@ from vit_jax.learning.method import StepContext
 from vit_jax.learning.mixing import mix
 from vit_jax.learning.optim.patterns import stop_gradients
 from vit_jax.learning.state import StateLayout, TrainState, random_stream
+from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
+from vit_jax.parallel.chips import compiler_options, supported_compiler_options
 from vit_jax.parallel.global_norm import global_norm
 
 Scalars = dict[str, Any]
@@ -24,15 +26,15 @@ Scalars = dict[str, Any]
 def examples(
     batch: Batch, objective: Objective, *, seed: int, done: jax.Array | int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The batch (losses.Batch) of the update after `done` others, normalised and mixed.
+    """A batch (losses.Batch), normalised, and mixed as in the update after `done` others.
 
     Returns images [B, H, W, 3], targets [B, C] before label smoothing, weight [B]; all float32.
     """
     return mix(
         *objective.inputs(batch),
-        mixup_alpha=objective.loss.mixup,
-        cutmix_alpha=objective.loss.cutmix,
+        objective.loss.mixing,
         key=jax.random.fold_in(random_stream(seed, "mixing"), done),
+        progress=objective.progress(jnp.asarray(done)),
     )
 
 
@@ -56,9 +58,9 @@ def make_loss_and_grads(
     """Returns loss_and_grads(state, batch, *layout.teacher_params) for the next update."""
     dropout, teacher = random_stream(seed, "dropout"), layout.teacher
     # ZeRO-1. Without mesh.shard_optimizer both functions return their argument.
-    held, computed = layout.state.params, layout.computed
-    gather = lambda params: zero1.gather(params, held, computed)
-    pin_layouts = lambda params: zero1.pin_kernel_layouts(params, held, computed, layout.gradients)
+    layouts = layout.state.params, layout.computed  # between steps, and in one
+    gather = lambda params: zero1.gather(params, *layouts)
+    pin_layouts = lambda params: zero1.pin_kernel_layouts(params, *layouts, layout.gradients)
 
     def merged(params: Any) -> nnx.Module:
         # Layers that are arrays of their own (StateLayout.unstacked_steps) are grouped, not copied.
@@ -104,7 +106,7 @@ def make_update(
 ) -> Callable[..., tuple[TrainState, Scalars]]:
     """Returns update(state, batch, *layout.teacher_params) -> (state after one more step, scalars).
 
-    To be compiled by `updates.lower_update`. `rates` gives further scalars to log, such as the
+    To be compiled by `lower_update`. `rates` gives further scalars to log, such as the
     learning rate, from the number of updates done before and the optimizer's state after this one.
 
     If the loss or the norm of the gradients is not finite, this step and all later ones leave
@@ -122,7 +124,7 @@ def make_update(
         norm = global_norm(
             without_statistics(grads),
             without_statistics(layout.gradients),
-            lossless_cast=not objective.sums_gradients,  # sums do not fit the gradients' dtype
+            lossless_cast=not objective.sums_gradients,  # sums need more bits than that dtype has
         )
         # The optimizer clips by this norm. The running statistics of batch norms pass it by: their
         # "gradients" are what the step subtracts from them (core/pytrees.py).
@@ -163,6 +165,26 @@ def make_update(
         return after, scalars
 
     return update
+
+
+def lower_update(
+    update: Callable[..., tuple[TrainState, Scalars]], layout: StateLayout, batch: Batch
+) -> Any:
+    """The lowered program of an update, ready for JAX's `compile`; its state is donated.
+
+    It takes the arguments (state, batch, *layout.teacher_params).
+    """
+    shardings = jax.tree.map(lambda x: x.sharding, layout.state)
+    devices = layout.mesh.local_devices or layout.mesh.devices.flat  # of absent ones none is local
+    device = devices[0]
+    with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
+        jitted = jax.jit(
+            update,
+            donate_argnums=0,
+            out_shardings=(shardings, meshes.replicated(layout.mesh)),
+            compiler_options=supported_compiler_options(compiler_options(device), device),
+        )
+        return jitted.lower(layout.state, batch, *layout.teacher_params)
 
 
 def first_bad(state: TrainState) -> Scalars:

@@ -1,4 +1,4 @@
-"""The compiled update of a run, and its calls one after the other: begun, and not waited for."""
+"""The calls of a compiled update, one after the other: begun, and not waited for."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh
 
-from vit_jax.core import axes
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.learning.step import Scalars, first_bad
-from vit_jax.parallel import mesh as meshes
-from vit_jax.parallel.chips import Options, compiler_options
 
 # Steps that the devices have yet to finish: one is computed, and one is ready. On CPUs none: a step
 # that is ready already has its memory, gigabytes, and there is no device to keep busy.
@@ -25,69 +20,17 @@ IN_FLIGHT, IN_FLIGHT_ON_CPUS = 2, 0
 PAUSE_SHARE = 0.005  # of a step's time, after it, on CPUs
 
 
-def lower_update(
-    update: Callable[..., tuple[TrainState, Scalars]],
-    layout: StateLayout,
-    batch: Batch,
-) -> Any:
-    """The lowered program of an update, ready for JAX's `compile`; its state is donated.
-
-    It takes the arguments (state, batch, *layout.teacher_params).
-
-    `batch` is of jax.ShapeDtypeStructs, as the layout is.
-    """
-    shardings = jax.tree.map(lambda x: x.sharding, layout.state)
-    devices = layout.mesh.local_devices or layout.mesh.devices.flat  # of absent ones none is local
-    device = devices[0]
-    with jax.set_mesh(layout.mesh), axes.use_rules(meshes.RULES):
-        jitted = jax.jit(
-            update,
-            donate_argnums=0,
-            out_shardings=(shardings, meshes.replicated(layout.mesh)),
-            compiler_options=supported_compiler_options(compiler_options(device), device),
-        )
-        return jitted.lower(layout.state, batch, *layout.teacher_params)
-
-
-def supported_compiler_options(options: Options | None, device: jax.Device) -> Options | None:
-    """Those of the options that the device's compiler knows: other versions of it lack some.
-
-    Asked with a program that does nothing, since a compiler refuses what it does not know.
-    """
-    mesh = Mesh(np.array([device]), ("device",))
-    number = jax.ShapeDtypeStruct((), np.float32, sharding=meshes.replicated(mesh))
-    while options:
-        try:
-            with jax.set_mesh(mesh):  # the caller's has all devices
-                jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
-        except jax.errors.JaxRuntimeError as error:
-            unknown = [name for name in options if f"'{name}'" in str(error)]
-            if not unknown:
-                raise
-            options = {name: value for name, value in options.items() if name not in unknown}
-        else:
-            return options
-    return None
-
-
 class Updates:
-    """The updates of a run: each call begins one.
-
-    Args:
-      layout: that of the state.
-      compiled: the update, compiled for `layout.in_steps`.
-      teacher_params: its arguments behind state and batch.
-      is_skipped: whether the batch of a step is left out, by its number.
-    """
+    """The updates of a run: each call begins one."""
 
     def __init__(
         self,
         layout: StateLayout,
-        compiled: Callable[..., Any],
+        compiled: Callable[..., Any] | None,
         teacher_params: tuple[Any, ...],
         is_skipped: Callable[[int], bool],
     ) -> None:
-        self._layout, self._compiled, self._teacher_params = layout, compiled, teacher_params
+        self._layout, self._compiled, self.teacher_params = layout, compiled, teacher_params
         self._is_skipped = is_skipped
         self._in_flight: collections.deque[Scalars] = collections.deque()
         self._on_cpus = layout.mesh.devices.flat[0].platform == "cpu"
@@ -100,7 +43,8 @@ class Updates:
         batch for each of them, and a request to stop would wait for them all.
         """
         update = skip_update if self._is_skipped(step) else self._compiled
-        state, scalars = update(self._layout.unstack_layers(state), batch, *self._teacher_params)
+        assert update is not None
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self.teacher_params)
         self._in_flight.append(scalars)
         if len(self._in_flight) > self._most_in_flight:
             began = time.perf_counter()
@@ -125,13 +69,19 @@ def skip_update(
     Schedules and random numbers of later steps are as if the step had been trained on.
     """
     del batch, teacher_params
-    # The state of a schedule is a count alone; the counts of moments, which stay, are beside them.
-    is_schedule = lambda x: getattr(x, "_fields", None) == ("count",)
-    counted = lambda x: x._replace(count=_next(x.count)) if is_schedule(x) else x
-    opt_state = jax.tree.map(counted, state.opt_state, is_leaf=is_schedule)
+    opt_state = jax.tree.map(
+        lambda x: x._replace(count=_next(x.count)) if _is_schedule(x) else x,
+        state.opt_state,
+        is_leaf=_is_schedule,
+    )
     state = state._replace(step=_next(state.step), opt_state=opt_state)
     # Copies, since the state's own arrays are donated to the next update.
     return state, _copied(first_bad(state))
+
+
+def _is_schedule(x: Any) -> bool:
+    """Whether a state is a count alone; the counts of moments, which stay, are beside them."""
+    return getattr(x, "_fields", None) == ("count",)
 
 
 _next = jax.jit(lambda count: count + 1)

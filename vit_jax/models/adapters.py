@@ -36,9 +36,7 @@ def compile_pattern(pattern: str, field: str) -> Callable[..., bool]:
     """
     for first, last in _RANGE.findall(pattern):
         if first and int(first) > int(last):
-            raise UserError(
-                f"{field}: {pattern!r}: write {last}-{first}, the smaller number first."
-            )
+            raise UserError(f"{field}: {pattern!r}: write {last}-{first}.")
     expression = _RANGE.sub(_any_number, pattern)
     if re.fullmatch(r"[\w/-]+", pattern):
         expression += "(?:/.*)?"
@@ -75,7 +73,7 @@ class Adapters(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """What an adapter's product is multiplied by."""
+        """The factor of an adapter's product."""
         return self.alpha / self.rank
 
 
@@ -86,15 +84,15 @@ def adapted(pattern: str, kernel: str, shape: tuple[int, ...]) -> np.ndarray:
     its name, `shape` its shape.
     """
     matches = compile_pattern(pattern, "lora.kernels")
-    *above, parent, last = ("", *kernel.split("/"))
-    full_name = lambda name: "/".join((*above[1:], name, last))
-    names = [{kernel, full_name(projection)} for projection in PROJECTIONS.get(parent, (parent,))]
-    layers = range(shape[0]) if is_stacked(kernel) else [None]
-    in_layer = lambda name, i: {name} if i is None else {name, layer_name(name, i)}
+    *above, parent, last = kernel.split("/")
+    projections = PROJECTIONS.get(parent, (parent,))
+    names = [{kernel, "/".join((*above, projection, last))} for projection in projections]
+    if not is_stacked(kernel):
+        return np.array([[matches(*either) for either in names]])
     return np.array(
         [
-            [matches(*(n for name in either for n in in_layer(name, i))) for either in names]
-            for i in layers
+            [matches(*either, *(layer_name(name, i) for name in either)) for either in names]
+            for i in range(shape[0])
         ]
     )
 
@@ -116,8 +114,8 @@ def add(model: nnx.Module, adapters: Adapters, rngs: nnx.Rngs) -> nnx.Module:
         if not matched:
             some = ", ".join(sorted(linears)[:MOST_LISTED])
             raise UserError(
-                f"lora.kernels: {pattern!r} matches no kernel of a dense layer. It has to match a "
-                f"whole name or be how names begin; here {some}. {nearest(pattern, linears)}"
+                f"lora.kernels: {pattern!r} matches no dense kernel, as {some}. "
+                f"{nearest(pattern, linears)}"
             )
         chosen |= matched
     key = rngs.params()
@@ -136,8 +134,4 @@ def _check_rank(name: str, linear: Linear, rank: int) -> None:
         outputs = outputs[1:]
     most = min(math.prod(inputs), math.prod(outputs))
     if rank > most:
-        raise UserError(
-            f"lora.rank={rank} is more than {name} can have, a matrix of {math.prod(inputs)} x "
-            f"{math.prod(outputs)}: give at most {most}; 4 to 16 are usual. Or leave it out of "
-            "lora.kernels."
-        )
+        raise UserError(f"lora.rank={rank} is more than {most}, the most that {name} can have.")

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -35,19 +36,19 @@ from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models import vit
 from vit_jax.models.bit import DEPTHS, ROOT_WIDTH, UNITS, BiT, BiTSpec, units_of
 from vit_jax.models.family import Family
-from vit_jax.models.layers.block import Block, BlockSpec, SelfAttention
+from vit_jax.models.layers.block import AdjustedAttention, Block, BlockSpec, SharingBlock
 from vit_jax.models.layers.kernels import choice
-from vit_jax.models.layers.kernels.choice import Projected
-from vit_jax.models.layers.kernels.xla import MIXED, PROJECTED, WEIGHTS, attend, normalised_weights
-from vit_jax.models.layers.linear import Linear, param
-from vit_jax.models.layers.resnet import (
-    Bottleneck,
-    ResNet,
-    ResNetSpec,
-    StdConv,
-    group_norm,
-    halved,
+from vit_jax.models.layers.kernels.xla import (
+    MIXED,
+    PROJECTED,
+    WEIGHTS,
+    Projected,
+    attend,
+    normalised_weights,
 )
+from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.regularization import split_key
+from vit_jax.models.layers.resnet import Bottleneck, ResNet, ResNetSpec, StdConv, group_norm, halved
 from vit_jax.models.layers.stack import UnitShape
 from vit_jax.models.vit import SIZES, ViT, ViTSpec
 
@@ -70,7 +71,7 @@ def joined(x: jax.Array, grid: Grid, kind: str) -> jax.Array:
     return x.reshape(x.shape[0], -1, *x.shape[3:])
 
 
-class LineAttention(SelfAttention):
+class LineAttention(AdjustedAttention):
     """Self-attention along the rows, or the columns, of a grid of tokens.
 
     Always by XLA's program: the kernels are for more tokens than a line has.
@@ -84,23 +85,23 @@ class LineAttention(SelfAttention):
         super().__init__(spec, rngs=rngs)
         self.grid, self.kind = grid, kind
 
-    def weights(self, x: jax.Array, positions: Any = None) -> jax.Array:
-        """[B, N, D] -> [B, H, N, N] float32; zeros outside of a token's line. Rows sum to 1."""
-        projected = self._projected(x, positions)
-        query, key = (lines(x, self.grid, self.kind) for x in (projected.query, projected.key))
+    def weights(self, projected: Projected) -> jax.Array:
+        """-> [B, H, N, N] float32; zeros outside of a token's line. Rows sum to 1."""
+        batch = projected.query.shape[0]
+        query, key = (lines(x, self.grid, self.kind) for x in projected[:2])
         within = normalised_weights(query, key)
         rows, columns = self.grid
         number = rows if self.kind == ROW else columns
-        within = within.reshape(x.shape[0], number, *within.shape[1:])
+        within = within.reshape(batch, number, *within.shape[1:])
         same = jnp.eye(number, dtype=within.dtype)
         order = "bhlqmk" if self.kind == ROW else "bhqlkm"
         return jnp.einsum(f"blhqk,lm->{order}", within, same).reshape(
-            x.shape[0], -1, rows * columns, rows * columns
+            batch, -1, rows * columns, rows * columns
         )
 
-    def _mix(self, projected: Projected, num_queries: int | None) -> jax.Array:
-        """`attend` within each line."""
-        assert projected.bias is None and num_queries is None
+    def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
+        del key
+        assert projected.bias is None
         each = (lines(x, self.grid, self.kind) for x in projected[:3])
         return joined(attend(*each, self.precision.softmax), self.grid, self.kind)
 
@@ -110,17 +111,19 @@ class AxialBlock(nnx.Module):
 
     arXiv 2010.11929, appendix D.6. Norms, residuals, dropout and stochastic depth are those of
     each `Block`.
-
-    Args:
-      spec: of both.
-      grid: rows and columns of the tokens.
-      **arguments: of both, such as `positions`.
     """
 
-    def __init__(self, spec: BlockSpec, *, grid: Grid, rngs: nnx.Rngs, **arguments: Any):
+    def __init__(
+        self,
+        spec: BlockSpec,
+        *,
+        grid: Grid,
+        make_block: Callable[..., Block] = Block,
+        rngs: nnx.Rngs,
+    ):
         def block(kind: str) -> Block:
-            attention = lambda spec, rngs: LineAttention(spec, grid=grid, kind=kind, rngs=rngs)
-            return Block(spec, attention=attention, rngs=rngs, **arguments)
+            attention = functools.partial(LineAttention, grid=grid, kind=kind)
+            return make_block(spec, attention=attention, rngs=rngs)
 
         self.row, self.column = block(ROW), block(COLUMN)
 
@@ -129,17 +132,17 @@ class AxialBlock(nnx.Module):
         """The blocks, one after the other."""
         return self.row, self.column
 
+    @property
+    def sharing_blocks(self) -> tuple[SharingBlock, ...]:
+        """The blocks with the position embedding of the whole model."""
+        return (*self.row.sharing_blocks, *self.column.sharing_blocks)
+
     def __call__(
-        self,
-        x: jax.Array,
-        key: jax.Array | None = None,
-        drop_rate: jax.Array | None = None,
-        positions: Any = None,
+        self, x: jax.Array, key: jax.Array | None = None, drop_rate: jax.Array | None = None
     ) -> jax.Array:
         """[B, N, D] -> [B, N, D]; the arguments of `Block`."""
-        row_key, column_key = (None, None) if key is None else jax.random.split(key)
-        x = self.row(x, row_key, drop_rate, positions)
-        return self.column(x, column_key, drop_rate, positions)
+        row_key, column_key = split_key(key, 2)
+        return self.column(self.row(x, row_key, drop_rate), column_key, drop_rate)
 
 
 class PositionSensitiveAttention(nnx.Module):
@@ -183,14 +186,11 @@ class PositionSensitiveAttention(nnx.Module):
         x = _norm_lines(self.norm1, constrain(x, BATCH, TOKENS, CHANNELS))
         query, key, value = self._parts(x.reshape(*x.shape[:2], self.num_heads, -1))
         a, b, c = self._parts(self._table().astype(x.dtype))
-        # Rounded to the computation's dtype before they are added: XLA for CPUs has no products of
-        # bfloat16 to float32 in the backward pass.
-        product = lambda *operands: jnp.einsum(*operands).astype(jnp.float32)
-        logits = product("bqhd,bkhd->bhqk", query, key)
-        logits += product("bqhd,qkd->bhqk", query, a) + product("bkhd,qkd->bhqk", key, b)
+        logits = _product("bqhd,bkhd->bhqk", query, key)
+        logits += _product("bqhd,qkd->bhqk", query, a) + _product("bkhd,qkd->bhqk", key, b)
         weights = checkpoint_name(jax.nn.softmax(logits).astype(x.dtype), WEIGHTS)
-        mixed = product("bhqk,bkhd->bqhd", weights, value)
-        mixed += product("bhqk,qkd->bqhd", weights, c)
+        mixed = _product("bhqk,bkhd->bqhd", weights, value)
+        mixed += _product("bhqk,qkd->bqhd", weights, c)
         mixed = checkpoint_name(mixed.astype(x.dtype), MIXED).reshape(*x.shape[:2], -1)
         return _norm_lines(self.norm2, constrain(mixed, BATCH, TOKENS, CHANNELS))
 
@@ -210,6 +210,14 @@ def _norm_lines(norm: nnx.Module, x: jax.Array) -> jax.Array:
     return norm(x[:, :, None])[:, :, 0]
 
 
+def _product(axes: str, *operands: jax.Array) -> jax.Array:
+    """Rounded to the computation's dtype, and then float32, to be added.
+
+    XLA for CPUs has no products of bfloat16 to float32 in the backward pass.
+    """
+    return jnp.einsum(axes, *operands).astype(jnp.float32)
+
+
 class AxialUnit(Bottleneck):
     """A bottleneck unit with axial attention in place of its 3 x 3 convolution.
 
@@ -221,8 +229,8 @@ class AxialUnit(Bottleneck):
         inputs, hidden, outputs, size = shape.inputs, shape.hidden, shape.outputs, shape.size_in
         conv: Any = functools.partial(StdConv, spec=spec, rngs=rngs)
         norm: Any = functools.partial(group_norm, spec=spec, rngs=rngs)
-        along = lambda length: PositionSensitiveAttention(
-            hidden, spec.num_heads, length, spec, rngs=rngs
+        along = functools.partial(
+            PositionSensitiveAttention, hidden, spec.num_heads, spec=spec, rngs=rngs
         )
         self.conv1 = conv(1, (inputs, hidden), (WIDTH, CHANNELS))
         self.norm1 = norm(hidden, CHANNELS)
@@ -237,7 +245,6 @@ class AxialUnit(Bottleneck):
         self.size, self.stride = size, shape.stride
 
     def _middle(self, y: jax.Array) -> jax.Array:
-        """[B, H, W, hidden] -> [B, H / stride, W / stride, hidden]."""
         shape = y.shape
         y = y.reshape(shape[0], -1, shape[3])
         for kind, attention in ((COLUMN, self.column), (ROW, self.row)):
@@ -264,22 +271,26 @@ class AxialViTSpec(ViTSpec):
     """
 
     def check(self) -> None:
-        """Raises UserError for fields that cannot be combined."""
         if self.has_class_token or self.registers:
             what = f"pool={self.pool}" if self.has_class_token else f"registers={self.registers}"
             raise errors.UserError(
-                f"model.{what} does not go with an Axial-ViT, whose tokens are the patches, a grid "
-                "without further ones: set pool=avg or pool=map, and registers=0."
+                f"model.{what} does not go with an Axial-ViT: set pool=avg or pool=map, and "
+                "registers=0."
             )
         if self.position_embedding == "relative":
             raise errors.UserError(
-                "model.position_embedding=relative is of places in one sequence, which an "
-                "Axial-ViT does not attend over: take another, such as learned_1d or rotary_2d."
+                "model.position_embedding=relative is not for the lines of an Axial-ViT."
+            )
+        if self.attention_dropout:
+            raise errors.UserError(
+                "is not for an Axial-ViT.",
+                field="model.attention_dropout",
+                value=self.attention_dropout,
             )
         if self.attention not in (choice.AUTO, choice.XLA):
             raise errors.UserError(
-                f"model.attention={self.attention} is for more tokens than a row or a column of an "
-                "Axial-ViT has: set model.attention=auto."
+                f"model.attention={self.attention} is not for an Axial-ViT: set "
+                "model.attention=auto."
             )
         super().check()
 
@@ -289,7 +300,6 @@ class AxialViTSpec(ViTSpec):
         return fits and self.token_layout(size).grid == self.token_layout(image_size).grid
 
     def attended(self, layout: TokenLayout) -> tuple[int, ...]:
-        """For each attention of a block: the number of tokens that each token takes from."""
         rows, columns = layout.grid
         return columns, rows
 
@@ -307,8 +317,10 @@ class AxialViT(ViT):
 
     spec: AxialViTSpec
 
-    def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:
-        return AxialBlock(self.spec, grid=layout.grid, **arguments)
+    def _make_block(
+        self, make_block: Callable[..., Block], layout: TokenLayout, rngs: nnx.Rngs
+    ) -> nnx.Module:
+        return AxialBlock(self.spec, grid=layout.grid, make_block=make_block, rngs=rngs)
 
 
 AXIAL_VIT = Family(
@@ -335,7 +347,6 @@ class AxialResNetSpec(BiTSpec):
     group_norm_epsilon: float = field(1e-4, bounds=(ABOVE_0, 1), trained=HIDDEN, elsewhere=ANY)
 
     def check(self) -> None:
-        """Raises UserError for a model that cannot be built."""
         super().check()
         if self.root_width % (2 * self.num_heads):
             fitting = [
@@ -351,19 +362,7 @@ class AxialResNetSpec(BiTSpec):
         """Whether a model for `image_size` takes images of `size`: its lines are that long."""
         return halved(halved(size)) == halved(halved(image_size))
 
-    def middle_products(self, unit: UnitShape) -> int:
-        """Multiplications of one image between the 1 x 1 convolutions of a unit.
-
-        For each axis the projection to queries, keys and values, three products of channels' halves
-        for the logits, and two of all channels for what is mixed.
-        """
-        positions = math.prod(unit.size_in)
-        projections = 2 * 2 * unit.hidden**2
-        attention = sum(unit.size_in) * (3 * unit.hidden // 2 + 2 * unit.hidden)
-        return positions * (projections + attention)
-
     def middle_elements(self, unit: UnitShape) -> int:
-        """Elements of one image that are kept there: what a norm takes, and attention's weights."""
         norm_inputs = 2 * 3 * unit.hidden
         return math.prod(unit.size_in) * (norm_inputs + self.num_heads * sum(unit.size_in))
 
@@ -383,7 +382,6 @@ class AxialResNet(BiT):
     spec: AxialResNetSpec
 
     def _make_resnet(self, image_size: tuple[int, int], rngs: nnx.Rngs) -> ResNet:
-        """Images -> the feature map."""
         return ResNet(self.spec, make_unit=AxialUnit, image_size=image_size, rngs=rngs)
 
 

@@ -35,10 +35,9 @@ class BiTSpec(ConvNetSpec, ResNetSpec):
     """The fields of a BiT ResNet; `units` and `root_width` come from its name."""
 
     def check(self) -> None:
-        """Raises UserError for a model that cannot be built."""
         if not self.units:
             raise errors.UserError(
-                "model.units is empty: give the number of units of each stage, such as 3,4,6,3."
+                "model.units is empty: give those of each stage, such as 3,4,6,3."
             )
         super().check()
 
@@ -89,13 +88,11 @@ class BiT(ConvNet):
         return self.classify(self.features(images))
 
     def feature_map(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, h, w, D]: the last feature map, normed."""
         self.spec.check_images(images, self.preprocess.image_size)
         x = self.resnet(images)[0]
         return jax.nn.relu(self.norm(x)) if self.spec.pre_activation else x
 
     def unit_maps(self, images: jax.Array, layers: tuple[int, ...]) -> tuple[jax.Array, ...]:
-        """[B, H, W, 3] -> [B, h', w', D'] after each of these units."""
         self.spec.check_images(images, self.preprocess.image_size)
         return self.resnet(images, layers)[1]
 

@@ -1,4 +1,4 @@
-"""What convolutional networks share: the mean over a feature map's positions, and their costs."""
+"""The common part of convolutional networks: the mean over positions, and costs."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from jax.nn import initializers
 from vit_jax.core.axes import BATCH, STREAM, TOKENS, constrain
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.family import ModelSpec, Preprocess, check_layers
-from vit_jax.models.head import Classifier, head
+from vit_jax.models.head import Classifier, head, no_head, one_head
 from vit_jax.models.layers.linear import Initializer
 from vit_jax.models.layers.stack import unit_input_bytes
 
@@ -21,8 +21,8 @@ class ConvNetSpec(ModelSpec):
     """The sizes and costs of a network of stages, beside the fields of its units.
 
     These declare `units` of each stage, `each_unit` with their shapes, `map_channels` and
-    `map_stride` of the last feature map, `map_flops` and `map_bytes` up to it. As they are not
-    known here, `self` is Any.
+    `map_stride` of the last feature map, `map_bytes` up to it. As they are not known here, `self`
+    is Any.
     """
 
     @property
@@ -45,10 +45,6 @@ class ConvNetSpec(ModelSpec):
         rows, columns = (-(-side // self.stride) for side in image_size)
         return TokenLayout((rows, columns), class_token=False)
 
-    def forward_flops(self: Any, num_classes: int, image_size: tuple[int, int]) -> int:
-        """FLOPs of the products of one image's forward pass; a multiply-add counts 2."""
-        return self.map_flops(image_size) + 2 * self.map_channels * num_classes
-
     def activation_bytes(self: Any, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that are kept for the backward pass."""
         return self.map_bytes(image_size)
@@ -59,15 +55,7 @@ class ConvNetSpec(ModelSpec):
 
 
 class ConvNet(Classifier):
-    """A classifier of the mean over the positions of a feature map.
-
-    Args:
-      spec: the architecture.
-      num_classes: C, for the head; 0: no head, the model returns features.
-      image_size: (height, width) in pixels; images of other sizes will do too.
-      preprocess: how its images must be prepared.
-      rngs: nnx.Rngs with a stream for "params".
-    """
+    """A classifier of the mean over the positions of a feature map."""
 
     spec: Any
 
@@ -82,6 +70,7 @@ class ConvNet(Classifier):
     ):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         self._make_body(image_size, rngs)
+        self.read_out = one_head if num_classes else no_head
         if num_classes:
             init = self._head_init(num_classes)
             self.head = head(spec, spec.features, num_classes, kernel_init=init, rngs=rngs)
@@ -116,8 +105,11 @@ class ConvNet(Classifier):
 
         With `layers`, a tuple of [B, N', D'] after each of these units (from 0), without a norm.
         """
-        flat = lambda x: constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)
         if layers is None:
-            return flat(self.feature_map(images))
+            return _row_by_row(self.feature_map(images))
         check_layers(layers, self.spec.depth)
-        return tuple(map(flat, self.unit_maps(images, layers)))
+        return tuple(map(_row_by_row, self.unit_maps(images, layers)))
+
+
+def _row_by_row(x: jax.Array) -> jax.Array:
+    return constrain(x.reshape(x.shape[0], -1, x.shape[-1]), BATCH, TOKENS, STREAM)

@@ -79,15 +79,19 @@ class ModelSpec(StackSpec):
         shape: Any = getattr(images, "shape", None)
         dtype: Any = getattr(images, "dtype", None)
         fits = shape is not None and len(shape) == 4 and shape[0] != 0 and shape[3] == 3
-        if fits and jnp.issubdtype(dtype, jnp.floating) and self.takes_size(shape[1:3], image_size):
+        fits = fits and jnp.issubdtype(dtype, jnp.floating)
+        if fits and (shape[1:3] == image_size or self.takes_size(shape[1:3], image_size)):
             return
         height, width = image_size
-        given = type(images).__name__ if shape is None else f"{dtype} {list(shape)}"
         raise errors.UserError(
             f"This model takes float32 images [B, {height}, {width}, 3], normalised as "
-            f"model.preprocess says; got {given}. Files and uint8 arrays of any size are prepared "
-            "by vit_jax.predict or vit_jax.models.images.load."
+            f"model.preprocess says, not {_form(images)}; vit_jax.predict prepares files and uint8."
         )
+
+
+def _form(images: Any) -> str:
+    shape = getattr(images, "shape", None)
+    return type(images).__name__ if shape is None else f"{images.dtype} {list(shape)}"
 
 
 def check_layers(layers: Sequence[int], depth: int) -> None:

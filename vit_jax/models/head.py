@@ -1,6 +1,7 @@
 """From features to classes: the part that all models end with."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -43,17 +44,27 @@ def probabilities(model: Any, logits: jax.Array) -> jax.Array:
 
 
 class Classifier(nnx.Module):
-    """A model that ends with `head`, unless num_classes is 0."""
+    """A model that ends with `head`, unless num_classes is 0.
+
+    Attributes:
+      read_out: one of the functions below, or that of a model with two heads.
+    """
 
     num_classes: int
     head: Linear
+    read_out: Callable[[Any, jax.Array], jax.Array]
 
     def classify(self, features: jax.Array) -> jax.Array:
-        """[B, D] -> [B, C] float32; headless: the features.
+        """[B, D] -> [B, C] float32; headless: the features."""
+        return self.read_out(self, features.astype(jnp.float32))
 
-        Distilled ViTs, with two heads, have their own: ViT._classify_each.
-        """
-        features = features.astype(jnp.float32)
-        if not self.num_classes:
-            return features
-        return constrain(self.head(features), BATCH, CLASSES)
+
+def no_head(model: Classifier, features: jax.Array) -> jax.Array:
+    """[B, D] -> [B, D]: the features."""
+    del model
+    return features
+
+
+def one_head(model: Classifier, features: jax.Array) -> jax.Array:
+    """[B, D] -> [B, C]: the logits."""
+    return constrain(model.head(features), BATCH, CLASSES)

@@ -15,7 +15,7 @@ from vit_jax.core import errors
 from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
-from vit_jax.models.layers.resnet import ROOT_STRIDE, ResNet, ResNetSpec
+from vit_jax.models.layers.resnet import ResNet, ResNetSpec
 from vit_jax.models.layers.stack import unit_input_bytes
 from vit_jax.models.layers.tokens import PatchEmbedding
 from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
@@ -49,34 +49,21 @@ class HybridSpec(ViTSpec, ResNetSpec):
         return self.patch_size // self.map_stride
 
     def check(self) -> None:
-        """Raises UserError for a model that cannot be built."""
         ViTSpec.check(self)
         ResNetSpec.check(self)
         if self.crop_to_patches:
-            raise errors.UserError(
-                "model.crop_to_patches does not go with a hybrid, whose ResNet sees every pixel: "
-                "leave it out."
-            )
+            raise errors.UserError("model.crop_to_patches does not go with a hybrid.")
         if self.patch_size % self.map_stride:
             raise errors.UserError(
-                f"model.units={self.units} gives a feature map of stride {self.map_stride}, which "
-                f"does not divide patches of {self.patch_size} pixels; nearest: "
-                f"{errors.nearest_multiple(self.patch_size, self.map_stride)}. Change the patch in "
-                f"model.name, or the stages: the stride is {ROOT_STRIDE}, doubled by each but the "
-                "first."
+                f"model.units={self.units} gives a map of stride {self.map_stride}, which does not "
+                f"divide patches of {self.patch_size} pixels; nearest: "
+                f"{errors.nearest_multiple(self.patch_size, self.map_stride)}."
             )
 
-    def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
-        """The part of `forward_flops` up to the tokens."""
-        patch = self.map_patch_size**2 * self.map_channels
-        return self.map_flops(image_size) + 2 * num_patches * patch * self.width
-
     def activation_bytes(self, image_size: tuple[int, int]) -> int:
-        """Bytes of one image in bfloat16 that units and blocks keep for their backward pass."""
         return self.map_bytes(image_size) + super().activation_bytes(image_size)
 
     def block_input_bytes(self, image_size: tuple[int, int]) -> int:
-        """Bytes of one image in bfloat16 that enter units and blocks."""
         unit_bytes = unit_input_bytes(self.each_unit(image_size))
         return unit_bytes + super().block_input_bytes(image_size)
 

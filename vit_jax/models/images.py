@@ -3,6 +3,7 @@
 The steps are the same as in evaluation: decode to RGB, resize, central crop.
 """
 
+import io
 import math
 import os
 import warnings
@@ -14,8 +15,9 @@ from typing import Any, TextIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.core.class_names import printable_lines
 from vit_jax.core.cloud import is_remote
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,
@@ -25,6 +27,7 @@ from vit_jax.core.image_files import (
     extension,
     is_hidden,
     is_image_name,
+    open_image,
     rgb,
 )
 from vit_jax.models import Preprocess
@@ -39,22 +42,20 @@ def find(paths: list[str], notes: TextIO | None = None) -> list[Path]:
     """The image files among `paths`, folders searched, in the order given, sorted inside folders.
 
     `notes` gets lines about files in folders that are not read.
-
-    UserError for an address, a path that does not exist, and if no image is found at all.
     """
     images: list[Path] = []
     passed_over = PassedOver()
     for given in paths:
         check_local(given)
-    for path in (Path(each).expanduser() for each in paths):
+    for path in map(os.path.expanduser, paths):  # not yet a Path, which takes "" for "."
         if os.path.isdir(path):
-            images += _inside(path, passed_over)
+            images += _inside(Path(path), passed_over)
         elif os.path.isfile(path):  # not a pipe, which may never end
-            images.append(path)
+            images.append(Path(path))
         else:
-            raise UserError(f"No image or folder {path}.")
+            raise UserError(f"No image or folder {path or repr(path)}.")
     for note in passed_over.notes() if notes else ():
-        print(note, file=notes)
+        print(printable_lines(note), file=notes)
     if not images:
         raise UserError(f"No image in {', '.join(paths)}: looked for {', '.join(EXTENSIONS)}.")
     return images
@@ -69,17 +70,15 @@ def evenly_spaced(total: int, most: int) -> list[int]:
 def check_local(path: str) -> None:
     """UserError for an address."""
     if is_remote(path):
-        raise UserError(
-            f"{path}: images are read from this machine, and not fetched from addresses. "
-            "Download it first, and give the file or folder."
-        )
+        raise UserError(f"{path}: images are read from this machine: download it first.")
 
 
 def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:
     images: list[Path] = []
 
     def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
+        with reading(error.filename):
+            raise error
 
     for root, folders, names in os.walk(folder, onerror=refuse):
         hidden = any(map(is_hidden, Path(root).relative_to(folder).parts))
@@ -100,11 +99,11 @@ def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:
 def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path | Image.Image]]:
     """(its name, the image) of each: a file is named by its path, others by their places.
 
-    Folders are searched. UserError for anything else, and if there is nothing at all.
+    Folders are searched. An array is one image, uint8 [H, W, 3], or a batch, [B, H, W, 3].
+    UserError for anything else, and if there is nothing at all.
     """
     one = isinstance(images, str | os.PathLike | Image.Image)
-    if isinstance(images, np.ndarray):
-        one = images.ndim == 2 or (images.ndim == 3 and images.shape[-1] in (3, 4))
+    one |= len(getattr(images, "shape", ())) in (2, 3)
     named: list[tuple[Path | int, Path | Image.Image]] = []
     every: Any = [images] if one else images
     for place, image in enumerate(every):
@@ -120,62 +119,59 @@ def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path
 
 
 def _of_array(place: int, array: Any) -> Image.Image:
-    """uint8 [H, W, 3], or [H, W], or [H, W, 4] with transparency, which is dropped."""
+    """Only [H, W, 3], since [3, H, W], gray and transparent images look like batches of others."""
     shape: tuple[int, ...] = getattr(array, "shape", ())
     kind = str(getattr(array, "dtype", type(array).__name__))
-    if kind != "uint8" or not (len(shape) == 2 or (len(shape) == 3 and shape[-1] in (3, 4))):
+    if kind != "uint8" or len(shape) != 3 or shape[-1] != 3:
         raise UserError(
-            f"Image {place} is {kind} {list(shape)}: give files, Pillow's images, or arrays of "
-            "uint8 [H, W, 3] with values from 0 to 255, neither scaled nor normalised."
+            f"Image {place} is {kind} {list(shape)}: give files, Pillow's images, or uint8 [H, W, "
+            "3] with values from 0 to 255."
         )
     return Image.fromarray(np.asarray(array))
 
 
 def load(
-    image: Path | Image.Image, preprocess: Preprocess, name: Path | int | str = 0
+    image: Path | bytes | Image.Image, preprocess: Preprocess, name: Path | int | str = 0
 ) -> np.ndarray:
-    """A file, or an image called `name` -> float32 [H, W, 3], normalised.
+    """A file, or its bytes or an image called `name` -> float32 [H, W, 3], normalised.
 
     An image of Pillow's may be one that is opened and not yet decoded. UserError for a damaged or
     too large image.
     """
     given = f"Image {name}" if isinstance(name, int) else str(name)
-    path = given if isinstance(image, Image.Image) else image
+    path = image if isinstance(image, str | os.PathLike) else given
+    file = io.BytesIO(image) if isinstance(image, bytes) else image
     try:
         with warnings.catch_warnings():
             # Pillow has its own limit, at which it only warns.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = (
-                nullcontext(image)
-                if isinstance(image, Image.Image)
-                else Image.open(image, formats=OPENED)
-            )
+            opened = nullcontext(file) if isinstance(file, Image.Image) else open_image(file)
         with opened as stored:
             _check_pixels(path, stored.size, preprocess)
             pixels = rgb(stored, upright=True)
     except UserError:
         raise
-    except UnidentifiedImageError as error:
-        raise UserError(
-            f"{path} is not an image that can be read: it is none of {', '.join(OPENED)}."
-        ) from error
     except Exception as error:  # decoders of damaged images raise anything
-        raise UserError(f"{path} is not an image that can be read: {error}.") from error
+        reason = f"it is none of {', '.join(OPENED)}"
+        reason = reason if isinstance(error, UnidentifiedImageError) else describe_error(error)
+        raise UserError(f"{path} is not an image that can be read: {reason}.") from error
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
     height, width = preprocess.image_size
     if prepared.size != (width, height):
         raise UserError(
             f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
-            f"model takes {width} x {height}: its weights say that images have that size already."
+            f"model takes {width} x {height}."
         )
     return normalise(prepared, preprocess)
 
 
 def _check_pixels(path: Path | str, stored: tuple[int, int], preprocess: Preprocess) -> None:
-    """Raises UserError if the image, as stored or resized, has more than MAX_PIXELS.
+    """Raises UserError if the image has no pixels or, stored or resized, more than MAX_PIXELS.
 
     `stored` is (width, height); the sides may turn out to be swapped.
     """
+    if not all(stored):
+        raise UserError(f"{path} has no pixels: it is {stored[0]} x {stored[1]}.")
     sizes = [stored]
     for width, height in (stored, stored[::-1]):
         new_width, new_height = _resized_size((width, height), preprocess)
@@ -183,8 +179,8 @@ def _check_pixels(path: Path | str, stored: tuple[int, int], preprocess: Preproc
     width, height = max(sizes, key=math.prod)
     if width * height > MAX_PIXELS:
         raise UserError(
-            f"{path} of {stored[0]} x {stored[1]} pixels is too large: it takes {width} x {height} "
-            f"pixels to prepare it, and {MAX_PIXELS:,} is the limit. Crop it or make it smaller."
+            f"{path} of {stored[0]} x {stored[1]} pixels takes {width} x {height} to prepare, more "
+            f"than {MAX_PIXELS:,} pixels."
         )
 
 
@@ -241,8 +237,8 @@ def _cropped(path: Path | str, image: Image.Image, preprocess: Preprocess) -> Im
         image = canvas
     if image.width < width or image.height < height:
         raise UserError(
-            f"{path}: an image of {image.width} x {image.height} pixels is smaller than the "
-            f"central crop of {width} x {height}."
+            f"{path} has {image.width} x {image.height} pixels, fewer than the central crop of "
+            f"{width} x {height} that the model takes."
         )
     halves = (image.width - width) / 2, (image.height - height) / 2
     left, top = (round(x) if preprocess.middle == "nearest" else math.floor(x) for x in halves)

@@ -1,4 +1,4 @@
-"""How trained models compute images: how many at once, in which dtype, on which devices.
+"""Inference by trained models: images at once, dtype, devices.
 
 `vit-jax predict` and `embed` compute images that Pillow reads by ImageFunction; `vit-jax evaluate`,
 which has a pipeline, asks here too, so that all do the same.
@@ -57,26 +57,14 @@ def check_dtype(dtype: str | None) -> None:
 def check_batch_size(batch_size: int | None) -> None:
     """UserError unless it is a value of --batch_size; None: what suits the device."""
     if batch_size is not None and not 1 <= batch_size <= MAX_BATCH_SIZE:
-        raise UserError(
-            f"--batch_size={batch_size}: give at least 1 and at most {MAX_BATCH_SIZE:,}."
-        )
+        raise UserError(f"--batch_size={batch_size}: give at least 1, at most {MAX_BATCH_SIZE:,}.")
 
 
 def graph_in(model: Any, dtype: str) -> nnx.GraphDef:
     """The graph that merges with the model's parameters to the one that computes in `dtype`."""
     changes = {"dtype": dtype, **choice.elsewhere(model.spec, dtype=dtype)}
-
-    def make() -> Any:
-        return models.build(
-            dataclasses.replace(model.spec, **changes),
-            num_classes=model.num_classes,
-            image_size=model.preprocess.image_size,
-            preprocess=model.preprocess,
-            rngs=nnx.Rngs(0),
-        )
-
-    graph, _ = nnx.split(nnx.eval_shape(make), nnx.Param)
-    return graph
+    spec = dataclasses.replace(model.spec, **changes)
+    return nnx.split(models.abstract(spec, model.num_classes, model.preprocess), nnx.Param)[0]
 
 
 def in_dtypes(model: Any, dtype: str | None) -> dict[str, Any]:
@@ -117,15 +105,10 @@ def fastest_dtype(probabilities: Mapping[str, Callable[[], jax.Array]], origin: 
     chosen = DTYPES[_broadcast_from_first(DTYPES.index(chosen))]
     if jax.process_index() == 0:
         times = ", ".join(f"{dtype} {1000 * s:,.1f} ms" for dtype, s in secs.items())
-        others = " and ".join(
-            f"those of {dtype} differ by {difference:.1e}"
-            + (f", more than {TOLERANCE:g}" if dtype not in close else "")
-            for dtype, difference in differences.items()
-            if dtype != "float32"
-        )
         print(
             f"--dtype=auto: {origin} computes in {chosen}; {len(values['float32'])} images took "
-            f"{times}; probabilities: {others}.",
+            f"{times}; probabilities of bfloat16 differ by {differences['bfloat16']:.1e}, of which "
+            f"{TOLERANCE:g} is the limit.",
             file=sys.stderr,
         )
     return chosen
@@ -188,7 +171,7 @@ class ImageFunction:
         return compute
 
     def batch_size(self, number: int) -> int:
-        """How many of `number` images are computed at once: a multiple of the devices."""
+        """Number of `number` images that are computed at once: a multiple of the devices."""
         devices = self._mesh.size
         return devices * max(1, min(self._per_device, -(-number // devices)))
 
@@ -263,9 +246,6 @@ class BadImages:
     Args:
       policy: one of ON_BAD_IMAGE; None: "fail" of a command that has no such flag.
       screen: where the images that are passed over are named; default: standard error.
-
-    Attributes:
-      number: how many were passed over.
     """
 
     HELP = "fail: an image that cannot be read ends the command; skip: it is named and passed over."

@@ -1,26 +1,34 @@
 """The table of models by name, and figures of a model without building it."""
 
 import dataclasses
+import functools
 import itertools
 import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core import errors, pytrees
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema import fields as declared
 from vit_jax.core.token_layout import TokenLayout
-from vit_jax.models import axial, bit, efficientnet, hybrid, vit
 from vit_jax.models.family import Family, Preprocess
+from vit_jax.models.layers.kernels import choice
+from vit_jax.parallel.products import count
 
-FAMILIES = (
-    vit.FAMILY,
-    hybrid.FAMILY,
-    bit.FAMILY,
-    axial.AXIAL_VIT,
-    axial.AXIAL_RESNET,
-    efficientnet.FAMILY,
+# In the order in which they are asked for a name; plug-ins come behind them.
+FAMILIES = entry_points.Parts[Family](
+    "models",
+    {
+        "ViT": "vit_jax.models.vit:FAMILY",
+        "R+ViT": "vit_jax.models.hybrid:FAMILY",
+        "R": "vit_jax.models.bit:FAMILY",
+        "Axial-ViT": "vit_jax.models.axial:AXIAL_VIT",
+        "AxialResNet": "vit_jax.models.axial:AXIAL_RESNET",
+        "EfficientNet": "vit_jax.models.efficientnet:FAMILY",
+    },
 )
 
 
@@ -51,7 +59,7 @@ class ModelInfo:
 
 def available() -> tuple[str, ...]:
     """The published names; others of their form, such as "ViT-Ti/4", are valid too."""
-    return tuple(name for family in FAMILIES for name in family.published)
+    return tuple(name for family in FAMILIES.values() for name in family.published)
 
 
 def spec(name: str, **fields: Any) -> Any:
@@ -81,9 +89,37 @@ def spec_of_json(name: str, fields: dict[str, Any]) -> Any:
 
 def build(spec: Any, **arguments: Any) -> Any:
     """Builds the model of a specification; arguments as for ViT."""
-    families = [*FAMILIES, *entry_points.in_use("models")]
+    families = itertools.chain(FAMILIES.values(), entry_points.in_use("models"))
     family = next(family for family in families if family.spec is type(spec))
     return family.module(spec, **arguments)
+
+
+def abstract(spec: Any, num_classes: int, preprocess: Preprocess) -> Any:
+    """The model of a specification by shapes alone."""
+    return nnx.eval_shape(
+        lambda: build(
+            spec,
+            num_classes=num_classes,
+            image_size=preprocess.image_size,
+            preprocess=preprocess,
+            rngs=nnx.Rngs(0),
+        )
+    )
+
+
+@functools.cache
+def forward_flops(spec: Any, num_classes: int, image_size: tuple[int, int]) -> int:
+    """FLOPs of the products of one image's forward pass; a multiply-add counts 2.
+
+    Every block counts with all tokens, as in papers, though with pool="cls" and without `scan` the
+    last block computes less: the class token alone.
+    """
+    looped = dataclasses.replace(spec, scan=True)
+    graph, params = nnx.split(abstract(looped, num_classes, Preprocess(image_size, image_size)))
+    image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+    with choice.portable():
+        program = jax.make_jaxpr(lambda params, x: nnx.merge(graph, params)(x))(params, image)
+    return int(count(program, [False] * len(program.in_avals), [False]).given)
 
 
 def architecture(spec: Any) -> dict[str, Any]:
@@ -93,19 +129,25 @@ def architecture(spec: Any) -> dict[str, Any]:
 
 def hidden_fields() -> list[str]:
     """The fields of all families that affect what parameters compute, not always their shapes."""
-    by_family = (declared.trained(family.spec, as_=declared.HIDDEN) for family in FAMILIES)
+    by_family = (declared.trained(family.spec, as_=declared.HIDDEN) for family in FAMILIES.values())
     return list(dict.fromkeys(itertools.chain(*by_family)))
 
 
-def config_fields() -> dict[str, declared.Declared]:
-    """The fields of all families that a config may give, sizes first."""
-    by_name = {name: f for family in FAMILIES for name, f in declared.of(family.spec).items()}
+def find_family(name: str) -> Family | None:
+    """Our own family that has a model of this name."""
+    return next((f for f in FAMILIES.values() if f.named(name) is not None), None)
+
+
+def config_fields(family: Family | None = None) -> dict[str, declared.Declared]:
+    """The fields that a config may give, sizes first; of all our families, or of one."""
+    families = FAMILIES.values() if family is None else [family]
+    by_name = {name: f for one in families for name, f in declared.of(one.spec).items()}
     in_config = {name: f for name, f in by_name.items() if f.doc}
     return dict(sorted(in_config.items(), key=lambda item: item[1].bounds != declared.COUNT))
 
 
 def _of_name(name: str) -> Family:
-    family = next((f for f in FAMILIES if f.named(name) is not None), None)
+    family = find_family(name)
     # A plug-in "Mixer" has the models "Mixer" and "Mixer-S/16".
     for plugin in () if family else (name, name.partition("-")[0]):
         found = entry_points.find("models", plugin)
@@ -113,26 +155,26 @@ def _of_name(name: str) -> Family:
             _check_spec(found)
             family = found
     if family is None:
-        forms = "; ".join(family.form for family in FAMILIES)
+        forms = "; ".join(family.form for family in FAMILIES.values())
         raise errors.UserError(f"Unknown model {name!r}. {_meant(name)} There are {forms}.")
     return family
 
 
 def _check_spec(family: Family) -> None:
     """Raises UserError for a spec of another family: `build` goes by the class of the spec."""
-    for other in (*FAMILIES, *entry_points.in_use("models")):
+    for other in (*FAMILIES.values(), *entry_points.in_use("models")):
         if other.spec is family.spec and other.module is not family.module:
             name = family.spec.__name__
             raise errors.UserError(
-                f"{family.kind}: its spec {name} is that of {other.kind}, whose module would be "
-                f"built. Give the Family a dataclass of its own: class Spec({name}): pass."
+                f"{family.kind}: its spec {name} is that of {other.kind}: give it a dataclass of "
+                "its own."
             )
 
 
 def _meant(name: str) -> str:
     """A hint about an unknown name: a model with this name in another project, or the nearest."""
     ours = model_meant(name)
-    if ours is None or all(family.named(ours) is None for family in FAMILIES):
+    if ours is None or find_family(ours) is None:
         return errors.nearest(name, [*available(), *entry_points.names("models")])
     return (
         f"Did you mean {ours!r}? The image size is what input.preprocess gives; init.weights names "
@@ -163,8 +205,7 @@ def create(
       UserError: unknown name or field; patches that do not tile the image.
     """
     size = _pair(image_size)
-    if not declared.is_whole(num_classes) or num_classes < 0:
-        raise errors.UserError(f"num_classes={num_classes!r}: a number of classes; 0: no head.")
+    _check_num_classes(num_classes)
     preprocess = preprocess or Preprocess(image_size=size, resize=size)
     return build(
         spec(name, **fields),
@@ -180,15 +221,13 @@ def info(
 ) -> ModelInfo:
     """Computes the figures of a model without allocating it."""
     size = _pair(image_size)
-    make = lambda: create(
-        name, num_classes=num_classes, image_size=size, rngs=nnx.Rngs(0), **fields
-    )
-    params = nnx.to_pure_dict(nnx.state(nnx.eval_shape(make), nnx.Param))
-    own = spec(name, **fields)
+    _check_num_classes(num_classes)
+    own, preprocess = spec(name, **fields), Preprocess(size, size)
+    params = nnx.to_pure_dict(nnx.state(abstract(own, num_classes, preprocess), nnx.Param))
     return ModelInfo(
         name=name,
         parameters=pytrees.num_elements(pytrees.without_statistics(params)),
-        forward_flops=own.forward_flops(num_classes, size),
+        forward_flops=forward_flops(own, num_classes, size),
         activation_bytes=own.activation_bytes(size),
         block_input_bytes=own.block_input_bytes(size),
         stride=own.stride,
@@ -197,71 +236,31 @@ def info(
     )
 
 
+def _check_num_classes(number: Any) -> None:
+    if not declared.is_whole(number) or number < 0:
+        raise errors.UserError(f"num_classes={number!r}: a number of classes; 0: no head.")
+
+
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     sides = size if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2 or not all(declared.is_whole(side) and side >= 1 for side in sides):
-        raise errors.UserError(
-            f"image_size={size!r}: pixels, at least 1, one number or (height, width)."
-        )
+        raise errors.UserError(f"image_size={size!r}: pixels, one number or (height, width).")
     return sides[0], sides[1]
 
 
-# Names of models in other projects: only for messages, none is accepted.
-_SIZES = {
-    "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g",
-    "gigantic": "G", "so400m": "So400m", "ti": "Ti", "t": "Ti", "s": "S", "b": "B", "l": "L",
-    "h": "H", "7b": "7B",
-}  # fmt: skip
-_WORD = "tiny|small|base|large|huge|gigantic|giant|so400m|7b"
-_SIZE = rf"(?P<size>{_WORD}|ti|t|s|b|l|h|g)"
-_FORMS = (
-    re.compile(rf"vit_(?P<size>{_WORD})_r(?P<units>\d*)_s(?P<patch>\d+)(_.*)?", re.I),
-    re.compile(rf"r(?P<units>\d*)[-_+ ]+(vit)?[-_]?{_SIZE}[-_/](?P<patch>\d+)", re.I),
-    re.compile(r"(resnetv2_|bit[-_]?[sm]?[-_]r|r)(?P<resnet>\d+)x(?P<factor>\d+)([-_].*)?", re.I),
-    re.compile(r"bit[-_](?P<resnet>\d+)", re.I),
-    re.compile(r"(tf_)?efficientnet[-_]?(?P<efficient>b[0-7]|l2)([-_].*)?", re.I),
-    re.compile(
-        rf"dinov(?P<dino>2)(?P<reg>[-_]with[-_]registers)?[-_](vit)?{_SIZE}(?P<patch>14)?(_reg)?"
-        r"(_lc)?", re.I,
-    ),
-    re.compile(rf"dinov(?P<dino>3)[-_]vit{_SIZE}(?P<patch>16)(?P<plus>plus)?([-_].*)?", re.I),
-    re.compile(
-        rf"(vit|deit3?)[-_](?P<size>{_WORD})([-_](?P<plus>plus))?([-_]distilled)?"
-        r"[-_]patch[-_]?(?P<patch>\d+)(_(?P<reg>reg\d))?"
-        r"([-_]dinov(?P<dino>[23])([-_].*)?|[-_]?.*)", re.I,
-    ),
-    re.compile(rf"(vit[-_ ]?)?{_SIZE}[-_/ ]?(?P<patch>\d+)", re.I),
-)  # fmt: skip
+# Sizes in names of other projects, "vit_tiny_patch16_224" or "google/vit-base-patch16-224".
+_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g"}
+_NAME_OF_OTHERS = re.compile(
+    rf"(?:.*/)?(?:vit|deit3?)[-_]({'|'.join(_SIZES)})(?:[-_]distilled)?[-_]patch(\d+)"
+    r"(_reg4)?(_dinov[23])?.*"
+)
 
 
 def model_meant(name: str) -> str | None:
-    """The model here for a name in other projects; None for an unknown form.
-
-    Names of timm, DeiT, torchvision, Hugging Face, big_vision and Google's files, such as
-    "vit_tiny_patch16_224", "google/vit-base-patch16-224-in21k", "vit_b_16", "B/16", "ViT-B_16",
-    "BiT-M-R50x1".
-    """
-    last = name.rpartition("/")[2] if name.count("/") and "-patch" in name else name
-    last = last.removeprefix("facebook/").removeprefix("google/").partition(".")[0].strip()
-    for form in _FORMS:
-        match = form.fullmatch(last)
-        if match:
-            return _model_name(match.groupdict(), last)
-    return None
-
-
-def _model_name(part: dict[str, str | None], name: str) -> str:
-    if part.get("resnet"):
-        return f"R{part['resnet']}x{part.get('factor') or 1}"
-    if part.get("efficient"):
-        return f"EfficientNet-{(part['efficient'] or '').upper()}"
-    given = part["size"] or ""
-    size = given if given in "gG" else _SIZES[given.lower()]
-    size += "+" if part.get("plus") else ""
-    patch = part.get("patch") or "14"  # Hugging Face's DINOv2 names omit it
-    style = ""
-    if "dino" in part and part["dino"] is not None:
-        style = f"-dinov{part['dino'] or 2}"
-        style += "-reg" if style == "-dinov2" and (part.get("reg") or "_reg" in name) else ""
-    hybrid = f"R{part['units']}+" if part.get("units") is not None else ""
-    return f"{hybrid}ViT-{size}/{patch}{style}"
+    """The model here for a ViT's name in timm or Hugging Face; for messages, none is accepted."""
+    match = _NAME_OF_OTHERS.fullmatch(name.lower())
+    if not match:
+        return None
+    size, patch, registers, style = match.groups(default="")
+    suffix = style.replace("_", "-") + "-reg" * bool(registers and style)
+    return f"ViT-{_SIZES[size]}/{patch}{suffix}"

@@ -16,27 +16,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core import errors
-from vit_jax.core.axes import (
-    BATCH,
-    CLASSES,
-    STREAM,
-    TOKENS,
-    WIDTH,
-    constrain,
-    pin_activation_layout,
-)
+from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
-from vit_jax.models.head import Classifier, head
-from vit_jax.models.layers import posemb
-from vit_jax.models.layers.block import Block, BlockSpec
+from vit_jax.models.head import Classifier, head, no_head, one_head
+from vit_jax.models.layers import faster, posemb
+from vit_jax.models.layers.block import Block, BlockSpec, PositionedBlock, SharingBlock, identity
 from vit_jax.models.layers.kernels import choice
-from vit_jax.models.layers.linear import Linear, param
+from vit_jax.models.layers.linear import Initializer, Linear, param
 from vit_jax.models.layers.norm import norm
 from vit_jax.models.layers.posemb import Positions
-from vit_jax.models.layers.regularization import Dropout, dropout_key
-from vit_jax.models.layers.stack import Stack
+from vit_jax.models.layers.regularization import Dropout, dropout_key, split_key
+from vit_jax.models.layers.stack import Stack, call_block
 from vit_jax.models.layers.tokens import AttentionPooling, FirstTokens, PatchEmbedding, PatchMean
 
 
@@ -44,6 +36,10 @@ class ViT(Classifier):
     """A ViT: patches, class token, position embedding, a stack of blocks, a norm, a head.
 
     B images, N tokens of width D, C classes.
+
+    Attributes:
+      prefix, add_positions, read_out: functions of the model, chosen by its spec, that give the
+        learned tokens, add positions at the input, and apply the heads.
     """
 
     def __init__(
@@ -67,24 +63,37 @@ class ViT(Classifier):
         self.spec, self.num_classes, self.preprocess = spec, num_classes, preprocess
         precision, width, init = spec.precision, spec.width, spec.init
         layout, place = spec.token_layout(image_size), spec.position_place
-        positions = functools.partial(make_positions, spec, layout)
-        vector = lambda initializer: param(initializer, (width,), (WIDTH,), rngs.params())
+        new_positions = functools.partial(make_positions, spec, layout)
+        make_block: Callable[..., Block] = Block
+        if place == "layers":
+            make_block = functools.partial(PositionedBlock, positions=new_positions)
+        elif place == "shared":
+            make_block = SharingBlock
+
+        def vector(initializer: Initializer) -> nnx.Param:
+            return param(initializer, (width,), (WIDTH,), rngs.params())
 
         self.patches = self._make_patches(rngs)
+        prefix: list[Callable[[ViT], jax.Array]] = []  # [number, D] each
         if spec.has_class_token:
             self.cls = vector(init.class_token)
+            prefix.append(_class_token)
         if spec.distillation_token:
             self.distillation_token = vector(init.positions)
+            prefix.append(_distillation_token)
         if spec.distillation_position:
             self.distillation_position = vector(init.positions)
+            prefix[-1] = _placed_distillation_token
         if spec.registers:  # random: equal ones, without positions, would stay equal
             shape, axes = (spec.registers, width), (TOKENS, WIDTH)
             self.registers = param(init.positions, shape, axes, rngs.params())
-        self.positions = Positions() if place == "layers" else positions(rngs)
+            prefix.append(_registers)
+        self.prefix = tuple(prefix)
+        self.positions = Positions() if place == "layers" else new_positions(rngs)
+        self.add_positions = _unplaced if place == "shared" else _placed
         self.dropout = Dropout(spec.dropout)
-        own_positions = positions if place == "layers" else None
         self.blocks = Stack(
-            functools.partial(self._make_block, layout, positions=own_positions),
+            functools.partial(self._make_block, make_block, layout),
             spec,
             depth=spec.depth,
             stochastic_depth=spec.stochastic_depth,
@@ -95,22 +104,20 @@ class ViT(Classifier):
             spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
         )
         self.pooling = make_pooling(spec, rngs)
-        if spec.pre_logits:
-            self.pre_logits = Linear(
-                (width,),
-                (width,),
-                (WIDTH,),
-                (STREAM,),
-                kernel_init=init.pre_logits,
-                precision=precision,
-                rngs=rngs,
-            )
+        make_pre_logits = functools.partial(
+            PreLogits, (width,), (width,), (WIDTH,), (STREAM,),
+            kernel_init=init.pre_logits, precision=precision, rngs=rngs,
+        )  # fmt: skip
+        self.pre_logits = make_pre_logits() if spec.pre_logits else identity
         inputs = width if spec.distillation_token else spec.features
-        make_head = lambda: head(spec, inputs, num_classes, kernel_init=init.head, rngs=rngs)
+        make_head = functools.partial(
+            head, spec, inputs, num_classes, kernel_init=init.head, rngs=rngs
+        )
+        self.read_out = no_head
         if num_classes:
-            self.head = make_head()
+            self.head, self.read_out = make_head(), one_head
         if num_classes and spec.distillation_token:
-            self.distillation_head = make_head()
+            self.distillation_head, self.read_out = make_head(), _mean_of_heads
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -125,85 +132,59 @@ class ViT(Classifier):
 
     def _features(self, images: jax.Array, key: Any) -> jax.Array:
         x = self.embed(images)  # Eq. 1
-        x = self.encode(x, key, num_output_tokens=self.pooling.num_output_tokens)  # Eq. 2-4
-        return self.pool(x)
+        x = self._run_blocks(self.blocks, x, key, self.pooling.call_last)  # Eq. 2-3
+        return self.pool(self.norm(self.pooling.seen(x)))  # Eq. 4
 
     def embed(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
         self.spec.check_images(images, self.preprocess.image_size)
         return self.add_prefix_and_positions(self.patches(images))
 
-    def encode(
-        self,
-        x: jax.Array,
-        key: Any = None,
-        layout: TokenLayout | None = None,
-        num_output_tokens: int | None = None,
-    ) -> jax.Array:
+    def encode(self, x: jax.Array, key: Any = None) -> jax.Array:
         """Tokens of eq. 1, [B, N, D], or some of them -> the same after the last norm.
 
-        Args:
-          x: tokens.
-          key: for dropout and stochastic depth; None: without.
-          layout: as in `add_prefix_and_positions`.
-          num_output_tokens: how many of the first tokens are wanted; None: all.
+        key: for dropout and stochastic depth; None: without.
         """
-        return self.norm(self._run_blocks(x, key, (), layout, num_output_tokens)[0])
+        return self.norm(self._run_blocks(self.blocks, x, key))
 
-    def pool(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
-        """[B, N, D] after the last norm -> [B, D], the head's input.
-
-        offset: with attention pooling, added to its weights (AttentionPooling).
-        """
-        x = self.pooling(x, offset)
-        return jnp.tanh(self.pre_logits(x)) if self.spec.pre_logits else x
+    def pool(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] after the last norm -> [B, D], the head's input."""
+        return self.pre_logits(self.pooling(x))
 
     # --- the steps of embed and encode
 
-    def add_prefix_and_positions(
-        self, patches: jax.Array, layout: TokenLayout | None = None
-    ) -> jax.Array:
-        """Embedded patches [B, N', D] -> [B, N, D]: the tokens of eq. 1, the learned ones first.
-
-        layout: of images of another size than the model's; positions are then interpolated.
-        """
+    def add_prefix_and_positions(self, patches: jax.Array) -> jax.Array:
+        """Embedded patches [B, N', D] -> [B, N, D]: the tokens of eq. 1, the learned ones first."""
         x = patches.astype(self.spec.stream_dtype)
         batch = x.shape[0]  # not len(x): exports leave it open
-        prefix = [jnp.broadcast_to(t.astype(x.dtype), (batch, *t.shape)) for t in self._prefix()]
-        x = jnp.concatenate([*prefix, x], axis=1) if prefix else x
-        if self.spec.position_place == "input":
-            x = self.positions.at(layout, self.spec.width)(x)
-        stream = (BATCH, TOKENS, STREAM)
-        return pin_activation_layout(constrain(x, *stream), *stream)
-
-    def _prefix(self) -> list[jax.Array]:
-        """The learned tokens before the patches, [number, D] each."""
-        prefix = [self.cls[None]] if self.spec.has_class_token else []
-        if self.spec.distillation_token:
-            token = self.distillation_token[None]
-            if self.spec.distillation_position:
-                token = token + self.distillation_position[...]
-            prefix.append(token)
-        return [*prefix, self.registers[...]] if self.spec.registers else prefix
+        rows = (tokens(self).astype(x.dtype) for tokens in self.prefix)
+        prefix = [jnp.broadcast_to(t, (batch, *t.shape)) for t in rows]
+        x = self.add_positions(self, jnp.concatenate([*prefix, x], axis=1))
+        return faster.replacing("stream", constrain)(x, BATCH, TOKENS, STREAM)
 
     def _run_blocks(
-        self,
-        x: jax.Array,
-        key: Any,
-        layers: tuple[int, ...] = (),
-        layout: TokenLayout | None = None,
-        num_output_tokens: int | None = None,
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Eq. 2-3: the tokens after the last block, and after the blocks `layers`."""
-        input_key, blocks_key = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(x, input_key)
-        shared = self.shared_positions and self.shared_positions.at(layout, self.spec.width)
-        return self.blocks(x, blocks_key, layers, shared, num_output_tokens)
+        self, run: Callable[..., Any], x: jax.Array, key: Any, call_last: Any = call_block
+    ) -> Any:
+        """Eq. 2-3. run: the stack or its `outputs`; call_last: calls its last block."""
+        input_key, blocks_key = split_key(key, 2)
+        return run(
+            self.dropout(x, input_key),
+            blocks_key,
+            lambda block, *inputs: self.complete(block)(*inputs),
+            lambda block, *inputs: call_last(self.complete(block), *inputs),
+        )
 
-    @property
-    def shared_positions(self) -> Positions | None:
-        """The position embedding that acts in every block, if one does."""
-        return self.positions if self.spec.position_place == "shared" else None
+    def complete(self, block: Any) -> Any:
+        """A block taken from the stack, with the position embedding that all share, if they do."""
+        for sharing in block.sharing_blocks:
+            sharing.positions = self.positions
+        return block
+
+    def resized(self, layout: TokenLayout) -> "ViT":
+        """The same model for images of another size: positions are interpolated (Positions.on)."""
+        resized = nnx.merge(*nnx.split(self))
+        resized.positions = self.positions.on(layout, self.spec.width)
+        return resized
 
     # --- other outputs than logits, and two heads
 
@@ -219,54 +200,89 @@ class ViT(Classifier):
         if layers is None:
             return self.encode(self.embed(images))
         check_layers(layers, self.spec.depth)
-        return self._run_blocks(self.embed(images), None, layers)[1]
-
-    def classify(self, features: jax.Array) -> jax.Array:
-        """[B, D] -> [B, C] float32; headless: the features. Two heads' logits are averaged."""
-        if not (self.num_classes and self.spec.distillation_token):
-            return super().classify(features)
-        class_logits, distillation_logits = self._classify_each(features)
-        return (class_logits + distillation_logits) / 2
+        outputs = self._run_blocks(self.blocks.outputs, self.embed(images), None)
+        return tuple(outputs[i] for i in layers)
 
     def logits_of_each(self, images: jax.Array, rngs: Any) -> tuple[jax.Array, jax.Array]:
         """In training, the logits of the class token and those of the distillation token.
 
         [B, H, W, 3] -> [B, C], [B, C] float32.
         """
-        return self._classify_each(self._features(images, dropout_key(rngs)))
-
-    def _classify_each(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Features of both tokens, [B, 2 D] -> the logits of both heads, [B, C] each."""
-        class_token, distillation_token = jnp.split(features.astype(jnp.float32), 2, axis=-1)
-        logits = self.head(class_token), self.distillation_head(distillation_token)
-        return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
+        return _logits_of_heads(self, self._features(images, dropout_key(rngs)))
 
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
         """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
         spec = self.spec
         return PatchEmbedding(
-            spec.patch_size,
-            spec.width,
-            crop=spec.crop_to_patches,
-            init=spec.init,
-            precision=spec.precision,
-            rngs=rngs,
+            spec.patch_size, spec.width, init=spec.init, precision=spec.precision, rngs=rngs
         )
 
-    def _make_block(self, layout: TokenLayout, **arguments: Any) -> nnx.Module:
+    def _make_block(
+        self, make_block: Callable[..., Block], layout: TokenLayout, rngs: nnx.Rngs
+    ) -> nnx.Module:
         """A block for tokens of this layout, which axial ones (axial.py) need to know."""
         del layout
-        return Block(self.spec, **arguments)
+        return make_block(self.spec, rngs=rngs)
+
+
+# --- what a model computes of the parts that it has, chosen as it is made
+
+
+def _class_token(model: ViT) -> jax.Array:
+    return model.cls[None]
+
+
+def _distillation_token(model: ViT) -> jax.Array:
+    return model.distillation_token[None]
+
+
+def _placed_distillation_token(model: ViT) -> jax.Array:
+    return model.distillation_token[None] + model.distillation_position[...]
+
+
+def _registers(model: ViT) -> jax.Array:
+    return model.registers[...]
+
+
+def _placed(model: ViT, x: jax.Array) -> jax.Array:
+    """Tokens with the positions that act at the input, if any do."""
+    return model.positions(x)
+
+
+def _unplaced(model: ViT, x: jax.Array) -> jax.Array:
+    """Tokens of a model whose blocks share its positions."""
+    del model
+    return x
+
+
+def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Features of class and distillation token, [B, 2 D] -> the logits of both heads, [B, C]."""
+    class_token, distillation_token = jnp.split(features.astype(jnp.float32), 2, axis=-1)
+    logits = model.head(class_token), model.distillation_head(distillation_token)
+    return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
+
+
+def _mean_of_heads(model: ViT, features: jax.Array) -> jax.Array:
+    """[B, 2 D] -> [B, C]."""
+    class_logits, distillation_logits = _logits_of_heads(model, features)
+    return (class_logits + distillation_logits) / 2
+
+
+class PreLogits(Linear):
+    """A dense layer and tanh before the head."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jnp.tanh(super().__call__(x))
 
 
 def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
     """A position embedding, for all blocks or for one."""
-    made: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
+    rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
     make: dict[str, Callable[[], Positions]] = {
         "none": Positions,
-        "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **made),
-        "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **made),
-        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **made),
+        "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **rest),
+        "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **rest),
+        "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **rest),
         "sincos_1d": lambda: posemb.SinCosPositions(layout, "sincos_1d"),
         "sincos_2d": lambda: posemb.SinCosPositions(layout, "sincos_2d"),
         "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
@@ -275,7 +291,7 @@ def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Posi
 
 
 def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
-    """What makes the head's input from the tokens, [B, N, D] -> [B, D] or [B, 2 D]."""
+    """Makes the layer from the tokens to the head's input, [B, N, D] -> [B, D] or [B, 2 D]."""
     if spec.pool == "map":
         return AttentionPooling(spec, first=spec.registers, rngs=rngs)
     if spec.pool == "cls":
@@ -382,7 +398,7 @@ class ViTSpec(ModelSpec, BlockSpec):
 
     @property
     def has_class_token(self) -> bool:
-        """Whether the model has a class token."""
+        """Returns whether the model has a class token."""
         return self.pool in ("cls", "cls_avg")
 
     @property
@@ -411,17 +427,24 @@ class ViTSpec(ModelSpec, BlockSpec):
         if self.width % self.num_heads:
             raise errors.UserError(
                 f"model.width={self.width} does not divide into model.num_heads={self.num_heads}; "
-                f"nearest width: {errors.nearest_multiple(self.width, self.num_heads)}."
+                f"nearest: {errors.nearest_multiple(self.width, self.num_heads)}."
             )
         if self.pre_logits and self.pool == "cls_avg":
-            raise errors.UserError(
-                "model.pre_logits does not go with model.pool=cls_avg: leave it out, or take "
-                "pool=cls."
-            )
+            raise errors.UserError("model.pre_logits does not go with model.pool=cls_avg.")
         if self.distillation_token and (self.pool != "cls" or self.pre_logits):
             raise errors.UserError(
-                "model.distillation_token is a second class token: it goes with model.pool=cls and "
-                f"model.pre_logits=false, got pool={self.pool}, pre_logits={self.pre_logits}."
+                f"model.distillation_token goes with model.pool=cls, not pool={self.pool}, "
+                f"pre_logits={self.pre_logits}."
+            )
+        if self.norm_stream and self.parallel:
+            raise errors.UserError(
+                "model.norm_stream is of the second norm, which model.parallel=true has not: leave "
+                "one of them out."
+            )
+        if self.attention_dropout and self.attention not in (choice.AUTO, choice.XLA):
+            raise errors.UserError(
+                f"model.attention={self.attention} has no attention_dropout: set "
+                "model.attention=auto."
             )
         _check_positions(self)
         relative = self.position_embedding == "relative"
@@ -430,7 +453,6 @@ class ViTSpec(ModelSpec, BlockSpec):
         choice.check(self.attention, attention)
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
-        """Whether a model for `image_size` takes images of `size`: it has positions for them."""
         if self.position_embedding == "none":
             divides = self.crop_to_patches or not any(side % self.patch_size for side in size)
             return divides and min(size) >= self.patch_size
@@ -443,46 +465,19 @@ class ViTSpec(ModelSpec, BlockSpec):
         has_remainder = not self.crop_to_patches and any(side % p for side in image_size)
         if has_remainder or min(image_size) < p:
             near = tuple(errors.nearest_multiple(side, p) for side in image_size)
-            crop = "; a ViT can leave out pixels that fill no patch: model.crop_to_patches=true"
+            crop = " model.crop_to_patches=true leaves out pixels that fill no patch."
             raise errors.UserError(
                 f"Image size {image_size} does not divide into patches of {p} pixels; nearest: "
-                f"{near}. Change the size in input.preprocess or the patch in model.name"
-                f"{crop if min(image_size) >= p else ''}."
+                f"{near}.{crop if min(image_size) >= p else ''}"
             )
         grid = (image_size[0] // p, image_size[1] // p)
         # The distillation token's position is a parameter of its own: here it counts as a register.
         registers = self.registers + self.distillation_token
         return TokenLayout(grid, self.has_class_token, registers, self.class_position)
 
-    def forward_flops(self, num_classes: int, image_size: tuple[int, int]) -> int:
-        """FLOPs of the matrix products of one image's forward pass; a multiply-add counts 2.
-
-        Every block counts with all tokens, as in papers, though with pool="cls" and without `scan`
-        the last block computes less: the class token alone.
-        """
-        layout, d = self.token_layout(image_size), self.width
-        n = layout.num_tokens
-        projections = n * 4 * d * d
-        offsets = (self.position_embedding == "relative") * n * (2 * n - 1) * d
-        mlp = n * (2 + (self.mlp != "mlp")) * d * self.mlp_dim
-        # A block has one attention, with its MLP; an axial one has two.
-        parts = [2 * n * seen * d + projections + offsets + mlp for seen in self.attended(layout)]
-        # The probe's query is the same for every image, so it is not counted.
-        pooled = n - layout.registers
-        one_query = pooled * 2 * d * d + 2 * pooled * d + d * d + 2 * d * self.mlp_dim
-        pooling = (self.pool == "map") * one_query
-        head = self.features * num_classes + self.pre_logits * d * d
-        blocks = self.depth * sum(parts)
-        return self.patch_flops(layout.num_patches, image_size) + 2 * (blocks + pooling + head)
-
     def attended(self, layout: TokenLayout) -> tuple[int, ...]:
         """For each attention of a block: the number of tokens that each token takes from."""
         return (layout.num_tokens,)
-
-    def patch_flops(self, num_patches: int, image_size: tuple[int, int]) -> int:
-        """The part of `forward_flops` up to the tokens."""
-        del image_size
-        return 2 * num_patches * self.patch_size**2 * 3 * self.width
 
     def activation_bytes(self, image_size: tuple[int, int]) -> int:
         """Bytes of one image in bfloat16 that the blocks keep for their backward pass, unpadded.
@@ -519,22 +514,21 @@ def _check_positions(spec: ViTSpec) -> None:
     kind = spec.position_embedding
     if spec.position_at is not None and spec.position_at not in PLACES[kind]:
         raise errors.UserError(
-            f"model.position_at={spec.position_at} does not go with "
-            f"model.position_embedding={kind}, which may be at: {', '.join(PLACES[kind])}."
+            f"model.position_at={spec.position_at} is not one of model.position_embedding={kind}: "
+            f"{', '.join(PLACES[kind])}."
         )
     parts = POSITION_PARTS.get(kind, 1)
     if spec.width % parts:
         nearest = errors.nearest_multiple(spec.width, math.lcm(parts, spec.num_heads))
         raise errors.UserError(
-            f"model.width={spec.width} does not divide into the {parts} parts of "
-            f"model.position_embedding={kind}; nearest width: {nearest}."
+            f"model.width={spec.width} does not divide into {parts} parts "
+            f"(position_embedding={kind}); nearest: {nearest}."
         )
     if kind == "rotary_2d" and spec.width % (spec.num_heads * ROTARY_PARTS):
         nearest = errors.nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
         raise errors.UserError(
-            f"model.width={spec.width} gives each of {spec.num_heads} heads "
-            f"{spec.width // spec.num_heads}, which does not divide into the {ROTARY_PARTS} parts "
-            f"of model.position_embedding={kind}; nearest width: {nearest}."
+            f"model.width={spec.width} does not divide into {spec.num_heads} heads of "
+            f"{ROTARY_PARTS} parts; nearest: {nearest}."
         )
 
 

@@ -5,6 +5,8 @@ import re
 from typing import NamedTuple
 
 import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 # A pattern for JAX's whole device_kind -> dense bfloat16 TFLOP/s of one JAX device. It matches the
 # whole, because names share beginnings: an L40S begins like an L4, an H100 NVL like any H100, and a
@@ -121,6 +123,27 @@ def compiler_options(device: jax.Device) -> Options | None:
         options = {} if (mib := next(sizes, None)) is None else _tpu_options(mib)
     by_user = os.environ.get("LIBTPU_INIT_ARGS", "") + os.environ.get("XLA_FLAGS", "")
     return {flag: value for flag, value in options.items() if flag not in by_user} or None
+
+
+def supported_compiler_options(options: Options | None, device: jax.Device) -> Options | None:
+    """Options that the device's compiler knows: other versions of it lack some.
+
+    Asked with a program that does nothing, since a compiler refuses what it does not know.
+    """
+    mesh = Mesh(np.array([device]), ("device",))
+    number = jax.ShapeDtypeStruct((), np.float32, sharding=NamedSharding(mesh, jax.P()))
+    while options:
+        try:
+            with jax.set_mesh(mesh):  # the caller's has all devices
+                jax.jit(lambda x: x, compiler_options=options).lower(number).compile()
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [name for name in options if f"'{name}'" in str(error)]
+            if not unknown:
+                raise
+            options = {name: value for name, value in options.items() if name not in unknown}
+        else:
+            return options
+    return None
 
 
 def _tpu_options(fusion_mib: int) -> Options:

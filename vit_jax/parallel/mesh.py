@@ -47,12 +47,7 @@ UNDIVIDED_RULES: axes.Rules = {
 
 
 def make_mesh(
-    *,
-    replica: int,
-    data: int,
-    fsdp: int,
-    tensor: int,
-    devices: Sequence[jax.Device] | None = None,
+    *, replica: int, data: int, fsdp: int, tensor: int, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
     """A mesh with axes AXES of these sizes, one of which may be -1: all remaining devices.
 
@@ -66,8 +61,8 @@ def make_mesh(
     slices = {getattr(d, "slice_index", 0) for d in used}
     if len(slices) > 1 and shape[0] != len(slices):
         raise errors.UserError(
-            f"mesh.replica={shape[0]}, but the devices are in {len(slices)} slices, and what is "
-            f"inside a replica has to stay in one: set mesh.replica={len(slices)}."
+            f"mesh.replica={shape[0]}, but there are {len(slices)} slices: set "
+            f"mesh.replica={len(slices)}."
         )
     # Neighbours in the chips' network are neighbours in the grid.
     if len(slices) > 1:
@@ -84,29 +79,15 @@ def make_mesh(
 def _shape(sizes: Mapping[str, int], there: int, *, may_leave: bool) -> tuple[int, ...]:
     """Fills in -1 among the mesh's sizes. UserError if they do not fit."""
     said = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size != 1)
-    wrong = [name for name, size in sizes.items() if size < 1 and size != -1]
-    open_ = [name for name, size in sizes.items() if size == -1]
-    if wrong or len(open_) > 1:
-        raise errors.UserError(
-            f"{said}: give each axis of the mesh at least 1 device, or one of them -1 for the rest."
-        )
+    rest = list(sizes.values()).count(-1)
     fixed = math.prod(size for size in sizes.values() if size != -1)
-    if fixed > there or (open_ and there % fixed):
-        near = [n for n in range(1, there + 1) if there % n == 0]
-        below = max((n for n in near if n <= fixed), default=1)
-        above = min((n for n in near if n >= fixed), default=there)
-        factors = [str(size) for size in sizes.values() if size not in (1, -1)]
-        product = f"{' x '.join(factors)} = " if len(factors) > 1 else ""
+    may_differ = fixed <= there and (may_leave or fixed == there)
+    fits = there % fixed == 0 if rest and fixed else may_differ
+    if min(sizes.values()) < -1 or 0 in sizes.values() or rest > 1 or not fits:
+        products = ", ".join(str(n) for n in range(1, there + 1) if there % n == 0)
         raise errors.UserError(
-            f"{said} takes {product}{fixed} devices{' or a multiple' if open_ else ''}, "
-            f"but there are {there}; nearest products that fit: "
-            f"{', '.join(map(str, sorted({below, above})))}."
-        )
-    if not open_ and fixed < there and not may_leave:
-        raise errors.UserError(
-            f"{said or 'This mesh'} takes {fixed} of {there} devices, but every process has to "
-            "take part: set one of mesh.data, mesh.fsdp, mesh.tensor, mesh.replica to -1, or "
-            f"let their product be {there}."
+            f"{said or 'mesh.data=1'} does not divide {there} devices; axes may be {products}, or "
+            "one -1."
         )
     return tuple(there // fixed if size == -1 else size for size in sizes.values())
 
@@ -139,8 +120,9 @@ def param_shardings(variables: nnx.State, mesh: Mesh, rules: axes.Rules = RULES)
         names = v.get_metadata()["axes"]
         return sharding(mesh, names, v.shape, rules if _is_matrix(names) else RULES)
 
-    is_param = lambda x: isinstance(x, nnx.Param)
-    return nnx.to_pure_dict(jax.tree.map(place, variables, is_leaf=is_param))
+    return nnx.to_pure_dict(
+        jax.tree.map(place, variables, is_leaf=lambda x: isinstance(x, nnx.Param))
+    )
 
 
 def _is_matrix(names: Sequence[str]) -> bool:
@@ -149,8 +131,11 @@ def _is_matrix(names: Sequence[str]) -> bool:
 
 def param_layout(variables: nnx.State, mesh: Mesh, rules: axes.Rules = RULES) -> Any:
     """Shapes, dtypes and shardings of the parameters, as a plain nested dictionary."""
-    place = lambda v, s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
-    return jax.tree.map(place, nnx.to_pure_dict(variables), param_shardings(variables, mesh, rules))
+    return jax.tree.map(
+        lambda v, s: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s),
+        nnx.to_pure_dict(variables),
+        param_shardings(variables, mesh, rules),
+    )
 
 
 def unsharded_params(

@@ -71,10 +71,9 @@ def count(closed: Any, trained: list[bool], losses: list[bool]) -> Products:
 def _steps(jaxpr: Any, inputs: list[int], numbers: Iterator[int], steps: list[_Step]) -> list[int]:
     """Adds the operations of a jaxpr, those of its calls in their place; returns its outputs."""
     values = dict(zip(jaxpr.invars, inputs, strict=True))
-    is_literal = lambda atom: hasattr(atom, "val")
 
     def number(atom: Any) -> int:
-        if is_literal(atom):
+        if hasattr(atom, "val"):  # a literal
             return next(numbers)
         if atom not in values:  # a constant
             values[atom] = next(numbers)
@@ -117,7 +116,7 @@ def _flops(equation: Any) -> float:
 
 
 def _multiplications(equation: Any) -> int:
-    """Those of a convolution, but for those with the zeros of padding."""
+    """Multiplications of a convolution, but for those with the zeros of padding."""
     image, kernel = (atom.aval.shape for atom in equation.invars)
     parameters, out = equation.params, equation.outvars[0].aval.shape
     of_image, of_kernel, of_out = parameters["dimension_numbers"]

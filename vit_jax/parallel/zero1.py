@@ -30,8 +30,11 @@ def gather(params: Any, between_steps: Any, in_step: Any) -> Any:
 
 def divided(between_steps: Any, in_step: Any) -> Any:
     """Whether devices hold less of an array than they compute with, for each; see `gather`."""
-    equal = lambda a, b: a.sharding.is_equivalent_to(b.sharding, len(a.shape))
-    return jax.tree.map(lambda a, b: not equal(a, b), between_steps, in_step)
+    return jax.tree.map(
+        lambda a, b: not a.sharding.is_equivalent_to(b.sharding, len(a.shape)),
+        between_steps,
+        in_step,
+    )
 
 
 def _gather(
@@ -74,8 +77,9 @@ def _pinned(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     longest = max(range(x.ndim), key=lambda i: x.shape[i])
     order = Layout(major_to_minor=(*(i for i in range(x.ndim) if i != longest), longest))
     spec = sharding.spec
-    pin = lambda x: with_layout_constraint(x, order)
-    return jax.shard_map(pin, in_specs=spec, out_specs=spec, check_vma=False)(x)
+    return jax.shard_map(
+        lambda x: with_layout_constraint(x, order), in_specs=spec, out_specs=spec, check_vma=False
+    )(x)
 
 
 def _ordered_gradient(to: tuple[NamedSharding, Any, Any], _: None, dy: jax.Array) -> Any:

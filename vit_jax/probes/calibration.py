@@ -12,7 +12,7 @@ import scipy  # which imports its parts when they are used
 BINS = 15  # of confidence, of equal width
 TEMPERATURES = (0.05, 20.0)  # those that are looked through
 PRIOR = 3.0  # strength, in nats: 90 % of it lies between temperatures of 0.39 and 2.2
-_ROWS = 4096  # of a computation in float64
+_PART_BYTES = 2**24  # of an array in float64, of which a computation has up to five
 
 
 class Calibration(NamedTuple):
@@ -58,9 +58,7 @@ def calibration(
 ) -> Calibration:
     """Measures logits [N, C] over `temperature`, one or [N], against labels [N]."""
     temperatures = np.broadcast_to(temperature, len(labels))
-    each = [
-        _each(logits[rows], labels[rows], temperatures[rows, None]) for rows in _parts(len(labels))
-    ]
+    each = [_each(logits[rows], labels[rows], temperatures[rows, None]) for rows in _parts(logits)]
     confidence, correct, nll, brier = (np.concatenate(x) for x in zip(*each, strict=True))
     return Calibration(reliability(confidence, correct).ece, float(nll.mean()), float(brier.mean()))
 
@@ -88,7 +86,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray, prior: float = PRIO
     def slope(inverse: float) -> float:
         """Returns the derivative of the sum by 1 / T, in which it is convex."""
         sums = [prior * (1 - 1 / inverse)]
-        for rows in _parts(len(labels)):
+        for rows in _parts(logits):
             z = logits[rows].astype(np.float64)
             p = np.exp(scipy.special.log_softmax(inverse * z, axis=1))
             of_label = np.take_along_axis(z, labels[rows, None], axis=1)
@@ -121,5 +119,6 @@ def too_few(logits: np.ndarray, labels: np.ndarray) -> bool:
     return not (wrong[::2].any() and wrong[1::2].any())
 
 
-def _parts(n: int) -> Iterator[slice]:
-    return (slice(start, start + _ROWS) for start in range(0, n, _ROWS))
+def _parts(logits: np.ndarray) -> Iterator[slice]:
+    rows = max(_PART_BYTES // (8 * logits.shape[1]), 1)
+    return (slice(start, start + rows) for start in range(0, len(logits), rows))

@@ -36,7 +36,7 @@ def _centred_gram(x: np.ndarray) -> np.ndarray:
     The diagonal is left out and rows and columns are centred without it (U-centring: Szekely and
     Rizzo, Annals of Statistics 42(6), 2014, equation 2.6).
     """
-    x = _flat(x)
+    x = np.asarray(x, np.float64).reshape(len(x), -1)
     n = len(x)
     if n < LEAST:
         raise UserError(f"CKA of {n} images: give at least {LEAST}.")
@@ -48,8 +48,3 @@ def _centred_gram(x: np.ndarray) -> np.ndarray:
     gram += sums.sum() / (n - 1) - sums[:, None] - sums[None, :]
     np.fill_diagonal(gram, 0)
     return gram.ravel()
-
-
-def _flat(x: np.ndarray) -> np.ndarray:
-    x = np.asarray(x, np.float64)
-    return x.reshape(len(x), -1)

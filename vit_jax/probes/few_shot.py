@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,11 +51,27 @@ class Factorised(NamedTuple):
 
     def accuracy(self, weights: np.ndarray, features: np.ndarray, labels: np.ndarray) -> float:
         """The share of examples whose largest score is that of their label."""
-        right = 0
-        for start in range(0, len(labels), _ROWS):
-            part = slice(start, start + _ROWS)
-            right += np.sum(self.scores(weights, features[part]).argmax(axis=1) == labels[part])
-        return float(right / len(labels))
+        return accuracy(lambda x: self.scores(weights, x), features, labels, rows=_ROWS)
+
+
+def accuracy(
+    scores: Callable[[np.ndarray], np.ndarray],
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    rows: int,
+) -> float:
+    """The share of examples whose largest of scores(features), [N, C], is that of their label.
+
+    Those whose scores are not all finite are wrong: of NaN the first is the largest. `rows`
+    examples are scored at once.
+    """
+    right = 0
+    for start in range(0, len(labels), rows):
+        part = scores(features[start : start + rows])
+        hits = part.argmax(axis=1) == labels[start : start + rows]
+        right += np.sum(hits & np.isfinite(part).all(axis=1))
+    return float(right / len(labels))
 
 
 class FewShotResult(NamedTuple):
@@ -79,11 +95,9 @@ def draw(
     shots: int,
     seed: int,
     class_names: Sequence[str] | None = None,
+    field: str = "shots",
 ) -> np.ndarray:
-    """Draws the positions of `shots` examples of each class, [C, shots]; fewer are a prefix.
-
-    UserError for classes that have fewer examples; it calls them by `class_names`, or numbers.
-    """
+    """Draws the positions of `shots` examples of each class, [C, shots]; fewer are a prefix."""
     numbers = np.random.default_rng(seed)
     # By class, and in each by position: all labels are looked at once, however many classes.
     order = np.argsort(labels, kind="stable")
@@ -94,9 +108,10 @@ def draw(
         names = class_names or range(num_classes)
         named = ", ".join(f"{names[c]} ({len(positions[c])})" for c in lacking[:5])
         raise UserError(
-            f"{len(lacking)} of {num_classes} classes have fewer than {shots} examples: {named}"
-            f"{', ...' if len(lacking) > 5 else ''}. Give fewer shots, or a larger split to draw "
-            "them from."
+            f"{len(lacking)} of {num_classes} classes have fewer examples: "
+            f"{named}{', ...' if len(lacking) > 5 else ''}.",
+            field=field,
+            value=shots,
         )
     return np.array([each[:shots] for each in positions])
 
@@ -110,7 +125,10 @@ def factorise(features: np.ndarray, labels: np.ndarray, num_classes: int) -> Fac
         (np.ones(len(x)), (np.arange(len(x)), labels)), shape=(len(x), num_classes)
     )
     # The targets are 2 one_hot - 1.
-    with_targets = lambda rows: 2 * (one_hot.T @ rows).T - rows.sum(axis=0)[:, None]
+
+    def with_targets(rows: np.ndarray) -> np.ndarray:
+        return 2 * (one_hot.T @ rows).T - rows.sum(axis=0)[:, None]
+
     if len(x) >= x.shape[1]:
         eigenvalues, left = scipy.linalg.eigh(x.T @ x, overwrite_a=True, driver="evd")
         right = left.T @ with_targets(x)
@@ -135,7 +153,10 @@ def evaluate(
     each of the two l2. UserError if a class has too few examples.
     """
     positions = draw(train[1], num_classes=num_classes, shots=shots, seed=seed)
-    pick = lambda at: (train[0][at.ravel()], train[1][at.ravel()])
+
+    def pick(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return train[0][at.ravel()], train[1][at.ravel()]
+
     whole = factorise(*pick(positions), num_classes)
     fixed = whole.accuracy(whole.solve(fixed_l2), *test)
     if shots == 1:

@@ -50,19 +50,13 @@ class Filters(NamedTuple):
 
 
 def first_layer(params: Mapping[str, np.ndarray]) -> FirstLayer:
-    """The first layer of a model, from its parameters by name ("patches/kernel").
-
-    UserError if none of them is a filter of colours.
-    """
+    """The first layer of a model, from its parameters by name ("patches/kernel")."""
     for name, what in KERNELS.items():
         if name in params:
             kernel = np.asarray(params[name], np.float32)
             # Convolutions of ResNets divide their weights by their deviation at every use.
             return FirstLayer(_standardised(kernel) if "resnet" in name else kernel, what)
-    raise UserError(
-        "The weights have no filters of an image's colours to show; looked for "
-        f"{', '.join(KERNELS)}."
-    )
+    raise UserError(f"The weights have no filters of colours, none of {', '.join(KERNELS)}.")
 
 
 def components(kernel: np.ndarray) -> Filters:

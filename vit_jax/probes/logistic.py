@@ -16,6 +16,8 @@ import numpy as np
 import optax
 import scipy  # which imports its parts when they are used
 
+from vit_jax.probes.few_shot import accuracy
+
 TOLERANCE = 1e-6  # of the largest entry of the gradient
 MOST_ITERATIONS = 1000
 MOMENTUM = 0.9
@@ -38,12 +40,7 @@ class Probe(NamedTuple):
 
     def accuracy(self, data: Labelled) -> float:
         """The share of examples whose largest logit is that of their label."""
-        features, labels = data
-        right = 0
-        for start in range(0, len(labels), _ROWS):
-            part = slice(start, start + _ROWS)
-            right += np.sum(self.logits(features[part]).argmax(axis=1) == labels[part])
-        return float(right / len(labels))
+        return accuracy(self.logits, *data, rows=_ROWS)
 
 
 class Standardiser(NamedTuple):
@@ -71,13 +68,7 @@ def standardiser(features: np.ndarray) -> Standardiser:
     return Standardiser(mean, np.where(deviation > 1e-6 * np.abs(mean) + 1e-12, deviation, np.inf))
 
 
-def fit_lbfgs(
-    train: Labelled,
-    *,
-    num_classes: int,
-    l2: float,
-    start: Probe | None = None,
-) -> Probe:
+def fit_lbfgs(train: Labelled, *, num_classes: int, l2: float, start: Probe | None = None) -> Probe:
     """The minimum of mean cross-entropy + l2 / 2 |kernel|^2; the bias is not regularised.
 
     In float64 on a CPU; in float32, which GPUs and TPUs compute in, the last digits of the optimum
@@ -87,10 +78,9 @@ def fit_lbfgs(
     dtype = np.float64 if jax.default_backend() == "cpu" else np.float32
     dim = train[0].shape[1]
 
-    split = lambda flat, dtype: Probe(
-        flat[: dim * num_classes].astype(dtype).reshape(dim, num_classes),
-        flat[dim * num_classes :].astype(dtype),
-    )
+    def split(flat: np.ndarray, dtype: Any) -> Probe:
+        kernel, bias = np.split(flat.astype(dtype), [dim * num_classes])
+        return Probe(kernel.reshape(dim, num_classes), bias)
 
     def at(flat: np.ndarray) -> tuple[float, np.ndarray]:
         value, parts = _loss_and_gradient(split(flat, dtype), features, labels, l2)
@@ -122,8 +112,10 @@ def _held_out(train: Labelled) -> tuple[Labelled, Labelled]:
     """(examples to fit, examples to choose on), both standardised by the first."""
     is_held_out = np.random.default_rng(0).permutation(len(train[1])) % HELD_OUT_OF == 0
     standardise = standardiser(train[0][~is_held_out])
-    of = lambda rows: (standardise(train[0][rows]), train[1][rows])
-    return of(~is_held_out), of(is_held_out)
+    fitted, held_out = (
+        (standardise(train[0][rows]), train[1][rows]) for rows in (~is_held_out, is_held_out)
+    )
+    return fitted, held_out
 
 
 def fit_best(train: Labelled, *, num_classes: int, l2: Sequence[float]) -> tuple[Probe, float]:

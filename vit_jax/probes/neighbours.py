@@ -142,8 +142,10 @@ def _largest(block: jax.Array, others: jax.Array, stays: jax.Array) -> tuple[jax
 def _cosines(one: jax.Array, other: jax.Array) -> jax.Array:
     """[Q, D], [N, D] of any length and dtype -> [Q, N], float32."""
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
-    unit = lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12)
-    return jnp.matmul(unit(one), unit(other).T, precision="highest")
+    one, other = (
+        x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (one, other)
+    )
+    return jnp.matmul(one, other.T, precision="highest")
 
 
 def accuracies(
@@ -189,8 +191,8 @@ def _vote(
     weights = jnp.exp((similarity - similarity[:, :1]) / temperature)
     query, none = jnp.arange(len(queries))[:, None], jnp.zeros((len(queries), num_classes))
     # Added to classes one by one: [Q, k, C] of 21,843 classes would fill memory.
-    cast = lambda each: none.at[query, classes[nearest[:, :each]]].add(weights[:, :each])
-    return jnp.stack([cast(each).argmax(axis=1) for each in k])
+    votes = (none.at[query, classes[nearest[:, :n]]].add(weights[:, :n]) for n in k)
+    return jnp.stack([x.argmax(axis=1) for x in votes])
 
 
 def _normalised(features: np.ndarray) -> np.ndarray:

@@ -146,8 +146,4 @@ def _umap(x: np.ndarray) -> np.ndarray:
     ).fit_transform(x)
 
 
-METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "pca": _pca,
-    "tsne": _tsne,
-    "umap": _umap,
-}
+METHODS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"pca": _pca, "tsne": _tsne, "umap": _umap}

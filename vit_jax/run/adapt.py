@@ -30,7 +30,7 @@ class NotGivenError(errors.UserError):
 
 
 class Facts:
-    """What a recipe may depend on; each is looked up when it is first asked for.
+    """Facts that a recipe may depend on; each is looked up when it is first asked for.
 
     UserError where the weights or the data of `config` are not there.
     """
@@ -56,12 +56,12 @@ class Facts:
 
     @property
     def preprocess(self) -> models.Preprocess:
-        """How init.weights want their images prepared."""
+        """The preparation of images that init.weights were trained with."""
         return self._weights.preprocess
 
     @property
     def has_statistics(self) -> bool:
-        """Whether init.weights have batch norms, with a running mean and variance."""
+        """Returns whether init.weights have batch norms, with a running mean and variance."""
         return hasattr(self._weights.spec, "frozen_statistics")
 
     @property
@@ -71,12 +71,12 @@ class Facts:
 
     @functools.cached_property
     def num_examples(self) -> int:
-        """Of the training data."""
+        """Number of examples of the training data."""
         return examples.source(self.config.input).num_examples
 
     @functools.cached_property
     def on_cpu(self) -> bool:
-        """Whether JAX has nothing but the processor to compute on."""
+        """Returns whether JAX has nothing but the processor to compute on."""
         if self._on_cpu is not None:
             return self._on_cpu()
         if self.config.deterministic:
@@ -93,7 +93,7 @@ def load(
     workdir: epath.Path | None = None,
     check: Callable[[RunConfig], object] | None = None,
 ) -> RunConfig:
-    """As config.load, adapted. Not before the processes of a run are connected: it may ask for the
+    """Loads and adapts a config. Not before a run's processes are connected: it may ask for the
     devices.
 
     Where the weights or the data cannot be read, a run that began with these weights goes on with
@@ -107,9 +107,6 @@ def load(
       check: is given a config that could not be adapted, to raise what is wrong with it. If it
         raises nothing, what kept it from being adapted is raised. None: it is returned as it is,
         with a notice.
-
-    Raises:
-      UserError: what `check` raises; or weights or data cannot be read.
     """
     values, more = config_file.read(path), sections or {}
     plain = configs.resolve(configs.overlaid(values, more), overrides)

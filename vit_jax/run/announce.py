@@ -34,7 +34,7 @@ from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts
-from vit_jax.store.runs import RESERVED
+from vit_jax.store.metrics import RESERVED
 from vit_jax.store.workdir import flatten
 
 _NAMED = 10  # classes without an image that are named
@@ -49,7 +49,7 @@ def run(
     eval_data: Mapping[str, EvalData],
     changes: Sequence[str],
 ) -> None:
-    """Announces the run: its data, devices, model, method and plan."""
+    """Announces the run: its data, devices, model, method, plan and parameters."""
     durations, info = step.durations, step.model.info
     devices = mesh.devices.ravel()
     epochs = durations.total_steps / durations.steps_per_epoch
@@ -74,6 +74,7 @@ def run(
     for title, evaluated in _eval_sources(config, eval_data):
         notes(screen, title, evaluated)
     shared_images(screen, source, eval_data)
+    parameters(screen, step.objective, step.layout)
 
 
 def slow_dtype(screen: Screen, info: ModelInfo, device: jax.Device) -> None:
@@ -168,8 +169,9 @@ def trained(screen: Screen, objective: Objective, layout: StateLayout) -> None:
         return
     params = pytrees.without_statistics(layout.state.params)
     frozen = patterns.frozen(params, objective.freeze, objective.adapters)
-    share = lambda x, mask: round(x.size * (1 - float(mask.mean())))
-    numbers = pytrees.flatten(jax.tree.map(share, params, frozen))
+    numbers = pytrees.flatten(
+        jax.tree.map(lambda x, mask: round(x.size * (1 - float(mask.mean()))), params, frozen)
+    )
     said = f"{format_count(sum(numbers.values()))} parameters"
     if objective.adapters is not None:
         adapter_size = sum(n for name, n in numbers.items() if pytrees.is_adapter(name))
@@ -199,7 +201,10 @@ FIELDS = {
 def unsharded(screen: Screen, layout: StateLayout) -> None:
     """Lists arrays replicated along mesh axes that should shard them: one line for each cause."""
     sizes = layout.mesh.shape
-    several = lambda mesh_axes: " x ".join(f"{a}={sizes[a]}" for a in mesh_axes)
+
+    def several(mesh_axes: Sequence[str]) -> str:
+        return " x ".join(f"{axis}={sizes[axis]}" for axis in mesh_axes)
+
     for whose, causes in (
         ("", layout.unsharded),
         ("the state's arrays of ", layout.unsharded_state),

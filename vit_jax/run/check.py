@@ -8,6 +8,7 @@ and nothing is written.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import statistics
 import time
@@ -28,14 +29,13 @@ from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.methods import SUPERVISED
 from vit_jax.learning.state import StateLayout, device_bytes, total_bytes
-from vit_jax.learning.updates import lower_update
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import announce
 from vit_jax.run.build import Run
 from vit_jax.run.memory import device_memory, explain_out_of_memory
-from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins, updates
-from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins
 from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.examples import SplitOfRun
 from vit_jax.store import checkpoint_dir
 
 SAMPLES = 16  # of each data set, the first and the last among them
@@ -57,15 +57,17 @@ def check(
 
     With `all_images` every image of the training data and the evaluations is read and decoded; with
     `time_steps` a few steps are run, from random parameters, to tell how long all will take.
-
-    Raises:
-      UserError: something is wrong; lists all errors.
     """
     errors, given = ErrorCollector(), config
     with contextlib.suppress(UserError):  # which is met again below
         config = pins.pin_weights(config, folder, Peers.alone() if peers is None else peers)
     parts = Run.attempt(config, folder, errors)
-    table = {"mesh": "" if parts.mesh is NOT_MADE else _mesh(parts)}
+    table = {"mesh": ""}
+    if parts.mesh is not NOT_MADE:
+        devices = parts.mesh.devices.ravel()
+        axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
+        kind = f"{len(devices)} x {devices[0].device_kind}"
+        table["mesh"] = f"{kind}: {axes}{meshes.unused(parts.mesh)}"
     table |= dict(_data(config, parts, errors, screen, all_images))
     table |= dict(_model(config, parts, errors, screen))
     table["workdir"] = _workdir(given, folder, parts, errors, allow_config_change)
@@ -89,12 +91,6 @@ def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None
         shown = text or ("" if numbers else "not looked at")
         state = problem if numbers else ("ok" if text else "-")
         screen.say(f"{part:{widths[0]}}  {shown:{widths[1]}}  {state}")
-
-
-def _mesh(parts: Run) -> str:
-    devices = parts.mesh.devices.ravel()
-    axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
-    return f"{len(devices)} x {devices[0].device_kind}: {axes}{meshes.unused(parts.mesh)}"
 
 
 def _data(
@@ -141,7 +137,7 @@ def _look_at_all(
 ) -> int:
     """Counts the bad images, naming each on the screen; UserError if there may be none."""
     c, counts, examples = config.input, np.zeros(2, np.int32), source.num_examples
-    bar = lambda done, total: screen.bar(f"reading all of {where}", done, total)
+    bar = functools.partial(screen.bar, f"reading all of {where}")
     try:
         for fault in inputs.bad_images(c, source, preprocess, bar):
             screen.note(f"bad      {fault.text}")
@@ -154,21 +150,16 @@ def _look_at_all(
     device_cache.check_images(c, SplitOfRun(where, source, preprocess))
     if unreadable:
         raise UserError(
-            f"{where}: {unreadable:,} of {examples:,} examples cannot be used, named above: a run "
-            'ends at each of them, also with input.on_bad_image="skip". Correct the data.'
+            f"{where}: {unreadable:,} of {examples:,} examples, named above, end a run whatever "
+            "input.on_bad_image says."
         )
     told = f"{where}: {bad:,} of {examples:,} images are bad, named above"
     if bad and c.on_bad_image == "fail":
-        raise UserError(
-            f'{told}. Replace them, or set input.on_bad_image="skip" to give such images weight 0.'
-        )
+        raise UserError(f'{told}. Replace them, or set input.on_bad_image="skip".')
     if where != "input" and bad == examples:
         raise UserError(f"{where}: all of its {bad:,} images are bad, and none can be scored.")
     if where == "input" and bad / examples > c.max_bad_fraction:
-        raise UserError(
-            f"{told}, more than input.max_bad_fraction={c.max_bad_fraction:g} of them. Correct the "
-            "data, or raise that."
-        )
+        raise UserError(f"{told}, more than input.max_bad_fraction={c.max_bad_fraction:g} of them.")
     return bad
 
 
@@ -189,7 +180,7 @@ def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
     On the host, with any input.cache: nothing is to be decoded for later, and it is the same.
     """
     config = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=None))
-    with inputs.train_feed(config, source, layout, start_step=0) as feed:
+    with inputs.train_feed(config.input, source, layout, seed=config.seed, start_step=0) as feed:
         next(feed)
         return feed.skipped_images
 
@@ -217,12 +208,9 @@ def _plan(config: RunConfig, durations: Durations) -> str:
 
 
 def _time(run: Run, screen: Screen) -> str:
-    """How long the steps of a run take, by a few of them; evaluations and saving not counted."""
+    """Measures how long the steps of a run take, by a few; evaluations and saving not counted."""
     layout, secs = run.step.layout, []
-    with announce.compiling(screen):
-        update = lower_update(
-            updates.update(run.config, run.step), layout.in_steps, run.batch_layout
-        ).compile()
+    update = run.compile_update(screen)
     state, teacher_params = layout.in_steps.init(run.config.seed), layout.read_teacher_params()
     with run.feed(start_step=0) as feed:
         for _ in range(WARM_UP_STEPS + TIMED_STEPS):
@@ -239,7 +227,7 @@ def _time(run: Run, screen: Screen) -> str:
 
 
 def _shorter(run: Run, step_secs: float) -> Iterator[str]:
-    """What makes a run shorter: as many epochs as take LONG_SECS; half the side, by its FLOPs."""
+    """Ways to a shorter run: as many epochs as take LONG_SECS; half the side, by its FLOPs."""
     durations, model, c = run.step.durations, run.step.model, run.config
     most = int(LONG_SECS / step_secs)
     epochs = int(most / durations.steps_per_epoch)
@@ -250,8 +238,9 @@ def _shorter(run: Run, step_secs: float) -> Iterator[str]:
     sides = model.preprocess.image_size
     half = tuple(side // 2 // model.info.stride * model.info.stride for side in sides)
     if all(half) and c.method.kind == SUPERVISED:
-        flops = models.spec(model.info.name, **model.info.spec).forward_flops
-        share = flops(model.num_classes, half) / flops(model.num_classes, sides)
+        spec = models.spec(model.info.name, **model.info.spec)
+        here, there = (models.forward_flops(spec, model.num_classes, s) for s in (sides, half))
+        share = there / here
         in_all = format_duration(share * step_secs * durations.total_steps)
         yield f"With images of {' x '.join(map(str, half))} pixels all take about {in_all}"
 

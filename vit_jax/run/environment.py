@@ -32,10 +32,8 @@ def deterministic() -> None:
     missing = [flag for flag in DETERMINISTIC_FLAGS if flag not in given]
     if missing and _on_gpu_already():
         raise UserError(
-            "deterministic=True sets flags of XLA, which JAX reads before it first uses a device, "
-            "and this process has used one. Start it anew (a notebook: restart its kernel) and "
-            f'begin with this run, or with XLA_FLAGS="{" ".join(DETERMINISTIC_FLAGS)}" in its '
-            "environment; or set deterministic=False."
+            "deterministic=True needs a process that has not used a device, or "
+            f'XLA_FLAGS="{" ".join(DETERMINISTIC_FLAGS)}" in its environment.'
         )
     os.environ["XLA_FLAGS"] = " ".join([*given, *missing])
 

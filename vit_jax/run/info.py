@@ -1,4 +1,4 @@
-"""What a report of a problem needs: versions, devices, settings: vit-jax info [RUN or WEIGHTS]
+"""Prints versions, devices and settings for a bug report: vit-jax info [RUN or WEIGHTS]
 
 Prints Markdown, to be pasted. Of a run its config and starts are added, of weights what they are.
 Look through it before: a config has your paths in it.
@@ -13,7 +13,7 @@ from etils import epath
 
 from vit_jax import weights
 from vit_jax.core import command, machine
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error
 from vit_jax.core.screen import format_bytes
 from vit_jax.run.environment import PACKAGES, versions
 from vit_jax.store.workdir import CONFIG_FILE, read_document
@@ -45,11 +45,11 @@ def _devices() -> str:
         kinds = {device.device_kind for device in devices}
         return f"{len(devices)} x {', '.join(sorted(kinds))} ({jax.default_backend()})"
     except Exception as error:
-        return f"error: {command.unusable(error) or error}"
+        return f"error: {describe_error(error)}"
 
 
 def describe_path(path: str) -> str:
-    """Of a work directory its config and starts, of weights the model. UserError for others."""
+    """Describes a work directory's config and starts, or weights' model. UserError for others."""
     if not weights.is_external(path) and (epath.Path(path) / CONFIG_FILE).exists():
         return f"The run in {path}:\n\n```json\n{json.dumps(read_document(path), indent=1)}\n```"
     info = weights.checkpoint_info(path)

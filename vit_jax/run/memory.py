@@ -1,6 +1,7 @@
 """Checks that arrays fit before they are allocated, and advice when memory runs out."""
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 
@@ -27,38 +28,40 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
         return
     if state + targets <= there:
         raise UserError(
-            f"input.cache=device: the images take {format_bytes(cached_bytes)} of each device, "
-            f"which has {format_bytes(there)} and needs {format_bytes(state)} of them for the "
-            "state. Set input.cache=ram, which keeps images on the host, or take more devices."
+            f"input.cache=device: images take {format_bytes(cached_bytes)} and the state "
+            f"{format_bytes(state)} of {format_bytes(there)} a device. Set input.cache=ram."
         )
     if targets > there:
         raise UserError(
-            f"The targets of a batch, {num_classes:,} classes each, take "
-            f"{format_bytes(targets)} of each device, which has {format_bytes(there)}. "
-            "Correct input.num_classes or the data, or lower input.batch_size."
+            f"The targets of a batch take {format_bytes(targets)} of {format_bytes(there)} a "
+            "device: correct input.num_classes, or lower input.batch_size."
         )
     raise UserError(
-        f"The state {'and the teacher take' if layout.teacher_params else 'takes'} "
-        f"{format_bytes(state)} of each device, which has "
-        f"{format_bytes(there)}: divide it over more devices by mesh.fsdp or mesh.tensor, "
-        "its optimizer's part by mesh.shard_optimizer=true, or take a smaller model, or fewer "
-        f"classes than {num_classes:,}."
+        f"The state{' and the teacher' if layout.teacher_params else ''} takes "
+        f"{format_bytes(state)} of each device, which has {format_bytes(there)}: divide it by "
+        "mesh.fsdp, mesh.tensor or mesh.shard_optimizer."
     )
 
 
 def check_batch_fits(
-    field: str, batch_size: int, image_size: tuple[int, int], device: jax.Device, num_devices: int
+    field: str,
+    batch_size: int,
+    image_size: tuple[int, int],
+    device: jax.Device,
+    num_devices: int,
+    *,
+    parts: int = 1,
 ) -> None:
     """Raises UserError for a batch whose images alone do not fit into the devices.
 
-    They are uint8 when they arrive, and float32 for the model.
+    They are uint8 when they arrive, and float32 for the model, which takes a batch in `parts`.
     """
-    there, image_bytes = device_memory(device), 5 * 3 * image_size[0] * image_size[1]
+    there = device_memory(device)
+    image_bytes = math.ceil(3 * image_size[0] * image_size[1] * (1 + 4 / parts))
     if there is None or batch_size * image_bytes <= there * num_devices:
         return
     raise UserError(
-        f"{field}={batch_size:,}: the images of a batch take "
-        f"{format_bytes(batch_size * image_bytes)}, more than the devices have: give at most "
+        f"{field}={batch_size:,} images take more than the devices have: give at most "
         f"{there * num_devices // image_bytes:,}."
     )
 

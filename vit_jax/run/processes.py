@@ -1,20 +1,22 @@
 """Starting the processes of a command that can run as several, as its flags say."""
 
 import json
+import os
+import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
 from absl import flags
 from etils import epath
 
 from vit_jax import config as configs
-from vit_jax.cluster import rendezvous, start
+from vit_jax.cluster import members
+from vit_jax.cluster.members import SAME_SECRET, Cluster, OtherSecret
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.rendezvous import Cluster
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.store.workdir import differences
+from vit_jax.store import workdir as workdirs
 
 # Fields in which processes may differ; "*" is any name.
 HOST_FIELDS = (
@@ -23,6 +25,9 @@ HOST_FIELDS = (
 )  # fmt: skip
 TIMEOUTS = ("start_timeout_secs", "peer_timeout_secs", "barrier_timeout_secs")
 MAX_TIMEOUT_SECS = 1_000_000
+SECRET_VARIABLE = "VIT_JAX_SECRET"
+SECRET_FILE = ".secret"
+MIN_SECRET_BYTES = 32
 FLAGS = flags.FLAGS
 
 
@@ -31,10 +36,8 @@ def find_cluster() -> Cluster | None:
     for name in TIMEOUTS:
         secs = getattr(FLAGS, name)
         if not 1 <= secs <= MAX_TIMEOUT_SECS:  # also NaN
-            raise UserError(
-                f"--{name}={secs:g}: give at least 1 and at most {MAX_TIMEOUT_SECS:,} seconds."
-            )
-    return rendezvous.find_cluster(
+            raise UserError(f"--{name}={secs:g}: give at least 1, at most {MAX_TIMEOUT_SECS:,}.")
+    return members.find_cluster(
         FLAGS.coordinator,
         FLAGS.num_processes,
         FLAGS.process_id,
@@ -42,14 +45,46 @@ def find_cluster() -> Cluster | None:
     )
 
 
-def connect_processes(cluster: Cluster | None) -> AbstractContextManager[Peers]:
-    """Connects the processes; see cluster/start.py."""
+def connect_processes(
+    cluster: Cluster | None, workdir: epath.Path | None = None
+) -> AbstractContextManager[Peers]:
+    """Connects the processes; see cluster/start.py. They find the run's secret in its workdir."""
+    if cluster is None:
+        return nullcontext(Peers.alone())
+    from vit_jax.cluster import start
+
     return start.connect_processes(
         cluster,
+        lambda: run_secret(workdir, create=cluster.process_id == 0),
         start_timeout_secs=FLAGS.start_timeout_secs,
         peer_timeout_secs=FLAGS.peer_timeout_secs,
         barrier_timeout_secs=FLAGS.barrier_timeout_secs,
     )
+
+
+def run_secret(workdir: epath.Path | None, *, create: bool) -> bytes:
+    """The secret by which the processes of a run know each other; b"" where none is set.
+
+    VIT_JAX_SECRET, else a file of the work directory that only its owner may read.
+    """
+    if SECRET_VARIABLE in os.environ or workdir is None:
+        return os.environ.get(SECRET_VARIABLE, "").encode()
+    file = workdir / SECRET_FILE
+    try:
+        if len(content := file.read_bytes()) >= MIN_SECRET_BYTES:
+            return content
+        reason = "it is too short"
+    except OSError as error:  # there is none, or it is another user's
+        reason = error.strerror or str(error)
+    if not create:
+        raise OtherSecret(
+            f"{file}, where process 0 leaves the run's secret, cannot be read: {reason}. "
+            f"{SAME_SECRET}."
+        )
+    workdirs.make(workdir)
+    content = secrets.token_hex(MIN_SECRET_BYTES).encode()
+    workdirs.save(file, content, private=True)
+    return content
 
 
 def check_same(
@@ -67,7 +102,7 @@ def check_same(
     values = {"--workdir": str(workdir), **options, **configs.to_dict(config)}
     here = {"config": values, "fingerprint": {}}
     there = peers.from_first(when, here)
-    differing = differences(there, json.loads(json.dumps(here)))
+    differing = workdirs.differences(there, json.loads(json.dumps(here)))
     wrong = [
         text
         for name, text in differing.items()
@@ -82,14 +117,10 @@ def check_same(
 
 
 def check_same_files(peers: Peers, here: Mapping[str, Sequence[str]]) -> None:
-    """UserError unless this process finds the data and weights that the first one has.
-
-    here: fingerprints by the fields or flags that name the files.
-    """
+    """UserError unless this process finds the data and weights that the first one has."""
     there = peers.from_first("comparing data and weights", here)
     if others := [name for name in here if here[name] != there.get(name)]:
         raise UserError(
             f"{peers.me} finds other images, names, labels or weights than {peers.members[0]} for "
-            f"{', '.join(others)}. Give all hosts copies of the same files, or a folder that all "
-            "of them see."
+            f"{', '.join(others)}."
         )

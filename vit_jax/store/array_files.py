@@ -87,8 +87,8 @@ class StateHandler(ocp.AsyncCheckpointHandler):
 
 def to_save(state: Any) -> ocp.args.PyTreeSave:
     """The arguments with which a CheckpointManager saves a nested dictionary of arrays."""
-    chunked = lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES)
-    return ocp.args.PyTreeSave(state, save_args=jax.tree.map(chunked, state))
+    save_args = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES), state)
+    return ocp.args.PyTreeSave(state, save_args=save_args)
 
 
 def to_restore(layout: Any) -> ocp.args.PyTreeRestore:

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import jax
@@ -24,11 +24,11 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from vit_jax.core import cloud, pytrees
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error, system_words
 from vit_jax.core.files import parse_json
 from vit_jax.core.metric_names import best_mode
-from vit_jax.store.runs import METRICS_FILE, MetricsFile, explain_damage
-from vit_jax.store.workdir import read_document, steps
+from vit_jax.store.metrics import METRICS_FILE, MetricsFile, explain_damage
+from vit_jax.store.workdir import check_name, read_document, steps
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
 
@@ -73,8 +73,8 @@ def _words_on_host(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     uint = np.dtype(UINT_OF_BYTES[min(x.dtype.itemsize, 4)])
     bits = np.ascontiguousarray(x).reshape(-1).view(uint).astype(np.uint32)
     index = np.arange(bits.size, dtype=np.uint32)
-    word = lambda seed: _mix(bits ^ _mix(index + np.uint32(seed))).sum(dtype=np.uint32)
-    return word(SEEDS[0]), word(SEEDS[1])
+    first, second = (_mix(bits ^ _mix(index + np.uint32(s))).sum(dtype=np.uint32) for s in SEEDS)
+    return first, second
 
 
 @jax.jit
@@ -85,8 +85,9 @@ def _words(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     terms = tuple(_mix(bits ^ _mix(index + jnp.uint32(seed))) for seed in SEEDS)
     # One reduction of pairs, not two sums: ten times as fast on CPUs, half the compile time.
     zero = jnp.uint32(0)
-    add_pairs = lambda left, right: (left[0] + right[0], left[1] + right[1])
-    return jax.lax.reduce(terms, (zero, zero), add_pairs, tuple(range(bits.ndim)))
+    return jax.lax.reduce(
+        terms, (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), tuple(range(bits.ndim))
+    )
 
 
 def _bits(x: jax.Array) -> jax.Array:
@@ -154,10 +155,13 @@ def absolute(path: epath.PathLike) -> epath.Path:
 def find(path: epath.PathLike) -> epath.Path:
     """A work directory, its checkpoints folder or a step's folder -> the step's folder.
 
-    Of several steps it is the newest whose description is intact, with a notice if that is not the
-    last; arrays are verified when they are read. A work directory may have @STEP or @best behind
-    its name. Raises UserError if there is none.
+    Of several steps it is the newest whose description is intact; arrays are verified when they are
+    read. A work directory may have @STEP or @best behind its name. What is taken instead of a
+    damaged checkpoint is said in a notice. Raises UserError if there is none.
     """
+    name = os.fspath(path)
+    if not name or (name[0] == "@" and not cloud.is_folder(epath.Path(name))):  # "$UNSET@40"
+        raise UserError("The name of the checkpoint is empty: give a work directory.")
     folder = epath.Path(path)
     if "@" in folder.name and not cloud.is_folder(folder):
         return _named(folder)
@@ -165,31 +169,38 @@ def find(path: epath.PathLike) -> epath.Path:
         return folder
     directory = folder / "checkpoints"
     directory = directory if cloud.is_folder(directory) else folder
-    there = steps(directory)
-    for step in reversed(there):
+    if newest_first := steps(directory)[::-1]:
+        return _first_intact(directory, newest_first)
+    absent = "" if folder.exists() else ", which does not exist"
+    raise UserError(f"No checkpoint in {folder}{absent}. Give e.g. DIR or DIR/checkpoints/1000.")
+
+
+def _first_intact(directory: epath.Path, ordered_steps: Iterable[int]) -> epath.Path:
+    """The folder of the first of these steps whose description is intact."""
+    damaged: list[DamagedError] = []
+    for step in ordered_steps:
         try:
             read_description(directory / str(step))
         except DamagedError as error:
-            print(f"Notice: checkpoint {step} is skipped: {error.reason}.", file=sys.stderr)
+            damaged.append(error)
             continue
+        for each in damaged:
+            print(
+                f"Notice: checkpoint {each.folder.name} is skipped: {each.reason}. Step {step} is "
+                "taken.",
+                file=sys.stderr,
+            )
         return directory / str(step)
-    if there:
-        raise UserError(
-            f"All checkpoints in {directory} are damaged: steps {there}. Give another work "
-            "directory, or train anew."
-        )
-    absent = "" if folder.exists() else ", which does not exist"
-    raise UserError(
-        f"No checkpoint in {folder}{absent}. Give a work directory, its checkpoints folder or a "
-        "step's folder, e.g. DIR, DIR/checkpoints or DIR/checkpoints/1000, which is also DIR@1000."
-    )
+    raise UserError(f"All checkpoints in {directory} are damaged: steps {steps(directory)}.")
 
 
-def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
+def metric_values(
+    directory: epath.PathLike, metric: str, *, of_damaged: bool = False
+) -> dict[int, float]:
     """The values of a metric, by step, of the checkpoints in `<workdir>/checkpoints` that have one.
 
     That of a run that was stopped before its evaluation is in the log alone, as is what can be read
-    of a checkpoint whose storage fails.
+    of a checkpoint whose storage fails, or which is damaged.
     """
     folder = epath.Path(directory)
     rows = MetricsFile(folder.parent / METRICS_FILE).rows()
@@ -198,9 +209,9 @@ def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
     for step in steps(folder):
         try:
             metrics = read_description(folder / str(step))["metrics"]
-        except DamagedError:
-            continue
-        except UserError:
+        except UserError as error:
+            if isinstance(error, DamagedError) and not of_damaged:
+                continue
             metrics = {}
         value = metrics.get(metric, logged.get(step))
         if value is not None:
@@ -208,10 +219,10 @@ def metric_values(directory: epath.PathLike, metric: str) -> dict[int, float]:
     return values
 
 
-def best_of(values: Mapping[int, float], mode: str) -> int | None:
-    """The step with the best value by checkpoint.best_mode, the newest of equals; None of none."""
+def rank(values: Mapping[int, float], mode: str) -> list[int]:
+    """The steps by their values and checkpoint.best_mode: the best first, of equals the newest."""
     sign = 1 if mode == "max" else -1
-    return max(values, key=lambda step: (sign * values[step], step), default=None)
+    return sorted(values, key=lambda step: (sign * values[step], step), reverse=True)
 
 
 def _named(path: epath.Path) -> epath.Path:
@@ -219,30 +230,23 @@ def _named(path: epath.Path) -> epath.Path:
     name, _, which = path.name.rpartition("@")
     folder = path.parent / name
     directory = folder / "checkpoints"
-    there = steps(directory)
-    if not there:
-        raise UserError(f"{path}: there are no checkpoints in {folder}.")
-    if which == "best":
+    saved, candidates, metric = steps(directory), list[int](), None
+    if which == "best" and saved:
         with explain_damage(folder):
             config = read_document(folder)["config"].get("checkpoint", {})
             metric = config.get("best_metric")
             mode = metric and best_mode(metric, config["best_mode"])
-        if metric is None:
-            raise UserError(
-                f"{path}: that run was not told what is best (checkpoint.best_metric). Give one "
-                f"of its steps: @{', @'.join(map(str, there))}."
-            )
-        step = best_of(metric_values(directory, metric), mode)
-        if step is None:
-            raise UserError(f"{path}: no checkpoint there has a value of {metric}: {there}.")
-    elif which.isdecimal() and int(which) in there:
-        step = int(which)
-    else:
+        if metric is not None:
+            candidates = rank(metric_values(directory, metric, of_damaged=True), mode)
+    elif which.isdecimal() and int(which) in saved:
+        return directory / which
+    if not candidates:
         raise UserError(
-            f"{path}: there is no such checkpoint. Those of {folder} are "
-            f"@{', @'.join(map(str, there))}, and @best where checkpoint.best_metric was given."
+            f"{path}: there is no such checkpoint, but "
+            f"{', '.join(f'@{step}' for step in saved) or 'none'}; @best needs a value of "
+            f"checkpoint.best_metric={metric}."
         )
-    return directory / str(step)
+    return _first_intact(directory, candidates)
 
 
 def describe(
@@ -284,10 +288,7 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
 def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:
     """The prefix of the wanted parameters' names. Raises UserError if they are missing."""
     if ema and not any(n.startswith(EMA + "/") for n in read_description(step_dir)["arrays"]):
-        raise UserError(
-            f"The checkpoint {step_dir} has no moving average (EMA) of its weights: its run had no "
-            "optim.ema_decay. Ask for the raw weights: leave out --ema, ema=True or init.ema."
-        )
+        raise UserError(f"The checkpoint {step_dir} has no EMA: its run had no optim.ema_decay.")
     return EMA if ema else PARAMS
 
 
@@ -341,20 +342,18 @@ def check_layout(step_dir: epath.PathLike, layout: Any) -> None:
         shown.append(f"  ... and {len(names) - len(shown)} more")
     parts = [name.split("/") for name in names]
     roots = {part[0] for part in parts}
-    what = "optimizer" if roots == {OPTIMIZER} else "model or optimizer"
-    what = "moving average (optim.ema_decay)" if roots == {EMA} else what
-    model_parts = [part for part in parts if part[0] not in (OPTIMIZER, EMA)]
-    head_parts = [part for part in model_parts if _HEADS.intersection(part)]
-    # A new run makes the others anew: it can start from the parameters that fit.
-    is_fresh = head_parts == model_parts
-    start = f", with --config.init.weights={step_dir}" + (
-        " and --config.init.head=reset, for other classes" if head_parts else ""
+    what = {(OPTIMIZER,): "optimizer", (EMA,): "moving average (optim.ema_decay)"}.get(
+        tuple(roots), "model or optimizer"
     )
+    is_of_head = [bool(_HEADS.intersection(p)) for p in parts if p[0] not in (OPTIMIZER, EMA)]
+    start = ""
+    if all(is_of_head):  # a new run makes the others anew: it can start from those that fit
+        start = f", with --config.init.weights={step_dir}"
+        start += " and --config.init.head=reset, for other classes" if is_of_head else ""
     raise UserError(
         f"The checkpoint {step_dir} is of another {what} than the config:\n"
         + "\n".join(shown)
-        + "\nUse the config and the version that wrote it, or another --workdir"
-        + (f"{start}." if is_fresh else ".")
+        + f"\nUse the config and the version that wrote it, or another --workdir{start}."
     )
 
 
@@ -362,6 +361,7 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
     """Names -> arrays as stored, in the order of `wanted`; not yet verified."""
     from vit_jax.store import array_files  # imports Orbax: other weights need none
 
+    check_name(folder)
     array_files.mute_orbax()
     restore = array_files.to_restore(pytrees.unflatten(dict(wanted)))
     try:
@@ -383,18 +383,15 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
 
 def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
     """The error for what keeps even an intact checkpoint from being read; None for damage."""
-    if cloud.is_remote(folder) and (failed := cloud.failure(error)) and not failed.is_missing:
-        return UserError(
-            f"The checkpoint {folder} cannot be read: {failed.reason}. {failed.advice}"
-        )
-    for code in _NOT_DAMAGE:  # TensorStore's errors have the words alone
-        if getattr(error, "errno", None) == code or os.strerror(code) in str(error):
-            return UserError(
-                f"The checkpoint {folder} cannot be read: {os.strerror(code)}, which says nothing "
-                "of its contents. Start the same command again when it can be read; or move that "
-                "folder away, and the checkpoint before it is used."
-            )
-    return None
+    failed = cloud.failure(error) if cloud.is_remote(folder) else None
+    words = system_words(error, _NOT_DAMAGE)
+    if failed is not None and not cloud.is_missing(failed):
+        words = describe_error(failed)
+    rule = (
+        f"cannot be read: {words}. That says nothing of its contents: start the same command again"
+    )
+    cure = "when it can be read; or move that folder away, and the checkpoint before it is used."
+    return UserError(rule, field=f"The checkpoint {folder}", cure=cure) if words else None
 
 
 def _on_every_process(folder: epath.Path, read: Callable[[], T]) -> T:

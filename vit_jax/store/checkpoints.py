@@ -8,9 +8,8 @@ checkpoint is complete before an old one is deleted: the disk needs room for one
 
 import contextlib
 import dataclasses
-import errno
+import itertools
 import math
-import os
 import shutil
 import sys
 import threading
@@ -27,22 +26,9 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
 from vit_jax.core import cloud, pytrees
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error, system_words, writing
 from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
-
-# Advice to the user, by the operating system's error.
-ADVICE = {
-    errno.ENOSPC: "Free space on that disk or keep fewer checkpoints (checkpoint.keep_last)",
-    errno.EDQUOT: "Your quota is used up: delete files or keep fewer (checkpoint.keep_last)",
-    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
-    errno.EROFS: "The file system is mounted read-only: make it writable",
-    errno.EACCES: "You may not write there: change the permissions",
-    errno.EPERM: "You may not write there: change the permissions",
-    errno.EEXIST: "End what else writes there, or let the last write of a killed process arrive",
-    errno.ENOENT: "The folder was removed during the run: put it back or give another --workdir",
-    errno.EIO: "The disk has failed: copy the work directory to another one",
-}
 
 
 class Checkpoints:
@@ -52,6 +38,10 @@ class Checkpoints:
     keep_every_steps: multiples of it are kept for good; None: none.
     best_metric: the step with its best value is kept as well; None: none. best_mode: "max" or
     "min". All processes of a multi-host run call every method alike.
+
+    Attributes:
+      run_id: as of workdir.write_record: `save` raises UserError if another run has started in the
+        work directory since. "": that is not checked.
     """
 
     def __init__(
@@ -64,6 +54,7 @@ class Checkpoints:
         best_mode: str,
     ):
         array_files.mute_orbax()
+        self.run_id = ""
         self._directory = checkpoint_dir.absolute(directory)
         _check_writable(self._directory)
         self._best = _Best(best_metric, best_mode)
@@ -104,6 +95,8 @@ class Checkpoints:
         step that exists.
         """
         self.wait()
+        if self.run_id:
+            workdir.check_owner(self._directory.parent, self.run_id)
         arrays = pytrees.flatten(state)
         assert len(arrays) == len(jax.tree.leaves(state)), "two leaves of one name"
         finite = {k: float(v) for k, v in (metrics or {}).items() if math.isfinite(v)}
@@ -144,7 +137,7 @@ class Checkpoints:
             raise UserError(
                 f"Every checkpoint in {self._directory} is damaged:\n"
                 + "\n".join(f"  {error.folder.name}: {error.reason}" for error in damaged)
-                + "\nDelete that folder to start from the beginning, or give another --workdir."
+                + "\nGive another --workdir to start from the beginning."
             )
         return None
 
@@ -156,8 +149,9 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when nothing is being saved any more. Raises UserError if saving failed."""
         try:
-            is_saving = lambda: any(t.name == "save_finalize" for t in threading.enumerate())
-            while jax.process_count() > 1 and is_saving():
+            while jax.process_count() > 1 and "save_finalize" in {
+                thread.name for thread in threading.enumerate()
+            }:
                 if self._handler.errors:  # the others do not know, and would wait for this process
                     raise self._handler.errors[0]
                 time.sleep(0.05)
@@ -181,7 +175,7 @@ class Checkpoints:
         if len(set(seen.ravel().tolist())) > 1:
             raise UserError(
                 f"Process {jax.process_index()} sees the steps {steps} in {self._directory}, "
-                "another process others. Give a --workdir on a file system that all hosts share."
+                "another process others: it has to be shared."
             )
         return steps
 
@@ -202,56 +196,40 @@ class Checkpoints:
             self._manager.reload()
         latest = max(workdir.steps(self._directory), default=None)
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
-        number = getattr(error, "errno", None)
-        if isinstance(error, FileExistsError):
-            number = errno.EEXIST  # which that of gs:// lacks
-        for code, advice in ADVICE.items():
-            if number == code or os.strerror(code) in str(error):
-                raise UserError(
-                    f"A checkpoint could not be saved in {self._directory}: {os.strerror(code)}. "
-                    f"{valid} {advice}, then start the same command again."
-                ) from error
-        if failed := cloud.failure(error):
-            raise UserError(
-                f"A checkpoint could not be saved in {self._directory}: {failed.reason}. {valid} "
-                f"{failed.advice}"
-            ) from error
-        raise error
+        failed, words = cloud.failure(error), system_words(error)
+        if failed is None and not words and not isinstance(error, OSError):
+            raise error
+        words = words or describe_error(failed or error)
+        raise UserError(
+            f"A checkpoint could not be saved in {self._directory}: {words}. {valid} "
+            "Make room or keep fewer (checkpoint.keep_last), then start the same command again."
+        ) from error
 
     def _remove_unfinished(self) -> None:
         """Removes what a failed save has written, since it may be what fills the disk."""
-        unfinished = lambda: list(self._directory.glob(workdir.UNFINISHED))
-        for _ in range(20):
-            for folder in unfinished():
+        for _ in range(20):  # TensorStore's threads may write on, and make the folder anew
+            for folder in self._directory.glob(workdir.UNFINISHED):
                 with contextlib.suppress(OSError):  # on a broken disk; the next start removes it
                     folder.rmtree(missing_ok=True)
-            time.sleep(0.1)  # TensorStore's threads may write on, and make the folder anew
-            if not unfinished():
+            time.sleep(0.1)
+            if not list(self._directory.glob(workdir.UNFINISHED)):
                 return
 
     def _move_aside(self, damaged: Sequence[DamagedError], *, instead: int) -> None:
         if jax.process_index() == 0:
             for error in damaged:
-                aside = self._directory.parent / "damaged"
-                name, number = error.folder.name, 1
-                there = aside / name
-                while there.exists():
-                    number += 1
-                    there = aside / f"{name}-{number}"
-                try:
-                    there.parent.mkdir(exist_ok=True)
-                    if cloud.is_remote(there):
-                        error.folder.rename(there)
+                folder, name = self._directory.parent / "damaged", error.folder.name
+                names = itertools.chain([name], (f"{name}-{k}" for k in itertools.count(2)))
+                target = next(folder / name for name in names if not (folder / name).exists())
+                with writing(f"{error.folder}, which is damaged, moved to {target},"):
+                    folder.mkdir(exist_ok=True)
+                    if cloud.is_remote(target):
+                        error.folder.rename(target)
                     else:  # perhaps to another disk
-                        shutil.move(error.folder, there)
-                except OSError as failure:
-                    raise UserError(
-                        f"{error} It could not be moved out of the way ({failure}): start again, "
-                        "or move it."
-                    ) from failure
+                        shutil.move(error.folder, target)
                 print(
                     f"Notice: checkpoint {name} is damaged ({error.reason}). It was "
-                    f"moved to {there}; going on from step {instead}.",
+                    f"moved to {target}; going on from step {instead}.",
                     file=sys.stderr,
                 )
         multihost_utils.sync_global_devices("damaged checkpoints moved aside")
@@ -275,8 +253,8 @@ class _Best:
 
     def step(self, steps: Collection[int]) -> int | None:
         """The best of these steps."""
-        there = {step: value for step, value in self.values.items() if step in steps}
-        return checkpoint_dir.best_of(there, self.mode)
+        values = {step: value for step, value in self.values.items() if step in steps}
+        return next(iter(checkpoint_dir.rank(values, self.mode)), None)
 
     def should_preserve(
         self, checkpoints: Sequence[Any], *, context: policies.PreservationContext
@@ -291,7 +269,7 @@ def _check_writable(directory: epath.Path) -> None:
     """Checks by writing: permissions alone are not reliable, least of all for root or on gs://."""
     workdir.check_name(directory)
     trial = directory / f".writable_{jax.process_index()}"
-    with workdir.explain_unwritable_workdir(directory):
+    with writing("--workdir", directory):
         directory.mkdir(parents=True, exist_ok=True)
         trial.touch()
         trial.unlink()

@@ -14,7 +14,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,9 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 from etils import epath
 
 from vit_jax.core import cloud
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading, writing
 from vit_jax.core.files import parse_json, write_file
-from vit_jax.core.schema import renamed
 from vit_jax.core.screen import format_bytes
 
 T = TypeVar("T")
@@ -33,8 +33,13 @@ CONFIG_FILE = "config.json"
 PICTURES = "pictures"  # folder of what evaluations draw: NAME/PICTURE/STEP.png
 TYPES = {"config": dict, "fingerprint": dict, "runs": list}  # types of its entries
 UNFINISHED = "*.orbax-checkpoint-tmp*"  # folders of checkpoints while they are written
+FINISHED = "commit_success.txt"  # the last object of a checkpoint at gs://, where none is renamed
 # Steps' folders as they are written: not "007", "²" or digits of other scripts.
 STEP_NAME = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+class NotARun(UserError):
+    """A folder that is not a work directory, such as an export among runs/*/."""
 
 
 class MayDiffer(NamedTuple):
@@ -139,22 +144,31 @@ def check_workdir(
     return WorkdirRecord(folder, document, changes=list(changes.values()))
 
 
-def write_record(record: WorkdirRecord, run: Mapping[str, Any]) -> None:
+def write_record(record: WorkdirRecord, run: Mapping[str, Any]) -> str:
     """Writes config.json atomically: the config, and `run` added to the list of runs.
 
     Call it after all checks of the config, and before anything is saved under it.
-    run: versions, commit, devices ...; "config_changes" is added. Raises UserError if it cannot.
-    On several hosts only process 0 calls it.
+    run: versions, commit, devices ...; "config_changes" is added, and an "id", which is returned
+    for `check_owner`. Raises UserError if it cannot. On several hosts only process 0 calls it.
     """
-    runs = [*record.document["runs"], {**run, "config_changes": record.changes}]
+    start = {**run, "config_changes": record.changes, "id": uuid.uuid4().hex}
+    runs = [*record.document["runs"], start]
     save_json(record.folder / CONFIG_FILE, {**record.document, "runs": runs})
+    return start["id"]
+
+
+def check_owner(folder: epath.Path, run_id: str) -> None:
+    """Raises UserError if another run has started in the work directory since this one did."""
+    try:
+        runs = read_document(folder)["runs"]
+    except UserError:  # deleted or damaged, by whatever: a reason at the next start, not to end
+        return
+    if runs and runs[-1].get("id") != run_id:
+        raise UserError(f"Another run has started in {folder}: give this one another --workdir.")
 
 
 def read_document(path: epath.PathLike) -> dict[str, Any]:
-    """The contents of config.json: "config", "fingerprint", "runs".
-
-    Raises UserError if the directory has no config.json or a damaged one.
-    """
+    """The contents of config.json: "config", "fingerprint", "runs"."""
     file = epath.Path(path) / CONFIG_FILE
     if not file.exists():
         raise UserError(f"{path} is not a work directory: it has no {CONFIG_FILE}.")
@@ -162,10 +176,16 @@ def read_document(path: epath.PathLike) -> dict[str, Any]:
 
 
 def steps(directory: epath.PathLike) -> list[int]:
-    """The steps that have a folder in a checkpoints folder, valid or not, in ascending order."""
+    """The steps that were saved in a checkpoints folder, valid or not, in ascending order.
+
+    An unfinished one has another name; at gs:// it has all but its last object.
+    """
     folder = epath.Path(directory)
     names = [child.name for child in folder.iterdir()] if cloud.is_folder(folder) else []
-    return sorted(int(name) for name in names if STEP_NAME.fullmatch(name))
+    names = [name for name in names if STEP_NAME.fullmatch(name)]
+    if cloud.is_remote(folder):
+        names = [name for name in names if (folder / name / FINISHED).exists()]
+    return sorted(map(int, names))
 
 
 def saved_step(folder: epath.PathLike) -> int:
@@ -175,14 +195,14 @@ def saved_step(folder: epath.PathLike) -> int:
 
 def make(folder: epath.Path) -> None:
     """Creates the folder and its parents. Raises UserError if it cannot."""
-    with explain_unwritable_workdir(folder):
+    with writing("--workdir", folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def save(file: epath.Path, content: str | bytes) -> None:
-    """Writes a file of a work directory, in full or not at all. Raises UserError if it cannot."""
-    with explain_unwritable_workdir(file):
-        write_file(file, content)
+def save(file: epath.Path, content: str | bytes, *, private: bool = False) -> None:
+    """Writes a file of a work directory, as `write_file`. Raises UserError if it cannot."""
+    with writing("--workdir", file):
+        write_file(file, content, private=private)
 
 
 def save_json(file: epath.Path, document: Any) -> None:
@@ -191,36 +211,13 @@ def save_json(file: epath.Path, document: Any) -> None:
 
 
 def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -> T | None:
-    """Parses the JSON of a file; None if there is no file.
-
-    Raises UserError with the remedy for a file that is damaged: `parse` fails.
-    """
+    """Parses the JSON of a file; None if there is no file."""
     try:
         return parse(parse_json(file.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged ({error}). {remedy}") from error
-
-
-@contextlib.contextmanager
-def explain_unwritable_workdir(path: epath.PathLike) -> Iterator[None]:
-    """Raises UserError for what prevents a work directory, or a file of it, from being written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror or error}. Make room and make it writable, "
-            "or give another --workdir."
-        ) from error
-
-
-def unreadable(file: epath.Path, error: OSError) -> UserError:
-    """The error for a file of a work directory that a run can do without and cannot read."""
-    return UserError(
-        f"{file} cannot be read: {error.strerror or error}. Move it away, or give another "
-        "--workdir."
-    )
 
 
 def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | None:
@@ -232,37 +229,32 @@ def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | Non
         traces += ["metrics.jsonl"] if (folder / "metrics.jsonl").exists() else []
         if traces and not allow_config_change:
             raise UserError(
-                f"{folder} has {' and '.join(traces)} but no {CONFIG_FILE} that says of which run. "
-                "Give another --workdir, or --allow_config_change to go on with them as they are."
+                f"{folder} has {' and '.join(traces)} but no {CONFIG_FILE}: give another "
+                "--workdir, or --allow_config_change."
             )
         return None
     return _load(file)
 
 
 def _load(file: epath.Path) -> dict[str, Any]:
-    try:
+    with reading("--workdir", file, cure="Put back a copy of it, or move it away."):
         document = parse_json(file.read_bytes())
-        if not isinstance(document, dict):
-            raise TypeError("it is not a JSON object")
-        for key, kind in TYPES.items():
-            if not isinstance(document[key], kind):
-                said, name = type(document[key]).__name__, kind.__name__
-                raise TypeError(f"its {key!r} is a {said}, expected a {name}")
-        if not all(isinstance(run, dict) for run in document["runs"]):
-            raise TypeError("its 'runs' has other entries than objects")
-        config = renamed.fields(document["config"])
-        return {key: document[key] for key in TYPES} | {"config": config}
-    except OSError as error:
+    entries = document.keys() if isinstance(document, dict) else ()
+    if entries and not TYPES.keys() & entries:  # of transformers or timm, perhaps
+        raise NotARun(
+            f"{file.parent} is not a work directory: its {CONFIG_FILE} is of something else. "
+            f"Weights are given as --config.init.weights={file.parent}."
+        )
+    wrong = [k for k, kind in TYPES.items() if k not in entries or type(document[k]) is not kind]
+    if wrong or not all(isinstance(run, dict) for run in document["runs"]):
         raise UserError(
-            f"{file} cannot be read: {error.strerror or error}. Put back a copy of it or give "
-            "another --workdir."
-        ) from error
-    except (KeyError, ValueError, TypeError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(
-            f"{file} is damaged ({reason}). Put back a copy of it or give another --workdir; or "
-            "delete it and give --allow_config_change to go on with the checkpoints as they are."
-        ) from error
+            f"{file} is damaged: its {(wrong or ['runs'])[0]!r} is missing or of another type. Put "
+            "back a copy, or move it away and give --allow_config_change."
+        )
+    from vit_jax.core.schema import renamed
+
+    config = renamed.fields(document["config"])
+    return {key: document[key] for key in TYPES} | {"config": config}
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, str]:
@@ -292,31 +284,20 @@ def named(path: epath.PathLike) -> epath.Path:
     """The folder that --workdir names. Raises UserError for none, and for storage of no library."""
     if not os.fspath(path):
         raise UserError("--workdir is empty: give the folder for checkpoints and logs.")
-    try:
-        return epath.Path(path).expanduser()
-    except KeyError as error:  # a scheme that etils does not know, such as memory://
-        raise _elsewhere(path) from error
-
-
-def _elsewhere(path: epath.PathLike) -> UserError:
-    return UserError(
-        f"The work directory {path} cannot be written: give a folder or gs://..., or mount that "
-        "storage as a folder."
-    )
+    cure = "Give a folder or gs://..., or mount that storage as a folder."
+    with writing("--workdir", path, cure=cure):
+        try:
+            return epath.Path(cloud.expand_home(path))
+        except KeyError as error:  # a scheme that etils does not know, such as memory://
+            raise ValueError(f"the scheme {error} is unknown") from error
 
 
 def check_name(folder: epath.Path) -> None:
     """Raises UserError for a folder of checkpoints whose path orbax cannot read them back from."""
     path = (folder if cloud.is_remote(folder) else folder.absolute()).as_posix()
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"The name of the folder {path!a} is not UTF-8. Give another.") from error
-    if "[" in path or "\\" in path:  # orbax takes them for a pattern's
-        raise UserError(
-            f"Checkpoints in {path} could not be read again, since its path has a '[' or a '\\'. "
-            "Give another folder."
-        )
+    is_text = path.encode(errors="ignore").decode() == path
+    if not is_text or "[" in path or "\\" in path:  # orbax takes them for a pattern's
+        raise UserError(f"Orbax cannot read {path!a}: it has [ or \\, or is not UTF-8.")
 
 
 def check_writable(folder: epath.Path) -> None:
@@ -326,17 +307,14 @@ def check_writable(folder: epath.Path) -> None:
     on gs:// and the like; there it is what orbax imports that has to be installed.
     """
     check_name(folder)
-    if cloud.is_remote(folder) and not str(folder).startswith("gs://"):
-        raise _elsewhere(folder)
-    if str(folder).startswith("gs://") and not has_google_storage():
-        raise UserError(
-            f"The work directory {folder} needs google-cloud-storage, by which orbax looks for "
-            "checkpoints in a bucket, and it is not installed: pip install "
-            "'vit-jax-pretraining[gcs]' (in a clone, --editable '.[gcs]')."
-        )
     if cloud.is_remote(folder):
+        if not str(folder).startswith("gs://") or not has_google_storage():
+            raise UserError(
+                f"The work directory {folder} is not a folder, nor one at gs:// with "
+                "google-cloud-storage: pip install 'vit-jax-pretraining[gcs]'."
+            )
         return
-    with explain_unwritable_workdir(folder):
+    with writing("--workdir", folder):
         try_writing(folder)
 
 
@@ -357,36 +335,29 @@ def try_writing(folder: Path | epath.Path) -> None:
         pass
 
 
-def check_output(file: epath.Path, flag: str = "output") -> None:
-    """Raises UserError if the file that a flag names cannot be written; leaves no trace."""
-    with explain_unwritable(file, flag):
+def check_output(
+    path: epath.PathLike, flag: str = "output", endings: Sequence[str] = ()
+) -> epath.Path:
+    """The file that a flag names; leaves no trace."""
+    file = epath.Path(path).expanduser()
+    is_text = str(file) == str(file).encode(errors="replace").decode()
+    if endings and not (is_text and file.suffix in endings):
+        rule = f"is not a name in UTF-8 that ends in {' or '.join(endings)}."
+        raise UserError(rule, field=f"--{flag}", value=file)
+    with writing(f"--{flag}", file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if not cloud.is_remote(file):
             try_writing(file.parent)
+    return file
 
 
 def write_output(file: epath.PathLike, content: str | bytes, flag: str = "output") -> None:
-    """Writes a file that a flag names, all of it or nothing; its folder is made.
-
-    Raises UserError if it cannot be written.
-    """
-    with explain_unwritable(file, flag):
+    """Writes a file that a flag names, all of it or nothing; its folder is made."""
+    with writing(f"--{flag}", file):
         path = epath.Path(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, content)
-
-
-@contextlib.contextmanager
-def explain_unwritable(file: epath.PathLike, flag: str = "output") -> Iterator[None]:
-    """Raises UserError for what prevents what a flag names from being written inside."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"--{flag}={file} cannot be written: {error.strerror or error}. Give one in a folder "
-            "that is writable and has room."
-        ) from error
 
 
 def check_disk_space(
@@ -427,10 +398,8 @@ def check_disk_space(
         kept = f"checkpoint.keep_last={keep_last}, and one more while it is written"
         kept += f", and {stay} for checkpoint.keep_every_steps or best_metric" if stay else ""
         raise UserError(
-            f"The disk of the work directory {folder} has {format_bytes(free)} free; "
-            f"{missing} more checkpoints of {format_bytes(checkpoint_bytes)} need "
-            f"{format_bytes(needed)}: {kept}. Free {format_bytes(needed - free)}, keep fewer, or "
-            "give another --workdir."
+            f"The disk of {folder} has {format_bytes(free)} free; {missing} more checkpoints need "
+            f"{format_bytes(needed)}: {kept}. Free some, or keep fewer."
         )
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema import renamed
 
 FORMAT_VERSION = 1  # of a checkpoint's metadata that this code writes and reads
 WITH_ADAPTERS = 2  # of one with adapters, whose kernels alone are not the model's
@@ -38,16 +37,11 @@ def describe(
 
 
 def parse(about: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
-    """What `describe` wrote, perhaps in an earlier version, as fields of `loading.CheckpointInfo`.
-
-    UserError for a version, or a field, that this code does not know. origin: the checkpoint, for
-    the message.
-    """
+    """Parses what `describe` wrote, in any version, to fields of `loading.CheckpointInfo`."""
     if about.get("format_version") not in (FORMAT_VERSION, WITH_ADAPTERS):
-        raise UserError(
-            f"{origin} has format version {about.get('format_version')}, this vit_jax reads "
-            f"{FORMAT_VERSION} and {WITH_ADAPTERS}: install the version that wrote it."
-        )
+        raise UserError(f"{origin} is of format version {about.get('format_version')}.")
+    from vit_jax.core.schema import renamed
+
     fields = dict(renamed.fields(about)["model"])
     names, name = about["class_names"], fields.pop("name")
     images: dict[str, Any] = {
@@ -56,10 +50,7 @@ def parse(about: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
     try:
         spec, preprocess = models.spec_of_json(name, fields), models.Preprocess(**images)
     except TypeError as error:  # a field that a later version added
-        raise UserError(
-            f"{origin} describes its model otherwise than this vit_jax does ({error}): install the "
-            "version that wrote it."
-        ) from error
+        raise UserError(f"{origin} is of a newer version of vit_jax: {error}") from error
     return {
         "name": name,
         "spec": spec,

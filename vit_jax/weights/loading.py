@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding
 from vit_jax import models
 from vit_jax.core import pytrees, synsets
 from vit_jax.core.class_names import printable
-from vit_jax.core.errors import UserError, nearest, nearest_multiple
+from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.posemb import METHODS, check_resizable, is_table, resize
@@ -109,8 +109,6 @@ class CheckpointInfo:
 
     Attributes:
       folder: the step's folder, or the file.
-      name: the model's name, such as "ViT-B/16".
-      spec: the model's fields.
       preprocess: how prediction prepares images.
       shapes: shapes of arrays by name; parameters are under "params/", their EMA under "ema/".
       external: the contents of another project's file; None for a checkpoint of this one.
@@ -174,10 +172,6 @@ class CheckpointInfo:
         Args:
           layout: shapes as in `param_shapes`; arrays without a sharding go to the first device.
           ema: the EMA instead of the parameters.
-
-        Raises:
-          UserError: there is no EMA.
-          DamagedError: the checkpoint cannot be read, or its bits have changed.
         """
         under = self._under(ema)
         if self.external:
@@ -216,11 +210,8 @@ class LazyModel:
     """A trained model whose parameters are not read yet.
 
     Attributes:
-      about: the checkpoint or file.
       graph: merges with `read()` to the model.
       layout: jax.ShapeDtypeStruct of the parameters, nested; with shardings, if a mesh was given.
-      preprocess: how its images must be prepared.
-      num_classes: of its head; 0 if it has none.
     """
 
     about: CheckpointInfo
@@ -234,7 +225,7 @@ class LazyModel:
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """The names of its head's classes, if it has both."""
-        return _class_names(self.about) if self.num_classes else None
+        return self.about.class_names if self.num_classes else None
 
     def read(self) -> Any:
         """The parameters, nested as `layout`. DamagedError if they cannot be read."""
@@ -262,11 +253,7 @@ def open_model(
     position_resize: str | None = None,
     scan: bool | None = None,
 ) -> LazyModel:
-    """Opens a model by shapes and shardings alone; the arguments are those of `Options`.
-
-    Raises:
-      UserError: as in `load`.
-    """
+    """Opens a model by shapes and shardings alone; the arguments are those of `Options`."""
     for word, choices in (
         (head, ("keep", "drop")),
         (position_resize or "bilinear", tuple(METHODS)),
@@ -282,18 +269,12 @@ def open_model(
     spec = dataclasses.replace(about.spec, **changes, **choice.elsewhere(about.spec, dtype=dtype))
     preprocess = about.preprocess
     if size is not None and size != preprocess.image_size:
-        _check_size(about, size)
+        if getattr(spec, "crop_to_patches", False):  # of images of its own size
+            dataclasses.replace(spec, crop_to_patches=False).token_layout(size)
         preprocess = _with_size(preprocess, size)
     num_classes = 0 if head == "drop" else about.num_classes
 
-    make = lambda: models.build(
-        spec,
-        num_classes=num_classes,
-        image_size=preprocess.image_size,
-        preprocess=preprocess,
-        rngs=nnx.Rngs(0),
-    )
-    graph, variables = nnx.split(nnx.eval_shape(make), nnx.Param)
+    graph, variables = nnx.split(models.abstract(spec, num_classes, preprocess), nnx.Param)
     layout = nnx.to_pure_dict(variables) if mesh is None else meshes.param_layout(variables, mesh)
     shapes = about.param_shapes(ema=ema)
     same_grid = about.tokens.grid == spec.token_layout(preprocess.image_size).grid
@@ -348,9 +329,6 @@ def checkpoint_info(
     """Reads metadata of the checkpoint or file at `path`; the arguments are as in `Options`.
 
     What is assumed of a file, since nothing states it, is said on stderr.
-
-    Raises:
-      UserError: nothing is there, or as in `load`.
     """
     fetched = fetch(path)
     if is_external(fetched.path):
@@ -359,10 +337,7 @@ def checkpoint_info(
         info = _read_info(fetched.path)
     heads = getattr(info.spec, "num_heads", None)
     if num_heads not in (None, heads):
-        raise UserError(
-            f"num_heads={num_heads}, but {fetched} has {heads or 'none'}: leave it out; it is for "
-            "weights that do not state it."
-        )
+        raise UserError(f"num_heads={num_heads}, but {fetched} has {heads or 'none'}.")
     for notice in info.external.notices() if info.external else ():
         _print_once(f"Notice: {fetched}: {notice}")
     return info
@@ -413,34 +388,12 @@ def _print_once(line: str) -> None:
 
 
 def is_external(path: str | epath.Path) -> bool:
-    """Whether `path` is a file or folder of another project, not a checkpoint of this one.
+    """Returns whether `path` is a file or folder of another project, not a checkpoint of this one.
 
     It is not for names of weights: `fetch` gives their files.
     """
     # Files on gs:// and the like are excluded: they cannot be mapped into memory.
     return "://" not in os.fspath(path) and detect_format.is_external(Path(path))
-
-
-def _check_size(about: CheckpointInfo, size: tuple[int, int]) -> None:
-    spec = about.spec
-    if getattr(spec, "crop_to_patches", False):  # of images of its own size
-        spec = dataclasses.replace(spec, crop_to_patches=False)
-    try:
-        spec.token_layout(size)
-    except UserError as error:
-        sides = [nearest_multiple(side, spec.stride) for side in size]
-        raise UserError(
-            f"image_size={size} does not divide into patches of {spec.stride} pixels, which "
-            f"{about.origin} has; nearest: {tuple(sides)}."
-        ) from error
-
-
-def _class_names(about: CheckpointInfo) -> tuple[str, ...] | None:
-    """Names of classes; prints which classes of another project's file have none."""
-    notice = external.notice_of_nameless(about.class_names or ()) if about.external else ""
-    if notice:
-        _print_once(f"Notice: {about.origin}: {notice}")
-    return about.class_names
 
 
 def _with_shape(x: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
@@ -476,9 +429,8 @@ def check_head(loaded: Loaded, checkpoint: str) -> None:
     """Raises UserError for a head of zeros, as of released weights without one."""
     if not jnp.any(loaded.model.head.kernel[...]):
         raise UserError(
-            f"{checkpoint}: the kernel of its head is all zeros, as in the released weights of "
-            "ImageNet-21k whose heads were left out: every class would be as likely. Fine-tune it: "
-            f"vit-jax train --config finetune --config.init.weights={checkpoint}"
+            f"{checkpoint}: its head is all zeros, as in released weights without one: fine-tune "
+            "it (--config finetune)."
         )
 
 

@@ -5,7 +5,6 @@ first array rather than by a list of them: they are what precedes its name.
 """
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import re
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.models.layers.mbconv import STAGES
+from vit_jax.models.efficientnet import STAGES
 from vit_jax.models.layers.resnet import ResNetSpec
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.tables import (
@@ -36,8 +35,6 @@ from vit_jax.weights.tables import (
 T = TypeVar("T")
 _POSITIONS = "positions/embedding"
 _DISTILLATION_POSITION = "distillation_position"  # a row of the other projects' table
-MAX_NEAREST = 20  # names whose nearest one is searched
-MAX_SEARCHED = 2000  # names among which the nearest one is searched
 MAX_PROBLEMS_SHOWN = 40
 _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
@@ -62,7 +59,6 @@ class Match:
       assumed: what nothing states about it (external.ExternalWeights).
       pads_class_position: whether the class token has no position, which equals one of zeros.
       register_positions: whether registers have positions, which equals adding these to them.
-      twice: names with the layout's prefix that the file also has without it.
     """
 
     layout: Layout
@@ -72,21 +68,15 @@ class Match:
     assumed: tuple[str, ...] = ()
     pads_class_position: bool = False
     register_positions: bool = False
-    twice: tuple[str, ...] = ()
-
-    @functools.cached_property
-    def misfits(self) -> int:
-        """The number of problems; counting is much faster than making their lines."""
-        return sum(1 for _ in _problems(self, nearest=False)) or len(_contradictions(self))
 
     @functools.cached_property
     def problems(self) -> tuple[str, ...]:
-        """The problems, one line each."""
-        return tuple(_problems(self, nearest=True)) or _contradictions(self)
+        """Lines about what does not fit."""
+        return tuple(_problems(self)) or _contradictions(self)
 
     @property
     def is_bit(self) -> bool:
-        """Whether the file is a ResNet without a ViT after it."""
+        """Returns whether the file is a ResNet without a ViT after it."""
         return self.has("resnet")
 
     @functools.cached_property
@@ -116,7 +106,7 @@ class Match:
         return self.sizes["P"] * (self.resnet.map_stride if self.resnet else 1)
 
     def has(self, name: str) -> bool:
-        """Whether the file has this part."""
+        """Returns whether the file has this part."""
         return any(part(r.ours) == name for r in self.rules)
 
     def array(self, name: str) -> np.ndarray:
@@ -170,7 +160,7 @@ def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
     matches = []
     for layout in layouts:
         matches.append(_match(layout, tensors))
-        if not matches[-1].misfits:
+        if not matches[-1].problems:
             return matches[-1]
     raise MisfitError(matches)
 
@@ -178,10 +168,10 @@ def best(layouts: Iterable[Layout], tensors: Tensors) -> Match:
 def refusal(path: Path, matches: Sequence[Match]) -> UserError:
     """The error about a file that fits none of these.
 
-    It has all differences from the nearest one, if most of the file's names are its own; or the
-    first difference of each.
+    It has all differences from the nearest layout; or the first one from each, if most of the
+    file's names are unexpected.
     """
-    near = min(matches, key=lambda m: m.misfits)
+    near = min(matches, key=lambda m: len(m.problems))
     unexpected = sum(" is unexpected" in line for line in near.problems)
     if len(matches) > 1 and 2 * unexpected >= len(near.tensors):
         return UserError(
@@ -198,12 +188,13 @@ def refusal(path: Path, matches: Sequence[Match]) -> UserError:
 
 def _match(layout: Layout, tensors: Tensors) -> Match:
     prefix = _prefix(layout, tensors)
-    # Arrays without the prefix keep their names, as a classifier beside "vit." does.
-    named = {n.removeprefix(prefix): t for n, t in tensors.items()}
-    twice = tuple(prefix + n for n in tensors if prefix and prefix + n in tensors)
+    # Arrays without the prefix keep their names, as a classifier beside "vit." does; one of a name
+    # that is there without it keeps it, and is unexpected.
+    short = {n: n.removeprefix(prefix) for n in tensors}
+    named = {n if short[n] in tensors else short[n]: t for n, t in tensors.items()}
     counted = _counted(layout, named)
     rules = _rules_of_parts_there(layout, named, counted)
-    return Match(layout, _sizes(rules, named, counted), named, rules, twice=twice)
+    return Match(layout, _sizes(rules, named, counted), named, rules)
 
 
 def part(ours: str) -> str:
@@ -234,12 +225,12 @@ def _counted(layout: Layout, named: Tensors) -> dict[str, int]:
             pattern = re.compile(re.sub(r"\\{.*?\\}", r"(\\d{1,4})", re.escape(theirs)))
             matches = (pattern.fullmatch(name) for name in named)
             there.update(int(m[1]) - r.start + 1 for m in matches if m)
-    return {letter: _last(sorted(n for n in there if n > 0)) for letter, there in numbers.items()}
-
-
-def _last(numbers: list[int]) -> int:
-    """The highest number up to which at least half are present."""
-    return max((n for count, n in enumerate(numbers, 1) if 2 * count >= n), default=1)
+    # The highest number up to which at least half are present.
+    counted = {letter: enumerate(sorted(n for n in x if n > 0), 1) for letter, x in numbers.items()}
+    return {
+        letter: max((n for count, n in pairs if 2 * count >= n), default=1)
+        for letter, pairs in counted.items()
+    }
 
 
 def _rules_of_parts_there(
@@ -277,32 +268,20 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
     return {letter: sizes.get(letter, 0) for letter in letters}
 
 
-def _problems(match: Match, *, nearest: bool) -> Iterator[str]:
-    """The problems, one line each; finding the nearest names takes most of the time."""
+def _problems(match: Match) -> Iterator[str]:
     named = match.tensors
-    for name in match.twice:
-        yield f"{name} is there without its prefix, too: leave one of them out"
     wanted = {p.name: r for r in match.rules for p in pieces(r, match.sizes)}
-    ignored = [re.compile(pattern) for pattern in match.layout.ignored]
-    extra = [
-        name
-        for name in named
-        if name not in wanted and not any(pattern.fullmatch(name) for pattern in ignored)
-    ]
-    for number, name in enumerate(n for n in wanted if n not in named):
-        near = _nearest(name, extra, "there", number) if nearest else ""
-        yield f"{name} is missing{near}"
-    for name, r in wanted.items():
-        if name not in named:
-            continue
-        expected, there = shape(r.axes, match.sizes), named[name]
-        if _without_ones(there.shape) != _without_ones(expected):
-            yield f"{name} has the shape {there.shape}, expected {expected}"
-        elif not jnp.issubdtype(there.dtype, jnp.floating):  # quantised, perhaps
-            yield f"{name} is of {there.dtype}, expected floating-point numbers"
-    for number, name in enumerate(extra):
-        near = _nearest(name, wanted, "expected", number) if nearest else ""
-        yield f"{name} is unexpected{near}"
+    yield from (f"{name} is missing" for name in wanted if name not in named)
+    for name in (name for name in wanted if name in named):
+        expected, tensor = shape(wanted[name].axes, match.sizes), named[name]
+        if _without_ones(tensor.shape) != _without_ones(expected):
+            yield f"{name} has the shape {tensor.shape}, expected {expected}"
+        elif not jnp.issubdtype(tensor.dtype, jnp.floating):  # quantised, perhaps
+            yield f"{name} is of {tensor.dtype}, expected floating-point numbers"
+    ignored = re.compile("|".join(match.layout.ignored) or "(?!)")
+    for name in named:
+        if name not in wanted and not ignored.fullmatch(name):
+            yield f"{name} is unexpected"
 
 
 def _contradictions(match: Match) -> tuple[str, ...]:
@@ -331,13 +310,6 @@ def _without_ones(shape_: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape_ if size != 1)
 
 
-def _nearest(name: str, names: Iterable[str], where: str, number: int) -> str:
-    # A search through all names takes long for a file with thousands that do not fit.
-    searched = itertools.islice(names, MAX_SEARCHED)
-    near = difflib.get_close_matches(name, searched, n=1) if number < MAX_NEAREST else ()
-    return f" (nearest {where}: {near[0]})" if near else ""
-
-
 # --- prefixes
 
 
@@ -349,17 +321,13 @@ def read_without(
     Args:
       matches: those of the arrays as they are, none of which fits.
       read: raises MisfitError for arrays that fit no layout.
-
-    Raises:
-      UserError: `refusal` where no prefix is found; several models, or other arrays beside one.
     """
-    of_all, prefixes = matches, _prefixes([m.layout for m in matches], tensors)
+    prefixes = _prefixes([m.layout for m in matches], tensors)
     if not prefixes:
         raise refusal(path, matches)
     if len(prefixes) > 1:
         raise UserError(
-            f"{path} has the arrays of several models, under the prefixes {listed(prefixes)}. "
-            + _save_alone(prefixes[-1])
+            f"{path} has several models, under the prefixes {listed(prefixes)}: save one."
         )
     (prefix,) = prefixes
     # Of "module.backbone." these are "module." and "module.backbone.".
@@ -377,34 +345,14 @@ def read_without(
             return read(inside), f"the prefix {start!r} of its names is taken off{counted}."
         except MisfitError as misfit:
             matches = misfit.args[0]
-    alone = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
-    if 2 * len(alone) <= len(tensors):  # a stray name rather than a prefix
-        raise refusal(path, of_all)
-    try:
-        read(alone)
-    except MisfitError as misfit:
-        raise UserError(
-            f"{refusal(path, matches)}\n(without the prefix {prefix!r} of its names)"
-        ) from misfit
-    names = [name for name in tensors if not name.startswith(prefix)]
-    raise UserError(
-        f"{path} has a model's arrays under the prefix {prefix!r}, and {len(names)} others, "
-        f"{listed(names)}. {_save_alone(prefix)}"
-    )
+    raise refusal(path, matches)
 
 
 def _prefixes(layouts: Iterable[Layout], tensors: Tensors) -> list[str]:
-    """What precedes the first array of a layout; of the layout with the fewest, if several do."""
+    """Prefixes of a layout's first array; of the layout with the fewest, if several have some."""
     found = []
     for layout in layouts:
         first = "." + next(pieces(layout.rules[0], {})).name
         there = [n.removesuffix(first) + "." for n in tensors if n.endswith(first)]
         found.append([prefix for prefix in there if prefix not in layout.prefixes])
     return min(filter(None, found), key=len, default=[])
-
-
-def _save_alone(prefix: str) -> str:
-    return (
-        "Save those of one model alone, without the prefix, as in: "
-        f"{{n.removeprefix({prefix!r}): x for n, x in arrays.items() if n.startswith({prefix!r})}}."
-    )

@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from flax import nnx
 
 from vit_jax import models
 from vit_jax.core import cloud, pytrees
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, writing
 from vit_jax.core.files import atomic_folder
 from vit_jax.core.schema.fields import without_a_place
 from vit_jax.models.layers.posemb import sincos
@@ -47,21 +45,14 @@ def save(loaded: Loaded, path: str | Path, to: str, *, approximate: bool = False
         model's step.
       approximate: also write where the format's readers have slightly different epsilons in a
         ResNet, or resize images in another way; stderr reports the change.
-
-    Raises:
-      UserError: the format cannot hold this model, or the path cannot be written. Nothing is
-        written then.
     """
     check_output(path, to)
     contents = None if to == "checkpoint" else _contents_or_advice(loaded, to, approximate)
-    with cloud.staged(path) as local:
-        try:
-            if contents is None:
-                _checkpoint(loaded, Path(local))
-            else:
-                _write(contents, Path(local))
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error}.") from error
+    with cloud.staged(path) as local, writing(path):
+        if contents is None:
+            _checkpoint(loaded, Path(local))
+        else:
+            _write(contents, Path(local))
     if contents and contents.notice:
         print(f"Notice: {path}: {contents.notice}", file=sys.stderr)
 
@@ -76,13 +67,7 @@ def check_output(path: str | Path, to: str) -> None:
 
 
 class _Contents(NamedTuple):
-    """What is written of a model in another project's format.
-
-    Attributes:
-      arrays: by the format's names.
-      documents: the JSON files beside them, by name.
-      notice: what its readers compute differently, or it does not say; "" if nothing.
-    """
+    """The files of a model in another project's format."""
 
     arrays: Tensors
     documents: Documents
@@ -101,10 +86,7 @@ def _contents_or_advice(loaded: Loaded, to: str, approximate: bool) -> _Contents
                 _contents(loaded, params, other, approximate=False)
                 formats.append(other)
         formats.append("checkpoint")
-        raise UserError(
-            f"{error} It can be written by vit-jax convert --to={' or '.join(formats)}, and as a "
-            "program by vit-jax export --to=onnx or stablehlo."
-        ) from error
+        raise UserError(f"{error} --to={' or '.join(formats)} can write it, and export.") from error
 
 
 def _contents(loaded: Loaded, params: Params, to: str, approximate: bool) -> _Contents:
@@ -114,8 +96,8 @@ def _contents(loaded: Loaded, params: Params, to: str, approximate: bool) -> _Co
     if to == "google_npz":  # which states only the size of images
         image_notices = [_unstated_notice(loaded, format_)]
     else:
-        about, notice = pillows(about, to, approximate=approximate)
-        image_notices = [notice, _resizing_notice(about, format_, approximate=approximate)]
+        about, notice = _preparation(about, format_, approximate=approximate)
+        image_notices = [notice]
     documents = format_.documents(model.spec, model.num_classes, loaded.class_names, about)
     arrays, epsilon_notice = _arrays(loaded, params, format_, approximate)
     return _Contents(arrays, documents, " ".join(filter(None, (epsilon_notice, *image_notices))))
@@ -174,7 +156,7 @@ def _arrays(
     differing = _differing(spec, layout)
     if differing and not (approximate and _is_close(spec, layout, differing)):
         listed = [f"{f}={getattr(spec, f)} (there: {layout.computes[f]})" for f in differing]
-        close = " vit-jax convert --approximate writes it, and says how near it is."
+        close = " vit-jax convert --approximate writes it."
         raise UserError(
             f"{layout.title} says nothing of these, and its readers would compute something else: "
             f"{', '.join(listed)}." + (close if _is_close(spec, layout, differing) else "")
@@ -186,8 +168,12 @@ def _arrays(
     unplaced = [name for name in params if name not in layout.places]
     if unplaced:
         raise UserError(f"{layout.title} has no place for {', '.join(unplaced)}.")
-    arrays = format_.packed(to_theirs(layout, params), spec, loaded.model.num_classes)
-    return arrays, _notice(params, spec, layout, differing) if differing else ""
+    arrays: Tensors = to_theirs(layout, params)
+    if format_.packed is not None:
+        arrays = format_.packed(arrays, spec, loaded.model.num_classes)
+    listed = [f"{f}={layout.computes[f]} instead of {getattr(spec, f)}" for f in differing]
+    nearly = f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}."
+    return arrays, nearly if differing else ""
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
@@ -205,7 +191,7 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
         preprocess=model.preprocess,
     )
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
-    with atomic_folder(path) as folder, _plain_errors():
+    with atomic_folder(path) as folder:
         store = Checkpoints(
             epath.Path(folder) / "checkpoints",
             keep_last=1,
@@ -217,71 +203,47 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
             store.save(loaded.step, {"params": params}, about, {})
 
 
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raises OSErrors instead of the store's messages, which advise to restart the run."""
-    try:
-        yield
-    except UserError as error:
-        from vit_jax.store.checkpoints import ADVICE
-
-        for code in ADVICE:
-            if os.strerror(code) in str(error):
-                raise OSError(code, os.strerror(code)) from error
-        raise
-
-
 # --- what a format's readers imply, compared with the model
 
 
-def pillows(
-    about: models.Preprocess, to: str, *, approximate: bool
-) -> tuple[models.Preprocess, str]:
-    """(preparation that readers of `to` can do, what that changes or "").
-
-    They resize as Pillow does: never by area, and always with antialias. UserError where that
-    differs and `approximate` is not set.
-    """
-    if about.resize is None or (about.interpolation != "area" and about.antialias):
-        return about, ""
-    instead = "box" if about.interpolation == "area" else about.interpolation
-    ours = about.interpolation + ("" if about.interpolation == "area" else " without antialias")
-    if not approximate:
-        raise UserError(
-            f"{to} says how images are resized, but cannot say {ours}, as this model's are. "
-            f"vit-jax convert --approximate writes what is nearest, {instead} with antialias."
-        )
-    near = dataclasses.replace(about, interpolation=instead, antialias=True)
-    return near, f"its images are resized by {instead} with antialias instead of {ours}."
-
-
 def _unstated_notice(loaded: Loaded, format_: Format) -> str:
-    """What a format of arrays alone does not say of this model; "" if nothing."""
+    """A notice of what a format of arrays alone does not say of this model; "" if nothing."""
     ours = dataclasses.asdict(loaded.model.preprocess)
+    assert format_.prepares is not None
     theirs = dataclasses.asdict(format_.prepares(loaded.model.preprocess))
     unstated = [f"{name}={x}" for name, x in ours.items() if x != theirs[name]]
     unstated += ["names of classes"] if loaded.class_names else []
     return f"it holds arrays alone, and not {', '.join(unstated)}." if unstated else ""
 
 
-def _resizing_notice(about: models.Preprocess, format_: Format, *, approximate: bool) -> str:
-    """What readers of a format resize in another way, by more than its rounding; "" if nothing.
+def _preparation(
+    about: models.Preprocess, format_: Format, *, approximate: bool
+) -> tuple[models.Preprocess, str]:
+    """(preparation of images that readers of a format can do, what that changes or "").
 
-    UserError where that is so and `approximate` is not set.
+    They resize as Pillow does: never by area, and always with antialias; timm's also resize every
+    image. UserError where that differs, by more than rounding, and `approximate` is not set.
     """
-    there = format_.prepares(about)
-    (fit, sides), (their_fit, their_sides) = map(_resizing, (about, there))
-    apart = max(abs(ours - theirs) for ours, theirs in zip(sides, their_sides, strict=True))
-    if fit == their_fit and apart <= 1:
-        return ""
-    change = f"{_resizing_words(there)} instead of {_resizing_words(about)}"
-    if not approximate:
+    near = about
+    if about.resize is not None:
+        filter_ = "box" if about.interpolation == "area" else about.interpolation
+        near = dataclasses.replace(about, interpolation=filter_, antialias=True)
+    theirs = near if format_.prepares is None else format_.prepares(near)
+    names = ["interpolation", "antialias"]
+    (fit, sides), (their_fit, their_sides) = map(_resizing, (near, theirs))
+    if fit != their_fit or max(abs(a - b) for a, b in zip(sides, their_sides, strict=True)) > 1:
+        names += ["resize", "fit", "padding"]
+    changes = [
+        f"{name}={getattr(theirs, name)} instead of {getattr(about, name)}"
+        for name in names
+        if getattr(theirs, name) != getattr(about, name)
+    ]
+    if changes and not approximate:
         raise UserError(
-            f"{format_.destination} resizes all images, by one factor for both sides, and pads "
-            f"with the mean. It would prepare this model's with {change}. vit-jax convert "
-            "--approximate writes that."
+            f"{format_.destination} would prepare images with {', '.join(changes)}; --approximate "
+            "writes that."
         )
-    return f"its images are prepared with {change}."
+    return near, f"its images are prepared with {', '.join(changes)}." if changes else ""
 
 
 def _resizing(about: models.Preprocess) -> tuple[Any, tuple[int, int]]:
@@ -292,12 +254,6 @@ def _resizing(about: models.Preprocess) -> tuple[Any, tuple[int, int]]:
     if isinstance(resize, int):
         fit, resize = "cover", (resize, resize)
     return (fit, about.padding), resize
-
-
-def _resizing_words(about: models.Preprocess) -> str:
-    fit = f", fit={about.fit}" if isinstance(about.resize, tuple) else ""
-    fill = "" if about.padding is None else f", fill={about.padding}"
-    return f"resize={about.resize}{fit}{fill}"
 
 
 def _scalable(spec: Any, layout: Layout) -> bool:
@@ -316,45 +272,8 @@ def _differing(spec: Any, layout: Layout) -> list[str]:
 
 
 def _is_close(spec: Any, layout: Layout, differing: list[str]) -> bool:
-    """Whether only epsilons differ, and are small in both."""
+    """Returns whether only epsilons differ, and are small in both."""
     if not {_EPSILON, _OF, _NORM}.issuperset(differing):
         return False
     epsilons = [x for f in (_EPSILON, _NORM) for x in (getattr(spec, f), layout.computes[f])]
     return max(epsilons) <= MAX_APPROXIMATE_EPSILON
-
-
-def _notice(params: Params, spec: Any, layout: Layout, differing: list[str]) -> str:
-    """A sentence about what readers compute differently; `params` are as they are written."""
-    theirs, changes = layout.computes, []
-    if _EPSILON in differing or _OF in differing:
-        change = _change_of_kernels(params, spec, layout)
-        changes.append(f"standardised kernels by up to {change:.2g} of their size")
-    if _NORM in differing:
-        half = abs(spec.group_norm_epsilon - theirs[_NORM]) / 2
-        changes.append(
-            f"what group norms give by up to {half:.2g} / variance of the group, relatively"
-        )
-    listed = [f"{f}={theirs[f]} instead of {getattr(spec, f)}" for f in differing]
-    return (
-        f"only nearly the same model: {layout.title} is computed with {', '.join(listed)}, which "
-        f"changes {' and '.join(changes)}."
-    )
-
-
-def _change_of_kernels(params: Params, spec: Any, layout: Layout) -> float:
-    """The largest relative change of standardised kernels."""
-
-    def divisor(variance: np.ndarray, epsilon: float, epsilon_of: str) -> np.ndarray:
-        if epsilon_of == "variance":
-            return np.sqrt(variance + epsilon)
-        return np.sqrt(variance) + epsilon
-
-    largest = 0.0
-    for name, kernel in params.items():
-        if is_standardized(name):
-            variance = np.var(kernel, axis=(-4, -3, -2), dtype=np.float64)  # [..., k, k, I, O]
-            ours = divisor(variance, spec.weight_epsilon, spec.weight_epsilon_of)
-            theirs = divisor(variance, layout.computes[_EPSILON], layout.computes[_OF])
-            change = np.abs(ours / theirs - 1)[variance > 0]  # else it is 0 in both
-            largest = max(largest, float(change.max(initial=0)))
-    return largest

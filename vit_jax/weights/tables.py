@@ -59,7 +59,7 @@ def rearrange(array: np.ndarray, old: str, new: str, sizes: Sizes) -> np.ndarray
 
 
 def is_letter(word: str) -> bool:
-    """Whether `word` names a size: "W", not "3", "2W" or "W'"."""
+    """Returns whether `word` names a size: "W", not "3", "2W" or "W'"."""
     return word.isidentifier()
 
 
@@ -115,7 +115,7 @@ def _dense_axes(name: str, inputs: str, outputs: str, layers: str = "") -> dict[
 
 
 def is_standardized(name: str) -> bool:
-    """Whether `name` is a kernel of a ResNet's convolutions, which are standardised."""
+    """Returns whether `name` is a kernel of a ResNet's convolutions, which are standardised."""
     return name.endswith("/kernel") and name.removeprefix("patches/").startswith("resnet/")
 
 
@@ -355,7 +355,8 @@ def to_theirs(layout: Layout, params: Mapping[str, np.ndarray]) -> dict[str, Ten
 
 
 def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Sizes) -> Tensor:
-    read = lambda: np.ascontiguousarray(
-        rearrange(ours[piece.place], piece.axes, own.axes, sizes), np.float32
-    )
+    def read() -> np.ndarray:
+        array = rearrange(ours[piece.place], piece.axes, own.axes, sizes)
+        return np.ascontiguousarray(array, np.float32)
+
     return Tensor(shape(own.axes, sizes), np.dtype(np.float32), read)

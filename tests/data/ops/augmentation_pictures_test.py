@@ -11,13 +11,13 @@ from docs.pictures.augmentation import CELL_PX, FOLDER, PICTURES, SCENE, SHRINK
 MEAN_LEVELS = 0.05
 
 
-def test_scene_is_what_is_drawn() -> None:
+def test_scene_is_what_is_drawn():
     drawn, stored = np.asarray(augmentation.draw_scene()), np.asarray(Image.open(SCENE))
     assert np.abs(drawn.astype(int) - stored).mean() <= MEAN_LEVELS
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_picture_shows_what_the_code_does(name: str) -> None:
+def test_picture_shows_what_the_code_does(name):
     function, _ = PICTURES[name]
     images = function(np.asarray(Image.open(SCENE)))
     picture = Image.open(FOLDER / f"{name}.png")

@@ -1,12 +1,8 @@
-from collections import Counter
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import augmentations, effects
-from vit_jax.data.ops.op import Op
+from vit_jax.data.ops import augmentations, autoaugment, effects
 
 GRAY_LEVEL = 100
 FEW, MANY = 60, 140  # in 300 draws with a third expected: five standard deviations
@@ -14,29 +10,22 @@ FEW, MANY = 60, 140  # in 300 draws with a third expected: five standard deviati
 FACTOR_RESOLUTION = 0.011
 
 
-def run(op: Op, pixels: np.ndarray, seed: int) -> np.ndarray:
+def run(op, pixels, seed):
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
 
 
 @pytest.fixture
-def pixels(photo_like: Callable[..., np.ndarray]) -> np.ndarray:
+def pixels(photo_like):
     return photo_like(24, 18)
 
 
-def test_brightness_has_the_stated_factors() -> None:
+def test_brightness_has_the_stated_factors():
     pixels = np.full((1, 1, 3), GRAY_LEVEL, np.uint8)
     op = augmentations.color_jitter(brightness=0.5)
     factors = [run(op, pixels, seed).mean() / GRAY_LEVEL for seed in range(300)]
     assert 0.5 - FACTOR_RESOLUTION <= min(factors) < 0.52
     assert 1.48 < max(factors) <= 1.5
     assert np.mean(factors) == pytest.approx(1.0, abs=0.05)
-
-
-def test_factors_do_not_go_below_zero() -> None:
-    pixels = np.full((1, 1, 3), 50, np.uint8)
-    op = augmentations.color_jitter(brightness=3.0)
-    factors = [run(op, pixels, seed).mean() / 50 for seed in range(200)]
-    assert 0 <= min(factors) < 0.1 and 3.8 < max(factors) <= 4
 
 
 @pytest.mark.parametrize(
@@ -47,9 +36,7 @@ def test_factors_do_not_go_below_zero() -> None:
         ({"hue": 0.2}, effects.hue),
     ],
 )
-def test_each_argument_changes_what_it_names(
-    arguments: dict[str, float], change: Callable[..., tf.Tensor], pixels: np.ndarray
-) -> None:
+def test_each_argument_changes_what_it_names(arguments, change, pixels):
     low = -0.2 if "hue" in arguments else 0.6
     high = 0.2 if "hue" in arguments else 1.4
     candidates = [
@@ -62,27 +49,6 @@ def test_each_argument_changes_what_it_names(
         assert min(distances) <= 2  # in levels, from the nearest of 161 factors
 
 
-def test_jitters_in_every_order(pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    for name in ("brightness", "contrast", "saturation"):
-
-        def record(pixels: tf.Tensor, factor: tf.Tensor, name: str = name) -> tf.Tensor:
-            done.append(name)
-            return pixels
-
-        monkeypatch.setattr(effects, name, record)
-    op = augmentations.color_jitter(0.3, 0.3, 0.3)
-    for seed in range(300):
-        run(op, pixels, seed)
-    orders = Counter(zip(done[::3], done[1::3], done[2::3], strict=True))
-    assert len(orders) == 6  # 50 expected each, standard deviation 6.5
-    assert min(orders.values()) > 20 and max(orders.values()) < 80
-
-
-def test_jitter_of_no_strength_is_the_image(pixels: np.ndarray) -> None:
-    np.testing.assert_array_equal(run(augmentations.color_jitter(), pixels, 0), pixels)
-
-
 @pytest.mark.parametrize(
     "create",
     [
@@ -93,8 +59,8 @@ def test_jitter_of_no_strength_is_the_image(pixels: np.ndarray) -> None:
     ],
     ids=["grayscale", "solarize", "gaussian_blur", "color_jitter"],
 )
-def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np.ndarray) -> None:
-    def happened(probability: float) -> int:
+def test_happen_with_their_probability(create, pixels):
+    def happened(probability):
         op = create(probability)
         return sum((run(op, pixels, seed) != pixels).any() for seed in range(100))
 
@@ -103,12 +69,12 @@ def test_happen_with_their_probability(create: Callable[[float], Op], pixels: np
     assert happened(1.0) == 100
 
 
-def test_solarize_by_its_threshold(pixels: np.ndarray) -> None:
+def test_solarize_by_its_threshold(pixels):
     solarized = run(augmentations.solarize(1.0, 77), pixels, 0)
     np.testing.assert_array_equal(solarized, np.where(pixels < 77, pixels, 255 - pixels))
 
 
-def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
+def test_gaussian_blur_draws_sigma_from_its_range(pixels):
     op = augmentations.gaussian_blur(1.0, 1.5, 1.5)
     expected = effects.gaussian_blur(tf.constant(pixels), 1.5).numpy()
     np.testing.assert_array_equal(run(op, pixels, 0), expected)
@@ -119,7 +85,7 @@ def test_gaussian_blur_draws_sigma_from_its_range(pixels: np.ndarray) -> None:
     assert 40 <= min(peaks) < 50 and 130 < max(peaks) <= 158
 
 
-def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> None:
+def test_three_augment_does_one_of_three_equally_often(pixels):
     constant = tf.constant(pixels)
     gray = effects.grayscale(constant).numpy()
     solarized = effects.solarize(constant, 128.0).numpy()
@@ -135,22 +101,24 @@ def test_three_augment_does_one_of_three_equally_often(pixels: np.ndarray) -> No
     assert all(np.abs(b.astype(int) - pixels).max() <= largest for b in blurred)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 300), (2, 3)], ids=str)
-@pytest.mark.parametrize(
-    "op",
-    [
-        augmentations.color_jitter(0.4, 0.4, 0.4, 0.1),
-        augmentations.grayscale(0.5),
-        augmentations.solarize(0.5),
-        augmentations.gaussian_blur(0.5),
-        augmentations.three_augment(),
-    ],
-    ids=["color_jitter", "grayscale", "solarize", "gaussian_blur", "three_augment"],
-)
-def test_keep_the_size_and_are_functions_of_the_seed(op: Op, size: tuple[int, int]) -> None:
+OPS = {
+    "color_jitter": augmentations.color_jitter(0.4, 0.4, 0.4, 0.1),
+    "grayscale": augmentations.grayscale(0.5),
+    "solarize": augmentations.solarize(0.5),
+    "gaussian_blur": augmentations.gaussian_blur(0.5),
+    "three_augment": augmentations.three_augment(),
+    **{f"autoaugment {name}": autoaugment.autoaugment(name) for name in autoaugment.POLICIES},
+    **{f"randaugment {level}": autoaugment.randaugment(2, level) for level in (0, 15, 30)},
+}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 300), (2, 3), (32, 32)], ids=str)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_keep_the_size_and_are_functions_of_the_seed(op, size):
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     assert op.output_size(size) == size
-    for seed in range(6):
-        augmented = run(op, pixels, seed)
-        assert (augmented.shape, augmented.dtype) == (pixels.shape, np.uint8)
-        np.testing.assert_array_equal(run(op, pixels, seed), augmented)
+    results = [run(op, pixels, seed) for seed in range(8)]
+    for seed, result in enumerate(results):
+        assert (result.shape, result.dtype) == (pixels.shape, np.uint8)
+        np.testing.assert_array_equal(run(op, pixels, seed), result)
+    assert size != (32, 32) or len({result.tobytes() for result in results}) > 1

@@ -1,28 +1,26 @@
 import itertools
-from collections.abc import Callable
 
 import pytest
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment
-from vit_jax.data.ops.op import Op
 
 # (name or None, argument, chance) of each distortion that an op draws.
 Draws = list[tuple[str | None, float, list[float]]]
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Op, int], Draws]:
+def drawn(monkeypatch):
     """The draws of `op` for seeds 0, 1, ...; no distortion is applied."""
 
-    def draws(op: Op, num_seeds: int) -> Draws:
+    def draws(op, num_seeds):
         calls = []
 
-        def record(pixels: tf.Tensor, *call: tf.Tensor) -> tf.Tensor:
+        def record(pixels, *call):
             calls.append(call)
             return pixels
 
-        def of_seed(seed: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def of_seed(seed):
             calls.clear()
             op.apply(tf.zeros((1, 1, 3), tf.uint8), tf.stack([seed, 0]))
             return tuple(tf.stack(values) for values in list(zip(*calls, strict=True))[1:])

@@ -1,7 +1,6 @@
 """The distribution of random windows, against an independent sampler."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ PILLOW_BICUBIC_LEVELS = 2
 CASES = ((375, 500, 0.08), (500, 375, 0.08), (224, 224, 0.05), (100, 300, 0.08), (300, 100, 0.9))
 
 
-def features(windows: np.ndarray, height: int, width: int) -> np.ndarray:
+def features(windows, height, width):
     """Windows, int [n, 4] -> [n, 4]: area, log(width / height), and offsets of the centre from the
     image's along height and width; areas and offsets relative to the image."""
     top, left, window_height, window_width = windows.T.astype(float)
@@ -38,11 +37,11 @@ def features(windows: np.ndarray, height: int, width: int) -> np.ndarray:
     )
 
 
-def drawn(height: int, width: int, area_min: float) -> np.ndarray:
+def drawn(height, width, area_min):
     """Windows drawn by this project, [NUM_WINDOWS, 4]."""
 
     @tf.function
-    def all_windows() -> tf.Tensor:
+    def all_windows():
         return tf.map_fn(
             lambda seed: decode.resized_crop_window(
                 tf.constant([height, width]), tf.stack([seed, 0]), area_min, 1.0
@@ -54,7 +53,7 @@ def drawn(height: int, width: int, area_min: float) -> np.ndarray:
     return all_windows().numpy()
 
 
-def as_described(height: int, width: int, area_min: float) -> np.ndarray:
+def as_described(height, width, area_min):
     """Windows drawn as torchvision's documentation and Going Deeper with Convolutions describe."""
     rng = np.random.default_rng(0)
     windows = []
@@ -73,7 +72,7 @@ def as_described(height: int, width: int, area_min: float) -> np.ndarray:
     return np.array(windows)
 
 
-def distance(a: np.ndarray, b: np.ndarray) -> float:
+def distance(a, b):
     """Kolmogorov-Smirnov distance: the largest difference of the two distribution functions."""
     at = np.unique(np.concatenate([a, b]))
     below = [np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (a, b)]
@@ -81,7 +80,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("height", "width", "area_min"), CASES)
-def test_resized_crop_is_distributed_as_described(height: int, width: int, area_min: float) -> None:
+def test_resized_crop_is_distributed_as_described(height, width, area_min):
     ours = drawn(height, width, area_min)
     assert (ours[:, :2] >= 0).all() and (ours[:, 2:] >= 1).all()
     assert (ours[:, :2] + ours[:, 2:] <= (height, width)).all()
@@ -95,12 +94,12 @@ def test_resized_crop_is_distributed_as_described(height: int, width: int, area_
         assert distance(*pair) < LARGEST_DISTANCE, name
 
 
-def of_window(method: str, seed: int, pixels: np.ndarray) -> np.ndarray:
+def of_window(method, seed, pixels):
     op = decode.random_resized_crop(24, method=method)
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy().astype(int)
 
 
-def by_pillow(method: Image.Resampling, seed: int, pixels: np.ndarray) -> np.ndarray:
+def by_pillow(method, seed, pixels):
     size = tf.constant(pixels.shape[:2])
     window = decode.resized_crop_window(size, tf.constant([seed, 0], tf.int64), 0.08, 1.0)
     top, left, height, width = window.numpy()
@@ -108,7 +107,7 @@ def by_pillow(method: Image.Resampling, seed: int, pixels: np.ndarray) -> np.nda
     return np.asarray(part.resize((24, 24), method)).astype(int)
 
 
-def test_resized_crop_interpolates_as_pillow_does(photo_like: Callable[..., np.ndarray]) -> None:
+def test_resized_crop_interpolates_as_pillow_does(photo_like):
     pixels = photo_like(97, 130)
     num_bicubic = 0
     for seed in range(40):
@@ -124,9 +123,7 @@ def test_resized_crop_interpolates_as_pillow_does(photo_like: Callable[..., np.n
     assert 8 <= num_bicubic <= 32  # four standard deviations
 
 
-def test_resized_crop_decodes_only_its_window(
-    photo_like: Callable[..., np.ndarray], encode: Callable[..., bytes]
-) -> None:
+def test_resized_crop_decodes_only_its_window(photo_like, encode):
     pixels = photo_like(120, 90)
     image = Encoded(tf.constant(encode(pixels)), tf.constant([120, 90]), tf.constant(1))
     op = decode.random_resized_crop(24)

@@ -1,5 +1,4 @@
 import io
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,36 +16,36 @@ JPEG_LEVELS = 2
 CMYK_LEVELS = 3
 
 
-def ready(data: bytes, turned: int = 1) -> Encoded:
+def ready(data, turned=1):
     image = encoded(Example(data, (0,), turned), NO_LIMIT)
     assert isinstance(image, Encoded), image
     return Encoded(tf.constant(image.data), tf.constant(image.size), tf.constant(turned))
 
 
-def by_pillow(data: bytes) -> np.ndarray:
+def by_pillow(data):
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     return np.asarray(image.convert("RGB")).astype(int)
 
 
-def saved(image: Image.Image, file_format: str, **options: object) -> bytes:
+def saved(image, file_format, **options):
     file = io.BytesIO()
     image.save(file, file_format, **options)
     return file.getvalue()
 
 
 @pytest.fixture
-def image(photo_like: Callable[..., np.ndarray]) -> Image.Image:
+def image(photo_like):
     return Image.fromarray(photo_like(40, 61))
 
 
 @pytest.fixture
-def transparent(image: Image.Image) -> Image.Image:
+def transparent(image):
     image = image.copy()
     image.putalpha(Image.linear_gradient("L").resize(image.size))
     return image
 
 
-def test_lossless_formats_equal_pillow(image: Image.Image, transparent: Image.Image) -> None:
+def test_lossless_formats_equal_pillow(image, transparent):
     files = {
         "PNG": saved(image, "PNG"),
         "PNG, gray": saved(image.convert("L"), "PNG"),
@@ -64,13 +63,13 @@ def test_lossless_formats_equal_pillow(image: Image.Image, transparent: Image.Im
         np.testing.assert_array_equal(decode_image(ready(data)), by_pillow(data), err_msg=name)
 
 
-def test_16_bits_keep_the_upper_8() -> None:
+def test_16_bits_keep_the_upper_8():
     pixels = np.random.default_rng(0).integers(0, 2**16, (9, 7)).astype(np.uint16)
     decoded = decode_image(ready(saved(Image.fromarray(pixels), "PNG"))).numpy()
     np.testing.assert_array_equal(decoded, np.repeat((pixels >> 8)[..., None], 3, axis=2))
 
 
-def test_jpeg_is_near_pillow(image: Image.Image) -> None:
+def test_jpeg_is_near_pillow(image):
     files = {
         "colour": (saved(image, "JPEG", quality=90), JPEG_LEVELS),
         "gray": (saved(image.convert("L"), "JPEG"), JPEG_LEVELS),
@@ -82,19 +81,14 @@ def test_jpeg_is_near_pillow(image: Image.Image) -> None:
         np.testing.assert_allclose(decoded, by_pillow(data), atol=levels, err_msg=name)
 
 
-def test_first_frame_of_an_animation(image: Image.Image) -> None:
-    data = saved(image, "GIF", save_all=True, append_images=[image.rotate(90)])
-    np.testing.assert_array_equal(decode_image(ready(data)), by_pillow(data))
-
-
-def test_what_tensorflow_gets_wrong_is_refused(image: Image.Image) -> None:
+def test_what_tensorflow_gets_wrong_is_refused(image):
     animated = saved(image, "WEBP", save_all=True, append_images=[image.rotate(90)])
     for data in (animated, saved(image.quantize(16), "BMP"), saved(image.convert("1"), "BMP")):
         assert isinstance(encoded(Example(data, (0,)), NO_LIMIT), str)
 
 
 @pytest.mark.parametrize("value", range(1, 9))
-def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> None:
+def test_orientation_of_images_and_windows(image, value):
     exif = Image.Exif()
     exif[0x0112] = value
     for file_format, levels in (("PNG", 0), ("JPEG", JPEG_LEVELS)):
@@ -110,7 +104,7 @@ def test_orientation_of_images_and_windows(image: Image.Image, value: int) -> No
 
 
 @pytest.mark.parametrize("value", [1, 3, 6, 7])
-def test_orientation_of_reduced_windows(value: int) -> None:
+def test_orientation_of_reduced_windows(value):
     """At a quarter of the size: means of 4 x 4 pixels, except outside the window."""
     exif = Image.Exif()
     exif[0x0112] = value
@@ -123,17 +117,22 @@ def test_orientation_of_reduced_windows(value: int) -> None:
     np.testing.assert_allclose(decoded, expected, atol=JPEG_LEVELS)
 
 
-def test_headers_forbid_decoding() -> None:
+def test_headers_forbid_decoding():
     huge = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (100_000).to_bytes(4, "big") * 2
     for data, name in ((huge, "max_image_pixels=100000000"), (b"", "empty"), (b"text", "JPEG")):
         assert name in str(encoded(Example(data, (0,)), 10**8))
 
 
 @pytest.mark.parametrize("window", [[0, 0, 8, 8], [30, 50, 8, 8]])
-def test_a_truncated_jpeg_fails_in_every_window(image: Image.Image, window: list[int]) -> None:
+def test_a_truncated_jpeg_fails_in_every_window(image, window):
     data = saved(image, "JPEG")
     file = ready(data[: len(data) * 2 // 3])
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_image(file)
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_window(file, tf.constant(window))
+
+
+def test_first_frame_of_an_animation(image):
+    data = saved(image, "GIF", save_all=True, append_images=[image.rotate(90)])
+    np.testing.assert_array_equal(decode_image(ready(data)), by_pillow(data))

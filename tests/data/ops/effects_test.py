@@ -1,5 +1,4 @@
 import colorsys
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,15 +14,13 @@ PILLOW_AUTOCONTRAST_LEVELS = 1
 # Pillow's HSV has 8 bits; the closed form has not, and differs by rounding only.
 HUE_LEVELS = 1
 
-Pixels = np.ndarray
-
 
 @pytest.fixture(params=SIZES, ids=str)
-def pixels(request: pytest.FixtureRequest, photo_like: Callable[..., Pixels]) -> Pixels:
+def pixels(request, photo_like):
     return photo_like(*request.param)
 
 
-def run(function: Callable[..., tf.Tensor], pixels: Pixels, *arguments: float) -> Pixels:
+def run(function, pixels, *arguments):
     result = function(tf.constant(pixels), *(tf.constant(a, tf.float32) for a in arguments))
     assert result.dtype == tf.uint8
     return result.numpy()
@@ -37,27 +34,25 @@ def run(function: Callable[..., tf.Tensor], pixels: Pixels, *arguments: float) -
         (effects.saturation, ImageEnhance.Color),
     ],
 )
-def test_factors_equal_pillow(
-    function: Callable[..., tf.Tensor], enhance: Callable[..., ImageEnhance.Color], pixels: Pixels
-) -> None:
+def test_factors_equal_pillow(function, enhance, pixels):
     for factor in FACTORS:
         expected = enhance(Image.fromarray(pixels)).enhance(factor)
         np.testing.assert_array_equal(run(function, pixels, factor), np.asarray(expected))
 
 
-def test_grayscale_equals_pillow(pixels: Pixels) -> None:
+def test_grayscale_equals_pillow(pixels):
     expected = Image.fromarray(pixels).convert("L").convert("RGB")
     np.testing.assert_array_equal(run(effects.grayscale, pixels), np.asarray(expected))
 
 
 @pytest.mark.parametrize("function", ["invert", "equalize"])
-def test_without_arguments_equal_pillow(function: str, pixels: Pixels) -> None:
+def test_without_arguments_equal_pillow(function, pixels):
     expected = getattr(ImageOps, function)(Image.fromarray(pixels))
     np.testing.assert_array_equal(run(getattr(effects, function), pixels), np.asarray(expected))
 
 
 @pytest.mark.parametrize("high", [1, 2, 200, 256])
-def test_equalize_of_few_values_equals_pillow(high: int) -> None:
+def test_equalize_of_few_values_equals_pillow(high):
     """One value, two values, and a rare last one, whose table exceeds 255."""
     pixels = np.random.default_rng(high).integers(0, high, (20, 30, 3), np.uint8)
     pixels[0, 0] = high - 1
@@ -65,7 +60,7 @@ def test_equalize_of_few_values_equals_pillow(high: int) -> None:
     np.testing.assert_array_equal(run(effects.equalize, pixels), np.asarray(expected))
 
 
-def test_solarize_equals_pillow(pixels: Pixels) -> None:
+def test_solarize_equals_pillow(pixels):
     for threshold in (0, 1, 128, 255, 256):
         expected = ImageOps.solarize(Image.fromarray(pixels), threshold)
         np.testing.assert_array_equal(
@@ -73,13 +68,13 @@ def test_solarize_equals_pillow(pixels: Pixels) -> None:
         )
 
 
-def test_posterize_equals_pillow(pixels: Pixels) -> None:
+def test_posterize_equals_pillow(pixels):
     for bits in range(1, 9):
         expected = ImageOps.posterize(Image.fromarray(pixels), bits)
         np.testing.assert_array_equal(run(effects.posterize, pixels, bits), np.asarray(expected))
 
 
-def test_solarize_add_by_its_definition() -> None:
+def test_solarize_add_by_its_definition():
     pixels = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)
     for addition in (0, 110, 165, 255):
         wide = pixels.astype(int)
@@ -87,7 +82,7 @@ def test_solarize_add_by_its_definition() -> None:
         np.testing.assert_array_equal(run(effects.solarize_add, pixels, addition), expected)
 
 
-def test_autocontrast_is_the_exact_quotient_and_nearly_pillow(pixels: Pixels) -> None:
+def test_autocontrast_is_the_exact_quotient_and_nearly_pillow(pixels):
     result = run(effects.autocontrast, pixels).astype(int)
     low, high = (f(pixels.astype(int), axis=(0, 1)) for f in (np.min, np.max))
     stretched = (pixels - low) * 255 // np.maximum(high - low, 1)
@@ -97,24 +92,16 @@ def test_autocontrast_is_the_exact_quotient_and_nearly_pillow(pixels: Pixels) ->
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.1, 0.0, 0.25, 0.5])
-def test_hue_equals_the_closed_form(turn: float) -> None:
+def test_hue_equals_the_closed_form(turn):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
     pixels[0, :3] = [[0, 0, 0], [255, 255, 255], [7, 7, 7]]
 
-    def turned(rgb: Pixels) -> list[float]:
+    def turned(rgb):
         hue, saturation, value = colorsys.rgb_to_hsv(*(rgb / 255))
         return [255 * x for x in colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value)]
 
     expected = np.apply_along_axis(turned, -1, pixels)
     assert np.abs(run(effects.hue, pixels, turn) - expected).max() <= HUE_LEVELS
-
-
-def test_statistics_of_large_images_are_exact() -> None:
-    """The sum of the luma exceeds the integers that float32 holds."""
-    pixels = np.full((300, 400, 3), 201, np.uint8)
-    pixels[:150] = 198
-    expected = ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(0.0)
-    np.testing.assert_array_equal(run(effects.contrast, pixels, 0.0), np.asarray(expected))
 
 
 GRAY = (128, 128, 128)
@@ -124,17 +111,17 @@ PILLOW_OTHER_PIXELS = 0.005
 
 
 @pytest.fixture(params=[*SIZES, (65, 49)], ids=str)
-def noise(request: pytest.FixtureRequest) -> Pixels:
+def noise(request):
     return np.random.default_rng(0).integers(0, 256, (*request.param, 3), np.uint8)
 
 
-def assert_nearly_equal(actual: tf.Tensor, expected: Image.Image) -> None:
+def assert_nearly_equal(actual, expected):
     is_other = (actual.numpy() != np.asarray(expected)).any(axis=-1)
     assert is_other.mean() <= PILLOW_OTHER_PIXELS
 
 
 @pytest.mark.parametrize("degrees", [-44.0, -30.0, 0.0, 3.0, 77.0])
-def test_rotate_equals_pillow(noise: np.ndarray, degrees: float) -> None:
+def test_rotate_equals_pillow(noise, degrees):
     rotated = effects.rotate(tf.constant(noise), tf.constant(degrees))
     assert_nearly_equal(rotated, Image.fromarray(noise).rotate(degrees, fillcolor=GRAY))
 
@@ -149,10 +136,7 @@ def test_rotate_equals_pillow(noise: np.ndarray, degrees: float) -> None:
         (effects.translate_y, lambda s: (1, 0, 0, 0, 1, 40 * s)),
     ],
 )
-def test_shears_and_translations_equal_pillow(
-    noise: np.ndarray, amount: float, function: Callable[..., tf.Tensor],
-    matrix: Callable[[float], tuple[float, ...]],
-) -> None:  # fmt: skip
+def test_shears_and_translations_equal_pillow(noise, amount, function, matrix):
     image = Image.fromarray(noise)
     expected = image.transform(image.size, Image.Transform.AFFINE, matrix(amount), fillcolor=GRAY)
     scale = 40 if function in (effects.translate_x, effects.translate_y) else 1
@@ -161,7 +145,7 @@ def test_shears_and_translations_equal_pillow(
 
 @pytest.mark.parametrize("degrees", [45.0, -45.0])
 @pytest.mark.parametrize("size", [(48, 64), (224, 224)], ids=str)
-def test_rounding_does_not_choose_pixels(size: tuple[int, int], degrees: float) -> None:
+def test_rounding_does_not_choose_pixels(size, degrees):
     """The diagonals of this rotation lie on borders between pixels."""
     pixels = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))
     expected = effects.rotate(pixels, tf.constant(degrees)).numpy()
@@ -170,7 +154,7 @@ def test_rounding_does_not_choose_pixels(size: tuple[int, int], degrees: float) 
         np.testing.assert_array_equal(rotated, expected)
 
 
-def test_translations_by_whole_pixels_are_exact(noise: np.ndarray) -> None:
+def test_translations_by_whole_pixels_are_exact(noise):
     height, width, _ = noise.shape
     for distance in (-150, -3, 0, 3, 150):
         wide = np.pad(noise, [(0, 0), (150, 150), (0, 0)], constant_values=128)
@@ -183,7 +167,7 @@ def test_translations_by_whole_pixels_are_exact(noise: np.ndarray) -> None:
         np.testing.assert_array_equal(moved.numpy(), expected)
 
 
-def test_cutout_covers_a_square_and_what_is_inside_of_it(noise: np.ndarray) -> None:
+def test_cutout_covers_a_square_and_what_is_inside_of_it(noise):
     height, width, _ = noise.shape
     for half_side in (0, 1, 40, 500):
         for y, x in ((0.0, 0.0), (0.5, 0.25), (0.999, 0.999)):
@@ -196,26 +180,13 @@ def test_cutout_covers_a_square_and_what_is_inside_of_it(noise: np.ndarray) -> N
             np.testing.assert_array_equal(cut.numpy(), np.where(covered, 128, noise))
 
 
-def test_paste_replaces_a_rectangle(noise: np.ndarray) -> None:
-    height, width, _ = noise.shape
-    patch = np.full(((height + 1) // 2, (width + 1) // 2, 3), 9, np.uint8)
-    expected = noise.copy()
-    expected[height // 2 :, width // 2 :] = 9
-    begin = tf.constant([height // 2, width // 2])
-    pasted = effects.paste(tf.constant(noise), tf.constant(patch), begin)
-    np.testing.assert_array_equal(pasted.numpy(), expected)
-
-
 BLURRED_SIZES = [(1, 1), (2, 2), (2, 50), (3, 3), (7, 300), (64, 48)]
 # Rounded after each axis: half a level, then another half.
 BLUR_LEVELS = 1.0
-# Pillow's is three box filters, close but not equal to a Gaussian.
-PILLOW_BLUR_LEVELS = 6
-PILLOW_BLUR_MEAN_LEVELS = 0.6
 
 
 @pytest.mark.parametrize("size", BLURRED_SIZES, ids=str)
-def test_sharpness_equals_pillow(size: tuple[int, int]) -> None:
+def test_sharpness_equals_pillow(size):
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     for factor in (0.0, 0.1, 1.0, 1.9, 3.7):
         expected = ImageEnhance.Sharpness(Image.fromarray(pixels)).enhance(factor)
@@ -225,10 +196,10 @@ def test_sharpness_equals_pillow(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", BLURRED_SIZES, ids=str)
 @pytest.mark.parametrize("sigma", [0.1, 0.7, 2.0, 10.0])
-def test_gaussian_blur_equals_the_closed_form(size: tuple[int, int], sigma: float) -> None:
+def test_gaussian_blur_equals_the_closed_form(size, sigma):
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
 
-    def weights(length: int) -> np.ndarray:
+    def weights(length):
         places = np.arange(length)
         bell = np.exp(-((places[:, None] - places) ** 2) / (2 * sigma**2))
         return bell / bell.sum(axis=1, keepdims=True)
@@ -239,10 +210,23 @@ def test_gaussian_blur_equals_the_closed_form(size: tuple[int, int], sigma: floa
     assert np.abs(blurred - expected).max() <= BLUR_LEVELS
 
 
+# Pillow's is three box filters, close but not equal to a Gaussian.
+PILLOW_BLUR_LEVELS = 6
+
+
+PILLOW_BLUR_MEAN_LEVELS = 0.6
+
+
+def test_statistics_of_large_images_are_exact():
+    """The sum of the luma exceeds the integers that float32 holds."""
+    pixels = np.full((300, 400, 3), 201, np.uint8)
+    pixels[:150] = 198
+    expected = ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(0.0)
+    np.testing.assert_array_equal(run(effects.contrast, pixels, 0.0), np.asarray(expected))
+
+
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
-def test_gaussian_blur_is_nearly_pillow(
-    photo_like: Callable[..., np.ndarray], sigma: float
-) -> None:
+def test_gaussian_blur_is_nearly_pillow(photo_like, sigma):
     pixels = photo_like(64, 48)
     inside = slice(8, -8)  # at the rim Pillow repeats the last pixel
     expected = np.asarray(Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(sigma)))
@@ -250,11 +234,3 @@ def test_gaussian_blur_is_nearly_pillow(
     difference = np.abs(blurred.astype(int) - expected)[inside, inside]
     assert difference.max() <= PILLOW_BLUR_LEVELS
     assert difference.mean() <= PILLOW_BLUR_MEAN_LEVELS
-
-
-@pytest.mark.parametrize("value", [0, 1, 254, 255])
-def test_gaussian_blur_keeps_an_even_image(value: int) -> None:
-    pixels = tf.fill((33, 65, 3), tf.constant(value, tf.uint8))
-    for sigma in (0.1, 1.3, 30.0):
-        blurred = effects.gaussian_blur(pixels, tf.constant(sigma))
-        np.testing.assert_array_equal(blurred.numpy(), pixels.numpy())

@@ -4,8 +4,9 @@ import pytest
 
 from tests.messages import refused
 from vit_jax.data.host_tf import tf
+from vit_jax.data.ops import autoaugment
 from vit_jax.data.ops import table as ops
-from vit_jax.data.ops.table import random_bits, uniform_draws
+from vit_jax.data.ops.table import uniform_draws
 from vit_jax.data.reader import Encoded, encoded
 from vit_jax.data.source import Example
 
@@ -17,6 +18,8 @@ EQUAL = [
     "pad_crop((5, 9), 2)",
     "pad_crop(20, 4, reflect=True)",
     "pad_crop(12, 0)|flip_lr|pad_crop(12, 1)|flip_lr",
+    "random_erasing(0.8, fill=(1, 2, 3))",
+    "random_erasing(0.5, 0.02, 0.9, 0.1, 7, False)",
 ]
 
 
@@ -38,11 +41,24 @@ def test_pixels_are_those_of_the_host(random, encode, photo_like):
         np.testing.assert_array_equal(ours, on_host(tf.constant(seed)))
 
 
-def test_what_has_no_version_is_refused():
-    with refused():
-        ops.parse("decode|pad_crop(8, 1)|randaugment(2, 9)").on_device()
-    with refused("flip_lr"):
-        ops.parse("decode|flip_lr|resize(4)").on_device()
+@pytest.mark.parametrize(
+    ("policy", "torch"),
+    [("cifar10", True), ("cifar10", False), ("imagenet", False), ("svhn", True)],
+)
+def test_autoaugment_is_that_of_the_host(policy, torch):
+    op = autoaugment.autoaugment(policy, torch=torch)
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 32, 32, 3), np.uint8)
+    seeds = np.stack([np.arange(200), np.arange(200) ** 3], axis=1)
+    draws = uniform_draws(seeds, op.on_device.num_draws)
+    on_device = np.asarray(jax.jit(jax.vmap(op.on_device.apply))(pixels, draws)).astype(int)
+    on_host = tf.function(op.apply)
+    expected = np.stack(
+        [on_host(tf.constant(x), tf.constant(s)) for x, s in zip(pixels, seeds, strict=True)]
+    )
+    assert (expected != pixels).any(axis=(1, 2, 3)).mean() > 0.6
+    off = np.abs(on_device - expected).max(axis=-1)
+    assert (off > 0).mean() < 0.01  # a level in blends
+    assert (off > 1).mean() < 0.002  # places on the border between two pixels
 
 
 def test_the_list_of_versions_is_right():
@@ -50,6 +66,13 @@ def test_the_list_of_versions_is_right():
     arguments = {"pad_crop": "(8, 1)"}
     for name in ops.ON_DEVICE:
         ops.parse(f"decode|{name}{arguments.get(name, '')}").on_device()
+
+
+def test_what_has_no_version_is_refused():
+    with refused("input.cache"):
+        ops.parse("decode|pad_crop(8, 1)|randaugment(2, 9)").on_device()
+    with refused("flip_lr"):
+        ops.parse("decode|flip_lr|resize(4)").on_device()
 
 
 def test_ops_before_the_first_random_one():
@@ -71,10 +94,3 @@ def test_numbers_are_those_of_tensorflow():
         assert (ours.shape, ours.dtype) == ((len(SEEDS), number), np.float32)
         for seed, numbers in zip(SEEDS, ours, strict=True):
             np.testing.assert_array_equal(numbers, tf.random.stateless_uniform([number], seed))
-
-
-def test_bits_are_those_of_tensorflow():
-    ours = random_bits(SEEDS, 11)
-    for seed, words in zip(SEEDS, ours, strict=True):
-        theirs = tf.random.stateless_uniform([11], seed, None, None, tf.uint32)
-        np.testing.assert_array_equal(words, theirs)

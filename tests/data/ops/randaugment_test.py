@@ -1,30 +1,26 @@
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import autoaugment
-from vit_jax.data.ops import table as ops
-
-Draws = list[tuple[str, float, list[float]]]
 
 # One of 16 ops in 1600 draws: 100 expected each, standard deviation 9.7.
 DRAWS = 1600
 FEWEST, MOST = 61, 139
 
 
-def run(op: ops.Op, pixels: np.ndarray, seed: int) -> np.ndarray:
+def run(op, pixels, seed):
     return op.apply(tf.constant(pixels), tf.constant([seed, 0], tf.int64)).numpy()
 
 
 @pytest.fixture
-def pixels() -> np.ndarray:
+def pixels():
     return np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
 
 
-def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
+def test_chooses_all_sixteen_equally_often(drawn):
     recorded = drawn(autoaugment.randaugment(2, 10), DRAWS // 2)
     for half in (recorded[::2], recorded[1::2]):  # the first and the second op of each image
         assert len({name for name, _, _ in half}) == 16
@@ -39,9 +35,7 @@ def test_chooses_all_sixteen_equally_often(drawn: Callable[..., Draws]) -> None:
 
 
 @pytest.mark.parametrize("magnitude", [0, 2.5, 15, 30])
-def test_gives_each_the_argument_of_the_magnitude(
-    drawn: Callable[..., Draws], magnitude: float
-) -> None:
+def test_gives_each_the_argument_of_the_magnitude(drawn, magnitude):
     reach = autoaugment.Reach(translate_px=100, cutout_px=40)
     draws = drawn(autoaugment.randaugment(4, magnitude), 40)
     assert {name for name, _, _ in draws} == set(autoaugment.CHOICES)
@@ -54,12 +48,10 @@ def test_gives_each_the_argument_of_the_magnitude(
     ("magnitude", "threshold", "bits"),
     [(0, 0, 1), (9, 230, 3), (10, 0, 4), (15, 128, 6), (20, 0, 8), (22, 51, 8), (25, 128, 1)],
 )
-def test_legacy_is_what_the_published_code_made_of_it(
-    pixels: np.ndarray, magnitude: float, threshold: int, bits: int
-) -> None:
+def test_legacy_is_what_the_published_code_made_of_it(pixels, magnitude, threshold, bits):
     """Thresholds and shifts wrap as in NumPy 1's 8 bits; contrast is about num_pixels / 256."""
 
-    def distorted(name: str) -> np.ndarray:
+    def distorted(name):
         distortion = autoaugment.DISTORTIONS[f"{name} as published"]
         argument = distortion.argument(magnitude, autoaugment.REACH)
         return distortion.apply(tf.constant(pixels), tf.constant(argument), tf.zeros([3])).numpy()
@@ -72,7 +64,7 @@ def test_legacy_is_what_the_published_code_made_of_it(
     np.testing.assert_array_equal(distorted("Contrast"), blended.clip(0, 255).astype(np.uint8))
 
 
-def test_legacy_changes_five(drawn: Callable[..., Draws]) -> None:
+def test_legacy_changes_five(drawn):
     names = []
     for legacy in (False, True):
         draws = drawn(autoaugment.randaugment(2, 10, legacy=legacy), 200)
@@ -84,33 +76,14 @@ def test_legacy_changes_five(drawn: Callable[..., Draws]) -> None:
     }
 
 
-@pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])
-@pytest.mark.parametrize("size", [(1, 1), (7, 300), (224, 224)], ids=str)
-def test_keeps_the_size(size: tuple[int, int], magnitude: int) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-    op = autoaugment.randaugment(2, magnitude)
-    assert op.output_size(size) == size
-    for seed in range(10):
-        result = run(op, pixels, seed)
-        assert (result.shape, result.dtype) == (pixels.shape, np.uint8)
-
-
-def test_is_a_function_of_the_seed(pixels: np.ndarray) -> None:
-    op = autoaugment.randaugment(2, 5)  # shifted by 150 pixels, all translations would be the same
-    results = [run(op, pixels, seed) for seed in range(20)]
-    for seed, result in enumerate(results):
-        np.testing.assert_array_equal(run(op, pixels, seed), result)
-    assert len({result.tobytes() for result in results}) > 10
-
-
-def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
+def test_is_the_same_in_a_graph_of_unknown_sizes(pixels):
     """Runs as in tf.data, with any number of threads."""
     op = autoaugment.randaugment(2, 15)
     seeds = np.stack([np.arange(30), np.zeros(30)], axis=1).astype(np.int64)
     spec = tf.TensorSpec([None, None, 3], tf.uint8)
     graph = tf.function(op.apply, input_signature=[spec, tf.TensorSpec([2], tf.int64)])
 
-    def results(threads: int) -> list[np.ndarray]:
+    def results(threads):
         images = tf.data.Dataset.from_generator(lambda: 30 * [pixels], output_signature=spec)
         both = tf.data.Dataset.zip((images, tf.data.Dataset.from_tensor_slices(seeds)))
         return list(both.map(graph, num_parallel_calls=threads).as_numpy_iterator())
@@ -119,31 +92,3 @@ def test_is_the_same_in_a_graph_of_unknown_sizes(pixels: np.ndarray) -> None:
     for threads in (1, 4):
         for actual, one in zip(results(threads), expected, strict=True):
             np.testing.assert_array_equal(actual, one)
-
-
-def test_keeps_what_is_known_of_the_shape() -> None:
-    op = autoaugment.randaugment(1, 15)
-
-    def shape(height: int | None, width: int | None) -> tuple[int | None, ...]:
-        specs = [tf.TensorSpec([height, width, 3], tf.uint8), tf.TensorSpec([2], tf.int64)]
-        graph = tf.function(op.apply, input_signature=specs).get_concrete_function()
-        return tuple(graph.output_shapes)
-
-    assert shape(224, 224) == (224, 224, 3)
-    assert shape(None, 7) == (None, 7, 3)
-
-
-@pytest.mark.parametrize("spread", ["num_ops", "magnitude"])
-def test_changes_more_with_more(photo_like: Callable[..., np.ndarray], spread: str) -> None:
-    """A field that nothing reads would fail here."""
-    pixels = photo_like(64, 64)
-    few, many = {
-        "num_ops": (autoaugment.randaugment(1, 15), autoaugment.randaugment(4, 15)),
-        "magnitude": (autoaugment.randaugment(2, 9), autoaugment.randaugment(2, 30)),
-    }[spread]
-
-    def change(op: ops.Op) -> float:
-        results = np.stack([run(op, pixels, seed) for seed in range(40)]).astype(int)
-        return float(np.abs(results - pixels).mean())
-
-    assert change(many) > 1.2 * change(few)

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from tests.data.conftest import ListSource, encode
-from tests.messages import refused
-from vit_jax.data.ops.table import parse_views
 from vit_jax.data.pipeline import train_batches
 from vit_jax.data.source import Example
 
@@ -69,10 +67,3 @@ def test_a_bad_image_is_black_in_all_views(examples):
     for name in ("image", "view1", "view2"):
         assert not batch[name][bad].any()
         assert batch[name][~bad].any(axis=(1, 2, 3)).all()
-
-
-def test_views_have_to_end_in_one_size():
-    with refused("input.views"):
-        parse_views(FIRST, {"view1": "decode|resize_small(8)"})
-    with refused("input.views", "'decode|resizee(8)'"):
-        parse_views(FIRST, {"view1": "decode|resizee(8)"})

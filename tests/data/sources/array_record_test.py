@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ RECORDS = [np.random.default_rng(i).bytes(3000) for i in range(100)]
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "x.array_record"
     writer = module.ArrayRecordWriter(str(path), "group_size:1")
     for record in RECORDS:
@@ -23,38 +21,32 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_reads_at_random(file: Path) -> None:
+def test_reads_at_random(file):
     records = ArrayRecords([file, file], [100, 100])
     assert records.read(1, [99, 0, 57]) == [RECORDS[99], RECORDS[0], RECORDS[57]]
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 1000, 2**16, 2**17, -1])
-def test_truncation(file: Path, keep_bytes: int) -> None:
+def test_truncation(file, keep_bytes):
     """Cut at a block's boundary, the reader would find no records and return empty strings."""
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with refused("x.array_record"):
         ArrayRecords([file], [100])
 
 
-def test_zeros(file: Path) -> None:
-    file.write_bytes(bytes(file.stat().st_size))
-    with refused("x.array_record"):
-        ArrayRecords([file], [100])
-
-
-def test_more_files_than_may_be_open(file: Path) -> None:
+def test_more_files_than_may_be_open(file):
     records = ArrayRecords([file] * 400, [100] * 400)
     assert records.read(0, [3]) == records.read(399, [3]) == [RECORDS[3]]
     with refused("missing.array_record"):
         ArrayRecords([*[file] * 300, file.with_name("missing.array_record")], [100] * 301)
 
 
-def test_a_number_of_records_that_was_not_published(file: Path) -> None:
-    with refused():
+def test_a_number_of_records_that_was_not_published(file):
+    with refused("x.array_record", 101):
         ArrayRecords([file], [101])
 
 
-def test_damage_inside_names_the_record(file: Path) -> None:
+def test_damage_inside_names_the_record(file):
     data = bytearray(file.read_bytes())
     data[100_000] ^= 1
     file.write_bytes(data)
@@ -63,16 +55,16 @@ def test_damage_inside_names_the_record(file: Path) -> None:
         try:
             assert records.read(0, [k]) == [RECORDS[k]]
         except UserError as error:
-            assert f"{file}, one of the records {k}:" in str(error)
+            assert f"{file}, records {k}," in str(error)
             damaged.append(k)
     assert len(damaged) == 1
 
 
-def test_absurd_lengths(file: Path) -> None:
+def test_absurd_lengths(file):
     data = file.read_bytes()
     for block in range(2**16, len(data), 2**16):  # a block's header holds lengths
         file.write_bytes(data[:block] + b"\x7f" * 24 + data[block + 24 :])
-        with refused():
+        with refused("x.array_record"):
             records = ArrayRecords([file], [100])
             for k in range(100):
                 records.read(0, [k])

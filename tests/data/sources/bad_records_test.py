@@ -1,11 +1,7 @@
 """Damaged record files raise an error that names the file; none crashes."""
 
-from __future__ import annotations
-
 import json
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,39 +16,39 @@ FILE = "pets-train.{}-00000-of-00003"
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def framed(data: bytes, *, length: int | None = None) -> bytes:
+def framed(data, *, length=None):
     """A TFRecord with correct checksums."""
     head = struct.pack("<Q", len(data) if length is None else length)
     checksums = (struct.pack("<I", masked_crc32c(part)) for part in (head, data))
     return head + next(checksums) + data + next(checksums)
 
 
-def example(**features: object) -> bytes:
+def example(**features):
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def integers(*values: int) -> object:
+def integers(*values):
     return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
 
-def texts(*values: bytes) -> object:
+def texts(*values):
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
 
-def floats(*values: float) -> object:
+def floats(*values):
     return tf.train.Feature(float_list=tf.train.FloatList(value=values))
 
 
 ONE = framed(record(0, [0]))
 # Replacement for the first of a file's five records -> the error.
-RECORDS: dict[str, tuple[bytes, str]] = {
+RECORDS = {
     "empty": (b"", "0 values of `image`"),
-    "text": (b"no protocol buffer", "not a tf.train.Example"),
-    "an image": (b"\xff\xd8\xff\xe0" * 100, "not a tf.train.Example"),
+    "text": (b"no protocol buffer", "DecodeError"),
+    "an image": (b"\xff\xd8\xff\xe0" * 100, "DecodeError"),
     "no image": (example(label=integers(1)), "0 values of `image`"),
     "no label": (example(image=texts(b"x")), "0 values of `label`"),
     "two images": (example(image=texts(b"x", b"y"), label=integers(1)), "2 values of `image`"),
@@ -68,7 +64,7 @@ RECORDS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("file_format", ["tfrecord", "array_record"])
 @pytest.mark.parametrize("data, message", RECORDS.values(), ids=list(RECORDS))
-def test_records(tmp_path: Path, file_format: str, data: bytes, message: str) -> None:
+def test_records(tmp_path, file_format, data, message):
     folder = write(tmp_path / "1.0.0", file_format=file_format)
     records = [data, *(record(i, [i % 3]) for i in range(1, 5))]
     path = folder / FILE.format(file_format)
@@ -86,28 +82,28 @@ def test_records(tmp_path: Path, file_format: str, data: bytes, message: str) ->
     assert len(source.read(np.arange(1, 12))) == 11  # the others are readable
 
 
+BROKEN = "corrupt or cut off"
 FOREIGN = b"<html><body>404 Not Found</body></html>"
 # Replacement for a file -> the error.
-TFRECORDS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "holds 0 records"),
-    "a page of the web": (lambda data: FOREIGN * 100, "its length is corrupt"),
-    "zeros": (lambda data: bytes(len(data)), "its length is corrupt"),
-    "an exbibyte": (lambda data: framed(b"", length=2**60) + data, "the file ends at"),
-    "the largest length": (lambda data: framed(b"", length=2**64 - 1) + data, "the file ends at"),
-    "a wrong checksum of a length": (lambda data: data[:8] + b"xxxx" + data[12:], "is corrupt"),
-    "a wrong checksum of data": (lambda data: data[:20] + b"x" + data[21:], "record 0: corrupt"),
-    "cut in a header": (lambda data: data[: len(ONE) + 5], "the file ends inside it"),
-    "cut in the data": (lambda data: data[:-20], "the file ends at"),
-    "cut between records": (lambda data: data[: 2 * len(ONE)], "holds 2 records"),
-    "too many records": (lambda data: data + ONE, "holds 6 records"),
-    "garbage behind": (lambda data: data + b"garbage", "the file ends inside it"),
-    "an ArrayRecord's first bytes": (lambda data: bytes.fromhex("83af70d10d884a3f") * 8192,
-                                     "its length is corrupt"),
-}  # fmt: skip
+TFRECORDS = {
+    "empty": (lambda data: b"", "0 records"),
+    "a page of the web": (lambda data: FOREIGN * 100, BROKEN),
+    "zeros": (lambda data: bytes(len(data)), BROKEN),
+    "an exbibyte": (lambda data: framed(b"", length=2**60) + data, BROKEN),
+    "the largest length": (lambda data: framed(b"", length=2**64 - 1) + data, BROKEN),
+    "a wrong checksum of a length": (lambda data: data[:8] + b"xxxx" + data[12:], BROKEN),
+    "a wrong checksum of data": (lambda data: data[:20] + b"x" + data[21:], "record 0"),
+    "cut in a header": (lambda data: data[: len(ONE) + 5], BROKEN),
+    "cut in the data": (lambda data: data[:-20], BROKEN),
+    "cut between records": (lambda data: data[: 2 * len(ONE)], "2 records"),
+    "too many records": (lambda data: data + ONE, "6 records"),
+    "garbage behind": (lambda data: data + b"garbage", BROKEN),
+    "an ArrayRecord's first bytes": (lambda data: bytes.fromhex("83af70d10d884a3f") * 8192, BROKEN),
+}
 
 
 @pytest.mark.parametrize("change, message", TFRECORDS.values(), ids=list(TFRECORDS))
-def test_tfrecords(tmp_path: Path, change: Callable[[bytes], bytes], message: str) -> None:
+def test_tfrecords(tmp_path, change, message):
     folder = write(tmp_path / "1.0.0")
     path = folder / FILE.format("tfrecord")
     path.write_bytes(change(path.read_bytes()))
@@ -115,7 +111,7 @@ def test_tfrecords(tmp_path: Path, change: Callable[[bytes], bytes], message: st
         create(folder).read(np.arange(12))
 
 
-ARRAY_RECORDS: dict[str, Callable[[bytes], bytes]] = {
+ARRAY_RECORDS = {
     "empty": lambda data: b"",
     "a page of the web": lambda data: FOREIGN * 5000,
     "zeros": lambda data: bytes(len(data)),
@@ -129,7 +125,7 @@ ARRAY_RECORDS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", ARRAY_RECORDS.values(), ids=list(ARRAY_RECORDS))
-def test_array_records(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+def test_array_records(tmp_path, change):
     folder = write(tmp_path / "1.0.0", file_format="array_record")
     path = folder / FILE.format("array_record")
     path.write_bytes(change(path.read_bytes()))
@@ -138,14 +134,19 @@ def test_array_records(tmp_path: Path, change: Callable[[bytes], bytes]) -> None
 
 
 @pytest.mark.parametrize(
-    "lengths",
-    [["-5", "0", "7"], ["5", "0", str(10**18)], ["5", "0", str(10**30)], ["many", "0", "7"], []],
-    ids=["negative", "a trillion", "more than an integer", "no number", "none"],
+    ("lengths", "name"),
+    [
+        (["-5", "0", "7"], "dataset_info.json"),
+        (["5", "0", str(10**18)], "dataset_info.json"),
+        (["5", "0", str(10**30)], "dataset_info.json"),  # more than an integer
+        (["many", "0", "7"], "dataset_info.json"),
+        ([], "0 in"),
+    ],
 )
-def test_lengths_in_the_metadata(tmp_path: Path, lengths: list[str]) -> None:
+def test_lengths_in_the_metadata(tmp_path, lengths, name):
     folder = write(tmp_path / "1.0.0")
     info = json.loads((folder / "dataset_info.json").read_text())
     info["splits"][0]["shardLengths"] = lengths
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    with refused():
+    with refused(name):
         create(folder).read(np.arange(12))

@@ -7,12 +7,9 @@ import pytest
 
 from tests.data.sources.image_folder_test import create, fill
 from tests.messages import refused
-from vit_jax.core import synsets
 from vit_jax.data import label_index
 from vit_jax.data.source import NO_LABEL, Example
 from vit_jax.data.sources import relabelled
-
-CLASSES = list(synsets.names_1k())
 
 
 def labels_by_file(source):
@@ -108,22 +105,6 @@ def test_another_file_is_refused(validation, tmp_path, text, name):
         )
 
 
-def test_a_file_that_is_too_long_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(relabelled, "MAX_LIST_BYTES", 4)
-    (tmp_path / "real.json").write_text("[[0]]")
-    with refused("real.json", "longer"):
-        relabelled.read_real(str(tmp_path / "real.json"), "real.json")
-
-
-def test_images_without_a_number_are_refused(tmp_path):
-    fill(tmp_path / "val" / "cat", ["cat.jpg"])
-    (tmp_path / "real.json").write_text("[[0]]")
-    with refused("cat.jpg"):
-        relabelled.relabel_by_file(
-            create(tmp_path / "val", "all"), str(tmp_path / "real.json"), where="evals.real"
-        )
-
-
 def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path, monkeypatch):
     for name in ("cat", "dog"):
         fill(tmp_path / name, ["a.jpeg"])
@@ -135,3 +116,12 @@ def test_labels_of_the_classes_of_a_model_by_their_names(tmp_path, monkeypatch):
     assert source.fingerprint != plain.fingerprint
     monkeypatch.setattr(plain, "read", lambda _: [Example(b"", (-1, 2, 1))])
     assert source.read(np.array([0]))[0].labels == (NO_LABEL, NO_LABEL, 1)
+
+
+def test_images_without_a_number_are_refused(tmp_path):
+    fill(tmp_path / "val" / "cat", ["cat.jpg"])
+    (tmp_path / "real.json").write_text("[[0]]")
+    with refused("cat.jpg"):
+        relabelled.relabel_by_file(
+            create(tmp_path / "val", "all"), str(tmp_path / "real.json"), where="evals.real"
+        )

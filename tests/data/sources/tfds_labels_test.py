@@ -1,8 +1,6 @@
 """Labels other than `label`: features of tiny data sets that are declared as TFDS declares them."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from tensorflow_datasets import features as f
 from tests.messages import refused
 from vit_jax.data import label_index
 from vit_jax.data.host_tf import tf
-from vit_jax.data.source import Source
 from vit_jax.data.sources import table as sources
 
 BLACK = np.zeros([4, 4, 3], np.uint8)
@@ -33,11 +30,11 @@ CARS = {"Car": 0, "Truck": 2, "Pedestrian": 3}
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def write(folder: Path, name: str, features: dict[str, Any], examples: list[dict]) -> Path:
+def write(folder, name, features, examples):
     """A data set with the split `train`, its records encoded by TFDS."""
     folder.mkdir(parents=True)
     described = f.FeaturesDict({"image": f.Image(shape=(None, None, 3)), **features})
@@ -61,18 +58,18 @@ def write(folder: Path, name: str, features: dict[str, Any], examples: list[dict
     return folder
 
 
-def opened(folder: Path, label: str | None = None, **changed: Any) -> Source:
+def opened(folder, label=None, **changed):
     arguments = {"num_examples": None, "num_classes": None, "image_size": (1, 1)} | changed
     return sources.create(
         "tfds", sources.Request(data_dir=str(folder), split="train", label=label, **arguments)
     )
 
 
-def labels(source: Source) -> list[int]:
+def labels(source):
     return [e.labels[0] for e in source.read(np.arange(source.num_examples))]
 
 
-def test_a_list_of_labels_beside_a_label(tmp_path: Path) -> None:
+def test_a_list_of_labels_beside_a_label(tmp_path):
     features = {
         "label": f.ClassLabel(num_classes=3),
         "labels": f.Sequence(f.ClassLabel(num_classes=5)),
@@ -85,11 +82,11 @@ def test_a_list_of_labels_beside_a_label(tmp_path: Path) -> None:
     assert opened(folder, "label").fingerprint == usual.fingerprint != several.fingerprint
 
 
-def scene(*depths: float) -> dict:
+def scene(*depths):
     return {"objects": [{"size": 1, "pixel_coords": [300, 200, depth]} for depth in depths]}
 
 
-def street(**depths: float) -> dict:
+def street(**depths):
     return {
         "objects": [
             {"type": CARS[name], "location": [-3, 1, depth]} for name, depth in depths.items()
@@ -98,13 +95,13 @@ def street(**depths: float) -> dict:
 
 
 @pytest.fixture(scope="module")
-def clevr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clevr(tmp_path_factory):
     scenes = [scene(12, 8.0, 9), scene(*[20] * 10), scene(9.4, 9.6, 9.7, 10.5), scene(*[10] * 5)]
     folder = tmp_path_factory.mktemp("data") / "clevr/3.1.0"
     return write(folder, "clevr", {"objects": OBJECTS["clevr"]}, scenes)
 
 
-def test_clevr(clevr: Path) -> None:
+def test_clevr(clevr):
     count, distance = opened(clevr, "clevr_count"), opened(clevr, "clevr_distance")
     assert labels(count) == [0, 7, 1, 2]
     assert (count.num_classes, count.class_names[0]) == (8, "3 objects")
@@ -117,7 +114,7 @@ def test_clevr(clevr: Path) -> None:
     assert label_index.find(distance).labels.tolist() == [0, 5, 3, 4]
 
 
-def test_kitti(tmp_path: Path) -> None:
+def test_kitti(tmp_path):
     streets = [
         street(Car=8.0, Pedestrian=2.0), street(Truck=20.5, Car=21.0), street(Pedestrian=1.0),
         street(), street(Pedestrian=50.0, Car=15.0),
@@ -129,7 +126,7 @@ def test_kitti(tmp_path: Path) -> None:
     assert source.class_names == ("up to 8", "8 to 20", "above 20", "no vehicle")
 
 
-def test_features_of_one_number(tmp_path: Path) -> None:
+def test_features_of_one_number(tmp_path):
     features = {
         "label_orientation": f.ClassLabel(num_classes=40),
         "label_x_position": f.ClassLabel(num_classes=32),
@@ -156,26 +153,12 @@ def test_features_of_one_number(tmp_path: Path) -> None:
         opened(folder)
 
 
-def test_the_usual_label_by_name(tmp_path: Path) -> None:
-    """Its fingerprint, and with it all that is kept of the data, stays the same."""
-    features = {"label": f.ClassLabel(num_classes=3), "coarse": f.ClassLabel(num_classes=2)}
-    folder = write(tmp_path / "c", "c", features, [{"label": 2, "coarse": 1}])
-    usual, named, coarse = (opened(folder, label) for label in (None, "label", "coarse"))
-    assert usual.fingerprint == named.fingerprint != coarse.fingerprint
-    assert labels(named) + labels(coarse) == [2, 1]
-
-
-def test_examples_without_a_class_are_named(clevr: Path, tmp_path: Path) -> None:
+def test_examples_without_a_class_are_named(clevr, tmp_path):
     scenes = [scene(1, 2, 3), scene()]
     folder = write(tmp_path / "clevr", "clevr", {"objects": OBJECTS["clevr"]}, scenes)
     for label in ("clevr_count", "clevr_distance"):
         with refused(label):
             labels(opened(folder, label))
-
-
-def test_other_sources_have_one_label() -> None:
-    with refused("input.label=x", "input.source"):
-        sources.create("digits", sources.Request(split="train", label="x"))
 
 
 @pytest.mark.parametrize(
@@ -188,9 +171,7 @@ def test_other_sources_have_one_label() -> None:
     ],
     ids=["several hot", "text", "dictionary", "float"],
 )
-def test_labels_that_are_not_numbers_of_classes_are_refused(
-    tmp_path: Path, name: str, feature: Any, value: Any
-) -> None:
+def test_labels_that_are_not_numbers_of_classes_are_refused(tmp_path, name, feature, value):
     folder = write(tmp_path / "1.0.0", "x", {name: feature}, [{name: value}])
     with refused(folder, name, "ClassLabel"):
         opened(folder, num_classes=3)
@@ -201,7 +182,7 @@ def test_labels_that_are_not_numbers_of_classes_are_refused(
     [f.Image(shape=(4, 4, 1), dtype=np.float32), f.Sequence(f.Image()), f.Scalar(np.int64)],
     ids=["floats", "several", "number"],
 )
-def test_images_that_are_not_one_encoded_image_are_refused(tmp_path: Path, image: Any) -> None:
+def test_images_that_are_not_one_encoded_image_are_refused(tmp_path, image):
     """TFDS stores a float as the four bytes of an RGBA pixel."""
     features = {"image": image, "label": f.ClassLabel(num_classes=3)}
     folder = write(tmp_path / "1.0.0", "x", features, [])

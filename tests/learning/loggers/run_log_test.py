@@ -1,7 +1,6 @@
 import errno
 import io
 
-import jax
 import numpy as np
 import pytest
 from etils import epath
@@ -14,9 +13,8 @@ from tensorboard.util import tensor_util
 from tests.messages import refused
 from vit_jax.core.errors import UserError
 from vit_jax.learning.histograms import EDGES, Distributions, Histogram
-from vit_jax.learning.loggers import RunLog, write_parameters
+from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.loggers.tensorboard import TensorBoard
-from vit_jax.run.parts import outputs
 
 
 def test_scalars_and_histograms_are_read_back(tmp_path):
@@ -76,17 +74,6 @@ def test_all_are_closed_though_one_fails(tmp_path):
     ):
         pass
     assert failing.ends == other.ends == [None]
-
-
-def test_those_before_one_that_does_not_start_are_closed(tmp_path, tiny_run, monkeypatch):
-    def fail(*_, **__):
-        raise UserError("no room")
-
-    first = Ends()
-    monkeypatch.setattr(outputs, "TensorBoard", fail)
-    with pytest.raises(UserError) as told:
-        outputs.log(tiny_run("log.tensorboard=true"), tmp_path, start_step=0, more=[first])
-    assert first.ends == [told.value]
 
 
 def write_rows(folder, *, start, end):
@@ -159,30 +146,6 @@ def test_event_files_of_other_programs_stay(tmp_path):
     assert len(other.read_bytes()) == 35
 
 
-def test_an_event_file_that_cannot_be_read_gives_a_message(tmp_path):
-    (tmp_path / "events.out.tfevents.1.other").mkdir()
-    with refused("events.out.tfevents.1.other"):
-        TensorBoard(epath.Path(tmp_path), start_step=0)
-
-
-@pytest.mark.parametrize("what", ["replace", "open"])
-def test_an_event_file_that_cannot_be_written_gives_a_message(tmp_path, monkeypatch, what):
-    """Neither the old one, to be cut, nor the new one."""
-    write_rows(tmp_path, start=0, end=5)
-    (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "events.out.tfevents.1.old")
-    original = getattr(epath.gpath.PosixGPath, what)
-
-    def full(path, *given):
-        if given != ("rb",):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(path, *given)
-
-    monkeypatch.setattr(epath.gpath.PosixGPath, what, full)
-    with refused("No space left"):
-        TensorBoard(epath.Path(tmp_path), start_step=3 if what == "replace" else 5)
-
-
 def png(colour):
     out = io.BytesIO()
     Image.new("RGB", (3, 2), colour).save(out, "PNG")
@@ -213,17 +176,3 @@ def test_pictures_after_the_restored_step_go(tmp_path):
         "pictures/look/rollout/2.png": png("blue"),
         "pictures/look/filters/3.png": png("green"),
     }
-
-
-def test_pictures_that_cannot_be_written_give_a_message(tmp_path):
-    (tmp_path / "pictures").write_text("")
-    log = RunLog(epath.Path(tmp_path), writers=(), start_step=0, profile=None)
-    with refused():
-        log.write(1, {"x": 1.0}, {"look/filters": png("red")})
-
-
-def test_parameters_that_cannot_be_written_give_a_message(tmp_path):
-    (tmp_path / "parameters.txt").mkdir()
-    params = {"head": {"bias": jax.numpy.zeros(3)}}
-    with refused("parameters.txt"):
-        write_parameters(epath.Path(tmp_path), params)

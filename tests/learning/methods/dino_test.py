@@ -9,7 +9,6 @@ from flax import nnx
 from tests.learning.methods.runs_test import RANDOM, rows, run
 from tests.messages import refused
 from vit_jax import models
-from vit_jax.core.schema import fields
 from vit_jax.core.token_layout import TokenLayout
 from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods import dino, masking
@@ -36,14 +35,10 @@ BIT = ("model.width=none", "model.depth=none", "model.mlp_dim=none", "model.num_
         (["method.patch_weight=1", "method.masked_views=0"], "method.masked_views=0"),
         (["method.masked_views=0.3"], "method.masked_views=0.3"),
         (["method.centring=sinkhorn", "method.centre_momentum=0"], "method.centre_momentum=0"),
-        (["method.teacher_temperature=0"], "method.teacher_temperature=0.0"),
         (["method.patch_weight=1", "method.masked_least=0.6"], "method.masked_least=0.6"),
-        (["method.patch_weight=1", "method.masked_most=0.99"], "method.masked_most=0.99"),
         (["optim.ema_decay=0.9"], "optim.ema_decay=0.9"),
         (["method.centring=sinkhorn", "optim.grad_accum_steps=2"], "method.centring=sinkhorn"),
-        (["method.koleo_weight=0.1", "optim.grad_accum_steps=2"], "method.koleo_weight=0.1"),
         (["input.cache=device"], "input.cache=device"),
-        (["method.centring=none"], "method.centring"),
     ],
 )
 def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
@@ -54,12 +49,6 @@ def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
 def test_views_that_no_one_reads_are_refused(tmp_path):
     with refused("input.views", "method.kind=mae"):
         train(run("mae", f"input.views=['{LARGE}']"), tmp_path)
-
-
-def test_images_on_devices_do_not_hide_what_else_is_wrong_with_views(tmp_path):
-    small, device = "decode|random_resized_crop(8)", "input.cache=device"
-    with refused("input.cache=device", "input.views"):
-        train(run("dino", device, f"input.views=['{small}']"), tmp_path)
 
 
 @pytest.mark.slow
@@ -119,16 +108,6 @@ def tiny_vit(image_size):
         "ViT-Ti/4", width=16, depth=1, num_heads=2, mlp_dim=32, num_classes=0,
         image_size=image_size, rngs=nnx.Rngs(0),
     )  # fmt: skip
-
-
-def test_masked_views_are_as_many_as_asked():
-    model = tiny_vit(16)
-    method = DINO(patch_weight=1, masked_views=0.5, masked_least=0.2, masked_most=0.5)
-    masks = method.masks(jax.random.key(3), jnp.zeros((400, 16, 16, 3)), model)
-    counts = np.asarray(masks.counts).sum(axis=1)
-    assert masks.places.shape == (400, 8)
-    assert 0.4 < np.mean(counts > 0) < 0.6
-    assert set(np.unique(counts)) == {0, 3, 4, 5, 6, 7, 8}
 
 
 def test_what_is_skipped_does_not_count_in_the_batch():
@@ -225,13 +204,6 @@ def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_to
     np.testing.assert_allclose(new[first:].reshape(4, 4, 8)[1, 1], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["masked_views", "teacher_temperature_warmup", "still"])
-def test_a_share_may_be_whole(name):
-    fields.check_all_bounds(DINO(**{name: 1.0}), "method")
-    with refused(f"method.{name}"):
-        fields.check_all_bounds(DINO(**{name: 1.01}), "method")
-
-
 def test_prototypes_are_still_at_first():
     head = dino.PrototypeHead(
         models.spec("ViT-Ti/4"), 6, hidden=8, bottleneck=4, prototypes=5, centred=True,
@@ -242,3 +214,13 @@ def test_prototypes_are_still_at_first():
         grads = nnx.to_pure_dict(nnx.grad(loss)(head, still))
         assert np.asarray(grads["prototypes"]["kernel"]).any() != still
         assert np.asarray(grads["fc1"]["kernel"]).any()
+
+
+def test_masked_views_are_as_many_as_asked():
+    model = tiny_vit(16)
+    method = DINO(patch_weight=1, masked_views=0.5, masked_least=0.2, masked_most=0.5)
+    masks = method.masks(jax.random.key(3), jnp.zeros((400, 16, 16, 3)), model)
+    counts = np.asarray(masks.counts).sum(axis=1)
+    assert masks.places.shape == (400, 8)
+    assert 0.4 < np.mean(counts > 0) < 0.6
+    assert set(np.unique(counts)) == {0, 3, 4, 5, 6, 7, 8}

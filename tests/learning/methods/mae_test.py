@@ -1,4 +1,4 @@
-"""The masked autoencoder against that of transformers, on the same weights, images and masks."""
+"""The masked autoencoder; tests/outside/methods_test.py compares it with its authors' code."""
 
 import jax
 import jax.numpy as jnp
@@ -8,111 +8,10 @@ from flax import nnx
 
 from vit_jax import models
 from vit_jax.learning.method import StepContext, StepInputs
-from vit_jax.learning.methods import mae, masking
-from vit_jax.models.layers.posemb import sincos
+from vit_jax.learning.methods import mae
 
-SIZE, PATCH, WIDTH, DECODER, HEADS = 32, 8, 32, 16, 2
+SIZE, PATCH, WIDTH, HEADS = 32, 8, 32, 2
 SAME = 1e-5
-
-
-@pytest.fixture(scope="module")
-def theirs():
-    """transformers' model with random weights, and our tables of positions."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTMAEConfig(
-        hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, intermediate_size=64,
-        image_size=SIZE, patch_size=PATCH, decoder_hidden_size=DECODER, decoder_num_hidden_layers=1,
-        decoder_num_attention_heads=HEADS, decoder_intermediate_size=4 * DECODER,
-        layer_norm_eps=1e-6, hidden_act="gelu", norm_pix_loss=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.ViTMAEForPreTraining(config).eval()
-    layout = models.spec("ViT-Ti/8", width=WIDTH, num_heads=HEADS).token_layout((SIZE, SIZE))
-    table = lambda width: torch.tensor(sincos("sincos_2d", layout, width), dtype=torch.float32)[
-        None
-    ]
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2)
-        model.vit.embeddings.position_embeddings.copy_(table(WIDTH))
-        model.decoder.decoder_pos_embed.copy_(table(DECODER))
-    return model
-
-
-def ours(theirs, method):
-    """Our model with their weights."""
-    model = models.create(
-        "ViT-Ti/8", width=WIDTH, depth=2, num_heads=HEADS, mlp_dim=64, gelu="exact",
-        position_embedding="sincos_2d", num_classes=0, image_size=SIZE, rngs=nnx.Rngs(0),
-    )  # fmt: skip
-    model.method = method.extend(model, nnx.Rngs(1))
-    there = {name: x.detach().numpy() for name, x in theirs.named_parameters()}
-
-    def dense(linear, name):
-        linear.kernel[...] = there[f"{name}.weight"].T.reshape(linear.kernel.shape)
-        linear.bias[...] = there[f"{name}.bias"].reshape(linear.bias.shape)
-
-    def norm(ours, name):
-        ours.scale[...], ours.bias[...] = there[f"{name}.weight"], there[f"{name}.bias"]
-
-    blocks(model.blocks, there, "vit.layers")
-    blocks(model.method.blocks, there, "decoder.decoder_layers")
-    kernel = there["vit.embeddings.patch_embeddings.projection.weight"]
-    model.patches.kernel[...] = kernel.transpose(2, 3, 1, 0)
-    model.patches.bias[...] = there["vit.embeddings.patch_embeddings.projection.bias"]
-    model.cls[...] = there["vit.embeddings.cls_token"].ravel()
-    norm(model.norm, "vit.layernorm")
-    dense(model.method.embed, "decoder.decoder_embed")
-    model.method.mask[...] = there["decoder.mask_token"].ravel()
-    norm(model.method.norm, "decoder.decoder_norm")
-    dense(model.method.head, "decoder.decoder_pred")
-    return model
-
-
-def blocks(stack, there, name):
-    """Fills our stacked blocks."""
-    of = lambda part: np.stack([there[f"{name}.{i}.{part}"] for i in range(stack.depth)])
-    block = stack.block
-    kernels = [of(f"attention.{x}_proj.weight").swapaxes(1, 2) for x in "qkv"]
-    biases = [of(f"attention.{x}_proj.bias") for x in "qkv"]
-    qkv, out = block.attention.qkv, block.attention.out
-    qkv.kernel[...] = np.stack(kernels, axis=2).reshape(qkv.kernel.shape)
-    qkv.bias[...] = np.stack(biases, axis=1).reshape(qkv.bias.shape)
-    for linear, part in (
-        (out, "attention.o_proj"), (block.mlp.fc1, "mlp.fc1"), (block.mlp.fc2, "mlp.fc2")
-    ):  # fmt: skip
-        linear.kernel[...] = of(f"{part}.weight").swapaxes(1, 2).reshape(linear.kernel.shape)
-        linear.bias[...] = of(f"{part}.bias")
-    for ours, part in ((block.norm1, "layernorm_before"), (block.norm2, "layernorm_after")):
-        ours.scale[...], ours.bias[...] = of(f"{part}.weight"), of(f"{part}.bias")
-
-
-@pytest.mark.slow
-@pytest.mark.parity
-@pytest.mark.parametrize("normalize", [True, False])
-def test_the_loss_is_that_of_transformers(theirs, normalize):
-    import torch
-
-    method = mae.MAE(
-        decoder_width=DECODER, decoder_depth=1, decoder_heads=HEADS, normalize_pixels=normalize
-    )
-    model = ours(theirs, method)
-    images = np.random.default_rng(0).normal(size=(3, SIZE, SIZE, 3)).astype(np.float32)
-    key = jax.random.key(5)
-    n = (SIZE // PATCH) ** 2
-    order_key = jax.random.split(key)[0]
-    noise = jax.random.uniform(order_key, (3, n))
-    np.testing.assert_array_equal(masking.random_order(order_key, 3, n), noise.argsort(1))
-    theirs.config.norm_pix_loss = normalize
-    with torch.no_grad():
-        wanted = theirs(
-            torch.tensor(images.transpose(0, 3, 1, 2)), noise=torch.tensor(np.asarray(noise))
-        )
-    found = method.loss(
-        model, StepInputs(jnp.asarray(images), jnp.zeros(()), {}), key, StepContext(None)
-    )
-    np.testing.assert_allclose(found.losses.mean(), float(wanted.loss), rtol=SAME)
 
 
 @pytest.mark.slow

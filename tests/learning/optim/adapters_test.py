@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
-from tests.messages import refused
 from vit_jax.core import pytrees
-from vit_jax.learning.optim import matrices, optimizers, patterns
+from vit_jax.learning.optim import patterns
 from vit_jax.models.adapters import Adapters
 
 L, D, N, R, H, K = 3, 4, 3, 2, 2, 2
@@ -60,23 +58,3 @@ def test_gradients_and_updates_of_the_others_are_zero():
     for tree, factor in ((grads, 2), (pytrees.flatten(updates), -1)):
         np.testing.assert_array_equal(tree[QKV + "lora_b"][..., 0, 0, 0], factor * expected)
         assert (tree["head/kernel"] == factor).all() and not tree[FC + "lora_b"].any()
-
-
-@pytest.mark.parametrize("pattern", ["(", "haed/.*"])
-def test_a_wrong_pattern_beside_adapters(pattern):
-    with refused("lora.train"):
-        trained(".*", train=(pattern,))
-
-
-def test_factors_are_matrices_like_kernels():
-    assert optimizers.kernels_only(PARAMS)["blocks"]["block"]["mlp"]["fc1"]["lora_a"]
-    sizes = {
-        name: matrices.split(name, jnp.ones(shape)).shape
-        for name, shape in NAMED.items()
-        if pytrees.is_adapter(name)
-    }
-    assert sizes[QKV + "lora_a"] == (L * N, D, R) and sizes[QKV + "lora_b"] == (L * N, R, H * K)
-    assert sizes[FC + "lora_a"] == (L, D, R) and sizes[FC + "lora_b"] == (L, R, D)
-    for name, shape in NAMED.items():
-        x = jnp.arange(float(np.prod(shape))).reshape(shape)
-        np.testing.assert_array_equal(matrices.join(name, matrices.split(name, x), shape), x)

@@ -1,7 +1,4 @@
 import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
 from flax import nnx
 
 from vit_jax import models
@@ -56,25 +53,3 @@ def test_every_parameter_of_a_model():
     }
     assert {name: shapes.get(name) for name in expected} == expected
     assert all(len(shape) in (2, 3) for shape in shapes.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("blocks/block/attention/qkv/kernel", (L, D, 3, H, K)),
-        ("blocks/block/attention/qkv/bias", (L, 3, H, K)),
-        ("blocks/block/attention/out/kernel", (L, H, K, D)),
-        ("patches/kernel", (4, 4, 3, D)),
-        ("cls", (D,)),
-    ],
-)
-def test_join_inverts_split(name, shape):
-    x = jnp.arange(np.prod(shape)).reshape(shape)
-    np.testing.assert_array_equal(matrices.join(name, matrices.split(name, x), shape), x)
-
-
-def test_query_key_and_value_are_separate_matrices():
-    kernel = np.random.default_rng(0).normal(size=(L, D, 3, H, K))
-    parts = matrices.split("blocks/block/attention/qkv/kernel", jnp.asarray(kernel))
-    key_of_layer_1 = kernel[1, :, 1].reshape(D, H * K)
-    np.testing.assert_array_equal(parts[1 * 3 + 1], key_of_layer_1.astype(np.float32))

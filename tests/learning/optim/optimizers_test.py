@@ -164,10 +164,6 @@ NUMPY = {
 }
 
 
-def test_every_optimizer_is_written_out():
-    assert NUMPY.keys() == KEPT.keys() == optimizers.OPTIMIZERS.keys()
-
-
 def numpy_run(
     name, params, gradients, *, weight_decay=0.0, meaning="lr_scaled", clip=None, **special
 ):
@@ -300,45 +296,28 @@ def test_no_effective_weight_decay_where_the_update_rule_hides_it(name):
     assert optimizers.effective_weight_decay(name, None, 1e-3, weight_decay=0.0, **fields) == 0
 
 
-@pytest.mark.parametrize("meaning", optimizers.WEIGHT_DECAY_MEANINGS)
-def test_plain_sgd_takes_off_the_effective_weight_decay(meaning):
-    zeros = jax.tree.map(np.zeros_like, tree(0))
-    result = run(
-        "sgd", tree(0), [zeros], weight_decay=0.3, weight_decay_meaning=meaning, momentum=0.0
-    )
-    share = LRS[0] * optimizers.decay_per_lr(0.3, meaning, PEAK)
-    for (name, after), before in zip(
-        matrices(result).items(), matrices(tree(0)).values(), strict=True
-    ):
-        factor = 1 - share if name.endswith("kernel") else 1.0
-        np.testing.assert_allclose(after, before * factor, ROUNDING, err_msg=name)
+COUPLED = {"weight_decay": 0.3, "weight_decay_meaning": "coupled"}
 
 
-@pytest.mark.parametrize("name", ["sgd", "muon"])
-def test_nesterov(name):
-    after = run(name, tree(0), GRADIENTS, nesterov=True)
-    assert_close(after, numpy_run(name, tree(0), GRADIENTS, nesterov=True), ROUNDING)
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-@pytest.mark.parametrize("clip", [0.5, 1e3])
-def test_clips_by_the_norm_over_all_leaves_before_coupled_decay(name, clip):
-    after = run(
-        name,
-        tree(0),
-        GRADIENTS,
-        grad_clip_norm=clip,
-        weight_decay=0.3,
-        weight_decay_meaning="coupled",
-    )
-    expected = numpy_run(name, tree(0), GRADIENTS, clip=clip, weight_decay=0.3, meaning="coupled")
-    assert_close(after, expected, ROUNDING)
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop", "adafactor", "lamb"])
-def test_first_moment_in_bfloat16(name):
-    after = run(name, tree(0), GRADIENTS, mu_dtype="bfloat16")
-    assert_close(after, numpy_run(name, tree(0), GRADIENTS), BF16_ROUNDING)
+@pytest.mark.parametrize(
+    ("name", "fields", "written_out", "tolerance"),
+    [
+        *((name, {"nesterov": True}, {"nesterov": True}, ROUNDING) for name in ("sgd", "muon")),
+        # Clipped by the norm over all leaves, before coupled decay.
+        *(
+            (name, COUPLED | {"grad_clip_norm": clip},
+             {"clip": clip, "weight_decay": 0.3, "meaning": "coupled"}, ROUNDING)
+            for name in ("adam", "sgd") for clip in (0.5, 1e3)
+        ),
+        *(
+            (name, {"mu_dtype": "bfloat16"}, {}, BF16_ROUNDING)
+            for name in ("adam", "sgd", "rmsprop", "adafactor", "lamb")
+        ),
+    ],
+)  # fmt: skip
+def test_updates_are_those_written_out(name, fields, written_out, tolerance):
+    after = run(name, tree(0), GRADIENTS, **fields)
+    assert_close(after, numpy_run(name, tree(0), GRADIENTS, **written_out), tolerance)
 
 
 # Number of parameter-sized arrays in the state, [bfloat16, float32]: for a kernel of the blocks,
@@ -363,14 +342,6 @@ def test_number_of_arrays_kept_for_a_parameter(name):
         size = pytrees.flatten(params)[param].size
         dtypes = [x.dtype for n, x in state.items() if n.endswith(param) and x.size == size]
         assert [dtypes.count(d) for d in (jnp.bfloat16, jnp.float32)] == KEPT[name][i], param
-
-
-@pytest.mark.parametrize("name", ["sgd", "rmsprop", "adafactor"])
-def test_without_momentum_none_is_kept(name):
-    off = {"b1": 0.0} if name == "adafactor" else {"momentum": 0.0}
-    params = jax.eval_shape(lambda: float32(tree(0)))
-    state = jax.eval_shape(optimizers.create(name, **settings(**off)).init, params)
-    assert not [n for n in pytrees.flatten(state) if "trace/" in n or "ema/" in n]
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
@@ -401,6 +372,12 @@ def test_reads_exactly_the_fields_of_the_table(name):
     assert tuple(read) == optimizers.OPTIMIZERS[name].reads
 
 
+def test_schedule_scaled_needs_a_peak():
+    with refused("optim.lr=0"):
+        optimizers.decay_per_lr(0.1, "schedule_scaled", 0.0)
+    assert optimizers.decay_per_lr(0, "schedule_scaled", 0.0) == 0
+
+
 def test_only_kernels_decay():
     leaf = jnp.zeros(2)
     params = {
@@ -420,22 +397,3 @@ def test_only_kernels_decay():
         "kernel": {"bias": False},
         "head": {"kernel": True, "kernel_scale": False},
     }
-
-
-@pytest.mark.parametrize(
-    ("meaning", "weight_decay", "expected"),
-    [
-        ("lr_scaled", 0.1, 1e-4 * 0.1),
-        ("schedule_scaled", 1e-4, 0.1 * 1e-4),  # at a tenth of the peak
-        ("coupled", 0.1, 1e-4 * 0.1),
-    ],
-)
-def test_effective_weight_decay(meaning, weight_decay, expected):
-    actual = 1e-4 * optimizers.decay_per_lr(weight_decay, meaning, 1e-3)
-    assert actual == pytest.approx(expected)
-
-
-def test_schedule_scaled_needs_a_peak():
-    with refused("optim.lr=0"):
-        optimizers.decay_per_lr(0.1, "schedule_scaled", 0.0)
-    assert optimizers.decay_per_lr(0, "schedule_scaled", 0.0) == 0

@@ -25,15 +25,11 @@ PARAMS = {
     ("pattern", "expected"),
     [
         ("blocks/.*", {"blocks/block/mlp/fc1/kernel": [True, True, True]}),
-        ("blocks/block/mlp/fc1/kernel", {"blocks/block/mlp/fc1/kernel": [True, True, True]}),
         ("blocks/[1-2]/.*", {"blocks/block/mlp/fc1/kernel": [False, True, True]}),
         ("blocks/0/mlp/.*", {"blocks/block/mlp/fc1/kernel": [True, False, False]}),
         ("head/.*|cls", {"head/kernel": True, "head/bias": True, "cls": True}),
         (".*/bias", {"head/bias": True}),
         ("head", {"head/kernel": True, "head/bias": True}),
-        ("cls", {"cls": True}),
-        ("blocks", {"blocks/block/mlp/fc1/kernel": [True, True, True]}),
-        ("blocks/0-1", {"blocks/block/mlp/fc1/kernel": [True, True, False]}),
         ("blocks/1-2/mlp/fc1", {"blocks/block/mlp/fc1/kernel": [False, True, True]}),
         ("blocks/0-0/.*/kernel", {"blocks/block/mlp/fc1/kernel": [True, False, False]}),
         (
@@ -66,12 +62,9 @@ def test_match(pattern, expected):
     [
         ("heads", "'head'"),
         ("head/", "'head'"),
-        ("hea", "'head'"),
-        ("(head)", "'head'"),
         ("hed/kernel", "'head/kernel'"),
         ("blocks/3-4", "blocks"),
         ("blocks/2-1", "blocks"),
-        ("0-2", "blocks"),
         ("blocks/3/.*", "blocks/0/mlp"),
         ("blocks/[/.*", ""),
     ],
@@ -88,49 +81,24 @@ def params():
     }
 
 
-def test_stopped_gradients_are_zero_where_frozen():
-    freeze = ("blocks/[01]/kernel", "head/.*")
-    square = lambda p: sum(
-        jnp.sum(x**2) for x in jax.tree.leaves(patterns.stop_gradients(p, freeze))
-    )
-    value, grads = jax.value_and_grad(square)(params())
-    assert value == 12 + 6 + 4
-    kernel = grads["blocks"]["block"]["kernel"]
-    np.testing.assert_array_equal(kernel[:, 0, 0], [0, 0, 2])
-    assert (grads["blocks"]["block"]["bias"] == 2).all()
-    assert (grads["head"]["kernel"] == 0).all()
-
-
-def test_frozen_parameters_have_no_update_decay_or_state():
-    tx = patterns.without_frozen(optax.adamw(0.1, weight_decay=0.5), ("blocks/0/.*", "head/.*"))
+def test_frozen_parameters_have_no_gradient_update_decay_or_state():
+    freeze = ("blocks/0/.*", "head/.*")
+    tx = patterns.without_frozen(optax.adamw(0.1, weight_decay=0.5), freeze)
     state = tx.init(params())
     assert not [name for name in pytrees.flatten(state) if "head" in name]
     updates, _ = tx.update(params(), state, params())
-    assert (updates["head"]["kernel"] == 0).all()
-    for x in updates["blocks"]["block"].values():
-        assert (x[0] == 0).all() and (x[1:] < 0).all()
-
-
-def test_what_is_trained_is_named_by_part_and_layers():
-    params = {
-        "blocks": {"block": {"a": np.zeros((9, 2)), "b": np.zeros((9, 3))}},
-        "head": {"kernel": np.zeros(2), "bias": np.zeros(1)},
-        "cls": np.zeros(1),
-    }
-    freeze = ("blocks/[0-3]/.*", "blocks/[57]/a", "blocks/5/b", "head/bias", "cls")
-    parts = patterns.trained_parts(patterns.frozen(params, freeze))
-    assert parts == ["blocks/4", "blocks/6-8", "head"]
-
-
-def test_nothing_frozen_changes_nothing():
-    tx = optax.adam(0.1)
-    assert patterns.without_frozen(tx, ()) is tx
-    assert patterns.stop_gradients(tx, ()) is tx
+    square = lambda p: sum(
+        jnp.sum(x**2) for x in jax.tree.leaves(patterns.stop_gradients(p, freeze))
+    )
+    for tree in (updates, jax.grad(square)(params())):
+        assert (tree["head"]["kernel"] == 0).all()
+        for x in tree["blocks"]["block"].values():
+            assert (x[0] == 0).all() and (x[1:] != 0).all()
 
 
 @pytest.mark.parametrize("freeze", [(".*",), ("blocks/.*", "head/.*")])
 def test_freezing_everything_is_refused(freeze):
-    with refused():
+    with refused("optim.freeze"):
         patterns.without_frozen(optax.adam(0.1), freeze).init(params())
 
 
@@ -214,47 +182,19 @@ def test_factors_of_all_patterns_that_match_are_multiplied():
     np.testing.assert_allclose(rates["blocks"]["block"]["bias"], [1 / 80, 1 / 40, 3 / 20], ROUNDING)
 
 
-def test_a_pattern_may_contain_an_equals_sign():
-    rates = updated(lr_multipliers=("(?=head).*=2",))
-    np.testing.assert_allclose(rates["head"]["kernel"], 2, ROUNDING)
-
-
-def test_decay_is_multiplied_too():
-    decayed = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(1.0))
-    rates = updated(lr_multipliers=("head/.*=2",), optimizer=decayed)
-    np.testing.assert_allclose(rates["head"]["kernel"], 2 * 1.5, ROUNDING)
-
-
-def test_without_multipliers_nothing_changes():
-    jax.tree.map(lambda u: np.testing.assert_array_equal(u, 1), updated())
-
-
-def test_the_state_has_one_structure_with_and_without():
-    tx = optax.adam(1.0)
-    states = [
-        with_lr_multipliers(tx, layer_decay=decay, lr_multipliers=()).init(vit_params())
-        for decay in (None, 0.5)
-    ]
-    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
-
-
-@pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.01])
-def test_a_layer_decay_out_of_range_is_refused(layer_decay):
-    with refused("optim.layer_decay"):
-        updated(layer_decay)
+FACTORS = ["head/.*", "head/.*=", "head/.*=-1", "head/.*=0", "head=nan", "=3"]
 
 
 @pytest.mark.parametrize(
-    "text", ["head/.*", "head/.*=", "head/.*=-1", "head/.*=0", "head=nan", "=3"]
+    ("layer_decay", "lr_multipliers", "names"),
+    [
+        *((None, (text,), ("optim.lr_multipliers", "PATTERN=FACTOR")) for text in FACTORS),
+        (None, ("haed/kernel=2",), ("optim.lr_multipliers", "'haed/kernel'")),
+    ],
 )
-def test_an_invalid_factor_is_explained(text):
-    with refused("optim.lr_multipliers", "PATTERN=FACTOR"):
-        updated(lr_multipliers=(text,))
-
-
-def test_a_pattern_that_matches_nothing_is_refused():
-    with refused("optim.lr_multipliers", "'haed/kernel'"):
-        updated(lr_multipliers=("haed/kernel=2",))
+def test_impossible_multipliers_are_refused(layer_decay, lr_multipliers, names):
+    with refused(*names):
+        updated(layer_decay, lr_multipliers)
 
 
 def test_what_a_method_adds_is_not_a_layer():
@@ -291,3 +231,9 @@ def test_units_of_resnets_are_layers():
     np.testing.assert_array_equal(rates["stage2"]["first"]["block"]["kernel"], [1 / 16])
     assert rates["root"]["conv"]["kernel"] == 1 / 256
     assert hybrid["patches"]["projection"]["kernel"] == 1 / 16
+
+
+def test_decay_is_multiplied_too():
+    decayed = optax.chain(optax.add_decayed_weights(0.5), optax.sgd(1.0))
+    rates = updated(lr_multipliers=("head/.*=2",), optimizer=decayed)
+    np.testing.assert_allclose(rates["head"]["kernel"], 2 * 1.5, ROUNDING)

@@ -1,9 +1,13 @@
+import importlib
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.messages import refused
+from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax.learning.optim import schedules
 
 ROUNDING = 1e-6  # a few float32 operations on numbers of order one
@@ -53,15 +57,89 @@ def test_exponential_is_that_of_the_code_of_efficientnet():
     np.testing.assert_allclose(lr(109_470), 0.256 * 0.97**145, rtol=1e-5)  # float32's power
 
 
-def test_exponential_falls_at_the_very_step():
-    lr = schedule("exponential", exponential_steps=41.0, total_steps=41 * 100)
-    steps = np.arange(41 * 100)
-    np.testing.assert_array_equal(jax.jit(jax.vmap(lr))(steps), 0.5 ** (steps // 41))
+def rates(kind, total_steps, **changes):
+    lr = schedule(kind, total_steps=total_steps, **changes)
+    return jax.jit(jax.vmap(lr))(np.arange(total_steps))
 
 
-def test_timescale_stretches_rsqrt():
-    np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=3)(9), 0.5, atol=ROUNDING)
-    np.testing.assert_allclose(schedule("rsqrt", rsqrt_timescale_steps=1)(3), 0.5, atol=ROUNDING)
+def test_vit_lite_is_that_of_its_code():
+    """examples/main.py of SHI-Labs/Compact-Transformers, adjust_learning_rate."""
+    updates, epochs, warmup = 391, 200, 5  # of an epoch of 50,000 images
+
+    def theirs(epoch):
+        if epoch < warmup:
+            return 5e-4 / (warmup - epoch)
+        return 5e-4 * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (epochs - warmup)))
+
+    ours = rates(
+        "cosine", updates * epochs, peak=5e-4, warmup="reciprocal", warmup_steps=warmup * updates,
+        steps_per_epoch=updates, by_epoch=True,
+    )  # fmt: skip
+    expected = np.repeat([theirs(epoch) for epoch in range(epochs)], updates)
+    np.testing.assert_allclose(ours, expected, rtol=ROUNDING, atol=5e-4 * ROUNDING)
+
+
+def test_spt_is_that_of_its_code():
+    """utils/scheduler.py of aanna0701/SPT_LSA_ViT, CosineAnnealingWarmupRestarts."""
+    total, warmup, low, high = 39_000, 3_900, 1e-6, 1e-3
+
+    def theirs(step):
+        if step < warmup:
+            return (high - low) * step / warmup + low
+        done = (step - warmup) / (total - warmup)
+        return low + (high - low) * (1 + math.cos(math.pi * done)) / 2
+
+    ours = rates("cosine", total, peak=high, lr_min=low, warmup_lr=low, warmup_steps=warmup)
+    np.testing.assert_allclose(
+        ours, [*map(theirs, range(total))], rtol=ROUNDING, atol=high * ROUNDING
+    )
+
+
+@pytest.mark.parametrize("by_epoch", [False, True])
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_a_cooldown_stays_at_the_lowest_rate(kind, by_epoch):
+    fields = {"lr_min": 0.1, "by_epoch": by_epoch, "steps_per_epoch": 5}
+    lr = rates(kind, 60, cooldown_steps=20, **fields)
+    np.testing.assert_allclose(lr[40:], 0.1, rtol=ROUNDING)
+    np.testing.assert_array_equal(lr[:40], rates(kind, 40, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"lr_min": 1e-2},
+        {"lr_min": 1e-2, "warmup_lr": 1e-3, "warmup_steps": 30},
+        {"lr_min": 1e-2, "warmup_lr": 1e-3, "warmup_steps": 30, "decay_from_start": True},
+        {"lr_min": 1e-2, "cooldown_steps": 20, "cycles": 3, "cycle_decay": 0.5},
+        {"warmup_steps": 20, "cycles": 2, "cycle_decay": 0.1, "decay_from_start": True},
+    ],
+)
+@pytest.mark.parametrize("by_epoch", [False, True])
+@pytest.mark.parity
+@pytest.mark.usefixtures("timm")
+def test_cosine_is_that_of_timm(by_epoch, fields):
+    torch = pytest.importorskip("torch")
+    scheduler = importlib.import_module("timm.scheduler.cosine_lr")
+    total, updates = 260, 10
+    settings = {"warmup_steps": 0, "warmup_lr": 0.0, "decay_from_start": False, "lr_min": 0.0}
+    settings |= {"cooldown_steps": 0, "cycles": 1, "cycle_decay": 1.0} | fields
+    first = 0 if settings["decay_from_start"] else settings["warmup_steps"]
+    decay = (total - first - settings["cooldown_steps"]) // settings["cycles"]
+    unit = updates if by_epoch else 1
+    theirs = scheduler.CosineLRScheduler(
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 1.0),
+        decay // unit,
+        settings["lr_min"],
+        cycle_decay=settings["cycle_decay"],
+        cycle_limit=settings["cycles"],
+        warmup_t=settings["warmup_steps"] // unit,
+        warmup_lr_init=settings["warmup_lr"],
+        warmup_prefix=not settings["decay_from_start"],
+    )
+    expected = [theirs._get_lr(step // unit)[0] for step in range(total)]
+    ours = rates("cosine", total, by_epoch=by_epoch, steps_per_epoch=updates, **fields)
+    np.testing.assert_allclose(ours, expected, rtol=2 * ROUNDING, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("kind", schedules.DECAYS)
@@ -69,37 +147,23 @@ def test_knows_whether_it_ends_at_zero(kind):
     assert schedules.DECAYS[kind].to_zero == (schedule(kind)(10) < ROUNDING)
 
 
-def test_no_warmup_starts_at_the_peak():
-    assert schedule("linear", peak=0.5)(0) == 0.5
-
-
-def test_warmup_may_fill_the_whole_training():
-    lr = schedule("cosine", warmup_steps=10)
+def test_ends():
+    assert schedule("linear", peak=0.5)(0) == 0.5  # no warmup
+    lr = schedule("cosine", warmup_steps=10)  # nothing else
     np.testing.assert_allclose([lr(5), lr(9)], [0.5, 0.9], atol=ROUNDING)
-
-
-def test_past_the_end_stays_at_the_end():
     lr = schedule("cosine")
     assert lr(11) == lr(10) == 0.0
 
 
-@pytest.mark.parametrize("kind", schedules.DECAYS)
-def test_returns_a_float32_scalar(kind):
-    lr = schedule(kind, warmup_steps=1, total_steps=3)(jnp.int32(2))
-    assert lr.shape == () and lr.dtype == jnp.float32
-
-
-def test_a_warmup_that_does_not_fit_is_refused():
-    with refused():
-        schedule("linear", warmup_steps=11)
-
-
-def test_a_cooldown_that_does_not_fit_is_refused():
-    with refused(7):
-        schedule("rsqrt", warmup_steps=3, cooldown_steps=8)
-
-
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_a_schedule_that_ends_at_zero_takes_no_cooldown(kind):
-    with refused():
-        schedule(kind, cooldown_steps=3)
+@pytest.mark.parametrize(
+    ("kind", "fields", "name"),
+    [
+        ("linear", {"warmup_steps": 11}, "optim.warmup_"),
+        ("rsqrt", {"warmup_steps": 3, "cooldown_steps": 8}, 7),
+        ("linear", {"cooldown_steps": 3}, "optim.cooldown_"),
+        ("cosine", {"cooldown_steps": 3}, "optim.cooldown_"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kind, fields, name):
+    with refused(name):
+        schedule(kind, **fields)

@@ -6,7 +6,7 @@ from flax import nnx
 
 from tests.weights.conftest import randomised
 from vit_jax.core.axes import Target
-from vit_jax.models.layers import linear
+from vit_jax.models.layers import faster, linear
 from vit_jax.models.layers.linear import FLOAT32, Precision, affine, quantise, sum_of_rows
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -74,9 +74,9 @@ def test_rows_of_bfloat16_stay_in_their_axes_on_a_cpu(platform, rows_in, monkeyp
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])  # there as a product
 def test_rows_are_summed_in_float32(platform, dtype, monkeypatch):
-    monkeypatch.setattr(linear, "target", lambda: Target(platform, platform))
+    monkeypatch.setattr(faster, "target", lambda: Target(platform, platform))
     x = jax.random.normal(jax.random.key(0), (7, 300, 2, 3)).astype(dtype)
-    total = jax.jit(sum_of_rows, static_argnums=1)(x, 2)
+    total = jax.jit(faster.replacing("sum_of_rows", sum_of_rows), static_argnums=1)(x, 2)
     assert total.dtype == jnp.float32
     expected = np.asarray(x, np.float64).sum(axis=(0, 1))
     np.testing.assert_allclose(total, expected, atol=100 * ROUNDING)  # of 2,100 summands

@@ -30,20 +30,20 @@ def test_values_are_dropped_independently() -> None:
     np.testing.assert_allclose(correlations, np.eye(4), atol=5 / 32_000**0.5)
 
 
-def test_without_a_key_or_a_rate_nothing_is_dropped() -> None:
-    x = jnp.ones([2, 3, 4])
-    assert Dropout(0.1)(x, None) is x and Dropout(0.0)(x, KEY) is x
-
-
 # Single values round to 8 bits up or down, so the mean of 30,000 is off by far less than this; a
 # rounded factor would be off by up to 2e-3.
 BIAS = 3e-4
+DROPS = {
+    "values": lambda x, rate: Dropout(rate)(x, KEY),
+    "branches": lambda x, rate: drop_branch(x, jnp.float32(rate), KEY),
+}
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
-def test_the_mean_is_kept_in_bfloat16(rate: float) -> None:
-    x = (1 + jax.random.uniform(KEY, [100, 20, 30])).astype(jnp.bfloat16)
-    y, pull = jax.vjp(lambda x: Dropout(rate)(x, KEY), x)
+@pytest.mark.parametrize("drop", DROPS)
+def test_the_mean_is_kept_in_bfloat16(drop, rate):
+    x = (1 + jax.random.uniform(jax.random.key(1), [100, 20, 30])).astype(jnp.bfloat16)
+    y, pull = jax.vjp(lambda x: DROPS[drop](x, rate), x)
     (gradient,) = pull(x)
     for scaled in (np.asarray(y, np.float64), np.asarray(gradient, np.float64)):
         of = np.asarray(x, np.float64)[scaled != 0].sum()
@@ -51,16 +51,10 @@ def test_the_mean_is_kept_in_bfloat16(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [1 - 2.0**-16, 1 - 2.0**-18, np.nextafter(1, 0)])
-def test_gradients_are_finite_at_extreme_rates(rate: float) -> None:
-    y, gradient = jax.value_and_grad(lambda x: Dropout(rate)(x, KEY).sum())(jnp.ones([9, 20, 30]))
+@pytest.mark.parametrize("drop", DROPS)
+def test_gradients_are_finite_at_extreme_rates(drop, rate):
+    y, gradient = jax.value_and_grad(lambda x: DROPS[drop](x, rate).sum())(jnp.ones([50, 20, 30]))
     assert np.isfinite(y) and np.isfinite(gradient).all()
-
-
-def test_keeps_the_dtype_and_the_gradients_of_kept_values() -> None:
-    x = jnp.ones([2, 6, 8], jnp.bfloat16)
-    y, gradient = jax.value_and_grad(lambda x: Dropout(0.5)(x, KEY).sum())(x)
-    assert y.dtype == gradient.dtype == jnp.bfloat16
-    assert set(np.asarray(gradient, np.float32).ravel()) == {0.0, 2.0}
 
 
 def test_dropped_branches_are_whole_and_the_mean_stays():
@@ -75,18 +69,3 @@ def test_dropped_branches_are_whole_and_the_mean_stays():
 def test_evaluation_drops_nothing():
     y = jnp.ones((8, 3, 2))
     assert drop_branch(y, jnp.float32(0.9), None) is y
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.45])
-def test_stochastic_depth_keeps_the_mean_in_bfloat16(rate):
-    y = (1 + jax.random.uniform(jax.random.key(0), (60, 20, 30))).astype(jnp.bfloat16)
-    dropped = np.asarray(drop_branch(y, jnp.float32(rate), jax.random.key(1)), np.float64)
-    of = np.asarray(y, np.float64)[dropped != 0].sum()
-    # Values round up or down; a rounded factor would be off by up to 2e-3.
-    assert dropped.sum() / of * (1 - rate) == pytest.approx(1, abs=3e-4)
-
-
-@pytest.mark.parametrize("rate", [1 - 2.0**-18, np.nextafter(1, 0)])
-def test_gradients_are_finite_where_nearly_every_branch_is_dropped(rate):
-    drop = lambda y: drop_branch(y, jnp.float32(rate), jax.random.key(1)).sum()
-    assert np.isfinite(jax.grad(drop)(jnp.ones((50, 4)))).all()

@@ -12,7 +12,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.axes import Target
 from vit_jax.models.layers.block import Block, BlockSpec
 from vit_jax.models.layers.linear import param
-from vit_jax.models.layers.stack import REMAT_POLICIES, Stack, StackSpec, unstack
+from vit_jax.models.layers.stack import REMAT_POLICIES, Stack, StackSpec
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 AGREEMENT = 1e-5  # relative to the largest entry
@@ -37,7 +37,7 @@ def outputs_and_gradients(stack, compiler_options=None):
     x = jax.random.normal(jax.random.key(1), (2, 5, 16))
 
     def f(params):
-        y, _ = nnx.merge(graph, params)(x, jax.random.key(2))
+        y = nnx.merge(graph, params)(x, jax.random.key(2))
         return jnp.sum(jnp.sin(y)), y
 
     run = jax.jit(jax.value_and_grad(f, has_aux=True), compiler_options=compiler_options)
@@ -67,7 +67,7 @@ def test_ways_to_run_it_agree(scan, remat, unrolled):
 
 def test_scanned_layers_that_a_tpu_converts_agree_too(monkeypatch):
     expected = outputs_and_gradients(make_stack(scan=True), AS_USUAL)
-    monkeypatch.setattr("vit_jax.models.layers.stack.target", lambda: Target("tpu", "TPU v5 lite"))
+    monkeypatch.setattr("vit_jax.models.layers.faster.target", lambda: Target("tpu", "TPU v5 lite"))
     got = outputs_and_gradients(make_stack(scan=True, converts=True), AS_USUAL)
     jax.tree.map(np.testing.assert_array_equal, got, expected)
 
@@ -75,7 +75,7 @@ def test_scanned_layers_that_a_tpu_converts_agree_too(monkeypatch):
 def test_a_tpus_scan_stacks_gradients_of_kernels_as_they_are_computed(monkeypatch):
     make = functools.partial(make_stack, scan=True, converts=True, dtype="bfloat16")
     expected = pytrees.flatten(outputs_and_gradients(make())[1])
-    monkeypatch.setattr("vit_jax.models.layers.stack.target", lambda: Target("tpu", "TPU v5 lite"))
+    monkeypatch.setattr("vit_jax.models.layers.faster.target", lambda: Target("tpu", "TPU v5 lite"))
     of_fc1 = "bf16[3,16,32]"  # all layers
     assert of_fc1 in str(jax.make_jaxpr(lambda: outputs_and_gradients(make()))())
     in_float32 = lambda: outputs_and_gradients(make(gradient_dtype="float32"))
@@ -90,7 +90,7 @@ def test_a_tpus_scan_stacks_gradients_of_kernels_as_they_are_computed(monkeypatc
 def num_products(remat, scan):
     """Matrix products of a forward and a backward pass; those of a loop's body count once."""
     graph, params = nnx.split(make_stack(scan, remat), nnx.Param)
-    f = lambda params, x: nnx.merge(graph, params)(x, None)[0].sum()
+    f = lambda params, x: nnx.merge(graph, params)(x).sum()
 
     def count(jaxpr):
         inside = [sub for e in jaxpr.eqns for sub in jaxprs_in_params(e.params)]
@@ -115,30 +115,12 @@ def test_layers_differ_and_do_not_depend_on_how_they_are_run():
     assert not np.array_equal(scanned[0], scanned[1])
 
 
-def test_every_parameter_has_a_layer_axis():
-    variables = nnx.state(make_stack(), nnx.Param)
-    for path, variable in nnx.to_flat_state(variables):
-        axes = variable.get_metadata()["axes"]
-        assert axes[0] == "layers", path
-        assert len(axes) == variable[...].ndim, path
-
-
 @pytest.mark.parametrize("scan", [True, False])
 def test_intermediate_layers(scan):
     stack, x = make_stack(scan), jnp.ones((1, 2, 16))
-    last, (first, third) = stack(x, None, layers=(0, 2))
-    np.testing.assert_array_equal(last, third)
+    first, _, third = stack.outputs(x)
+    np.testing.assert_array_equal(stack(x), third)
     assert not np.array_equal(first, third)
-
-
-def test_unstack_has_a_gradient_of_one_concatenation():
-    def f(x):
-        parts = unstack(x, 3)
-        return sum(i * jnp.sum(part) for i, part in enumerate(parts))
-
-    x = jnp.ones((3, 2))
-    np.testing.assert_array_equal(jax.grad(f)(x), [[0, 0], [1, 1], [2, 2]])
-    assert "concatenate" in jax.jit(jax.grad(f)).lower(x).as_text()
 
 
 class AddsItsRate(nnx.Module):
@@ -155,7 +137,7 @@ def test_stochastic_depth_rises_or_is_constant(constant, sums):
         AddsItsRate, StackSpec(), depth=3, stochastic_depth=0.2, constant_depth=constant,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
-    _, after = stack(jnp.zeros(()), jax.random.key(0), (0, 1, 2))
+    after = stack.outputs(jnp.zeros(()), jax.random.key(0))
     np.testing.assert_allclose(after, sums, rtol=1e-6)
 
 
@@ -167,6 +149,6 @@ class AddsADraw(AddsItsRate):
 @pytest.mark.parametrize("scan", [True, False])
 def test_each_layer_draws_anew(scan):
     stack = Stack(AddsADraw, StackSpec(scan=scan), depth=3, rngs=nnx.Rngs(0))
-    _, after = stack(jnp.zeros((1, 1)), jax.random.key(0), (0, 1, 2))
+    after = stack.outputs(jnp.zeros((1, 1)), jax.random.key(0))
     draws = np.diff(np.ravel(after), prepend=0)
     assert len(np.unique(draws.round(5))) == 3

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.messages import refused
 from tests.models.observe.by_formula import Forward
 from tests.models.observe.toys import flat, random_images
-from vit_jax import models
 from vit_jax.models import observe
 from vit_jax.models.observe import attention, gradients
 
@@ -23,7 +21,11 @@ FIELDS = [
     {"pool": "map", "registers": 2, "position_embedding": "rotary_2d", "norm": "rms"},
     {"pool": "cls_avg", "registers": 3, "layer_scale": 0.5, "class_position": False},
     {"distillation_token": True, "registers": 1},
-    {"parallel": True, "qk_norm": True, "qkv_bias": "none", "position_at": "layers"},
+    {"pool": "avg", "registers": 2, "mlp": "geglu", "dense_bias": False, "norm": "layer_no_bias"},
+    {
+        "parallel": True, "qk_norm": True, "qkv_bias": "none", "position_at": "layers",
+        "class_position": False,
+    },
     {"position_embedding": "relative", "position_at": "shared", "qk_norm": True, "registers": 1},
     {"position_embedding": "learned_2d", "position_at": "shared", "mlp": "swiglu", "scan": True},
     {"qkv_bias": "query_value", "pre_logits": True, "position_embedding": "learned_2d"},
@@ -163,42 +165,3 @@ def test_memory_for_an_image_is_not_more_than_counted(toy):
     for lower in (of_look, of_relevance):
         three, one = (lower(n).compile().memory_analysis().temp_size_in_bytes for n in (3, 1))
         assert (three - one) / 2 <= observe.chunks.bytes_per_image(model)
-
-
-def test_a_query_is_the_class_token_or_a_patch(toy):
-    model, images = toy(registers=2), random_images(1)
-    weights, *rows = observe.look(
-        model,
-        images,
-        (
-            observe.Weights((0, 1)),
-            observe.FromQuery("class"),
-            observe.FromQuery((0, 2)),
-            observe.FromQuery([0, 2]),
-        ),
-    ).results
-    for place, row in zip((0, 5, 5), rows, strict=True):
-        np.testing.assert_array_equal(flat(row), weights[:, :, :, place])
-
-
-def test_bad_requests_say_what_there_is(toy, drawn):
-    model, images = toy(pool="avg"), random_images(1)
-    for reducer, value in (
-        (observe.Weights((0, 2)), 2),
-        (observe.FromQuery("class"), "class token"),
-        (observe.FromQuery((2, 0)), (2, 0)),
-        (observe.FromQuery("nose"), "nose"),
-    ):
-        with refused(value):
-            observe.look(model, images, (reducer,))
-    with refused():
-        observe.rollout(model, [])
-    with refused():
-        observe.rollout(model, np.zeros((1, 8, 8, 3)))
-    bit = drawn(
-        lambda: models.create(
-            "R50x1", units=(1,), root_width=32, num_classes=2, image_size=24, rngs=nnx.Rngs(0)
-        )
-    )
-    with refused():
-        observe.attention_distance(bit, np.zeros((1, 24, 24, 3)))

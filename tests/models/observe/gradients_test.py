@@ -92,12 +92,12 @@ def test_classes_and_chunks(toy):
         (5, "class 5"),
         ((0, -1, 0), "class -1"),
         (0.5, "class 0.5"),
-        ((1, 2), "fewer"),
-        ((1, 2, 3, 4), "more"),
+        ((1, 2), "as many"),
+        ((1, 2, 3, 4), "as many"),
     ):
         with refused(value):
             observe.relevance(model, images, classes)
-    with refused():
+    with refused("head"):
         observe.relevance(toy(num_classes=0), images)
 
 

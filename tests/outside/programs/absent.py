@@ -1,7 +1,6 @@
 """A stand-in for torchvision where it is missing: timm imports it but its models never call it."""
 
 import importlib.machinery
-import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
@@ -25,13 +24,17 @@ class Absent(ModuleType):
         return AnyClass(name, (), {})
 
 
-NAMES = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
-if importlib.util.find_spec("torchvision") is None:
-    for name in NAMES:
+INSTALLED = []
+try:
+    import torchvision  # noqa: F401, only to see whether it works
+except (ImportError, RuntimeError):
+    names = ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets")
+    for name in names:
         module = Absent(f"torchvision{name}")
         module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
         module.__path__ = []
         sys.modules[module.__name__] = module
+        INSTALLED.append(module.__name__)
     sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]
     sys.modules["torchvision.transforms"].functional = sys.modules[
         "torchvision.transforms.functional"

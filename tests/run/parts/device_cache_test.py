@@ -18,7 +18,7 @@ from vit_jax.data.ops import table as ops
 from vit_jax.run import memory
 from vit_jax.run.build import Run
 from vit_jax.run.parts import device_cache, examples, inputs
-from vit_jax.run.parts.device_cache import SplitOfRun
+from vit_jax.run.parts.examples import SplitOfRun
 from vit_jax.train import train
 
 RUN = (
@@ -128,8 +128,10 @@ def first_batch(folder, tiny_run):
             "pad_crop(8, 0)", *overrides,
         )  # fmt: skip
         source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
-        layout = inputs.batch_layout(config, source, mesh)
-        with inputs.train_feed(config, source, layout, start_step=0) as feed:
+        layout = inputs.batch_layout(config.input, source, mesh)
+        with inputs.train_feed(
+            config.input, source, layout, seed=config.seed, start_step=0
+        ) as feed:
             return jax.device_get(next(feed)), feed.bad_images.files
 
     return made
@@ -195,16 +197,6 @@ def test_nothing_is_kept_where_it_cannot_be_written(first_batch, tmp_path, monke
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def test_sets_of_other_labels_are_other_sets(tiny_run):
-    source = examples.source(tiny_run().input)
-    file = lambda: decoded.file(source, ops.parse("decode"), max_image_pixels=100)
-    before = file()
-    source.max_labels = 3
-    more = file()
-    source.weighted = True
-    assert len({before, more, file()}) == 3
-
-
 def test_an_image_of_another_size_is_found_by_a_check_of_all(folder, tiny_run):
     Image.fromarray(np.zeros((8, 9, 3), np.uint8)).save(folder / "b" / "13.png")
     of_folder = (
@@ -216,3 +208,13 @@ def test_an_image_of_another_size_is_found_by_a_check_of_all(folder, tiny_run):
         split = SplitOfRun("input", examples.source(config.input), config.input.preprocess)
         with refused("13.png", "8 x 9") if refuses else nullcontext():
             device_cache.check_images(config.input, split)
+
+
+def test_sets_of_other_labels_are_other_sets(tiny_run):
+    source = examples.source(tiny_run().input)
+    file = decoded.Recipe(source, ops.parse("decode"), max_image_pixels=100).file
+    before = file()
+    source.max_labels = 3
+    more = file()
+    source.weighted = True
+    assert len({before, more, file()}) == 3

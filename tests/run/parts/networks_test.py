@@ -18,7 +18,7 @@ def described(tiny_run, monkeypatch):
         config = tiny_run(*overrides)
         source = SimpleNamespace(class_names=None)
         model = networks.model(config, num_classes=4, several_labels=max_labels > 1)
-        about = networks.description(config, model, source)["model"]
+        about = networks.description(config.init, model, source)["model"]
         # What evaluations ask, and what a checkpoint says.
         evaluated = nnx.eval_shape(lambda: model.make(nnx.Rngs(0))).spec
         assert evaluated.probabilities == about["probabilities"]

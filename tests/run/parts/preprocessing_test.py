@@ -40,18 +40,6 @@ def test_there_and_back(ops):
     assert preprocessing.as_ops(OPS[ops]) == ops
 
 
-def test_prediction_is_of_ordinary_images():
-    ops = "decode|white_level(1)|resize(224)"
-    assert preprocessing.as_preprocess(ops, "preprocess") == OPS["decode|resize(224)"]
-
-
-def test_arguments_by_place():
-    ops = "decode|resize_small(9, 'area', False, 'down', 'down')|central_crop(8, 'nearest')"
-    assert preprocessing.as_preprocess(ops, "preprocess") == Preprocess(
-        (8, 8), 9, (8, 8), interpolation="area", antialias=False, longer="down", middle="nearest"
-    )
-
-
 def test_the_first_evaluation_says_how_predictions_images_are_resized():
     ops = "decode|resize_small(20, method='lanczos', longer='down')|central_crop(16)"
     config = configs.resolve(
@@ -60,7 +48,7 @@ def test_the_first_evaluation_says_how_predictions_images_are_resized():
             "evals": {"val": {"preprocess": ops}},
         }
     )
-    assert networks.preprocess(config) == Preprocess(
+    assert networks.preprocess(config.input, config.evals) == Preprocess(
         (16, 16), 20, (16, 16), (0.1, 0.2, 0.3), interpolation="lanczos", longer="down"
     )
 
@@ -74,7 +62,8 @@ def test_unsupported_preprocessing_is_refused():
 def test_weights_is_for_evaluations_of_weights():
     config = {"evals": {"val": {"preprocess": "weights"}}}
     with refused("evals.val.preprocess", "'weights'"):
-        networks.preprocess(configs.resolve(config))
+        resolved = configs.resolve(config)
+        networks.preprocess(resolved.input, resolved.evals)
     about = models.Preprocess(SQUARE, 256, SQUARE, mean=(0.1, 0.2, 0.3))
     config["evals"]["test"] = {"preprocess": "decode|resize(224)"}
     resolved, notices = preprocessing.as_weights_say(configs.resolve(config), about)

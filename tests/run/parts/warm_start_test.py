@@ -95,31 +95,32 @@ def but(names, *parts):
     return [name for name in names if name.split("/")[0] not in parts]
 
 
-def test_keep_takes_everything(save, start):
-    saved, _ = save("model.pre_logits=true")
-    params, _ = start("model.pre_logits=true")
-    assert_same(params, saved, list(saved))
+RELATIVE, SINES = "model.position_embedding=relative", "model.position_embedding=sincos_2d"
+PRE_LOGITS, AVG, MAP = "model.pre_logits=true", "model.pool=avg", "model.pool=map"
 
 
-def test_reset_has_a_fresh_head_over_other_classes_and_no_pre_logits(save, start):
-    saved, _ = save("model.pre_logits=true")
-    params, _ = start(RESET, num_classes=7)
-    assert not np.asarray(params["head/kernel"]).any()
-    assert params["head/kernel"].shape == (16, 7)
-    assert "pre_logits/kernel" not in params
-    assert_same(params, saved, but(params, "head"))
-
-
-def test_reset_takes_pre_logits_that_are_wanted(save, start):
-    saved, _ = save("model.pre_logits=true")
-    params, _ = start(RESET, "model.pre_logits=true")
-    assert_same(params, saved, but(params, "head"))
-
-
-def test_reset_renews_the_head_over_as_many_classes(save, start):
-    save()
-    params, _ = start(RESET)
-    assert not np.asarray(params["head/kernel"]).any()
+@pytest.mark.parametrize(
+    ("trained", "overrides", "anew"),
+    [
+        ([PRE_LOGITS], [PRE_LOGITS], ()),
+        ([PRE_LOGITS], [RESET, PRE_LOGITS], ("head",)),
+        ([PRE_LOGITS], [RESET], ("head",)),  # not wanted: dropped
+        ([MAP], [RESET, MAP], ("head",)),
+        ([MAP], [RESET, AVG], ("head",)),
+        ([], [RESET, MAP], ("head", "pooling", "positions")),
+        ([RELATIVE], [RESET, RELATIVE], ("head",)),
+        ([SINES], [RESET, NON_SQUARE, SINES], ("head",)),  # fixed: not resized
+    ],
+)
+def test_what_is_taken_and_what_starts_anew(save, start, trained, overrides, anew):
+    saved, _ = save(*trained)
+    params, own = start(*overrides)
+    taken = but(params, *anew)
+    assert ("pre_logits/kernel" in params) == (PRE_LOGITS in overrides)
+    assert_same(params, saved, taken)
+    for name in set(params).difference(taken):
+        if not name.startswith("positions"):  # resized
+            np.testing.assert_array_equal(params[name], own[name])
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic"])
@@ -147,27 +148,33 @@ def test_tables_of_rows_and_columns_in_the_layers_are_resized(save, start):
     assert_same(params, saved, [name for name in names if "positions" not in name])
 
 
-def test_offsets_of_another_size_are_refused(save, start):
-    saved, _ = save("model.position_embedding=relative")
-    params, _ = start(RESET, "model.position_embedding=relative")
-    assert_same(params, saved, but(params, "head"))
-    with refused():
-        start(RESET, NON_SQUARE, "model.position_embedding=relative")
-
-
-def test_offsets_of_another_grid_with_as_many_patches_are_refused(save, start):
-    save(NON_SQUARE, "model.position_embedding=relative")
-    with refused("cannot be resized"):
-        start(RESET, NON_SQUARE.replace("12, 16", "16, 12"), "model.position_embedding=relative")
+KERNELS = ("blocks/block/mlp/fc1/kernel", "blocks/block/mlp/fc2/kernel")
 
 
 @pytest.mark.parametrize(
-    "field", ["position_embedding=sincos_2d", "position_at=shared", "norm=layer_no_bias"]
-)
-def test_a_different_function_is_refused(save, start, field):
-    save()
-    with refused(field.split("=")[0]):
-        start(RESET, f"model.{field}")
+    ("trained", "overrides", "names"),
+    [
+        ([RELATIVE], [RESET, NON_SQUARE, RELATIVE], ["init.weights"]),
+        # Another grid with as many patches.
+        ([NON_SQUARE, RELATIVE], [RESET, NON_SQUARE.replace("12, 16", "16, 12"), RELATIVE],
+         ["cannot be resized"]),
+        ([], [RESET, SINES], ["position_embedding"]),
+        ([], [RESET, "model.position_at=shared"], ["position_at"]),
+        ([], [RESET, "model.norm=layer_no_bias"], ["norm"]),
+        ([], [RESET, "init.ema=true"], ["EMA"]),
+        (["model.layer_scale=0.1"], [RESET, "model.mlp_dim=64", "model.gelu=exact"],
+         [*KERNELS, "blocks/block/scale1/scale", "model.gelu", "model.name"]),
+        ([AVG], [RESET, PRE_LOGITS],
+         ["pre_logits/kernel", "cls:", "config.model.pre_logits=false"]),
+        ([AVG], [RESET, AVG, SINES], ["model.position_embedding"]),
+        ([PRE_LOGITS], [AVG], ["cls:", "config.model.pre_logits=true"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_all_differences(save, start, trained, overrides, names):
+    save(*trained)
+    with refused(*names) as error:
+        start(*overrides)
+    assert RESET not in overrides or "head/" not in str(error.value)
 
 
 def test_the_class_token_follows_the_declared_pooling_not_the_number_of_tokens(save, start):
@@ -184,47 +191,12 @@ def test_the_class_token_follows_the_declared_pooling_not_the_number_of_tokens(s
     assert "cls" not in params
 
 
-def test_attention_pooling_starts_fresh_where_the_weights_have_none(save, start):
-    saved, _ = save()
-    params, own = start(RESET, "model.pool=map")
-    assert_same(params, own, [name for name in params if name.startswith("pooling/")])
-    assert_same(params, saved, but(params, "head", "pooling", "positions"))
-
-
-def test_attention_pooling_is_taken_if_wanted_and_dropped_if_not(save, start):
-    saved, _ = save("model.pool=map")
-    params, _ = start(RESET, "model.pool=map")
-    assert_same(params, saved, but(params, "head"))
-    params, _ = start(RESET, "model.pool=avg")
-    assert_same(params, saved, but(params, "head"))
-
-
-def test_fixed_positions_need_no_resizing(save, start):
-    saved, _ = save("model.position_embedding=sincos_2d")
-    params, _ = start(RESET, NON_SQUARE, "model.position_embedding=sincos_2d")
-    assert_same(params, saved, but(params, "head"))
-
-
 def test_the_ema_is_taken_on_request(save, start):
     average, _ = save(ema_decay=0.9)
     params, _ = start(RESET, "init.ema=true")
     assert_same(params, average, but(params, "head"))
     params, _ = start(RESET)
     assert not np.array_equal(params["cls"], average["cls"])
-
-
-def test_a_missing_ema_is_not_made_up(save, start):
-    save()
-    with refused("EMA"):
-        start(RESET, "init.ema=true")
-
-
-def test_another_architecture_is_refused_with_all_differences(save, start):
-    save("model.layer_scale=0.1")
-    kernels = ("blocks/block/mlp/fc1/kernel", "blocks/block/mlp/fc2/kernel")
-    with refused(*kernels, "blocks/block/scale1/scale", "model.gelu", "model.name") as error:
-        start(RESET, "model.mlp_dim=64", "model.gelu=exact")
-    assert "head" not in str(error.value)
 
 
 def test_a_head_over_other_classes_is_not_kept(save, start):
@@ -237,22 +209,8 @@ def test_a_head_over_other_classes_is_not_kept(save, start):
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_non_finite_arrays_are_named(save, start, number):
     save(scale=number)
-    with refused():
+    with refused("init.weights"):
         start()
-
-
-def test_what_the_weights_lack_is_not_made_up(save, start):
-    save("model.pool=avg")
-    with refused("pre_logits/kernel", "cls:", "config.model.pre_logits=false"):
-        start(RESET, "model.pre_logits=true")
-    with refused("model.position_embedding"):
-        start(RESET, "model.pool=avg", "model.position_embedding=sincos_2d")
-
-
-def test_keep_leaves_nothing_out(save, start):
-    save("model.pre_logits=true")
-    with refused("cls:", "config.model.pre_logits=true"):
-        start("model.pool=avg")
 
 
 def test_a_path_without_a_checkpoint_is_refused(start):
@@ -277,11 +235,6 @@ def test_a_model_without_a_name_is_taken_from_the_weights(save, start, tiny_run)
     config = tiny_run(weights, RESET, *NO_NAME, "model.pool=avg", "model.dropout=0.1")
     spec = networks.model(config, num_classes=7).info.spec
     assert (spec["depth"], spec["pool"], spec["dropout"]) == (2, "avg", 0.1)
-
-
-def test_a_model_without_name_and_weights_is_refused(tiny_run):
-    with refused("init.weights", "model.name=ViT"):
-        networks.model(tiny_run("model.name=none"), num_classes=4)
 
 
 ON_OTHER_MESHES = """

@@ -8,12 +8,9 @@ import subprocess
 import time
 import urllib.request
 
+from tests.chromium import OPTIONS
+
 DRIVER = shutil.which("chromedriver")
-# Without the last ones Chromium asks hosts of Google for news at every start.
-OPTIONS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 START_SECS, WAIT_SECS = 60, 60
 
 

@@ -29,15 +29,15 @@ NARROW = "return document.documentElement.scrollWidth <= innerWidth"
 
 
 @pytest.fixture(scope="module")
-def explainer(run_of_digits):
-    return Explainer(str(run_of_digits))
+def explainer(digits_run):
+    return Explainer(str(digits_run))
 
 
 @pytest.fixture(scope="module")
-def server(explainer, run_of_digits):
+def server(explainer, digits_run):
     with Server("127.0.0.1", 0) as server:
-        found = examples.find([], str(run_of_digits))
-        server.site = Site(render_page(explainer, str(run_of_digits), found), found, explainer)
+        found = examples.find([], str(digits_run))
+        server.site = Site(render_page(explainer, str(digits_run), found), found, explainer)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         yield server

@@ -11,7 +11,6 @@ import pytest
 from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax import weights
-from vit_jax.core.errors import UserError
 from vit_jax.models.images import load
 from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import onnx_file
@@ -76,6 +75,7 @@ def test_logits_of_every_family(tmp_path, case):
     check_model(*SLOW[case], tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRAINED.is_dir(), reason=f"needs {TRAINED}")
 def test_logits_of_photos(tmp_path):
     trained = weights.load_with_info(TRAINED, scan=True)
@@ -107,13 +107,13 @@ def test_features_of_a_model_without_a_head(tmp_path):
 
 
 def test_kernels_of_8_bits_stay_so(tmp_path):
-    loaded = randomised("ViT-Ti/4", **TINY_VIT)
+    loaded = randomised("ViT-Ti/4", **(TINY_VIT | {"depth": 1}))
     quantise(loaded.model)
     save(loaded, tmp_path / "model.onnx")
     images = np.random.default_rng(1).normal(size=(2, 12, 8, 3)).astype(np.float32)
     check_logits(loaded, tmp_path / "model.onnx", images)
     types = [x.data_type for x in onnx.load(tmp_path / "model.onnx").graph.initializer]
-    assert types.count(onnx.TensorProto.INT8) == 2 * 4 + 1  # of each block four, and the head's
+    assert types.count(onnx.TensorProto.INT8) == 4 + 1  # of the block four, and the head's
 
 
 def test_large_weights_are_beside_it(tmp_path, monkeypatch):
@@ -122,19 +122,18 @@ def test_large_weights_are_beside_it(tmp_path, monkeypatch):
     check_model("ViT-Ti/4", TINY_VIT, tmp_path / "model.onnx")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     (tmp_path / "model.onnx").unlink()
-    with pytest.raises(UserError) as error:
+    with refused("model.onnx.data"):
         save(randomised("ViT-Ti/4", **TINY_VIT), tmp_path / "model.onnx")
-    assert "model.onnx.data" in str(error.value)
 
 
 def test_bad_input(tmp_path, monkeypatch):
     toy = randomised("ViT-Ti/4", **TINY_VIT)
-    with refused():
+    with refused("--output"):
         save(toy, tmp_path / "model")
     (tmp_path / "there.onnx").write_text("")
-    with refused():
+    with refused("there.onnx"):
         save(toy, tmp_path / "there.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with refused():
+    with refused("--to"):
         save(toy, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["there.onnx"]

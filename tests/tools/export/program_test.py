@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from jax import export
 
-from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax import weights
-from vit_jax.core.errors import UserError
 from vit_jax.models.layers.linear import quantise
-from vit_jax.tools.export.program import about, stablehlo
+from vit_jax.tools.export.program import stablehlo
 
 # The program of docs/export.md, in a process without vit_jax.
 PROGRAM = """
@@ -71,24 +69,6 @@ def test_stablehlo_takes_kernels_of_8_bits(toy, tmp_path):
     np.testing.assert_allclose(program.call(params, images), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
-def test_metadata_say_what_gives_probabilities(function):
-    sizes = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "num_classes": 3}
-    loaded = randomised("ViT-Ti/4", image_size=8, probabilities=function, **sizes)
-    assert about(loaded)["probabilities"] == function
-
-
-def test_bad_input(toy, tmp_path):
-    with refused("'cuba'"):
-        stablehlo(toy, tmp_path / "out", ("cpu", "cuba"))
-    (tmp_path / "file").write_text("")
-    with refused():
-        stablehlo(toy, tmp_path / "file", ("cpu",))
-    with pytest.raises(UserError) as error:
-        stablehlo(toy, tmp_path / "file" / "out", ("cpu",))
-    assert str(tmp_path / "file" / "out") in str(error.value)
-
-
 @pytest.mark.parametrize("to", ["huggingface", "stablehlo", "onnx"])
 def test_the_command(toy, tmp_path, run_python, to):
     weights.save(toy, tmp_path / "weights", "timm")
@@ -115,9 +95,12 @@ def test_the_command(toy, tmp_path, run_python, to):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--to=stablehlo", "--batch_size=3"), "--batch_size is read by --to=tflite alone"),
-        (("--to=onnx", "--platforms=cpu"), "--platforms is read by --to=stablehlo alone"),
-        (("--to=huggingface", "--dtype=bfloat16"), "--to=huggingface computes in float32"),
+        (("--to=stablehlo", "--batch_size=3"), "--batch_size is for --to=tflite alone"),
+        (("--to=onnx", "--platforms=cpu"), "--platforms is for --to=stablehlo alone"),
+        (
+            ("--to=huggingface", "--dtype=bfloat16"),
+            "--dtype is for --to=stablehlo alone",
+        ),
         (("--to=stablehlo", "--platforms="), "--platforms is empty"),
         (("--to=onnx",), "--output="),  # of another ending
         (("--output=docs",), "docs is there already"),

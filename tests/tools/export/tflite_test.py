@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.messages import refused
 from tests.weights.conftest import randomised
 from vit_jax.tools.export import tflite
 
@@ -37,12 +36,3 @@ def test_logits_are_the_models(tmp_path, name):
     found = litert.Interpreter(str(path)).get_signature_runner()(images=images)["logits"]
     scale = max(1, np.abs(expected).max())
     np.testing.assert_allclose(found, expected, atol=LOGITS * scale, rtol=0)
-
-
-def test_bad_input(tmp_path):
-    toy = randomised("ViT-Ti/4", **SMALL)
-    with refused():
-        tflite.save(toy, tmp_path / "model", batch_size=1)
-    (tmp_path / "there.tflite").write_text("")
-    with refused():
-        tflite.save(toy, tmp_path / "there.tflite", batch_size=1)

@@ -1,22 +1,15 @@
 """A fake trainer, whose trainings end as prescribed, for sweeps and the commands that run them."""
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from vit_jax.tools.lab.sweep import slots
+
 REPOSITORY = Path(__file__).parents[3]
-FAKE = [sys.executable, str(Path(__file__).parent / "fake_train.py")]
+FAKE = [sys.executable, "-S", str(Path(__file__).parent / "fake_train.py")]
 DIGITS = str(REPOSITORY / "configs" / "vit_digits.py")
-
-
-def wait_until(condition, secs=30):
-    for _ in range(int(secs / 0.05)):
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it never came")
 
 
 class Fate:
@@ -39,4 +32,5 @@ class Fate:
 def fate(tmp_path, monkeypatch):
     made = Fate(tmp_path / "fate")
     monkeypatch.setenv("FATE", str(made.folder))
+    monkeypatch.setattr(slots, "POLL_SECS", 0.02)
     return made

@@ -16,7 +16,7 @@ from pathlib import Path
 STEPS, EVERY = 40, 10
 
 
-def main() -> None:
+def main():
     given = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
     fields = dict(a.removeprefix("--config.").split("=", 1) for a in sys.argv if "=" in a)
     folder, fate = Path(given["--workdir"]), Path(os.environ["FATE"])
@@ -46,7 +46,7 @@ def main() -> None:
     sys.exit(int(word))
 
 
-def write(folder: Path, evaluation: str, lr: float, seed: int, *, finished: bool) -> None:
+def write(folder, evaluation, lr, seed, *, finished):
     config = {"optim": {"lr": lr}, "seed": seed, "total": {"steps": STEPS}}
     config |= {"evals": {evaluation: {"split": evaluation}}, "input": {"batch_size": 100}}
     document = {"config": config, "fingerprint": {}, "runs": [{"total_steps": STEPS}]}

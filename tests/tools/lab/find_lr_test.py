@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.messages import refused
 from vit_jax.core.screen import Screen
 from vit_jax.draw import style
 from vit_jax.tools.lab import find_lr
-from vit_jax.tools.lab.find_lr import RateTest, averages, has_diverged, rate_test
+from vit_jax.tools.lab.find_lr import RateTest, has_diverged, rate_test
 from vit_jax.train import train
 
 CURVATURE = 50.0  # gradient descent converges at rates below 2 / 50
@@ -52,21 +51,6 @@ def test_what_diverges_does_not_move_the_suggestion():
     assert max(found.smoothed) < 3
 
 
-def test_averages_are_of_what_was_seen():
-    assert averages([3.0]) == pytest.approx([3.0])
-    assert averages([2.0] * 50) == pytest.approx([2.0] * 50)
-    weights = find_lr.SMOOTHING ** np.arange(3)[::-1]
-    assert averages([1.0, 5.0, 2.0])[-1] == pytest.approx(weights @ [1, 5, 2] / weights.sum())
-
-
-@pytest.mark.parametrize(
-    ("losses", "diverged"),
-    [([2.0, 1.0], False), ([1.0] * 9 + [np.inf], True), ([np.nan], True), ([1.0] * 9 + [50], True)],
-)
-def test_what_diverges(losses, diverged):
-    assert has_diverged(losses) == diverged
-
-
 def test_a_loss_that_never_falls_gives_no_rate(tiny_run):
     rates = np.geomspace(1e-3, 1, 20).tolist()
     found = RateTest(rates, np.linspace(1, 2, 20).tolist(), None)
@@ -90,16 +74,6 @@ def test_at_one_rate_it_is_a_run(tiny_run, tmp_path):
     )
     np.testing.assert_allclose(found.losses, logged, rtol=SAME_MATH)
     np.testing.assert_allclose(found.rates, 3e-3, rtol=SAME_MATH)
-
-
-@pytest.mark.parametrize(
-    "limits", [{"min_lr": 0.0}, {"min_lr": 1.0, "max_lr": 0.1}, {"steps": 9}, {"max_lr": np.inf}]
-)
-def test_rates_that_do_not_rise_are_refused(tiny_run, limits):
-    with refused():
-        rate_test(
-            tiny_run(), **{"min_lr": 1e-3, "max_lr": 1.0, "steps": 20} | limits, screen=Screen()
-        )
 
 
 @pytest.mark.slow

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.draw import contact_sheet
 from vit_jax.run.parts import examples, inputs
-from vit_jax.store import workdir
 from vit_jax.tools.look import preview
 
 COMMAND = ("-m", "vit_jax", "preview")
@@ -26,14 +24,10 @@ def drawn(monkeypatch):
 
 def batch(config, step):
     source = examples.source(config.input)
-    with inputs.train_batches(config, source, start_step=step - 1) as batches:
+    with inputs.train_batches(
+        config.input, source, seed=config.seed, start_step=step - 1
+    ) as batches:
         return next(batches)
-
-
-def test_a_name_that_cannot_be_drawn_keeps_its_number():
-    assert preview._drawable("cat", 3) == "cat"
-    assert preview._drawable("Bär", 3) == "Bär"
-    assert preview._drawable("日本", 3) == "3 日本"
 
 
 @pytest.mark.parametrize("began", [False, True])
@@ -91,13 +85,6 @@ def test_a_step_that_is_left_out_says_so(tiny_run, monkeypatch):
     assert titles[1].endswith(", left out by input.skip_steps")
 
 
-def test_many_labels_are_counted():
-    names = tuple("abcdef")
-    image = np.zeros((8, 8, 3), np.uint8)
-    cell = preview._cell(image, np.float32([1, 0, 1, 1, 1, 1]), 1.0, 3, True, names, str)
-    assert cell.labels == [("a", ""), ("c", ""), ("and 3 more", "")]
-
-
 def test_a_bad_image_is_crossed(tmp_path, tiny_run, drawn):
     for name in "abc":
         (tmp_path / name).mkdir()
@@ -115,36 +102,3 @@ def test_a_bad_image_is_crossed(tmp_path, tiny_run, drawn):
     assert all(cell.note == "3.png, bad image" and cell.labels == [] for cell in bad)
     good = {cell.note for cell in drawn[0] if not cell.crossed}
     assert good == {f"{i}.png" for i in range(8)}  # names of files, where examples have them
-
-
-@pytest.mark.parametrize(
-    ("step", "max_images", "name"),
-    [(0, 1, "--step=0"), (-3, 1, "--step=-3"), (7, 1, "--step=7"), (1, 0, "--max_images=0")],
-)
-def test_steps_that_do_not_exist_and_no_images_are_refused(tiny_run, step, max_images, name):
-    with refused(name):
-        preview.preview(tiny_run(), "tiny", step=step, max_images=max_images)
-
-
-def test_flags_that_are_wrong_are_one_message(tmp_path, run_python):
-    (tmp_path / "file").write_text("")
-    with refused():
-        workdir.write_output(tmp_path / "file" / "sheet.png", b"")
-    for arguments, named in (
-        ([*CONFIG, "--output=sheet.jpg"], "--output=sheet.jpg"),
-        ([*CONFIG, "--workdir=runs/a", "--output=sheet.png"], "--workdir"),
-    ):
-        done = run_python(*COMMAND, *arguments)
-        assert done.returncode == 1
-        assert named in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-def test_views_are_side_by_side():
-    large = np.full((2, 8, 8, 3), 10, np.uint8)
-    small = np.full((2, 4, 4, 3), 20, np.uint8)
-    shown = preview.side_by_side([large, large, small])
-    assert shown.shape == (2, 8, 8 + 2 + 8 + 2 + 4, 3)
-    assert (shown[:, :, 18 + 2 :][:, :4] == 20).all()
-    assert (shown[:, 4:, 20:] == 255).all()
-    assert (shown[:, :, 8:10] == 255).all()

@@ -3,10 +3,8 @@ import math
 import types
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import PartitionSpec as P
 
 from tests.messages import refused
 from vit_jax import config as configs
@@ -14,7 +12,7 @@ from vit_jax import models
 from vit_jax.tools.plan import __main__ as command
 from vit_jax.tools.plan import forecast as forecasts
 from vit_jax.tools.plan.compiled import DoesNotFit
-from vit_jax.tools.plan.forecast import HostNeeds, Memory, StepTime, forecast
+from vit_jax.tools.plan.forecast import Memory, StepTime, forecast
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 TINY = {
@@ -40,62 +38,16 @@ def test_figures_of_the_run(planned):
     assert planned.steps == 50
     forward = planned.model.forward_flops
     assert planned.exaflops == pytest.approx(3 * forward * 16 * 50 / 1e18)
-
-
-def test_memory_is_that_of_the_state_and_of_the_compiled_program(planned):
     memory, parameters = planned.memory, planned.model.parameters
     assert memory.parameters == memory.average == 4 * parameters
     assert 8 * parameters <= memory.optimizer < 8.1 * parameters + 100
     assert memory.peak > memory.state
     assert planned.saved_bytes == pytest.approx(memory.state, abs=100)
-
-
-def test_what_a_host_needs(planned):
     assert planned.host.images == 16
     assert planned.host.saving_bytes == pytest.approx(1.27 * planned.saved_bytes, abs=1)
     assert planned.host.input_bytes > 4 * 16 * 8 * 8 * 3
-
-
-def test_no_time_is_known_for_a_cpu(planned):
-    assert planned.time == StepTime(None, None, None, None)
+    assert planned.time == StepTime(None, None, None, None)  # of a CPU none is known
     assert planned.days is None and planned.chip_hours is None and planned.mfu is None
-
-
-@pytest.mark.parametrize("field", ["num_examples", "num_classes"])
-def test_facts_of_the_data_must_be_declared(field):
-    config = configs.resolve(TINY, [f"input.{field}=none"])
-    with refused(field):
-        forecast(config, compiled=False)
-
-
-def test_a_batch_that_does_not_divide_is_refused():
-    config = configs.resolve(TINY, ["optim.grad_accum_steps=3"])
-    with refused("input.batch_size=16"):
-        forecast(config, compiled=False)
-
-
-def test_an_estimate_is_never_less_than_the_roofline():
-    assert StepTime(3.0, 2.0, 1.0, None).estimate == 3.0
-    assert StepTime(3.0, 2.0, 1.0, 1.0).estimate == 3.0
-    assert StepTime(3.0, None, 1.0, 5.0).estimate == 6.0
-
-
-# Table 6 of the paper: on JFT, 303 M images of 18,291 classes. For B/32 the paper's own figure is
-# 2.5 % lower than this rule.
-@pytest.mark.parametrize(
-    ("name", "epochs", "exaflops", "within"),
-    [
-        ("ViT-B/32", 7, 55, 0.025),
-        ("ViT-B/16", 7, 224, 0.01),
-        ("ViT-L/32", 7, 196, 0.01),
-        ("ViT-L/16", 7, 783, 0.01),
-        ("ViT-L/16", 14, 1567, 0.01),
-        ("ViT-H/14", 14, 4262, 0.01),
-    ],
-)
-def test_exaflops_of_the_paper(name, epochs, exaflops, within):
-    info = models.info(name, num_classes=18_291, pre_logits=True)
-    assert 3 * info.forward_flops * 303e6 * epochs / 1e18 == pytest.approx(exaflops, rel=within)
 
 
 @pytest.mark.parametrize(("name", "exaflops"), [("bit.py", 50), ("hybrid.py", 274)])
@@ -185,14 +137,6 @@ def test_what_a_host_reads(parts, images):
     assert needs.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
 
 
-def test_needs_on_the_devices_here():
-    mesh = jax.make_mesh((1,), ("data",))
-    sharding = jax.sharding.NamedSharding(mesh, P("data"))
-    make = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
-    needs = forecasts._host_needs(types.SimpleNamespace(state=[make(10)]), {"weight": make(6)})
-    assert needs == HostNeeds(images=6, input_bytes=4 * 6 * 12, saving_bytes=round(1.27 * 40))
-
-
 @pytest.mark.parametrize(
     ("preprocess", "side"), [("decode|resize(10)|pad_crop(8, 1)", 10), ("decode|pad_crop(8, 1)", 8)]
 )
@@ -204,18 +148,36 @@ def test_images_on_the_devices_are_counted(preprocess, side):
     assert dict(command.rows(planned, price=None))["  training images beside it"]
 
 
-def test_images_that_do_not_fit_beside_the_step_are_refused():
-    fits = Memory(1, 1, 0, None, peak=10, there=15, images=5)
-    forecasts._check_memory(fits, on_gpu=False)
-    with refused("input.cache=device", "6 B", error=DoesNotFit):
-        forecasts._check_memory(dataclasses.replace(fits, images=6), on_gpu=False)
+@pytest.mark.parametrize(
+    ("peak", "images", "on_gpu", "names"),
+    [
+        (10, 6, False, ["input.cache=device", "6 B"]),
+        (16, 0, True, ["16 B", "15 B", "GPU", "XLA_"]),
+        (16, 5, False, ["16 B", "15 B"]),
+    ],
+)
+def test_a_step_and_images_that_do_not_fit_are_refused(peak, images, on_gpu, names):
+    memory = Memory(1, 1, 0, None, peak=10, there=15, images=5)
+    forecasts._check_memory(memory, on_gpu=on_gpu)
+    with refused(*names, error=DoesNotFit) as error:
+        memory = dataclasses.replace(memory, peak=peak, images=images)
+        forecasts._check_memory(memory, on_gpu=on_gpu)
+    assert ("GPU" in str(error.value)) == on_gpu
 
 
-def test_only_of_a_gpu_the_message_names_its_settings():
-    """A TPU's step is told too large by its compiler, unless images lie beside it."""
-    large = Memory(1, 1, 0, None, peak=16, there=15, images=5)
-    with refused("16 B", "15 B", error=DoesNotFit) as error:
-        forecasts._check_memory(large, on_gpu=False)
-    assert "GPU" not in str(error.value)
-    with refused("GPU", "XLA_", error=DoesNotFit):
-        forecasts._check_memory(large, on_gpu=True)
+# Table 6 of the paper: on JFT, 303 M images of 18,291 classes. For B/32 the paper's own figure is
+# 2.5 % lower than this rule.
+@pytest.mark.parametrize(
+    ("name", "epochs", "exaflops", "within"),
+    [
+        ("ViT-B/32", 7, 55, 0.025),
+        ("ViT-B/16", 7, 224, 0.01),
+        ("ViT-L/32", 7, 196, 0.01),
+        ("ViT-L/16", 7, 783, 0.01),
+        ("ViT-L/16", 14, 1567, 0.01),
+        ("ViT-H/14", 14, 4262, 0.01),
+    ],
+)
+def test_exaflops_of_the_paper(name, epochs, exaflops, within):
+    info = models.info(name, num_classes=18_291, pre_logits=True)
+    assert 3 * info.forward_flops * 303e6 * epochs / 1e18 == pytest.approx(exaflops, rel=within)

@@ -3,36 +3,19 @@
 The tests that compile for GPUs need `pip install '.[plan-gpu]'`.
 """
 
-import logging
-
 import pytest
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core import command
-from vit_jax.core.errors import UserError
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
-from vit_jax.tools.plan import forecast as forecasts
 from vit_jax.tools.plan import topology
-from vit_jax.tools.plan.compiled import DoesNotFit, Figures, without_addresses
-from vit_jax.tools.plan.forecast import Memory, StepTime, forecast, step_time
-from vit_jax.tools.plan.hlo import Kernel, kernel_secs
+from vit_jax.tools.plan.compiled import Figures
+from vit_jax.tools.plan.forecast import StepTime, forecast, step_time
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "v5e:16x16",
-        "v3:2x2",
-        "v4:4x4x4",
-        "v6e:1x1",
-        "h100:1",
-        "h100:8",
-        "a100:2x8",
-        "h200:3",
-        "b200:128x8",
-    ],
+    "name", ["v5e:16x16", "v3:2x2", "v4:4x4x4", "v6e:1x1", "h100:1", "h200:3", "b200:128x8"]
 )
 def test_names(name):
     assert topology.check(name) == name.partition(":")[0]
@@ -41,21 +24,15 @@ def test_names(name):
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("v5:4x4", ["'v5'", "'v5e'"]),
+        ("v5:4x4", ["'v5e'"]),
         ("16x16", ["v5e:16x16", "v6e"]),
         ("v5e", ["v5e:1x1"]),
-        ("v5e:big", ["v5e:1x1"]),
-        ("v5e:0x4", ["v5e:1x1"]),
         ("v4:8x8", ["v4:4x4x4"]),
         ("v5e:16x32", [256, "v5e:16x16"]),
-        ("h100:0", ["h100:1", "h100:2", "h100:4"]),
         ("h100:8x", ["h100:4", "h100:8", "h100:2x8"]),
-        ("h100", ["h100:1"]),
-        ("h100:2x0", ["h100:1"]),
-        ("h100:1x2x8", ["h100:2x8"]),
         ("h100:16", ["h100:8", "h100:2x8"]),
         ("a100:200x8", [128, "a100:128x8"]),
-        ("foo:8", ["'foo'", "a100", "v2"]),
+        ("foo:8", ["a100", "v2"]),
     ],
 )
 def test_what_does_not_exist_lists_the_nearest(name, nearest):
@@ -63,10 +40,11 @@ def test_what_does_not_exist_lists_the_nearest(name, nearest):
         topology.check(name)
 
 
-def test_without_its_compiler_it_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(("name", "cure"), [("v5e:2x2", "libtpu"), ("h100:8", "'.[plan-gpu]'")])
+def test_without_its_compiler_it_says_what_to_install(monkeypatch, name, cure):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
-    with refused():
-        topology.devices("v5e:2x2")
+    with refused(cure):
+        topology.devices(name)
 
 
 L16, FOLDER = "configs/vit_l16_i21k.py", "configs/vit_image_folder.py"
@@ -93,9 +71,8 @@ L16, FOLDER = "configs/vit_l16_i21k.py", "configs/vit_image_folder.py"
 )
 def test_what_only_libtpu_knows_gives_one_message(name, overrides, words):
     pytest.importorskip("libtpu")
-    with pytest.raises(UserError) as error:
+    with refused(*words):
         forecast(configs.load(L16, overrides), name, compiled=False)
-    assert all(word in str(error.value) for word in words), error.value
 
 
 @pytest.mark.parametrize(
@@ -109,6 +86,7 @@ def test_what_only_libtpu_knows_gives_one_message(name, overrides, words):
             ["input.num_examples="],
         ),
         (L16, ("optim.grad_accum_steps=4097",), ["optim.grad_accum_steps=4097"]),
+        (L16, ("optim.grad_accum_steps=3",), ["input.batch_size=4096"]),
         (FOLDER, ("input.subset_per_class=10",), ["input.num_examples=", "input.subset_examples"]),
     ],
 )
@@ -120,6 +98,7 @@ def test_what_a_plan_needs_is_asked_for(path, overrides, names):
 @pytest.mark.parametrize(
     ("overrides", "num_examples"),
     [
+        (["input.num_examples=1000"], 1000),  # its evaluations' data are missing
         (["input.num_examples=1000", "input.subset_fraction=0.1"], 100),
         (["input.num_examples=1000", "input.subset_examples=300"], 300),
         (["input.mixture.a.num_examples=700", "input.mixture.b.num_examples=200"], 900),
@@ -129,13 +108,6 @@ def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
     overrides = (*overrides, "input.num_classes=5", "input.batch_size=10", "model.depth=1")
     config = configs.load("configs/vit_image_folder.py", overrides)
     assert forecast(config, compiled=False).steps == 100 * num_examples / 10
-
-
-def test_missing_data_are_not_needed():
-    overrides = ("input.num_examples=1000", "input.num_classes=5", "model.depth=1")
-    config = configs.load("configs/vit_image_folder.py", overrides)
-    assert config.evals
-    assert forecast(config, compiled=False).steps == round(100 * 1000 / 64)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +143,6 @@ def test_every_gpu_has_all_figures():
         assert text.count("{") == text.count("}") == 4
 
 
-def test_without_their_compiler_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(topology, "GPU_PLUGINS", ("jax_plugins.xla_cuda99",))
-    with refused("'.[plan-gpu]'"):
-        topology.devices("h100:8")
-
-
 @pytest.mark.parametrize(("set_to", "share"), [(None, 0.75), ("0.9", 0.9), (".5", 0.5)])
 @pytest.mark.parametrize("variable", topology.FRACTIONS)
 def test_memory_that_jax_gives(monkeypatch, variable, set_to, share):
@@ -192,13 +158,6 @@ def test_a_share_of_memory_that_cannot_be(monkeypatch, wrong):
     monkeypatch.setenv(topology.FRACTIONS[0], wrong)
     with refused(topology.FRACTIONS[0], wrong):
         topology.usable_bytes("h100")
-
-
-def test_a_step_that_takes_more_does_not_fit():
-    fits = Memory(1, 1, 0, None, peak=10, there=10)
-    forecasts._check_memory(fits, on_gpu=True)
-    with refused("11 B", "10 B", error=DoesNotFit):
-        forecasts._check_memory(Memory(1, 1, 0, None, peak=11, there=10), on_gpu=True)
 
 
 def test_the_time_of_a_step_is_a_roofline():
@@ -222,44 +181,6 @@ def test_the_time_of_a_step_is_a_roofline():
         kernels=1.5e-3,
     )
     assert time.estimate == time.roofline == time.matrix
-
-
-def test_a_kernel_takes_as_long_as_its_slower_part():
-    h100 = chips.GPUS["h100"]
-    found = [Kernel("product", 2, 10, 989 * 10**9), Kernel("copy", 3, 3_352_320_000, 10)]
-    assert kernel_secs(found, h100.device_kind) == pytest.approx(2e-3 + 3e-3)
-    assert kernel_secs(found, "NVIDIA L4") is None
-
-
-def test_the_addresses_of_functions_do_not_change_a_program():
-    call = (
-        '%1 = stablehlo.custom_call @CustomSPMDPartitioning(%0) {{backend_config = "{}", a = "1"}}'
-    )
-    assert without_addresses(call.format(140062)) == without_addresses(call.format(993))
-    assert 'a = "1"' in without_addresses(call.format(140062))
-    other = '%1 = stablehlo.custom_call @other(%0) {backend_config = "12"}'
-    assert without_addresses(other) == other
-
-
-def test_between_hosts_the_network_counts():
-    h100, a100 = chips.GPUS["h100"], chips.GPUS["a100"]
-    assert (h100.reduce_gbps(1), h100.reduce_gbps(2)) == (225, 200)
-    assert (a100.reduce_gbps(1), a100.reduce_gbps(2)) == (150, 100)
-
-
-@pytest.mark.parametrize(
-    ("message", "kept"),
-    [
-        ("Jax plugin configuration error: Exception when calling %s.initialize()", False),
-        ("Jax plugin configuration error of %s", True),
-    ],
-)
-def test_without_a_driver_missing_parts_of_cuda_are_no_news(message, kept):
-    error = RuntimeError("Unable to load cuDNN. Is it installed?" if not kept else "another")
-    record = logging.LogRecord(
-        "jax", 40, "", 0, message, ("jax_plugins.xla_cuda13",), (type(error), error, None)
-    )
-    assert command._keeps(record) == kept
 
 
 @pytest.mark.slow

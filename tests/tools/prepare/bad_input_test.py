@@ -3,15 +3,11 @@
 Lists and samples are in records_test.py, record files in tests/data/sources/bad_records_test.py.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -41,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("bounded")
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_images(name: str) -> None:
+def test_images(name):
     """Images that are kept or converted can be decoded in training."""
     data, outcome = IMAGES[name]
     row, stored = check(ImageRow(name), data, faults.policy([], {}), MAX_PIXELS)
@@ -52,7 +48,7 @@ def test_images(name: str) -> None:
         assert decode_image(image).shape == (row.height, row.width, 3)
 
 
-def outcome_of(collection: Collection, output: Path) -> str:
+def outcome_of(collection, output):
     """The reason for which an image was left out, or the error."""
     try:
         data_set = prepared(collection, output, PrepareOptions(shard_mib=0.02))
@@ -65,7 +61,7 @@ def outcome_of(collection: Collection, output: Path) -> str:
 
 
 @pytest.mark.parametrize("name", TARS)
-def test_tars(tmp_path: Path, name: str) -> None:
+def test_tars(tmp_path, name):
     data, outcome = TARS[name]
     path = tmp_path / "a.tar"
     path.write_bytes(data)
@@ -75,7 +71,7 @@ def test_tars(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders(tmp_path: Path, name: str) -> None:
+def test_folders(tmp_path, name):
     add, outcome = FOLDERS[name]
     folder = tmp_path / "photos" / "thing"
     folder.mkdir(parents=True)
@@ -90,7 +86,7 @@ def test_folders(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a ", "\ta", "a\rb", "a\x85b", "\udcff"])
-def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str) -> None:
+def test_class_names_that_would_be_read_back_as_others(tmp_path, name):
     """The list in any data set is read line by line, and stripped."""
     part = Part("a.tar", "tar", str(tmp_path / "a.tar"), labels=(0,))
     collection = Collection("tars", "Of this test.", ["thing", name], [part])
@@ -99,14 +95,14 @@ def test_class_names_that_would_be_read_back_as_others(tmp_path: Path, name: str
     assert not (tmp_path / "out").exists()
 
 
-def failing(number: int) -> Callable[..., NoReturn]:
-    def fail(*_: object) -> NoReturn:
+def failing(number):
+    def fail(*_):
         raise OSError(number, os.strerror(number))
 
     return fail
 
 
-def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     """Simulated, since permissions do not stop root and disks do not fail on demand."""
     folder = tmp_path / "photos" / "thing"
     folder.mkdir(parents=True)

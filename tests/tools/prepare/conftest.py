@@ -1,18 +1,14 @@
 """Small archives of random images."""
 
-from __future__ import annotations
-
 import io
 import tarfile
-from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 
-def jpeg(seed: int, size: tuple[int, int] = (40, 30), **options: object) -> bytes:
+def jpeg(seed, size=(40, 30), **options):
     """A JPEG file of smooth noise."""
     small = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
     out = io.BytesIO()
@@ -20,7 +16,7 @@ def jpeg(seed: int, size: tuple[int, int] = (40, 30), **options: object) -> byte
     return out.getvalue()
 
 
-def tar(files: Mapping[str, bytes]) -> bytes:
+def tar(files):
     """A tar archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -35,7 +31,7 @@ SYNSETS = ("n00004475", "n00005787", "n01440764")
 
 
 @pytest.fixture
-def synset_tars() -> dict[str, bytes]:
+def synset_tars():
     """Three synsets of ten images each, packed as in ImageNet-21k."""
     return {
         f"{synset}.tar": tar({f"{synset}_{i}.JPEG": jpeg(100 * k + i) for i in range(10)})
@@ -44,7 +40,7 @@ def synset_tars() -> dict[str, bytes]:
 
 
 @pytest.fixture
-def imagenet21k(tmp_path: Path, synset_tars: dict[str, bytes]) -> Path:
+def imagenet21k(tmp_path, synset_tars):
     """A tar of the synset tars."""
     path = tmp_path / "fall11_whole.tar"
     path.write_bytes(tar(synset_tars))

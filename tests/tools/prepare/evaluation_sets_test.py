@@ -1,13 +1,9 @@
 """Images of evaluation sets are left out of training splits."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
 import os
-from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,12 +15,12 @@ from tests.tools.prepare.conftest import jpeg
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.tools.prepare import evaluation_sets, image_folder, tasks
-from vit_jax.tools.prepare.collection import CollectionRequest, Part, PrepareOptions
+from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
-from vit_jax.tools.prepare.prepared_set import PreparedSet, read_note
+from vit_jax.tools.prepare.prepared_set import read_note
 
 
-def folder_of(root: Path, images: dict[str, bytes]) -> Path:
+def folder_of(root, images):
     """Writes the images as <class>/*, in two classes."""
     for i, (name, data) in enumerate(images.items()):
         path = root / f"class{i % 2}" / name
@@ -33,18 +29,18 @@ def folder_of(root: Path, images: dict[str, bytes]) -> Path:
     return root
 
 
-def prepared(source: Path, output: Path, *evaluated: Path, version: str = "1.0.0") -> PreparedSet:
+def prepared(source, output, *evaluated, version="1.0.0"):
     options = PrepareOptions(version=version, drop_duplicates_of=tuple(map(str, evaluated)))
     collection = image_folder.collection(CollectionRequest(str(source)))
     return prepare(collection, output, options, tasks.process_runner(1), Screen(io.StringIO()))
 
 
-def left_out(data_set: PreparedSet) -> dict[str, str]:
+def left_out(data_set):
     names = data_set.table["name"]
     return {names[row].as_py(): why for row, why in data_set.assignment.left_out.items()}
 
 
-def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
+def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path):
     large = {f"{i}.jpg": jpeg(i, (160, 120), quality=95) for i in range(8)}
     smaller = io.BytesIO()
     Image.open(io.BytesIO(large["3.jpg"])).resize((80, 60)).save(smaller, "JPEG", quality=80)
@@ -75,7 +71,7 @@ def test_a_folder_a_data_set_and_saved_hashes_agree(tmp_path: Path) -> None:
     assert len(digests) == 3 and len(set(digests)) == 1
 
 
-def test_links_to_folders_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_to_folders_are_followed(tmp_path, monkeypatch):
     """As in a collection; in a circle they end."""
     train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(6)})
     test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(1)})
@@ -88,7 +84,7 @@ def test_links_to_folders_are_followed(tmp_path: Path, monkeypatch: pytest.Monke
 
     scan = os.scandir
 
-    def failing(path: str) -> object:
+    def failing(path):
         if path.endswith("class1"):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
         return scan(path)
@@ -99,13 +95,11 @@ def test_links_to_folders_are_followed(tmp_path: Path, monkeypatch: pytest.Monke
         evaluation_sets.load([str(test_set)], lambda *_: pytest.fail("it is not complete"))
 
 
-def test_an_evaluation_set_that_changes_in_between_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_set_that_changes_in_between_is_refused(tmp_path, monkeypatch):
     train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
     test_set = folder_of(tmp_path / "test_set", {"a.jpg": jpeg(1), "b.jpg": jpeg(50)})
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise UserError("the disk is full")
 
     with monkeypatch.context() as patch:
@@ -119,7 +113,7 @@ def test_an_evaluation_set_that_changes_in_between_is_refused(
     assert left_out(data_set) == {"class0/2.jpg": "in_evaluation:test_set"}
 
 
-def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
+def test_one_of_several_splits_must_be_named(tmp_path):
     images = {f"{i}.jpg": jpeg(i) for i in range(6)}
     collection = image_folder.collection(
         CollectionRequest(str(folder_of(tmp_path / "set", images)))
@@ -128,7 +122,7 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
     run = tasks.process_runner(1)
     folder = prepare(collection, tmp_path, options, run, Screen(io.StringIO())).folder
 
-    def count(parts: Sequence[Part], _: str) -> pa.Table:
+    def count(parts, _):
         images = [data for part in parts for _, data in evaluation_sets.examples(part)]
         return pa.table({"sha256": [hashlib.sha256(data or b"").digest() for data in images]})
 
@@ -140,25 +134,3 @@ def test_one_of_several_splits_must_be_named(tmp_path: Path) -> None:
     for path in (f"{folder}", f"{folder}:tests"):
         with refused():
             evaluation_sets.load([path], count)
-
-
-def test_sets_of_the_same_name_get_different_ones(tmp_path: Path) -> None:
-    train = folder_of(tmp_path / "train", {f"{i}.jpg": jpeg(i) for i in range(4)})
-    sets = [folder_of(tmp_path / f"{i}" / "test", {"x.jpg": jpeg(i)}) for i in range(2)]
-    data_set = prepared(train, tmp_path / "out", *sets)
-    assert set(left_out(data_set).values()) == {"in_evaluation:test", "in_evaluation:test-2"}
-    assert {path.name for path in (data_set.folder / "evaluations").iterdir()} == {
-        "test.parquet",
-        "test-2.parquet",
-    }
-
-
-def test_paths_that_are_not_sets_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.parquet").write_text("a,b")
-    read = lambda *_: pytest.fail("there is nothing to read")
-    for name in ("absent", "b\udcff", "empty", "text.parquet:test", "text.parquet"):
-        with refused("--drop_duplicates_of", name.encode(errors="backslashreplace").decode()):
-            evaluation_sets.load([str(tmp_path / name)], read)
-    with refused("--drop_duplicates_of"):  # not this folder
-        evaluation_sets.load([""], read)

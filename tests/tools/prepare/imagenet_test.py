@@ -1,10 +1,7 @@
 """ImageNet-1k with its own labels and with ReaL's, and ImageNet-V2."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ SMALL = PrepareOptions(shard_mib=0.02)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def source(tmp_path):
     folder = tmp_path / "imagenet"
     folder.mkdir()
     train = {
@@ -37,7 +34,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
+def test_labels_of_both_splits(tmp_path, source):
     collection = imagenet.imagenet2012(CollectionRequest(str(source)))
     assert collection.notes[0].startswith("Of the 1,000 synsets 998 have no tar, first n01443537")
     prepared(collection, tmp_path, SMALL)
@@ -52,7 +49,7 @@ def test_labels_of_both_splits(tmp_path: Path, source: Path) -> None:
     assert labels == {jpeg(100 + i): (label,) for i, label in enumerate(LABELS)}
 
 
-def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
+def test_unpacked_tars_give_the_same_set(tmp_path, source):
     unpacked = tmp_path / "unpacked"
     (unpacked / "train").mkdir(parents=True)
     (unpacked / "val").mkdir()
@@ -61,25 +58,23 @@ def test_unpacked_tars_give_the_same_set(tmp_path: Path, source: Path) -> None:
         (unpacked / "train" / f"{synset}.tar").write_bytes(tar(images))
     for i, name in enumerate(VALIDATION):
         (unpacked / "val" / name).write_bytes(jpeg(100 + i))
-    digests = {
-        prepared(
-            imagenet.imagenet2012(CollectionRequest(str(folder))), tmp_path / name, SMALL
-        ).digest
+    one, other = (
+        prepared(imagenet.imagenet2012(CollectionRequest(str(folder))), tmp_path / name, SMALL)
         for name, folder in (("one", source), ("other", unpacked))
-    }
-    assert len(digests) == 1
+    )
+    assert one.digest == other.digest
 
 
-def test_one_of_the_tars_is_enough(source: Path) -> None:
+def test_one_of_the_tars_is_enough(source):
     (source / imagenet.TRAIN[0]).unlink()
     notes = imagenet.imagenet2012(CollectionRequest(str(source))).notes
     assert "train is left out" in notes[-1]
     (source / imagenet.VALIDATION[0]).unlink()
-    with refused():
+    with refused("--source"):
         imagenet.imagenet2012(CollectionRequest(str(source)))
 
 
-def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) -> None:
+def test_images_without_real_labels_are_set_aside(tmp_path, source):
     (source / "real.json").write_text(json.dumps([[65, 3], [], [230]] + [[0]] * 49_997))
     data_set = prepared(imagenet.imagenet2012_real(CollectionRequest(str(source))), tmp_path, SMALL)
     assert list(data_set.assignment.left_out.values()) == ["no_label"]
@@ -88,29 +83,10 @@ def test_images_without_real_labels_are_set_aside(tmp_path: Path, source: Path) 
     assert labels == {jpeg(100): (3, 65), jpeg(102): (230,)}
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("[[1], [2", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "50,000"),
-        ("[[1]]", "50,000"),
-        (json.dumps([[1]] * 49_999 + [[1000]]), "entry 49999"),
-        (json.dumps([[-1]] + [[1]] * 49_999), "entry 0"),
-        (json.dumps([7] + [[1]] * 49_999), "entry 0"),
-    ],
-    ids=["cut", "deep", "no list", "short", "class 1000", "negative", "no lists"],
-)
-def test_other_files_than_the_real_labels(source: Path, text: str, message: str) -> None:
-    (source / "real.json").write_text(text)
-    with refused(message):
-        imagenet.imagenet2012_real(CollectionRequest(str(source)))
-
-
 V2 = {f"{number}/{i}.jpeg": jpeg(7 * number + i) for number in (0, 11, 999) for i in range(2)}
 
 
-def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
+def test_version_two_compressed_or_as_a_folder(tmp_path):
     folder = "imagenetv2-matched-frequency-format-val"
     archive = tmp_path / "imagenetv2-matched-frequency.tar.gz"
     archive.write_bytes(gzip.compress(tar({f"{folder}/{name}": V2[name] for name in V2})))
@@ -131,16 +107,10 @@ def test_version_two_compressed_or_as_a_folder(tmp_path: Path) -> None:
     assert labels == {data: (int(name.partition("/")[0]),) for name, data in V2.items()}
 
 
-def test_compressed_tars_that_are_damaged(tmp_path: Path) -> None:
+def test_compressed_tars_that_are_damaged(tmp_path):
     whole = gzip.compress(tar(V2))
     for number, data in enumerate((whole[: len(whole) // 2], whole[:5000] + b"xx" + whole[5002:])):
         path = tmp_path / f"{number}.tar.gz"
         path.write_bytes(data)
         with refused(number):
             prepared(imagenet.imagenet_v2(CollectionRequest(str(path))), tmp_path / "out", SMALL)
-
-
-def test_folders_that_are_not_classes(tmp_path: Path) -> None:
-    (tmp_path / "cats").mkdir()
-    with refused():
-        imagenet.imagenet_v2(CollectionRequest(str(tmp_path)))

@@ -1,7 +1,7 @@
 """Full disks, two preparations at once, and kills at random moments."""
 
-from __future__ import annotations
-
+import contextlib
+import dataclasses
 import errno
 import os
 import random
@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.messages import refused
+from tests.processes import wait_for
 from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import files, prepared
 from vit_jax.core.errors import UserError
@@ -23,11 +23,11 @@ from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import collection as collection_module
 from vit_jax.tools.prepare import image_folder, imagenet, report_files, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
-from vit_jax.tools.prepare.pipeline import WORK_DIR
+from vit_jax.tools.prepare.pipeline import JOIN, WHOLE, WORK_DIR, Share
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
+def photos(tmp_path):
     """Photos, some of them rotated, so that copies are written."""
     from tests.tools.prepare.bad_images import exif
 
@@ -38,7 +38,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def leftovers(folder: Path) -> list[Path]:
+def leftovers(folder):
     return list(folder.rglob("*.part"))
 
 
@@ -47,10 +47,8 @@ WRITES = ["options", "catalogue", "copies", "records", "note", "metadata"]
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_full_disk(
-    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, write: str
-) -> None:
-    def full(*_: object, **__: object) -> None:
+def test_a_full_disk(tmp_path, photos, monkeypatch, write):
+    def full(*_, **__):
         raise FULL
 
     collection = image_folder.collection(CollectionRequest(str(photos)))
@@ -71,7 +69,7 @@ def test_a_full_disk(
                 Path, "write_bytes",
                 lambda path, *a: full() if of_it in path.name else plain(path, *a),
             )  # fmt: skip
-        with refused():
+        with refused("No space left"):
             prepared(collection, tmp_path / "out", PrepareOptions(shard_mib=0.02))
     assert not leftovers(tmp_path / "out")
     again = prepared(collection, tmp_path / "out", PrepareOptions(shard_mib=0.02))
@@ -79,7 +77,7 @@ def test_a_full_disk(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
@@ -93,9 +91,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_that_grows_until_it_suffices(
-    tmp_path: Path, photos: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_grows_until_it_suffices(tmp_path, photos, small_disk, monkeypatch):
     collection = image_folder.collection(CollectionRequest(str(photos)))
     whole = prepared(collection, tmp_path / "whole", PrepareOptions(shard_mib=0.02))
     # Otherwise too little space would already be an error at the start.
@@ -114,7 +110,7 @@ def test_a_disk_that_grows_until_it_suffices(
     assert failed > 2 and files(data_set.folder) == files(whole.folder)
 
 
-def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Path) -> None:
+def test_a_second_preparation_at_once_is_refused(tmp_path, imagenet21k):
     collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     work = tmp_path / "imagenet21k" / "1.0.0" / WORK_DIR
     work.mkdir(parents=True)
@@ -127,27 +123,13 @@ def test_a_second_preparation_at_once_is_refused(tmp_path: Path, imagenet21k: Pa
         stdout=subprocess.PIPE,
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with refused():
+        with refused("wait for it"):
             prepared(collection, tmp_path)
         other.kill()
     prepared(collection, tmp_path)
 
 
-def test_a_truncated_file_is_written_again(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
-    data_set = prepared(collection, tmp_path)
-    before = files(data_set.folder)
-    shard = next(data_set.folder.glob("*train*-00000-*"))
-    shard.write_bytes(shard.read_bytes()[:1000])
-    (data_set.folder / "prepared.json").unlink(missing_ok=True)  # the set is not ready
-    (data_set.folder / ".x.part").write_bytes(b"of a killed process")
-    prepared(collection, tmp_path)
-    assert files(data_set.folder) == before
-
-
-def test_files_of_images_that_were_there_before_are_deleted(
-    tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_images_that_were_there_before_are_deleted(tmp_path, photos, monkeypatch):
     """The number of shards is another one, and a split is gone."""
     (photos / "val").mkdir()
     (photos / "class0").rename(photos / "val" / "class0")
@@ -155,7 +137,7 @@ def test_files_of_images_that_were_there_before_are_deleted(
     (photos / "class1").rename(photos / "train" / "class1")
     request, options = CollectionRequest(str(photos)), PrepareOptions(shard_mib=0.001)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -170,30 +152,99 @@ def test_files_of_images_that_were_there_before_are_deleted(
     assert files(again.folder) == files(whole.folder)
 
 
-def test_a_damaged_finished_set_is_not_ready(tmp_path: Path, imagenet21k: Path) -> None:
+def test_a_damaged_finished_set_is_not_ready(tmp_path, imagenet21k):
     collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
     data_set = prepared(collection, tmp_path)
     before = files(data_set.folder)
     shard = next(data_set.folder.glob("*train*-00000-*"))
     for damage, output in (
-        (lambda: shard.write_bytes(shard.read_bytes()[:1000]), "is 1,000 bytes, and had"),
-        (shard.unlink, "is missing, and had"),
-        ((data_set.folder / "features.json").unlink, "features.json is missing"),
+        (lambda: shard.write_bytes(shard.read_bytes()[:1000]), "has 1,000 bytes, and had"),
+        (shard.unlink, "has 0 bytes, and had"),
+        ((data_set.folder / "features.json").unlink, "features.json has 0 bytes"),
     ):
         damage()
         with refused(output):
             prepared(collection, tmp_path)
         (data_set.folder / "prepared.json").unlink()
+        (data_set.folder / ".x.part").write_bytes(b"of a killed process")
         prepared(collection, tmp_path)
         assert files(data_set.folder) == before
-
-
-def test_damaged_options(tmp_path: Path, imagenet21k: Path) -> None:
-    collection = imagenet.imagenet21k(CollectionRequest(str(imagenet21k)))
-    data_set = prepared(collection, tmp_path)
     (data_set.folder / WORK_DIR / "options.json").write_text("{")
     with refused("options.json"):
         prepared(collection, tmp_path)
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_machines_that_are_stopped(tmp_path, photos, monkeypatch, machines):
+    """They start in any order; whatever is missing is named, and nothing is done twice."""
+    monkeypatch.setattr(image_folder, "IMAGES_PER_PART", 2)
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    (tmp_path / "test_set").mkdir()
+    (tmp_path / "test_set" / "0.jpg").write_bytes(jpeg(3))
+    options = PrepareOptions(
+        shard_mib=0.001, splits="test=4,train=rest", drop_duplicates_of=(f"{tmp_path}/test_set",)
+    )
+    whole = prepared(collection, tmp_path / "whole", options)
+    numbers, done = random.Random(0), []
+
+    def stopping(run):
+        def wrapped(task):
+            if numbers.random() < 0.4:
+                raise KeyboardInterrupt
+            done.append(task)
+            return run(task)
+
+        return wrapped
+
+    for name in ("read_part", "write_shard"):
+        monkeypatch.setattr(tasks, name, stopping(getattr(tasks, name)))
+    lacking, made = [], None
+    while made is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            share = Share(numbers.randint(1, machines), machines)
+            made = prepared(collection, tmp_path / "out", options, share=share)
+        if machines > 1:
+            assert made is None
+            try:
+                made = prepared(collection, tmp_path / "out", options, share=JOIN)
+            except UserError as error:
+                assert error.field == "--join"
+                lacking.append(str(error))
+    assert files(made.folder) == files(whole.folder) and not leftovers(made.folder)
+    num_shards = sum(len(split.shard_lengths) for split in whole.splits.values())
+    assert len(done) == len(collection.parts) + 1 + num_shards and num_shards > 6
+    for problem in ("checked of --part=", "written of --part="):
+        assert any(problem in text for text in lacking) == (machines > 1)
+    assert prepared(collection, tmp_path / "out", options).digest == made.digest
+
+
+def test_other_shares_of_the_same_work_are_refused(tmp_path, photos):
+    options = PrepareOptions(stratify=True, splits="test=4,train=rest")
+    collection = image_folder.collection(CollectionRequest(str(photos)))
+    with refused("--part"):
+        prepared(collection, tmp_path / "out", options, share=JOIN)
+    prepared(collection, tmp_path / "out", options, share=Share(1, 2))
+    with refused("--part=2/2."):
+        prepared(collection, tmp_path / "out", options, share=JOIN)
+    others = dataclasses.replace(options, stratify=False)
+    for given, share, named in (
+        (options, Share(1, 3), "parts was 2"),
+        (others, Share(2, 2), "stratify was True"),
+        (others, JOIN, "stratify was True"),
+        (options, WHOLE, "parts was 2"),
+    ):
+        with pytest.raises(UserError, match=named):
+            prepared(collection, tmp_path / "out", given, share=share)
+    (photos / "class0" / "0.jpg").write_bytes(jpeg(99))
+    with pytest.raises(UserError, match="source was "):
+        prepared(collection, tmp_path / "out", options, share=Share(2, 2))
+
+
+@pytest.mark.parametrize("text", ["3", "0/3", "4/3", "1/0", "-1/3", "1/3/3", "1.0/3"])
+def test_impossible_shares(text):
+    with pytest.raises(UserError) as raised:
+        Share.parse(text)
+    assert (raised.value.field, raised.value.value) == ("--part", text)
 
 
 WORKING = """
@@ -211,41 +262,39 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     (tmp_path / "working.py").write_text(WORKING)
     notes = [tmp_path / "1.pid", tmp_path / "2.pid"]
     with subprocess.Popen([sys.executable, tmp_path / "working.py", *notes]) as parent:
-        _wait_for(lambda: all(note.exists() and note.read_text() for note in notes))
+        wait_for(lambda: all(note.exists() and note.read_text() for note in notes))
         parent.kill()
     workers = [int(note.read_text()) for note in notes]
-    _wait_for(lambda: not any(_runs(pid) for pid in workers))
+    wait_for(lambda: not any(_runs(pid) for pid in workers))
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid):
     """Whether a process is running; a zombie is not."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def _wait_for(condition: Callable[[], bool], timeout_secs: float = 60) -> None:
-    end = time.monotonic() + timeout_secs
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """Kills all processes of the command, or only the parent."""
+@pytest.fixture
+def command(tmp_path):
+    """The command for 1,200 images in 30 tars; without --output."""
     source = tmp_path / "tars"
     source.mkdir()
     for k, synset in enumerate(list(imagenet.synsets.names())[:30]):
         images = {f"{synset}_{i}.JPEG": jpeg(100 * k + i, (200, 150)) for i in range(40)}
         (source / f"{synset}.tar").write_bytes(tar(images))
-    command = [
+    return [
         sys.executable, "-m", "vit_jax", "prepare", "imagenet21k", f"--source={source}",
         "--splits=test=50,train=rest", "--shard_mib=0.2", "--workers=2",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(tmp_path, command):
+    """Kills all processes of the command, or only the parent."""
     began = time.monotonic()
     subprocess.run([*command, f"--output={tmp_path / 'whole'}"], check=True, capture_output=True)
     secs = time.monotonic() - began
@@ -257,7 +306,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         ) as process:  # fmt: skip
             try:
                 _, output = process.communicate(
-                    timeout=secs * (0.3 + 0.03 * attempt * numbers.random())
+                    timeout=secs * (0.2 + 0.05 * attempt * numbers.random())
                 )
                 assert process.returncode == 0, output.decode()
                 break
@@ -273,3 +322,39 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         files(tmp_path / name / "imagenet21k" / "1.0.0") for name in ("killed", "whole")
     )
     assert killed == whole
+
+
+@pytest.mark.slow
+def test_three_machines_killed_at_random_moments(tmp_path, command):
+    """All three at once; each is killed in its first starts."""
+    began = time.monotonic()
+    subprocess.run([*command, f"--output={tmp_path / 'whole'}"], check=True, capture_output=True)
+    secs = time.monotonic() - began
+    command += [f"--output={tmp_path / 'shared'}"]
+    numbers, kills = random.Random(1), 0
+
+    def start(*flags):
+        return subprocess.Popen(
+            [*command, *flags], start_new_session=True, text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    for attempt in range(6):
+        machines = [start(f"--part={k}/3") for k in (1, 2, 3)]
+        for machine in machines:
+            # The last two starts are not disturbed: one checks, the other writes.
+            limit = secs * numbers.uniform(0.2, 1.5) if attempt < 4 else None
+            try:
+                _, output = machine.communicate(timeout=limit)
+                assert machine.returncode == 0, output
+            except subprocess.TimeoutExpired:
+                os.killpg(machine.pid, signal.SIGKILL)
+                machine.communicate()
+                kills += 1
+        if not attempt:
+            _, output = (join := start("--join")).communicate()
+            assert join.returncode == 1 and "--part=" in output, output
+    _, output = (join := start("--join")).communicate()
+    assert join.returncode == 0 and kills > 2, output
+    shared, whole = (tmp_path / name / "imagenet21k" / "1.0.0" for name in ("shared", "whole"))
+    assert files(shared) == files(whole) and not leftovers(shared)

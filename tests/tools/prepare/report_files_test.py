@@ -1,23 +1,17 @@
 """Contents of report.json, report.html and the lists of images."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from markupsafe import escape
 from PIL import Image, ImageOps
 
 from tests.tools.prepare.conftest import jpeg
-from tests.tools.prepare.duplicates_test import A, B, C, assigned, table
+from tests.tools.prepare.duplicates_test import A, B, C, assigned, table, with_column
 from vit_jax.core.screen import Screen
-from vit_jax.tools.prepare import faults, image_folder, report_files, summary, tasks
+from vit_jax.tools.prepare import faults, image_folder, summary, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
 from vit_jax.tools.prepare.pipeline import prepare
 
@@ -25,7 +19,7 @@ STRANGE = "<b>&amp; 'x'.jpg"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A data set with one of everything; class c is empty."""
     source = tmp_path_factory.mktemp("source")
     large = [jpeg(seed, (120, 160), quality=95) for seed in range(12)]
@@ -35,15 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small, mirrored = io.BytesIO(), io.BytesIO()
     ImageOps.mirror(Image.open(io.BytesIO(large[5]))).save(mirrored, "JPEG", quality=90)
     image.resize((60, 80)).save(small, "JPEG", quality=80)
-    files |= {
-        "b/copy.jpg": large[1],
-        "a/small.jpg": small.getvalue(),
-        "a/mirrored.jpg": mirrored.getvalue(),
-        f"a/{STRANGE}": jpeg(50)[:-300],
-        "a/empty.jpg": b"",
-        "b/text.jpg": b"404",
-        "c/only.jpg": b"",
-    }
+    files |= {"b/copy.jpg": large[1], "a/small.jpg": small.getvalue(), "c/only.jpg": b""}
+    files |= {"a/mirrored.jpg": mirrored.getvalue(), f"a/{STRANGE}": jpeg(50)[:-300]}
+    files |= {"a/empty.jpg": b"", "b/text.jpg": b"404"}
     for name, data in files.items():
         path = source / name
         path.parent.mkdir(exist_ok=True)
@@ -56,21 +44,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> dict[str, Any]:
+def report(folder):
     return json.loads((folder / "report.json").read_text())
 
 
-def test_the_counts(report: dict[str, Any]) -> None:
-    assert report["images"] | {"bytes_read": 0} == {
-        "listed": 19,
-        "examples": 14,
-        "left_out": 5,
-        "bytes_read": 0,
-    }
-    assert {name: split["examples"] for name, split in report["splits"].items()} == {
-        "test": 4,
-        "train": 10,
-    }
+def test_the_numbers(report):
+    images, classes, copies = report["images"], report["classes"], report["duplicates"]
+    assert (images["listed"], images["examples"], images["left_out"]) == (19, 14, 5)
+    sizes = {name: split["examples"] for name, split in report["splits"].items()}
+    assert sizes == {"test": 4, "train": 10}
     assert report["left_out"] == {"empty": 2, "duplicate": 1, "truncated": 1, "unreadable": 1}
     assert report["faults"]["truncated"]["became"] == {"set_aside": 1}
     assert report["formats"] == {"JPEG": 16, "unknown": 3}
@@ -78,26 +60,17 @@ def test_the_counts(report: dict[str, Any]) -> None:
     for spread in (report["shorter_side"], report["file_bytes"]):
         assert sum(count for _, _, count in spread["bins"]) == 14
         assert all(low < high for low, high, _ in spread["bins"])
-
-
-def test_the_classes(report: dict[str, Any]) -> None:
-    classes = report["classes"]
     assert classes["number"] == 3 and sum(classes["examples_of_each"]) == 14
     assert classes["empty_names"] == ["c"] and classes["empty"] == 1
     assert [name for name, _ in classes["most"]] == ["a", "b"]
-
-
-def test_the_duplicates(report: dict[str, Any]) -> None:
-    duplicates = report["duplicates"]
-    assert duplicates["same_bytes"]["images"] == 1 == duplicates["same_bytes"]["of_other_classes"]
-    assert duplicates["near"]["images"] == 1 and duplicates["near"]["of_other_classes"] == 0
-    assert duplicates["mirrored"] == {"images": 1, "of_other_classes": 0}
-    assert duplicates["in_evaluation"] == {} and duplicates["not_compared"] == 0
-    (pair,) = duplicates["class_pairs"]["most"]
+    for kind, of_other_classes in (("same_bytes", 1), ("near", 0), ("mirrored", 0)):
+        assert copies[kind] == {"images": 1, "of_other_classes": of_other_classes}
+    assert copies["in_evaluation"] == {} and copies["not_compared"] == 0
+    (pair,) = copies["class_pairs"]["most"]
     assert pair == {"classes": ["a", "b"], "copies": 1, "same_bytes": 1}
 
 
-def test_left_out_images_are_listed(folder: Path) -> None:
+def test_left_out_images_are_listed(folder):
     lines = [json.loads(line) for line in (folder / "set_aside.jsonl").read_text().splitlines()]
     why = {line["name"]: line["why"] for line in lines}
     copies = {line["name"]: line["of"] for line in lines if "of" in line}
@@ -106,7 +79,7 @@ def test_left_out_images_are_listed(folder: Path) -> None:
     assert len(copies) == 1
 
 
-def test_the_page_is_one_file(folder: Path) -> None:
+def test_the_page_is_one_file(folder):
     page = (folder / "report.html").read_text()
     assert "Content-Security-Policy" in page and "<script" not in page
     assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import|https?://""", page)
@@ -121,7 +94,7 @@ def test_the_page_is_one_file(folder: Path) -> None:
         assert counts.count(f">{summary.reason_in_words(reason)}<") == 1
 
 
-def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
+def test_all_pairs_are_listed_harmful_ones_first(folder):
     lines = [json.loads(line) for line in (folder / "copies.jsonl").read_text().splitlines()]
     kinds = [(line["kind"], line["other_class"], line["other_split"]) for line in lines]
     assert kinds[0] == ("same_bytes", True, False)  # an image that was left out is in no split
@@ -134,47 +107,13 @@ def test_all_pairs_are_listed_harmful_ones_first(folder: Path) -> None:
         assert line["other_split"] == (line["split"] != line["split_of"])
 
 
-def test_every_reason_has_a_description() -> None:
+def test_every_reason_has_a_description():
     for reason in (*faults.FAULTS, *summary.REASONS, "in_evaluation:imagenet2012"):
         assert summary.reason_in_words(reason)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 9, 40])
-def test_axes_of_bars_end_with_the_last_edge(number: int) -> None:
-    bins = [(float(i), i + 1.0, 5) for i in range(number)]
-    _, _, picture = report_files.bars("title", "note", bins, "edge {:.0f}".format)
-    ticks = [int(tick) for tick in re.findall(r">edge (\d+)</text>", picture)]
-    assert (ticks[0], ticks[-1]) == (0, number) and len(ticks) <= 5
-    assert np.diff(ticks).min() >= number / 4  # labels do not touch
-
-
-def test_notes_of_charts_have_units() -> None:
-    for values, note in (([384] * 5, "all 384 pixels"), ([384, 500, 1800], "median 500 pixels")):
-        sides = summary._distribution(np.array(values))
-        assert report_files._middle(sides, report_files._with_unit) == note
-
-
-def test_charts_with_no_bar_and_with_one() -> None:
-    for bins in ([], [(1.0, 1.4, 0)], [(1.0, 1.4, 5)]):
-        assert report_files.bars("title", "note", bins, str, "unit")[2].count('class="bar"') == len(
-            bins
-        )
-    for values in ([], [0], [3], [0, 0], [1000, 1, 0]):
-        assert "nan" not in report_files.curve("title", "note", values)[2]
-
-
-def test_merged_images_count_for_all_of_their_classes() -> None:
-    images = table(("a", 1), ("b", 2), ("a", 1))
-    result = assigned(images, duplicates="merge")
-    counts = summary.labels_of(images, result, result.splits["train"], 4)
-    assert counts.tolist() == [1, 1, 1, 0]
-
-
-def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) -> dict[str, Any]:
-    images = table(*looks)
-    place = images.schema.get_field_index("labels")
-    field = images.schema.field(place)
-    images = images.set_column(place, field, pa.array(labels, field.type))
+def pairs_of_classes(labels, *looks):
+    images = with_column(table(*looks), "labels", labels)
     result = assigned(images)
     pairs = summary.copy_pairs(images, result)
     with pytest.MonkeyPatch.context() as patch:
@@ -182,7 +121,7 @@ def pairs_of_classes(labels: list[list[int]], *looks: tuple[str, int | None]) ->
         return summary.class_pairs(images, list("abcd"), pairs)
 
 
-def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
+def test_pairs_of_classes_are_sorted_by_their_copies():
     """Among several labels, only those count that exactly one of the two images has."""
     copies = [("x", A), ("x", A), ("y", A ^ 1), ("z", B), ("z", B), ("z", B)]
     assert pairs_of_classes([[0], [1], [1], [0, 2], [2, 3], [2]], *copies) == {
@@ -195,13 +134,10 @@ def test_pairs_of_classes_are_sorted_by_their_copies() -> None:
     assert pairs_of_classes([[0], [0]], ("x", A), ("x", A)) == {"number": 0, "most": []}
 
 
-def test_copies_between_classes_and_splits_come_first() -> None:
+def test_copies_between_classes_and_splits_come_first():
     splits = ["train", "train", "val", "train", "train", "train"]
     images = table(("a", A), ("b", A ^ 1), ("c", B), ("c", B), ("d", C), ("d", C), splits=splits)
-    place = images.schema.get_field_index("labels")
-    field = images.schema.field(place)
-    labels = [[0], [1], [1], [1], [0], [0]]
-    images = images.set_column(place, field, pa.array(labels, field.type))
+    images = with_column(images, "labels", [[0], [1], [1], [1], [0], [0]])
     result = assigned(images, duplicates="drop")
     pairs = summary.copy_pairs(images, result)
     entries = list(summary.entries(images, result, ["one", "two"], pairs))

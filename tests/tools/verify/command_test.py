@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from etils import epath
 
-from tests.messages import refused
+from tests.messages import failed, refused
 from vit_jax import config as configs
 from vit_jax.tools.verify import __main__ as verify
 from vit_jax.tools.verify import recipe_card
@@ -61,19 +61,10 @@ def card(tmp_path, make_run, config_file):
     return file
 
 
-@pytest.mark.parametrize("runs", [[], [{"time": "x"}]])
-def test_a_damaged_run_is_reported_as_such(make_run, runs):
-    """More kinds of damage: store/hostile_workdir_test.py."""
-    run = make_run("a")
-    document = {"config": {}, "runs": runs, "fingerprint": {}}
-    (run / "config.json").write_text(json.dumps(document))
-    with refused():
-        recipe_card.read_run(run)
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        *("", "[]", "{}"),
         {"runs": []},
         {"curves": {}},
         {"runs": [{"seed": 0}]},
@@ -84,10 +75,11 @@ def test_a_damaged_run_is_reported_as_such(make_run, runs):
     ],
 )
 def test_a_damaged_card_is_reported_as_such(card, change):
-    card.write_text(json.dumps(json.loads(card.read_text()) | change))
-    with refused():
+    text = json.dumps(json.loads(card.read_text()) | change) if isinstance(change, dict) else change
+    card.write_text(text)
+    with refused("tiny.json"):
         recipe_card.read(card)
-    with refused():
+    with refused(card.parent):
         recipe_card.read(card.parent)  # a folder
 
 
@@ -117,12 +109,11 @@ def test_the_first_deviation_is_named(card, make_run):
         verify.verify(run, card)
 
 
-def test_non_finite_numbers_are_shown_as_such(card, make_run):
-    folder = make_run("run", steps=30)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "train/loss": null}\n')
-    with refused():
-        verify.verify(recipe_card.read_run(folder), card)
+def test_a_number_that_is_not_finite_leaves_the_range(card, make_run):
+    run = recipe_card.read_run(make_run("run", steps=50))
+    run.rows[40]["train/loss"] = None
+    with refused("train/loss not finite"):
+        verify.verify(run, card)
 
 
 def test_a_running_run_is_reported_as_such(card, make_run, capsys):
@@ -133,16 +124,11 @@ def test_a_running_run_is_reported_as_such(card, make_run, capsys):
     assert "within   all 4 numbers of the run so far" in output
 
 
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_run_without_numbers_is_refused(card, make_run, steps):
-    with refused():
-        verify.verify(recipe_card.read_run(make_run("run", steps=steps)), card)
-
-
-def test_a_finished_run_that_logged_other_steps_is_refused(card, make_run):
+@pytest.mark.parametrize("steps", [[], [1], [40, 80, 100]])
+def test_a_run_that_logged_other_steps_is_refused(card, make_run, steps):
     """As with log.every_steps=40; its evaluations alone are in range."""
     run = recipe_card.read_run(make_run("run"))
-    rows = {step: row for step, row in run.rows.items() if step % 40 == 0 or step == 100}
+    rows = {step: run.rows[step] if step > 1 else {} for step in steps}
     with refused("train/loss", "log.every_steps"):
         verify.verify(run._replace(rows=rows), card)
 
@@ -177,18 +163,9 @@ def test_the_command(card, make_run, run_python, config_file, tmp_path):
     done = run_python(*command, "--card", str(card))
     assert (done.returncode, done.stderr) == (0, "")
     done = run_python(*command, "--workdir", run)
-    assert (done.returncode, "--workdir" in done.stderr) == (1, True)
+    failed(done, "--workdir")
     done = run_python(*command, "--record", str(tmp_path / "new.json"))
-    assert (done.returncode, "--config" in done.stderr) == (1, True)
-    assert "Traceback" not in done.stderr
-
-
-def test_a_missing_card_or_run_gives_one_message(tmp_path, make_run):
-    run = recipe_card.read_run(make_run("run"))
-    with refused():
-        verify.find_card(run, epath.Path(tmp_path / "nothing"))
-    with refused():
-        recipe_card.read_run(epath.Path(tmp_path / "nothing"))
+    failed(done, "--config")
 
 
 def test_free_fields_are_not_compared():

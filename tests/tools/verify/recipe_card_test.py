@@ -1,4 +1,3 @@
-import json
 import re
 from pathlib import Path
 
@@ -63,21 +62,12 @@ def test_every_number_is_compared_in_order():
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
-def test_another_curve_leaves_the_range_at_once(factor):
+def test_the_first_deviation_is_the_first_window_of_it(factor):
     assert outside(card(), rows(5, factor))[0] == (200, LOSS)
-
-
-def test_the_first_deviation_is_the_first_window_of_it():
     logged = rows(5)
     for step in range(510, 1001, 10):
         logged[step][LOSS] *= 1.2
     assert outside(card(), logged)[0] == (600, LOSS)
-
-
-def test_equal_seeds_leave_the_minimum_width():
-    made = card(spread=0.0)
-    assert not outside(made, rows(0, factor=1.009, spread=0.0))
-    assert outside(made, rows(0, factor=1.011, spread=0.0))[0] == (200, LOSS)
 
 
 def test_metrics_at_the_end_are_compared():
@@ -88,22 +78,18 @@ def test_metrics_at_the_end_are_compared():
     assert outside(card(), logged)[0] == (400, "test/loss")
 
 
-def test_a_loss_that_is_not_finite_is_a_deviation():
+@pytest.mark.parametrize(
+    ("step", "metric", "found"), [(320, LOSS, 400), (1000, "test/accuracy", 1000)]
+)
+def test_what_is_not_finite_is_a_deviation(step, metric, found):
     logged = rows(5)
-    logged[320][LOSS] = None
-    assert outside(card(), logged) == [(400, LOSS)]
-    logged = rows(5)
-    logged[1000]["test/accuracy"] = None
-    assert outside(card(), logged) == [(1000, "test/accuracy")]
+    logged[step][metric] = None
+    assert outside(card(), logged) == [(found, metric)]
 
 
-def test_a_running_run_is_compared_as_far_as_it_is():
-    logged = {step: row for step, row in rows(5).items() if step <= 430}
-    steps = [200, 200, 400, 400]
-    assert [c.step for c in recipe_card.compare(card(), logged)] == steps
-
-
-def test_a_run_that_logs_more_often_is_compared_at_the_steps_of_the_card():
+def test_runs_are_compared_at_the_steps_of_the_card_that_they_have():
+    running = {step: row for step, row in rows(5).items() if step <= 430}
+    assert [c.step for c in recipe_card.compare(card(), running)] == [200, 200, 400, 400]
     logged = rows(5) | {5: {LOSS: 100.0}, 15: {}}
     assert not outside(card(), logged)
     del logged[250]
@@ -128,24 +114,14 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     assert max(map(len, file.read_text().splitlines())) > 500  # one line per curve
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tolerance": {}}', '{"tolerance": {"x": 1}}'])
-def test_a_damaged_card_is_one_message(tmp_path, text):
-    file = epath.Path(tmp_path / "x.json")
-    with refused():
-        recipe_card.read(file)
-    file.write_text(text)
-    with refused("x.json"):
-        recipe_card.read(file)
-
-
 @pytest.mark.parametrize(
     ("seeds", "logged", "name"),
     [
         ((0, 1), [rows(0), rows(1)], 3),
         ((0, 1, 1), [rows(0), rows(1), rows(1)], "0, 1, 1"),
-        ((0, 1, 2), [rows(0), rows(1), {10: rows(2)[10]}], "1000, 1000, 10"),
+        ((0, 1, 2), [rows(0), rows(1), {10: rows(2)[10]}], "10, 1000"),
         ((0, 1, 2), [{}, {}, {}], LOSS),
-        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {LOSS: None}}], "step 20"),
+        ((0, 1, 2), [rows(0), rows(1), rows(2) | {20: {LOSS: None}}], LOSS),
     ],
 )
 def test_runs_that_make_no_card_are_refused(seeds, logged, name):
@@ -178,16 +154,6 @@ def test_the_files_are_of_configs_that_log_such_a_number(file):
     assert all(0 <= value <= 1 for value in curve.values)
 
 
-def test_the_docstring_of_deit3_says_what_the_file_says():
-    curve = recipe_card.read_published(epath.Path(FILES[0]).parent / "vit_i1k_deit3_b16.json")
-    by_epoch = dict(zip(curve.epochs, curve.values, strict=True))
-    text = (ROOT / "configs" / "vit_i1k_deit3.py").read_text()
-    stated = re.findall(r"(\d+)\s([\d.]+)[,\s]", text.split("after epoch ")[1].split("%")[0])
-    assert len(stated) == 9
-    for epoch, percent in stated:
-        assert round(100 * by_epoch[int(epoch)], 1) == float(percent)
-
-
 def test_verify_shows_the_run_beside_it(tmp_path, capsys):
     config = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["seed=7"])
     rows = {10_000 * i: {"validation/accuracy": 0.1 * i} for i in range(1, 9)}
@@ -203,11 +169,3 @@ def test_verify_shows_the_run_beside_it(tmp_path, capsys):
     other = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["optim.lr=1e-3"])
     run = run._replace(fields=recipe_card.compared_fields(other))
     assert verify.find_published(run, epath.Path(ROOT) / "cards" / "published") is None
-
-
-@pytest.mark.parametrize("change", [{"epochs": [3, 2, 5, 6]}, {"values": [1]}, {"more": 1}])
-def test_a_damaged_file_is_named(tmp_path, change):
-    fields = {**vars(CURVE), **change}
-    (tmp_path / "x.json").write_text(json.dumps(fields))
-    with refused("x.json"):
-        recipe_card.read_published(epath.Path(tmp_path / "x.json"))

@@ -2,9 +2,7 @@
 
 import argparse
 import io
-import json
 import pathlib
-import re
 import tarfile
 import types
 
@@ -46,6 +44,31 @@ def parts(arrays):
     return tuple(
         {n: x for n, x in arrays.items() if ("head" in n) == is_head} for is_head in (0, 1)
     )
+
+
+KINDS = {
+    "parameter": lambda x: torch.nn.Parameter(x.clone()),
+    "requires_grad": lambda x: x.clone().requires_grad_(),
+    "sparse": lambda x: x.to_sparse(),
+    "csr": lambda x: x.to_sparse_csr(),
+    "negative": lambda x: torch._neg_view(-x),
+    "double": lambda x: x.double(),
+    "view": lambda x: torch.cat([x, x])[: len(x)],
+    "transposed": lambda x: x.T.contiguous().T,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_that_are_read(tmp_path, arrays, kind):
+    path = saved(tmp_path, arrays | {HEAD: KINDS[kind](arrays[HEAD])}, "x.pth.tar")
+    np.testing.assert_array_equal(read(path)[HEAD], arrays[HEAD].numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_8_bits(tmp_path, arrays, dtype):
+    x = arrays[HEAD].to(dtype)
+    pytest.importorskip("safetensors.torch").save_file({HEAD: x}, tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(read(tmp_path / "x.safetensors")[HEAD], x.float().numpy())
 
 
 AROUND = {
@@ -101,29 +124,33 @@ REFUSED = {
     "list": (lambda a: list(a.values()), "torch.save"),
     "module": (lambda a: torch.nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
     "numpy": (lambda a: {HEAD: a[HEAD].numpy()}, "_reconstruct"),
-    "repeated": (lambda a: a | {HEAD: a[HEAD][:1, :1].half().expand(2**16, 2**16)}, ".clone()"),
+    "repeated": (
+        lambda a: a | {HEAD: a[HEAD][:1, :1].half().expand(2**16, 2**16)},
+        "cannot be read",
+    ),
     "sparse": (
         lambda a: a | {HEAD: torch.sparse_coo_tensor([[0], [0]], [1.0], (2**16, 2**16))},
-        ".clone()",
+        "cannot be read",
     ),
+    "quantised": (
+        lambda a: a | {HEAD: torch.quantize_per_tensor(a[HEAD], 0.01, 0, torch.qint8)},
+        "qint8",
+    ),
+    "meta": (lambda a: a | {HEAD: a[HEAD].to("meta")}, "meta"),
+    "complex": (lambda a: a | {HEAD: a[HEAD].to(torch.complex64)}, "complex64"),
+    "conjugate": (lambda a: a | {HEAD: a[HEAD].to(torch.complex64).conj()}, "complex64"),
+    "integers": (lambda a: a | {HEAD: a[HEAD].int()}, "int32"),
+    "flags": (lambda a: a | {HEAD: a[HEAD] > 0}, "bool"),
 }
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_not_one_models_arrays(tmp_path, arrays, kind):
     make, message = REFUSED[kind]
     with named_error(message) as error:
         weights.load(saved(tmp_path, make(arrays)), num_heads=2)
     assert "\x1b" not in str(error.value)
-
-
-def test_one_of_several_models_is_saved_as_the_message_says(tmp_path, arrays, monkeypatch):
-    document = {"model": arrays, "ema": arrays, "args": argparse.Namespace(lr=0.1)}
-    with named_error('["model"]', '["ema"]') as error:
-        read(saved(tmp_path, document))
-    monkeypatch.chdir(tmp_path)
-    exec(re.search(r"torch\.save\(.*\)(?=\. )", str(error.value))[0], {"torch": torch})
-    assert read(tmp_path / "weights.pth").keys() == arrays.keys()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -138,16 +165,9 @@ def test_indices_outside_a_sparse_tensor(tmp_path, arrays, layout, zipped):
         read(path)
 
 
-def test_placeholders_are_made_of_objects(tmp_path):
-    """A class of the file is not called, although it is allowed."""
-    path = saved(tmp_path, {"a.weight": torch.ones(2, 2), "args": argparse.Namespace(lr=0.1)})
-    assert type(pytorch._load(path)["args"]) is pytorch._Placeholder
-    assert list(read(path)) == ["a.weight"]
-
-
 def test_torchscript(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "x.pt")
-    with named_error("torch.jit.load"):
+    with named_error("TorchScript"):
         read(tmp_path / "x.pt")
 
 
@@ -166,16 +186,8 @@ def test_a_pointer_of_git_lfs_in_place_of_json(tmp_path, toy, name):
         weights.load(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", ["flax_model.msgpack", "adapter_model.safetensors", "m.gguf"])
-def test_a_file_of_a_kind_that_is_not_read(tmp_path, name):
-    (tmp_path / name).write_bytes(b"x")
-    with named_error(name):
-        weights.load(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["..", "", "/etc/passwd", "a/b", "a\\b"])
-def test_an_index_stays_in_its_folder(tmp_path, name):
-    document = json.dumps({"weight_map": {"a": name}})
-    (tmp_path / "model.safetensors.index.json").write_text(document)
-    with named_error(repr(name)):
-        weights.load(tmp_path)
+def test_placeholders_are_made_of_objects(tmp_path):
+    """A class of the file is not called, although it is allowed."""
+    path = saved(tmp_path, {"a.weight": torch.ones(2, 2), "args": argparse.Namespace(lr=0.1)})
+    assert type(pytorch._load(path)["args"]) is pytorch._Placeholder
+    assert list(read(path)) == ["a.weight"]

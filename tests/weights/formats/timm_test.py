@@ -2,18 +2,15 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from tests.messages import refused
+from tests.weights.conftest import edit, params_of, randomised
 from vit_jax import models, weights
-from vit_jax.core import pytrees
 from vit_jax.models import Preprocess, spec
 from vit_jax.weights.files import from_array, safetensors
 from vit_jax.weights.formats import timm
-from vit_jax.weights.saving import pillows
 from vit_jax.weights.tables import to_theirs
 
 SIZE = (224, 224)
@@ -95,54 +92,28 @@ def test_unsupported_preprocessing_is_refused(stated, message):
         timm.preprocess({"pretrained_cfg": stated}, SIZE)
 
 
-def test_heads_that_only_the_architecture_tells(tmp_path, toy):
-    weights.save(toy(width=64, num_heads=16, norm_epsilon=1e-6), tmp_path / "out", "timm")
-    file = tmp_path / "out" / "config.json"
-    config = json.loads(file.read_text()) | {"architecture": "vit_giantopt_patch16_siglip_256"}
-    del config["model_args"]["num_heads"]
-    file.write_text(json.dumps(config))
-    assert weights.load(tmp_path / "out").spec.num_heads == 16
-
-
 def test_a_config_without_sections_as_timm_wrote_it_until_version_0_6(tmp_path, toy, capsys):
     ours = toy(gelu="exact", preprocess=Preprocess((12, 12), 16, (12, 12), *IMAGENET, **SHORTER))
     weights.save(ours, tmp_path / "out", "timm")
-    file = tmp_path / "out" / "config.json"
-    config = json.loads(file.read_text())
-    del config["model_args"]
-    labels = {"labels": config.pop("label_names"), "architecture": "test_vit"}
-    file.write_text(json.dumps(config | config.pop("pretrained_cfg") | labels))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    labels = {"labels": config["label_names"], "architecture": "test_vit"}
+    sections = dict.fromkeys(("model_args", "label_names", "pretrained_cfg"), ...)
+    edit(tmp_path / "out", config["pretrained_cfg"] | labels | sections)
     again = weights.load_with_info(tmp_path / "out")
     assert again.model.preprocess == ours.model.preprocess
     assert again.class_names == ours.class_names
     assert "assumed" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argument", ["pool_include_prefix", "dynamic_img_pad"])
-def test_arguments_that_make_another_model_of_the_same_arrays_are_refused(tmp_path, toy, argument):
-    weights.save(toy(pool="avg", registers=2), tmp_path / "x", "timm")
-    file = tmp_path / "x" / "config.json"
-    config = json.loads(file.read_text())
-    config["model_args"][argument] = False
-    file.write_text(json.dumps(config))
-    weights.checkpoint_info(tmp_path / "x")
-    config["model_args"][argument] = True
-    file.write_text(json.dumps(config))
-    with refused(argument):
-        weights.checkpoint_info(tmp_path / "x")
-
-
-def test_unsupported_resizing_is_refused_or_reported():
-    for about, instead in (
-        (Preprocess(SIZE, 256, SIZE, interpolation="area", antialias=False), "box"),
-        (Preprocess(SIZE, 256, SIZE, interpolation="bicubic", antialias=False), "bicubic"),
-    ):
-        with refused(instead):
-            pillows(about, "timm", approximate=False)
-        preprocess, notice = pillows(about, "timm", approximate=True)
-        assert preprocess == Preprocess(SIZE, 256, SIZE, interpolation=instead)
-        assert f"by {instead} with antialias instead of" in notice
-    assert pillows(preprocess, "timm", approximate=False) == (preprocess, "")
+@pytest.mark.parametrize(("method", "instead"), [("area", "box"), ("bicubic", "bicubic")])
+@pytest.mark.parametrize("to", ["timm", "huggingface"])
+def test_unsupported_resizing_is_refused_or_reported(tmp_path, toy, capsys, method, instead, to):
+    about = Preprocess((12, 12), 16, (12, 12), interpolation=method, antialias=False)
+    with refused("antialias=True instead of False"):
+        weights.save(toy(preprocess=about), tmp_path / "x", to)
+    weights.save(toy(preprocess=about), tmp_path / "x", to, approximate=True)
+    assert "antialias=True instead of False" in capsys.readouterr().err
+    assert weights.checkpoint_info(tmp_path / "x").preprocess.interpolation == instead
 
 
 @pytest.mark.parametrize(
@@ -158,19 +129,19 @@ def test_resizing_by_two_factors_or_none_is_refused_or_reported(
     tmp_path, toy, capsys, size, resize, theirs
 ):
     ours = toy(image_size=size, preprocess=Preprocess(size, resize, size))
-    with refused(f"resize={resize}", f"resize={theirs}"):
+    with refused(f"resize={theirs} instead of {resize}"):
         weights.save(ours, tmp_path / "x", "timm")
     assert not list(tmp_path.iterdir())
     weights.save(ours, tmp_path / "x", "timm", approximate=True)
     told = capsys.readouterr().err
-    assert f"with resize={theirs}, " in told and f"instead of resize={resize}" in told
+    assert f"resize={theirs} instead of {resize}" in told
     assert weights.checkpoint_info(tmp_path / "x").preprocess.resize in (theirs, theirs[0])
 
 
 def test_padding_with_another_colour_than_the_mean_is_refused_or_reported(tmp_path, toy, capsys):
     about = Preprocess((16, 12), (16, 12), (16, 12), fit="inside", fill=(0, 0, 0))
     ours = toy(image_size=(16, 12), preprocess=about)
-    with refused("fill=(0, 0, 0)", "fill=(128, 128, 128)"):
+    with refused("padding=(128, 128, 128) instead of (0, 0, 0)"):
         weights.save(ours, tmp_path / "x", "timm")
     with refused("fill=(0, 0, 0)"):
         weights.save(ours, tmp_path / "x", "huggingface")
@@ -179,29 +150,11 @@ def test_padding_with_another_colour_than_the_mean_is_refused_or_reported(tmp_pa
     assert weights.checkpoint_info(tmp_path / "x").preprocess.padding == (128, 128, 128)
 
 
-def test_rounding_of_a_side_is_written(tmp_path, toy):
-    about = Preprocess((16, 12), (20, 14), (16, 12))  # 12 / 0.8 = 15
-    weights.save(toy(image_size=(16, 12), preprocess=about), tmp_path / "x", "timm")
-    assert weights.checkpoint_info(tmp_path / "x").preprocess.resize == (20, 15)
-
-
 # --- EfficientNets
 
 
-def loaded(name="EfficientNet-0.2x0.1", **fields):
-    """A model with random parameters, as `weights.load_with_info` gives it."""
-    make = lambda: models.create(name, rngs=nnx.Rngs(0), num_classes=3, image_size=32, **fields)
-    graph, shapes = nnx.split(nnx.eval_shape(make), nnx.Param)
-    rng = np.random.default_rng(0)
-    draw = lambda x: jnp.asarray(rng.uniform(0.1, 1, x.shape), jnp.float32)
-    params = {n: draw(x) for n, x in pytrees.flatten(nnx.to_pure_dict(shapes)).items()}
-    model = nnx.merge(graph, pytrees.unflatten(params))
-    return weights.Loaded(model, name, ("ant", "bee", "cat"), step=0)
-
-
-def params_of(model):
-    named = pytrees.flatten(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-    return {name: np.asarray(x) for name, x in named.items()}
+def loaded(name="EfficientNet-0.2x0.1"):
+    return randomised(name, num_classes=3, image_size=32)
 
 
 def write(folder, model, config=None, change=lambda arrays: arrays):
@@ -212,15 +165,12 @@ def write(folder, model, config=None, change=lambda arrays: arrays):
     (folder / "config.json").write_text(json.dumps(config or {}))
 
 
-def test_there_and_back_bit_for_bit(tmp_path):
+def test_there_and_back_bit_for_bit(tmp_path, same):
     ours = loaded("EfficientNet-0.2x0.67")
     write(tmp_path / "x", ours.model)
-    there = weights.load_with_info(tmp_path / "x")
-    assert there.name == ours.name and there.model.spec == ours.model.spec
-    right = params_of(there.model)
-    for name, x in params_of(ours.model).items():
-        np.testing.assert_array_equal(right.pop(name), x, err_msg=name)
-    assert not right
+    again = weights.load_with_info(tmp_path / "x")
+    assert (again.name, again.model.spec) == (ours.name, ours.model.spec)
+    same(again.model, ours.model)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +189,21 @@ def test_padding_and_epsilon_choose_the_architecture(fields, architecture, argum
     assert (config["architecture"], config.get("model_args")) == (architecture, arguments)
 
 
-def test_what_timm_does_not_have_is_refused(tmp_path):
-    with refused("width_coefficient"):
-        weights.save(loaded(), tmp_path / "out", "timm")
-    for to in ("huggingface", "google_npz"):
-        with refused(to):
-            weights.save(loaded(), tmp_path / "out.npz", to)
+# Names that timm 1.0 gives to arrays of vit_base_patch16_clip_224, vit_giant_patch14_dinov2 and
+# beit_base_patch16_224; of the second one fc2 takes half of what fc1 gives.
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("norm_pre.weight", 16),
+        ("blocks.0.mlp.fc2.weight", (16, 8)),
+        ("blocks.0.attn.relative_position_bias_table", (9, 4)),
+    ],
+)
+def test_what_an_architecture_has_beside_is_named(tmp_path, toy, name, size):
+    more = {name: from_array(np.ones(size, np.float32))}
+    write(tmp_path / "x", toy(gelu="exact").model, change=lambda arrays: arrays | more)
+    with refused(name):
+        weights.load(tmp_path / "x", num_heads=2)
 
 
 def test_arrays_of_another_network_are_refused(tmp_path):
@@ -261,10 +220,26 @@ def test_arrays_of_another_network_are_refused(tmp_path):
 
     model = loaded().model
     write(tmp_path / "wide", model, change=wide)
-    with refused():
+    with refused("2, 2, 2, 2, 4, 6, 20"):
         weights.load(tmp_path / "wide")
 
     lacking = lambda arrays: {n: x for n, x in arrays.items() if n != "bn2.running_var"}
     write(tmp_path / "lacking", model, change=lacking)
     with refused("bn2.running_var"):
         weights.load(tmp_path / "lacking")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architecture": "mixnet_s"}, "architecture='mixnet_s' cannot be computed"),
+        ({"global_pool": "max"}, "global_pool='max'"),
+        ({"model_args": {"act_layer": "relu"}}, "act_layer='relu'"),
+        ({"model_args": {"output_stride": 16}}, "output_stride=16"),
+        ({"model_args": {"pad_type": "valid"}}, "pad_type='valid'"),
+    ],
+)
+def test_other_efficientnets_are_refused(tmp_path, config, message):
+    write(tmp_path / "x", loaded().model, {"architecture": "efficientnet_b0"} | config)
+    with refused(message):
+        weights.load(tmp_path / "x")

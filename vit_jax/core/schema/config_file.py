@@ -38,10 +38,7 @@ def read(path: str) -> Mapping[str, Any]:
     except (Exception, SystemExit) as error:
         raise _unusable(file_name, error) from error
     if not isinstance(values, Mapping | ml_collections.ConfigDict):
-        raise errors.UserError(
-            f"get_config of {file_name} returns {errors.safe_repr(values)}; it has to return a "
-            "ConfigDict."
-        )
+        raise errors.UserError(f"get_config of {file_name} returns {errors.safe_repr(values)}.")
     return values
 
 
@@ -55,7 +52,7 @@ def _module(path: str) -> tuple[str, ModuleType, str | None]:
     """(name of the file, the module, the argument) of "configs/x.py:arg"."""
     if "://" in path:
         raise errors.UserError(
-            f"--config={path}: config files are read from this machine's disks, copy it there."
+            f"--config={path}: configs are read from local disks: copy it there."
         )
     drive, rest = os.path.splitdrive(path)  # Windows's "C:" has a colon, too
     name, _, arg = rest.partition(":")

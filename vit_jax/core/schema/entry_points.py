@@ -28,7 +28,7 @@ class _Rule(NamedTuple):
 
 
 def left_open(method: F) -> F:
-    """Marks a method of a base class that a part has to give itself."""
+    """Marks a method of a base class that a part has to give itself, or another in its place."""
     method.left_open = True  # type: ignore[attr-defined]
     return method
 
@@ -39,9 +39,11 @@ def _gives(part: Any, name: str) -> bool:
 
 
 def _is_dataclass_with(*names: str) -> Callable[[Any], bool]:
+    """A test for methods; "make or evaluator" stands for one of two."""
+
     def holds(x: Any) -> bool:
         is_class = isinstance(x, type) and dataclasses.is_dataclass(x)
-        return is_class and all(_gives(x, name) for name in names)
+        return is_class and all(any(_gives(x, n) for n in name.split(" or ")) for name in names)
 
     return holds
 
@@ -54,8 +56,8 @@ GROUPS: dict[str, _Rule] = {
     "sources": _Rule("a function of a Request that gives a Source", callable),
     "ops": _Rule("a function that gives an Op", callable),
     "evaluators": _Rule(
-        "a dataclass that extends EvalConfig, with `numbers` and `evaluator`",
-        _is_dataclass_with("numbers", "evaluator"),
+        "a dataclass that extends EvalConfig, with `numbers` and `make` or `evaluator`",
+        _is_dataclass_with("numbers", "make or evaluator"),
     ),
     "methods": _Rule(
         "a dataclass with what vit_jax.learning.method.Method asks for",
@@ -120,16 +122,14 @@ def find(group: str, name: str) -> Any:
             return None
         if len(there) > 1:
             givers = " and ".join(sorted(map(_distribution, there)))
-            raise errors.UserError(
-                f"{PREFIX}{group}: {name!r} is given by {givers}. Uninstall all but one of them."
-            )
+            raise errors.UserError(f"{PREFIX}{group}: {name!r} is of {givers}: uninstall one.")
         entry = there[0]
         try:
             part = entry.load()
         except (Exception, SystemExit) as error:
             raise errors.UserError(
-                f"{PREFIX}{group}: {name!r} of {_distribution(entry)} ({entry.value}) cannot be "
-                f"imported: {type(error).__name__}: {error}. Mend or uninstall that package."
+                f"{PREFIX}{group}: {name!r} of {_distribution(entry)} cannot be imported: "
+                f"{errors.describe_error(error)}"
             ) from error
         _check(group, name, part, f"{entry.value} of {_distribution(entry)}")
         version = entry.dist.version if entry.dist else ""
@@ -171,5 +171,5 @@ def _check(group: str, name: str, part: Any, what: str) -> None:
         raise errors.UserError(f"There is no group {group!r}. {errors.nearest(group, GROUPS)}")
     if not GROUPS[group].holds(part):
         raise errors.UserError(
-            f"{PREFIX}{group}: {name!r} has to be {GROUPS[group].words}; {what} is {part!r}."
+            f"{PREFIX}{group}: {name!r} must be {GROUPS[group].words}, not {part!r}."
         )

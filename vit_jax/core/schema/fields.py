@@ -171,7 +171,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             if option is not type(None)
         ]
         raise errors.UserError(
-            f"{name}={errors.safe_repr(value)}: it must be of type {' or '.join(kinds)}."
+            f"{name}={errors.safe_repr(value)} is not of type {' or '.join(kinds)}."
         )
 
 

@@ -10,13 +10,15 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import ml_collections
 import numpy as np
 
-from vit_jax.core import errors, synonyms
-from vit_jax.core.schema import renamed
+from vit_jax.core import errors
+
+M = TypeVar("M")
 
 
 class ByKind(NamedTuple):
@@ -31,6 +33,18 @@ class ByKind(NamedTuple):
     find: Callable[[str], type]
     default: str
     kinds: Mapping[str, type] = types.MappingProxyType({})
+
+
+class ByValues(NamedTuple):
+    """A section whose class depends on its values: Annotated[Any, ByValues(...)].
+
+    Attributes:
+      find: the section's values -> its dataclass.
+      whole: gives the dataclass that has all fields, to list them.
+    """
+
+    find: Callable[[Mapping[str, Any]], type]
+    whole: Callable[[], type]
 
 
 def plain(values: Any) -> Any:
@@ -80,8 +94,10 @@ def leaves(cls: type, where: str = "") -> list[str]:
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
             names += _leaves_of_item(typing.get_args(hint)[1], f"{full}.<name>")
-        elif _by_kind(hint):
+        elif _marker(hint, ByKind):
             names.append(f"{full}.kind")  # the others depend on it
+        elif by_values := _marker(hint, ByValues):
+            names += leaves(by_values.whole(), full)
         else:
             is_section = dataclasses.is_dataclass(hint)
             names += leaves(typing.cast(type, hint), full) if is_section else [full]
@@ -90,7 +106,7 @@ def leaves(cls: type, where: str = "") -> list[str]:
 
 def _leaves_of_item(hint: Any, where: str) -> list[str]:
     """Fields of a section that a name stands for; of all its kinds, if it has any."""
-    by_kind = _by_kind(hint)
+    by_kind = _marker(hint, ByKind)
     classes = by_kind.kinds.values() if by_kind else [hint]
     return list(dict.fromkeys(name for cls in classes for name in leaves(cls, where)))
 
@@ -121,7 +137,7 @@ def build(
     if not isinstance(values, Mapping):
         field = next(iter(_hints(cls)), "")
         raise errors.UserError(
-            f"config.{where} is a section, got {errors.safe_repr(values)}: set its fields, such as "
+            f"config.{where} is a section, not {errors.safe_repr(values)}: set "
             f"--config.{where}.{field}=VALUE."
         )
     hints = _hints(cls)
@@ -135,8 +151,11 @@ def build(
                 meant = f"It is a field of {where}.kind={' and '.join(having)}."
             raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
     defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
-    typed = lambda n, v: _typed(v, hints[n], f"{where}.{n}".lstrip("."), root, defaults[n])
-    return cls(**{n: typed(n, v) for n, v in values.items()})
+    typed = {
+        n: _typed(value, hints[n], f"{where}.{n}".lstrip("."), root, defaults[n])
+        for n, value in values.items()
+    }
+    return cls(**typed)
 
 
 def differing(section: Any) -> dict[str, Any]:
@@ -152,7 +171,7 @@ def _values(value: Any, hint: Any) -> Any:
         return {name: _values(x, item) for name, x in value.items()}
     if not dataclasses.is_dataclass(value):
         return value
-    by_kind = _by_kind(hint)
+    by_kind = _marker(hint, ByKind)
     kind = getattr(value, "kind", None)
     return ({"kind": kind} if by_kind and kind != by_kind.default else {}) | differing(value)
 
@@ -165,6 +184,9 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 def _meant(full: str, hints: Mapping[str, Any], root: type) -> str:
     """A hint about an unknown field: one of its section, or one of another section."""
+    from vit_jax.core import synonyms
+    from vit_jax.core.schema import renamed
+
     if full in renamed.FIELDS:
         return f"It was renamed: give {renamed.FIELDS[full]}."
     section, _, name = full.rpartition(".")
@@ -186,7 +208,10 @@ def _typed(
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where, root)
-    by_kind = _by_kind(hint)
+    if by_values := _marker(hint, ByValues):
+        cls = by_values.find(value) if isinstance(value, Mapping) else by_values.whole()
+        return build(cls, value, where, root)
+    by_kind = _marker(hint, ByKind)
     if by_kind:
         chosen = value.get("kind") if isinstance(value, Mapping) else None
         kind = by_kind.default if chosen is None else errors.safe_str(chosen)
@@ -194,8 +219,7 @@ def _typed(
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(
-                f"config.{where} maps names to sections, got {errors.safe_repr(value)}: one of "
-                f"them is taken away by --config.{where}.NAME=none."
+                f"config.{where} maps names to sections; {where}.NAME=none takes one out."
             )
         item = typing.get_args(hint)[1]
         there = {str(k): v for k, v in value.items() if not _is_none(v)}  # None removes an item
@@ -210,9 +234,9 @@ def _typed(
         except Exception:  # whatever an object of a config file raises
             continue
     wanted = _spelled(options)
-    choices = [o for o in options if isinstance(o, str)]
-    help = f" {errors.nearest(errors.safe_str(value), choices)}" if choices else ""
-    raise errors.UserError(f"config.{where} takes {wanted}, got {errors.safe_str(value)!r}.{help}")
+    given, choices = errors.safe_str(value), [o for o in options if isinstance(o, str)]
+    cure = errors.did_you_mean(given, choices)
+    raise errors.UserError(f"config.{where} takes {wanted}, got {given!r}.", cure=cure)
 
 
 def _no_none(where: str, options: tuple[Any, ...], default: Any) -> str:
@@ -236,17 +260,19 @@ def _hints(cls: type) -> dict[str, Any]:
     types = typing.get_type_hints(cls, include_extras=True)  # with those of class variables
     hints = {}
     for field in dataclasses.fields(cls):
-        hints[field.name] = types[field.name]
+        hint = types[field.name]
         choices = getattr(field.metadata.get("declared"), "choices", None)
         if choices:
-            optional = type(None) in typing.get_args(hints[field.name])
-            hints[field.name] = Literal[choices] | None if optional else Literal[choices]
+            optional = type(None) in typing.get_args(hint)
+            hint = Literal[choices] | None if optional else Literal[choices]
+        hints[field.name] = hint
     return hints
 
 
-def _by_kind(hint: Any) -> ByKind | None:
-    is_one = typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], ByKind)
-    return hint.__metadata__[0] if is_one else None
+def _marker(hint: Any, kind: type[M]) -> M | None:
+    """The marker in an annotation of a section, if it has one of this kind."""
+    annotated = typing.get_origin(hint) is Annotated
+    return hint.__metadata__[0] if annotated and isinstance(hint.__metadata__[0], kind) else None
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -279,7 +305,7 @@ def _as(value: Any, option: Any) -> Any:
     elif option is str:
         fits, read = isinstance(value, str), str(value)
         if read == "~" or read.startswith("~/"):  # a path below the home folder, in any field
-            read = os.path.expanduser(read)
+            read = str(Path(read).expanduser())
     elif option is bool:
         read = {"true": True, "false": False}.get(value.lower()) if text else value
         fits = isinstance(read, bool)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import Op, check, check_number, same_size, sometimes
+from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size, sometimes
 
 _MAX_STRENGTH = 10
 _MAX_SIGMA_PX = 100
@@ -106,40 +110,82 @@ def _blurred(pixels: tf.Tensor, sigma_min: float, sigma_max: float, seed: tf.Ten
 
 
 def random_erasing(
-    probability: float, area_min: float = 0.02, area_max: float = 0.4, aspect_min: float = 0.3
+    probability: float,
+    area_min: float = 0.02,
+    area_max: float = 0.4,
+    aspect_min: float = 0.3,
+    fill: int | tuple[int, int, int] | None = None,
+    log_aspect: bool = True,
 ) -> Op:
     """Fills a rectangle, `area_min` to `area_max` of the image, anywhere, with uniform noise.
 
     Its height is `aspect_min` to 1 / `aspect_min` of its width, drawn uniformly by its logarithm,
-    so that neither side is favoured. Of ten rectangles the first that fits is taken. Defaults are
-    the paper's for ImageNet, with a probability of 0.5; noise is its RE-R.
+    so that neither side is favoured, or with log_aspect=False by itself, as in the authors' code.
+    Of ten rectangles the first that fits is taken. Defaults are the paper's for ImageNet, with a
+    probability of 0.5; noise is its RE-R. `fill` is a value of 0 to 255, or one for each of RGB,
+    in place of noise.
     """
     check_number("area_min", area_min, at_least=0, at_most=1)
     check_number("area_max", area_max, at_least=0, at_most=1)
     check(area_min <= area_max, "area_min must be at most area_max")
     check_number("aspect_min", aspect_min, at_least=0.01, at_most=1)
+    check(type(log_aspect) is bool, "log_aspect must be True or False")
+    values = fill if isinstance(fill, tuple) else (fill,) * 3
+    check(
+        fill is None or (len(values) == 3 and all(type(v) is int and 0 <= v < 256 for v in values)),
+        "fill must be None, a whole number of 0 to 255, or three of them",
+    )
 
-    def erased(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        window_seed, noise_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        begin, extent = window(tf.shape(pixels)[:2], window_seed)
-        noise = tf.random.stateless_uniform(
-            tf.concat([extent, [3]], 0), noise_seed, maxval=256, dtype=tf.int32
-        )
-        covered = effects.paste(pixels, tf.cast(noise, tf.uint8), begin)
-        return tf.ensure_shape(covered, pixels.shape)
+    check_number("probability", probability, at_least=0, at_most=1)
+    num_draws = 1 + 4 * _ERASING_TRIES
 
-    def window(size: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        draws = tf.random.stateless_uniform([num_draws], seed)
+        noise_seed = tf.random.experimental.stateless_split(seed, 2)[1]
+
+        def erased() -> tf.Tensor:
+            begin, extent = window(tf.shape(pixels)[:2], tf.reshape(draws[1:], [-1, 4]))
+            shape = tf.concat([extent, [3]], 0)
+            if fill is None:
+                patch = tf.random.stateless_uniform(shape, noise_seed, maxval=256, dtype=tf.int32)
+            else:
+                patch = tf.broadcast_to(tf.constant(values), shape)
+            covered = effects.paste(pixels, tf.cast(patch, tf.uint8), begin)
+            return tf.ensure_shape(covered, pixels.shape)
+
+        return tf.cond(draws[0] < probability, erased, lambda: pixels)
+
+    def rectangles(numpy: Any, draws: Any, num_pixels: Any) -> Any:
+        """Heights and widths by TensorFlow or JAX, whole float32 [tries, 2]."""
+        area = (area_min + (area_max - area_min) * draws[:, 0]) * num_pixels
+        aspect = aspect_min + (1 / aspect_min - aspect_min) * draws[:, 1]
+        if log_aspect:
+            aspect = numpy.exp((2 * draws[:, 1] - 1) * math.log(aspect_min))
+        sides = [numpy.sqrt(area * aspect), numpy.sqrt(area / aspect)]
+        return numpy.round(numpy.stack(sides, axis=1))
+
+    def window(size: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """(top, left) and (height, width), int32 [2] each; 0 x 0 if none fits."""
-        draws = tf.random.stateless_uniform([_ERASING_TRIES, 4], seed)
-        area = area_min + (area_max - area_min) * draws[:, 0]
-        area *= tf.cast(tf.reduce_prod(size), tf.float32)
-        aspect = tf.exp((2 * draws[:, 1] - 1) * math.log(aspect_min))
-        sides = tf.stack([tf.sqrt(area * aspect), tf.sqrt(area / aspect)], axis=1)
-        extents = tf.cast(tf.round(sides), tf.int32)
+        num_pixels = tf.cast(tf.reduce_prod(size), tf.float32)
+        extents = tf.cast(rectangles(tf, draws, num_pixels), tf.int32)
         fits = tf.reduce_all(extents <= size, axis=1)
         first = tf.argmax(fits)
         extent = extents[first] * tf.cast(fits[first], tf.int32)
         room = tf.cast(size - extent + 1, tf.float32)
         return tf.cast(draws[first, 2:] * room, tf.int32), extent
 
-    return sometimes(probability, erased)
+    def on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
+        happens, draws = draws[0] < probability, draws[1:].reshape(-1, 4)
+        size = jnp.array(pixels.shape[:2])
+        extents = rectangles(jnp, draws, size[0] * size[1]).astype(jnp.int32)
+        fits = (extents <= size).all(axis=1)
+        first = jnp.argmax(fits)
+        extent = extents[first] * fits[first]
+        begin = (draws[first, 2:] * (size - extent + 1)).astype(jnp.int32)
+        rows, columns = jnp.arange(pixels.shape[0])[:, None], jnp.arange(pixels.shape[1])
+        (top, left), (bottom, right) = begin, begin + extent
+        covered = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+        covered = (covered & happens)[..., None]
+        return jnp.where(covered, jnp.array(values, jnp.uint8), pixels)
+
+    return same_size(apply, None if fill is None else OnDevice(num_draws, on_device))

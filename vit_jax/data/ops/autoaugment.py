@@ -18,10 +18,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from vit_jax.core.errors import nearest
 from vit_jax.data.host_tf import tf
-from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import Op, check, check_number, same_size
+from vit_jax.data.ops import device_effects, effects
+from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size
 
 NOTHING = -1  # the choice that leaves an image as it is
 
@@ -98,8 +101,36 @@ def _either_way(
     return Distortion(argument, apply)
 
 
+def _around_1(function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Distortion:
+    """In PyTorch's version: a factor of 1 + 0.1 L or 1 - 0.1 L, equally often."""
+
+    def apply(pixels: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+        tenths = tf.round(10 * (1 + change)) / 10  # 0.4, where 1 - 0.6 is a little less
+        return function(pixels, tenths)
+
+    return _either_way(_ninths(0.9), apply)
+
+
+def _shear(level: tf.Tensor) -> tf.Tensor:
+    """In PyTorch's version: up to 0.3 at level 9, in double precision."""
+    return tf.cast(level, tf.float64) * (0.3 / 9)
+
+
+def _ninths(limit: float, start: float = 0.0) -> Callable[[float, Reach], float]:
+    """From `start` on by `limit` at level 9, the last one of PyTorch's version."""
+    return lambda level, reach: start + level * limit / 9
+
+
 def _side(pixels: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.cast(tf.shape(pixels)[axis], tf.float32)
+
+
+def _translate_x_by_part(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return effects.translate_x(pixels, part * _side(pixels, 1))
+
+
+def _translate_y_by_part(pixels: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return effects.translate_y(pixels, part * _side(pixels, 0))
 
 
 def _contrast_with_size(pixels: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
@@ -145,15 +176,27 @@ DISTORTIONS: dict[str, Distortion] = {
     "Posterize as published": _with(
         lambda level, reach: 8.0 - min((8 - int(level * 4 / 10)) % 256, 7), effects.posterize
     ),
+    # PyTorch's version, which starts at the image as it is: see `autoaugment`.
+    "Rotate in torch": _with(_ninths(30), effects.rotate),
+    "Posterize in torch": _with(
+        lambda level, reach: max(float(round(8 - level * 4 / 9)), 0.0), effects.posterize
+    ),
+    "Solarize in torch": _with(_ninths(-256, start=256), effects.solarize),
+    "Color in torch": _around_1(effects.saturation),
+    "Contrast in torch": _around_1(effects.contrast),
+    "Brightness in torch": _around_1(effects.brightness),
+    "Sharpness in torch": _around_1(effects.sharpness),
+    "ShearX in torch": _either_way(
+        _ninths(9), lambda pixels, level: effects.shear_x_cubic(pixels, _shear(level))
+    ),
+    "ShearY in torch": _either_way(
+        _ninths(9), lambda pixels, level: effects.shear_y_cubic(pixels, _shear(level))
+    ),
+    "TranslateX in torch": _either_way(_ninths(150 / 331), _translate_x_by_part),
+    "TranslateY in torch": _either_way(_ninths(150 / 331), _translate_y_by_part),
     # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
-    "TranslateX of width": _either_way(
-        _up_to(150 / 331),
-        lambda pixels, part: effects.translate_x(pixels, part * _side(pixels, 1)),
-    ),
-    "TranslateY of height": _either_way(
-        _up_to(150 / 331),
-        lambda pixels, part: effects.translate_y(pixels, part * _side(pixels, 0)),
-    ),
+    "TranslateX of width": _either_way(_up_to(150 / 331), _translate_x_by_part),
+    "TranslateY of height": _either_way(_up_to(150 / 331), _translate_y_by_part),
 }
 
 
@@ -168,6 +211,12 @@ def legacy_name(name: str) -> str:
     """The name of the distortion with the bugs of the published code, if it has any there."""
     legacy = f"{name} as published"
     return legacy if legacy in DISTORTIONS else name
+
+
+def torch_name(name: str) -> str:
+    """The name of the distortion in PyTorch's version, if it is another one there."""
+    torch = f"{name.split(' of ', maxsplit=1)[0]} in torch"
+    return torch if torch in DISTORTIONS else name
 
 
 AS_PUBLISHED = tuple(map(legacy_name, CHOICES))
@@ -207,17 +256,22 @@ _Step = tuple[str, float, int]
 _REACH = Reach(translate_px=250, cutout_px=100)
 
 
-def autoaugment(policy: str, legacy: bool = False) -> Op:
+def autoaugment(policy: str, legacy: bool = False, torch: bool = False) -> Op:
     """Applies a uniformly drawn sub-policy of `policy`, each distortion with its probability.
 
-    Levels mean what the table above says; with `legacy` they have the bugs of the published code.
+    Levels mean what the table above says; with `legacy` they have the bugs of the published code,
+    and with `torch` the levels, signs and interpolation of the version that programs in PyTorch
+    use (github.com/DeepVoltaire/AutoAugment): ten levels from none to all of each range.
     """
     check(
         isinstance(policy, str) and policy in POLICIES,
         f"there is no policy {policy!r}. {nearest(str(policy), POLICIES)}".removesuffix("."),
     )
     check(type(legacy) is bool, "legacy must be True or False")
-    rename = legacy_name if legacy else str
+    check(type(torch) is bool, "torch must be True or False")
+    check(not (legacy and torch), "legacy and torch are two versions: give one of them")
+    check(not torch or policy != "v0", "the policy 'v0' has no version in PyTorch: leave torch out")
+    rename = legacy_name if legacy else torch_name if torch else str
     sub_policies = [[(rename(n), p, level) for n, p, level in steps] for steps in POLICIES[policy]]
     names = sorted({name for steps in sub_policies for name, _, _ in steps})
     choices = [[names.index(name) for name, _, _ in steps] for steps in sub_policies]
@@ -237,7 +291,17 @@ def autoaugment(policy: str, legacy: bool = False) -> Op:
             pixels = distort(pixels, names, choice[i], argument[i], chance[i])
         return pixels
 
-    return same_size(apply)
+    def apply_on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
+        chosen = (draws[0] * len(sub_policies)).astype(jnp.int32)
+        happens = draws[1:3] < jnp.array(probabilities)[chosen]
+        choice = jnp.where(happens, jnp.array(choices)[chosen], NOTHING)
+        argument, chance = jnp.array(arguments)[chosen], draws[3::3]
+        for i in range(2):
+            pixels = device_effects.distort(pixels, names, choice[i], argument[i], chance[i])
+        return pixels
+
+    has_version = device_effects.CHANGES.keys() >= set(names)
+    return same_size(apply, OnDevice(9, apply_on_device) if has_version else None)
 
 
 # The published policies: (distortion, probability, level) twice, 25 times. `v0` is the one that the

@@ -381,8 +381,10 @@ def _decode_stored(data: tf.Tensor) -> tf.Tensor:
 
 def _flips(orientation: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(transposed, flipped along the width, flipped along the height), each bool []."""
-    among = lambda *values: tf.reduce_any(orientation == tf.constant(values))
-    return orientation >= 5, among(2, 3, 6, 7), among(3, 4, 7, 8)
+    flipped_x, flipped_y = (
+        tf.reduce_any(orientation == tf.constant(values)) for values in ((2, 3, 6, 7), (3, 4, 7, 8))
+    )
+    return orientation >= 5, flipped_x, flipped_y
 
 
 def _upright(pixels: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from vit_jax.data.host_tf import tf
 
 # ITU-R 601-2 luma, in 65536ths.
-_LUMA = (19595.0, 38470.0, 7471.0)
+LUMA = (19595.0, 38470.0, 7471.0)
 
 
 def blend(other: tf.Tensor | float, pixels: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
@@ -41,7 +43,7 @@ def luma(pixels: tf.Tensor) -> tf.Tensor:
     """Luma of each pixel, three times, whole numbers 0..255; float32 [H, W, 3]."""
     values = tf.reshape(tf.cast(pixels, tf.float32), [-1, 3])
     # Sums of whole numbers under 2**24: nothing is rounded before `floor`.
-    weighted = values @ tf.constant([[weight] * 3 for weight in _LUMA])
+    weighted = values @ tf.constant([[weight] * 3 for weight in LUMA])
     return tf.reshape(tf.floor((weighted + 2**15) / 2**16), tf.shape(pixels))
 
 
@@ -122,10 +124,10 @@ def _row(channel_values: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     return tf.tile(channel_values, [tf.shape(pixels)[1]])
 
 
-_GRAY = 128
+GRAY = 128
 # Fraction of a pixel. Without it, rounding errors would choose between two pixels where a point is
 # on their border, as the whole diagonals do in a rotation by 45 degrees.
-_TO_THE_RIGHT = 2.0**-10
+TO_THE_RIGHT = 2.0**-10
 
 
 def rotate(pixels: tf.Tensor, degrees: tf.Tensor | float) -> tf.Tensor:
@@ -144,6 +146,16 @@ def shear_x(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
 def shear_y(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
     """Takes each column from `slope` * x further down."""
     return affine(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
+
+
+def shear_x_cubic(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
+    """Does what `shear_x` does, by the cubic interpolation of Pillow's transforms."""
+    return interpolated(pixels, (1.0, slope, 0.0), (0.0, 1.0, 0.0))
+
+
+def shear_y_cubic(pixels: tf.Tensor, slope: tf.Tensor | float) -> tf.Tensor:
+    """Does what `shear_y` does, by the cubic interpolation of Pillow's transforms."""
+    return interpolated(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
 
 
 def translate_x(pixels: tf.Tensor, distance_px: tf.Tensor | float) -> tf.Tensor:
@@ -171,15 +183,67 @@ def affine(
     x = tf.range(tf.cast(width, tf.float32)) + 0.5 - origin[0]
     y = tf.range(tf.cast(height, tf.float32))[:, None] + 0.5 - origin[1]
     columns, rows = (
-        tf.cast(tf.floor((of_x * x + of_y * y) + (constant + start + _TO_THE_RIGHT)), tf.int32)
+        tf.cast(tf.floor((of_x * x + of_y * y) + (constant + start + TO_THE_RIGHT)), tf.int32)
         for (of_x, of_y, constant), start in zip((x_from, y_from), origin, strict=True)
     )
     is_inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
     places = tf.where(is_inside, rows * width + columns, height * width)
     with_gray = tf.concat(
-        [tf.reshape(pixels, [-1, 3]), tf.fill([1, 3], tf.constant(_GRAY, tf.uint8))], 0
+        [tf.reshape(pixels, [-1, 3]), tf.fill([1, 3], tf.constant(GRAY, tf.uint8))], 0
     )
     return tf.gather_nd(with_gray, places[..., None])
+
+
+def interpolated(
+    pixels: tf.Tensor,
+    x_from: tuple[tf.Tensor | float, ...],
+    y_from: tuple[tf.Tensor | float, ...],
+    *,
+    is_cubic: tf.Tensor | bool = True,
+    fill: tf.Tensor | int = GRAY,
+) -> tf.Tensor:
+    """Does what `affine` does, by Pillow's cubic (a = -1) or linear interpolation.
+
+    x and y are measured from the corner; what lies outside becomes `fill`, one value or three. In
+    double precision, as there: where a point lies on a pixel, the last bit decides what is rounded
+    down.
+    """
+    height, width = tf.unstack(tf.shape(pixels)[:2])
+    x = tf.range(tf.cast(width, tf.float64)) + 0.5
+    y = tf.range(tf.cast(height, tf.float64))[:, None] + 0.5
+    at = [sum(tf.cast(k, tf.float64) * v for k, v in zip(row, (x, y, 1.0), strict=True))
+          for row in (x_from, y_from)]  # fmt: skip
+    sides = [tf.cast(side, tf.float64) for side in (width, height)]
+    inside = [(v >= 0) & (v < side) for v, side in zip(at, sides, strict=True)]
+    before = [tf.floor(v - 0.5) for v in at]
+    parts = [(v - 0.5 - low)[..., None] for v, low in zip(at, before, strict=True)]
+    columns, rows = (tf.cast(low, tf.int32) for low in before)
+
+    def neighbour(right: int, down: int) -> tf.Tensor:
+        places = tf.clip_by_value(rows + down, 0, height - 1) * width
+        places += tf.clip_by_value(columns + right, 0, width - 1)
+        return tf.cast(tf.gather(tf.reshape(pixels, [-1, 3]), places), tf.float64)
+
+    def from_16() -> tf.Tensor:
+        across = (-1, 0, 1, 2)
+        lines = [cubic([neighbour(i, j) for i in across], parts[0]) for j in across]
+        return cubic(lines, parts[1])
+
+    def from_4() -> tf.Tensor:
+        upper, lower = (
+            (left := neighbour(0, j)) + (neighbour(1, j) - left) * parts[0] for j in (0, 1)
+        )
+        return upper + (lower - upper) * parts[1]
+
+    values = tf.cond(tf.convert_to_tensor(is_cubic), from_16, from_4)
+    values = tf.cast(tf.clip_by_value(values, 0.0, 255.0), tf.uint8)
+    return tf.where((inside[0] & inside[1])[..., None], values, tf.cast(fill, tf.uint8))
+
+
+def cubic(values: Sequence[Any], part: Any) -> Any:
+    """The value at `part` of the way from the second of four values to the third. TF's or JAX's."""
+    p, q, r, s = values
+    return q + part * (r - p + part * (2 * (p - q) + r - s + part * (q - p + s - r)))
 
 
 def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor) -> tf.Tensor:
@@ -192,7 +256,7 @@ def cutout(pixels: tf.Tensor, half_side_px: tf.Tensor | float, centre: tf.Tensor
     half_side = tf.cast(half_side_px, tf.int32)
     begin = tf.maximum(middle - half_side, 0)
     extent = tf.minimum(middle + half_side, size) - begin
-    gray = tf.fill(tf.concat([extent, [3]], 0), tf.constant(_GRAY, tf.uint8))
+    gray = tf.fill(tf.concat([extent, [3]], 0), tf.constant(GRAY, tf.uint8))
     return paste(pixels, gray, begin)
 
 

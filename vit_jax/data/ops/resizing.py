@@ -7,6 +7,7 @@ enlargement samples the image. Where an image grows, both are the same.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -144,7 +145,9 @@ def resized(
         sides = tf.convert_to_tensor(size, tf.int32)
         return _filtered_twice(pixels, sides, _TWO_PASSES[method], levels)
     filtered = antialias and method == "bilinear"  # TensorFlow warns where it has no effect
-    resize = lambda pixels: tf.image.resize(pixels, size, METHODS[method], antialias=filtered)
+    resize = functools.partial(
+        tf.image.resize, size=size, method=METHODS[method], antialias=filtered
+    )
     if method == "nearest" or filtered:
         exact = resize(pixels)
     else:
@@ -230,12 +233,11 @@ def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str)
         after = _filtered(folded, tf.stack([height, 1]), kernel, levels)
         return tf.reshape(after, [height, before[1], 3])
 
-    turned = lambda pixels: tf.transpose(pixels, [1, 0, 2])
-    return tf.cond(
-        size[1] == tf.shape(pixels)[1],
-        lambda: rows(pixels, size[0]),
-        lambda: turned(rows(turned(pixels), size[1])),
-    )
+    def columns() -> tf.Tensor:
+        after = rows(tf.transpose(pixels, [1, 0, 2]), size[1])
+        return tf.transpose(after, [1, 0, 2])
+
+    return tf.cond(size[1] == tf.shape(pixels)[1], lambda: rows(pixels, size[0]), columns)
 
 
 def _whole(exact: tf.Tensor, levels: str, *, overshoots: bool) -> tf.Tensor:

@@ -40,6 +40,7 @@ OPS = entry_points.Parts[Callable[..., Op]](
         "flip_lr": "vit_jax.data.ops.decode:flip_lr",
         "randaugment": "vit_jax.data.ops.autoaugment:randaugment",
         "autoaugment": "vit_jax.data.ops.autoaugment:autoaugment",
+        "timm_randaugment": "vit_jax.data.ops.timm_randaugment:timm_randaugment",
         "color_jitter": "vit_jax.data.ops.augmentations:color_jitter",
         "grayscale": "vit_jax.data.ops.augmentations:grayscale",
         "solarize": "vit_jax.data.ops.augmentations:solarize",
@@ -64,10 +65,7 @@ class OpCall(NamedTuple):
 
 
 def parse_calls(text: str, *, field: str) -> list[OpCall]:
-    """The ops of a string in order. UserError for an op that is not a name with literals.
-
-    `field` is the config field that holds it, for messages.
-    """
+    """The ops of a string in order. UserError for an op that is not a name with literals."""
     where = f"{field}={text!r}"
     return [_parse_call(part.strip(), where) for part in text.split("|")]
 
@@ -81,17 +79,16 @@ def _parse_call(part: str, where: str) -> OpCall:
             raise SyntaxError
         args = tuple(ast.literal_eval(a) for a in call.args)
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        check(len(kwargs) == len(call.keywords), "an argument is given twice")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(
-            f"{where}: {part!r} is not an op. Write a name, or a name and literals in "
-            "parentheses, with | between ops: decode|inception_crop(224)|flip_lr."
+            f"{where}: {part!r} is not a name with literals in parentheses, as inception_crop(224)."
         ) from error
-    if len(kwargs) < len(call.keywords):
-        raise UserError(f"{where}: {part!r} gives an argument twice; give it once.")
     return OpCall(call.func.id, args, kwargs, part)
 
 
-ON_DEVICE = ("pad_crop", "flip_lr")  # the random ops that have a version for devices
+# The random ops that have a version for devices.
+ON_DEVICE = ("pad_crop", "flip_lr", "autoaugment", "random_erasing")
 
 
 class DeviceOps(NamedTuple):
@@ -166,17 +163,11 @@ class Preprocess:
         first = self._number_before_random()
         ops = {}
         for place, op in enumerate(self._ops[first:], start=first):
-            if not op.is_random:
-                raise UserError(
-                    f"{self._texts[place]} comes behind {self._texts[first]}, which is random, and "
-                    "has no version for devices. Put it in front of all random ops, or set "
-                    "input.cache=ram, which keeps images on the host."
-                )
             if op.on_device is None:
                 raise UserError(
-                    f"{self._texts[place]} has no version for devices; of the random ops "
-                    f"{' and '.join(ON_DEVICE)} have one. Leave it out, or "
-                    "set input.cache=ram, which keeps images on the host."
+                    f"{self._texts[place]} is random or behind such an op, and has no version for "
+                    f"devices, as {', '.join(ON_DEVICE)} have. Put it first, or set "
+                    "input.cache=ram."
                 )
             try:
                 size = op.output_size(size)
@@ -241,40 +232,34 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
     image, and unless the first op and no other is `decode`. `field`: the config's, for messages.
     """
     calls = parse_calls(preprocess, field=field)
-    where = f"{field}={preprocess!r}"
-    ops = tuple(_op(call, where) for call in calls)
-    if [call.name == "decode" for call in calls] != [True] + [False] * (len(calls) - 1):
-        raise UserError(
-            f"{where} must have decode as its first op, and only there: "
-            "decode|inception_crop(224)|flip_lr."
-        )
+    ops: list[Op] = []
     size: KnownSize = None
-    for call, op in zip(calls, ops, strict=True):
+    for call in calls:
+        make = OPS.find(call.name)
         try:
-            size = op.output_size(size)
-        except ValueError as error:
-            raise UserError(f"{where}: {call.text} {error}.") from error
-    texts = tuple(call.text for call in calls)
-    return Preprocess(ops, texts)
+            if make is None:
+                there = nearest(call.name, OPS.names()).removesuffix(".")
+                raise ValueError(f"there is no such op. {there}")
+            check((call.name == "decode") == (not ops), "decode must be the first op alone")
+            ops.append(_made(make, call))
+            size = ops[-1].output_size(size)
+        except (TypeError, ValueError, OverflowError) as error:
+            usage = "" if make is None else f" (as {call.name}({_usage(make)}))"
+            rule = f"{field}={preprocess!r}: {call.text}{usage}: {error}."
+            raise UserError(rule) from error
+    return Preprocess(tuple(ops), tuple(call.text for call in calls))
 
 
-def _op(call: OpCall, where: str) -> Op:
-    op = OPS.find(call.name)
-    if op is None:
-        there = nearest(call.name, OPS.names())
-        raise UserError(f"{where}: there is no op {call.name!r}. {there}")
-    signature = inspect.signature(op)
-    try:
-        for name in call.kwargs:
-            check(name in signature.parameters, f"there is no argument {name!r}")
-        signature.bind(*call.args, **call.kwargs)
-        return op(*call.args, **call.kwargs)
-    except (TypeError, ValueError, OverflowError) as error:
-        parameters = signature.parameters.values()
-        usage = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
-        raise UserError(
-            f"{where}: {call.text} does not fit {call.name}({usage}): {error}."
-        ) from error
+def _made(make: Any, call: OpCall) -> Op:
+    parameters = inspect.signature(make).parameters
+    for name in call.kwargs:
+        check(name in parameters, f"there is no argument {name!r}")
+    return make(*call.args, **call.kwargs)
+
+
+def _usage(make: Any) -> str:
+    parameters = inspect.signature(make).parameters.values()
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
 
 
 def _check_pixels(
@@ -353,8 +338,7 @@ class Views:
         for name, each in views.items():
             if each.output_size is None:
                 raise UserError(
-                    f"{_field(name)} must end in images of one size: add resize(224) or "
-                    "central_crop(224)."
+                    f"{_field(name)} must end in one size: add resize(224) or central_crop(224)."
                 )
             self.shapes[name] = (*each.output_size, 3)
         self._views = dict(views)

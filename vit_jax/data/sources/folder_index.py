@@ -198,7 +198,7 @@ class FolderIndex:
 
 
 def _code(listing: str) -> bytes:
-    """What makes a listing of the files there are: this version of the code, and Unicode's."""
+    """The versions of what lists files: of this code, and of Unicode."""
     modules = (class_names.__file__, image_files.__file__, files.__file__, splits.__file__)
     sources = [Path(source).read_bytes() for source in (listing, __file__, *modules)]
     return b"".join([unicodedata.unidata_version.encode(), *sources])
@@ -227,7 +227,7 @@ def _shapes(listing: Listing) -> list[str]:
 
 
 def _sizes_hold(listing: Listing) -> bool:
-    """Whether a sample of the files has the listed sizes; OSError if one is not there."""
+    """Returns whether a sample of the files has the listed sizes; OSError if one is not there."""
     for index in np.linspace(0, len(listing.places) - 1, _SAMPLE).astype(int):
         path, _, size_bytes = listing.image(index)
         if os.stat(path).st_size != size_bytes:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UnknownSplit, UserError
+from vit_jax.core.errors import UnknownSplit, UserError, reading
 from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,
@@ -28,12 +28,20 @@ from vit_jax.core.image_files import (
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
-from vit_jax.data.label_index import Labels, single
 from vit_jax.data.reader import orientation
-from vit_jax.data.source import Example, Source, digest
+from vit_jax.data.source import Example, Labels, Source, digest, single
 from vit_jax.data.sources.folder_index import FolderIndex, Image, Listing
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
+from vit_jax.data.sources.splits import (
+    ALL,
+    BY_NAMES,
+    HELD_OUT,
+    KEYWORDS,
+    base_name,
+    held_out,
+    resolve,
+    splits_in_names,
+)
 
 _READ = frozenset(TRAINING_EXTENSIONS)
 NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
@@ -42,16 +50,22 @@ _CONVERTS = "`vit-jax prepare image_folder`"
 _TFDS_INFO = "dataset_info.json"
 _MAX_FOLDERS = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
-_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "test", "eval"})
+_SPLITS = frozenset(word for words in KEYWORDS.values() for word in words)
 # Words of names of folders that are not classes, such as train_images.
 _NON_CLASS_WORDS = _SPLITS | {
     "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures", "pics", "data",
     "dataset", "jpg", "jpeg", "png",
 }  # fmt: skip
 _TABLES = frozenset({".csv", ".tsv", ".jsonl", ".parquet", ".xlsx"})
+# Tables with the labels of the images beside or below them, as Hugging Face's `datasets` has them.
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "labels.jsonl")
 # All of a file is read at once. A BMP of 100 million pixels, the largest that is decoded by
 # default, has 400 MB.
 MAX_FILE_BYTES = 512 * 2**20
+
+
+class NoClassFolders(UserError):
+    """Images lie in folders that are not those of classes."""
 
 
 class ImageFolder(Source):
@@ -73,11 +87,8 @@ class ImageFolder(Source):
             try:
                 listing = images_of(self.location, split, where, lister)
             except OSError as error:
-                raise UserError(
-                    f"{error.filename or self.location} cannot be read: "
-                    f"{error.strerror or error}. Make it readable, or take it out of "
-                    f"{where}.data_dir."
-                ) from error
+                with reading(error.filename or self.location):
+                    raise
             if not lister.has_links:
                 index.write(listing, lister.folders)
         self.part = resolve(split, listing.split_sizes, where=where)
@@ -92,7 +103,7 @@ class ImageFolder(Source):
         examples = []
         for index in indices.tolist():
             path, label, size_bytes = self._listing.image(index)
-            examples.append(read_image(path, index, (label,), size_bytes, seen="folder was listed"))
+            examples.append(read_image(path, index, (label,), size_bytes))
         return examples
 
     def stored_labels(self) -> Labels:
@@ -108,46 +119,32 @@ class ImageFolder(Source):
         return self._listing.image(index)[0]
 
 
-def read_image(
-    path: str, index: int, labels: tuple[int, ...], size_bytes: int, *, seen: str
-) -> Example:
-    """Reads example `index` from a file, which had this size when its "folder was listed"."""
+def read_image(path: str, index: int, labels: tuple[int, ...], size_bytes: int) -> Example:
+    """Reads example `index` from a file, which had this size when it was listed."""
     if size_bytes > MAX_FILE_BYTES:
         fault = f"a file of {format_bytes(size_bytes)}, above {format_bytes(MAX_FILE_BYTES)}"
         return Example(b"", labels, fault=fault)
-    try:
-        with waiting_for(lambda: f"{path} (example {index})"):
-            data = files.read(path)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); it was there when the {seen}."
-        ) from error
+    with reading(path), waiting_for(lambda: f"{path} (example {index})"):
+        data = files.read(path)
     return Example(data, labels, orientation(data))
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:
     """The folder, once it exists and may hold images; else UserError."""
-    if data_dir is None:
-        raise UserError(
-            f'{where}.data_dir is not set; {where}.source="image_folder" needs it: a folder with '
-            f"{_LAYOUTS}."
-        )
-    root = files.expanded(data_dir)
-    if not files.is_folder(root):
-        cure = f"It should hold {_LAYOUTS}."
-        if extension(root) in _TABLES:
-            cure = f'For a table of images and labels set {where}.source="image_table".'
-        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {cure}")
+    root, field = files.expanded(data_dir or ""), f"{where}.data_dir"
+    if data_dir is None or not files.is_folder(root):
+        is_table = extension(root) in _TABLES
+        cure = f'For a table of images and labels set {where}.source="image_table".'
+        cure = cure if is_table else f"It should hold {_LAYOUTS}."
+        raise UserError("is not a folder.", field=field, value=data_dir, cure=cure)
     if not files.is_remote(root) and is_tfds_folder(root):
-        raise UserError(
-            f"{where}.data_dir={data_dir} holds a data set of TFDS ({_TFDS_INFO}), not folders of "
-            f'images: set {where}.source="tfds".'
-        )
+        rule = f"holds a data set of TFDS ({_TFDS_INFO}), not folders of images:"
+        raise UserError(rule, field=field, value=data_dir, cure=f'set {where}.source="tfds".')
     return root
 
 
 def is_tfds_folder(folder: str) -> bool:
-    """Whether a local folder holds a data set of TFDS, or versions of one."""
+    """Returns whether a local folder holds a data set of TFDS, or versions of one."""
     root = files.expanded(folder)
     listed = files.subfolders(root)[:_MAX_FOLDERS] if files.is_folder(root) else []
     versions = [name for name in listed if name[:1].isdigit()]
@@ -192,7 +189,7 @@ class _Lister(PassedOver):
                 program = "any image program" + f" or {_CONVERTS}" * (kind in EXTENSIONS)
                 raise UserError(
                     f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
-                    f"of {FORMATS} with {program}, or remove them."
+                    f"of {FORMATS} with {program}, or move them away."
                 )
             elif kind in _READ:
                 order = digest(normal(f"{in_class}/{name}"))
@@ -242,16 +239,13 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
         if lister.subfolders(folder) and (name.lower() in _SPLITS or not has_images[name])
     }
     lister.pass_over_beside(root, "beside the folders")
+    notes: tuple[str, ...] = ()
     if not splits:
         _check_classes(root, root, sorted(folders), lister)
         classes = sorted(map(normal, folders))
         images = _images(root, lister)
-        held_out = _held_out(images)
-        by_split = {
-            "train": [image for image in images if image.order not in held_out],
-            "val": [image for image in images if image.order in held_out],
-            ALL: images,
-        }
+        by_split, note = _by_name_or_hash(images, f"{where}.data_dir", root)
+        notes = (note,)
     elif wanted in folders:
         for name, folder in folders.items():
             if has_images[name] and name.lower() not in _SPLITS and name != wanted:
@@ -269,15 +263,15 @@ def _images_of_split(root: str, split: str, where: str, lister: _Lister) -> List
         unknown = sorted({image.class_name for image in by_split[wanted]} - set(classes))
         if unknown:
             raise UserError(
-                f"{folders[wanted]} has the class {unknown[0]!r}, which {train_folder} has not. "
-                f"Labels are numbered by the classes of {train_folder}; the folders must agree."
+                f"{folders[wanted]} has the class {unknown[0]!r}, which {train_folder}, by whose "
+                "classes labels are numbered, has not."
             )
     else:
         _check_layout(root, folders, has_images, wanted, where)
         by_split = {folder_name: [] for folder_name in folders}
     sizes = {key: len(images) for key, images in by_split.items()}
     resolve(split, sizes, where=where)
-    notes = [*lister.notes(), *[HELD_OUT] * (not splits and wanted == "train")]
+    notes = (*lister.notes(), *notes * (wanted == "train"))
     return Listing.pack(by_split[wanted], classes, sizes, notes)
 
 
@@ -305,6 +299,19 @@ def _images_in_any_folders(root: str, split: str, where: str, lister: _Lister) -
     return Listing.pack(sorted(images), sorted(set(map(normal, groups))), sizes, lister.notes())
 
 
+def _by_name_or_hash(
+    images: Sequence[Image], field: str, root: str
+) -> tuple[dict[str, list[Image]], str]:
+    """All images, and those of each split; and what makes the splits."""
+    by_path = splits_in_names([image.path for image in images], field=field, value=root)
+    held_out = frozenset() if by_path else _held_out(images)
+    by_split: dict[str, list[Image]] = {} if by_path else {"train": [], "val": []}
+    for image in images:
+        split = by_path.get(image.path) or ("val" if image.order in held_out else "train")
+        by_split.setdefault(split, []).append(image)
+    return {**by_split, ALL: list(images)}, BY_NAMES if by_path else HELD_OUT
+
+
 def _held_out(images: Sequence[Image]) -> frozenset[str]:
     """Hashes of the images that are `val`."""
     if not images:
@@ -328,11 +335,11 @@ def _images(folder: str, lister: _Lister) -> list[Image]:
     for class_name, class_folder in zip(class_names, class_folders, strict=True):
         class_images = lister.images(class_folder, class_name, notes=True)
         if not class_images:
-            deeper = list(lister.images_below(class_folder))
+            deeper = next(lister.images_below(class_folder), "")
+            only = f", only deeper: {deeper}" if deeper else ""
             raise UserError(
-                f"{class_folder} has no images ({FORMATS})"
-                + (f" directly in it, only deeper: {deeper[0]}. Move" if deeper else ". Add")
-                + " some there, or delete the folder: every folder there is a class."
+                f"{class_folder} has no images ({FORMATS}) directly in it{only}. Put some there, "
+                "or move the folder away: every folder there is a class."
             )
         images.extend(class_images)
     if not images:
@@ -347,8 +354,7 @@ def _check_classes(root: str, folder: str, names: Sequence[str], lister: _Lister
 
     root: the data set's folder, or the same one; what lies above it is not the data's.
     """
-    words = [re.findall(r"[a-z]+", name.lower()) for name in names]
-    are_no_classes = all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
+    are_no_classes = are_not_classes(names)
     if len(names) > 1 and not are_no_classes:
         return
     tables = [
@@ -361,14 +367,19 @@ def _check_classes(root: str, folder: str, names: Sequence[str], lister: _Lister
     if not with_images:
         return
     if tables:
-        raise UserError(
+        raise NoClassFolders(
             f"{with_images[0]} holds images of all classes, it seems, which the table {tables[0]} "
-            f'tells. input.source="image_folder" reads classes from folders alone. Set '
-            f'input.source="image_table" and input.data_dir={tables[0]}, if that is a CSV, TSV or '
-            f"Parquet; or put the images of each class into a folder of its own, {_LAYOUTS}."
+            f'tells. Set input.source="image_table" and input.data_dir={tables[0]}, or make '
+            f"folders, {_LAYOUTS}."
         )
     if are_no_classes:
         raise _no_classes(with_images[0])
+
+
+def are_not_classes(names: Iterable[str]) -> bool:
+    """Tells whether all names are of words for splits and images, such as train_images."""
+    words = [re.findall(r"[a-z]+", name.lower()) for name in names]
+    return all(each and _NON_CLASS_WORDS.issuperset(each) for each in words)
 
 
 def _check_layout(
@@ -390,11 +401,9 @@ def _check_layout(
         )
 
 
-def _no_classes(folder: str) -> UserError:
-    place = files.join(folder, "<class>", "image.jpg")
-    return UserError(
-        f"The images of {folder} are directly in it: nothing says which class they belong to. Make "
-        f"a folder for each class and put its images there: {place}. Where no "
+def _no_classes(folder: str) -> NoClassFolders:
+    return NoClassFolders(
+        f"The images of {folder} are directly in it, not in {folder}/<class>/image.jpg. Where no "
         "class is read, as by method.kind=mae, one folder for all will do."
     )
 
@@ -403,13 +412,8 @@ def _check_names(root: str, names: Collection[str]) -> None:
     """UserError for a folder that no list of classes can name, and for two that have one name."""
     normal_names(names, root)
     for name in names:
-        try:
+        with reading(repr(files.join(root, name)), cure="It names a class or a split: rename it."):
             name.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{files.join(root, name)!r}: the name of this folder is not UTF-8. It names a "
-                "class, or a split: rename it."
-            ) from error
 
 
 def _is_image(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Images whose labels stand in a table: CSV, TSV or Parquet with a column of files, one of labels.
+"""Images whose labels stand in a table with a column of files and one of labels (TABLES).
 
     labels.csv            one table, of which the column `split` or `fold` says where an image is,
                           or one in ten images is `val`, as in image_folder.py
@@ -11,7 +11,7 @@ the order of the rows does not matter, and a slice of a split holds all classes.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +22,8 @@ from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.core.image_files import extension
 from vit_jax.data import files
-from vit_jax.data.label_index import Labels
-from vit_jax.data.source import Example, Source, row_offsets
-from vit_jax.data.sources.image_folder import FORMATS, NOT_READ, read_image
+from vit_jax.data.source import Example, Labels, Source, row_offsets
+from vit_jax.data.sources.image_folder import FORMATS, METADATA, NOT_READ, read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
@@ -35,12 +34,15 @@ from vit_jax.data.sources.table_file import (
     check_cells,
     class_order,
     find_files,
+    first_of_same,
     is_table,
     read_table,
+    refuse_rows,
+    with_splits_in_paths,
 )
 
 WHOLE = ""  # the only table of a data set, in the place of the name of a split
-_OF_HUGGING_FACE = ("metadata.csv", "metadata.parquet")  # in the folder of a split
+_TABLE = f"a table of files and labels ({', '.join(TABLES)}), or a folder with one for each split"
 _NO_LABELS_READ = "Where none is read, as by method.kind=mae, the same label for all will do."
 _CHUNK = 2**16  # rows that are Python's for a moment
 
@@ -56,7 +58,7 @@ class ImageTable(Source):
         tables = find_tables(r.data_dir, where=where)
         if WHOLE not in tables and wanted not in tables:
             raise UnknownSplit(
-                f"{where}.split={split!r}: {where}.data_dir={r.data_dir} has no table {wanted!r}. "
+                f"{where}.split={split!r}: {r.data_dir} has no table {wanted!r}. "
                 f"{nearest(wanted, tables)}"
             )
         columns = Columns(
@@ -69,13 +71,13 @@ class ImageTable(Source):
         )
         # The table of the training split numbers the labels.
         chosen = {name: tables[name] for name in (WHOLE, "train", wanted) if name in tables}
-        rows = _Rows.read(chosen, columns)
+        rows = _Rows.read(chosen, columns, by_path=wanted != ALL)
         self.location = ", ".join(rows.paths)
-        splits = rows.split_names()
+        splits = rows.split_texts if rows.split_column else ["train", "val", ALL]
         if wanted not in splits:
             raise UnknownSplit(
                 f"{where}.split={split!r}: {rows.split_column!r} of {self.location} has no "
-                f"{wanted!r}; input.split_column names another column. {nearest(wanted, splits)}"
+                f"{wanted!r}. {nearest(wanted, splits)}"
             )
         in_split = rows.in_split(wanted)
         self.part = resolve(
@@ -91,7 +93,7 @@ class ImageTable(Source):
         self.max_labels = max(1, int(np.diff(self._labels.offsets).max(initial=0)))
 
         self._folders, self._places = rows.folders, rows.places[places]
-        self._names = rows.names.take(pa.array(places))
+        self._names = rows.names.take(places)
         self._found = rows.found[places]
         missing = rows.check_files(places, options.on_bad_image)
         is_cut = wanted == "train" and not rows.split_column
@@ -119,7 +121,7 @@ class ImageTable(Source):
         labels = tuple(self._labels.slice(index, index + 1).labels.tolist())
         if not self._found[index]:
             return Example(b"", labels, fault="there is no such file")
-        return read_image(path, index, labels, size_bytes, seen="table was opened")
+        return read_image(path, index, labels, size_bytes)
 
     def _file_sizes(self) -> np.ndarray:
         """In bytes, int64 [n]; 0 for files that are not there."""
@@ -131,12 +133,8 @@ class ImageTable(Source):
     def _fingerprint(self, prefixes: Sequence[str]) -> str:
         """The SHA-256 of the classes, and of each image's path, labels and size."""
         result = hashlib.sha256("\n".join(self.class_names or ()).encode())
-        for start in range(0, self.num_examples, _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            names = pc.utf8_normalize(self._names[chunk], "NFC").to_pylist()
-            places = self._places[chunk].tolist()
-            lines = [prefixes[place] + name for place, name in zip(places, names, strict=True)]
-            result.update("\n".join(lines).encode())
+        for paths in _paths(prefixes, self._places, self._names):
+            result.update("\n".join(paths).encode())
         for array in (*self._labels, self._sizes):
             result.update(np.ascontiguousarray(array).tobytes())
         return result.hexdigest()
@@ -150,44 +148,32 @@ def _size(path: str) -> int:
 
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:
-    """The tables of a data set, by split; WHOLE for the only one. UserError if there is none."""
-    if data_dir is None:
-        raise UserError(
-            f'{where}.data_dir is not set; {where}.source="image_table" needs it: a table of files '
-            f"and labels ({', '.join(TABLES)}), or a folder with one for each split."
-        )
-    path = files.expanded(data_dir)
-    if not files.is_folder(path):
-        there = files.sizes([path]) != [None]
-        if there and is_table(path):
-            return {WHOLE: path}
-        what = f"not a table: it ends in none of {', '.join(TABLES)}" if there else "not there"
-        raise UserError(f"{where}.data_dir={data_dir} is {what}. Give a table, or its folder.")
-    listed = files.list_folder(path)
-    names = [one.name for one in listed if one.is_file and is_table(one.name)]
-    names = [name for name in names if not name.startswith(".")]
-    found = {name.partition(".")[0]: files.join(path, name) for name in names}
-    if len(found) < len(names):
-        twice = sorted(name for name in names if files.join(path, name) not in found.values())
-        raise UserError(
-            f"{where}.data_dir={data_dir} has {twice[0]} and another table of that name: which of "
-            f"them is read? Name one: {where}.data_dir={files.join(path, twice[0])}."
-        )
-    if not found:
-        inside = [files.join(path, name) for name in files.subfolders(path)]
-        found = {
-            folder.rpartition("/")[2]: files.join(folder, name)
-            for folder in inside
-            for name in _OF_HUGGING_FACE
-            if files.sizes([files.join(folder, name)]) != [None]
+    """The tables of a data set, by split; WHOLE for the only one."""
+    path, field = files.expanded(data_dir or ""), f"{where}.data_dir"
+    if is_table(path) and not files.is_folder(path) and files.sizes([path]) != [None]:
+        return {WHOLE: path}
+    is_folder = data_dir is not None and files.is_folder(path)
+    entries = files.list_folder(path) if is_folder else []
+    names = [e.name for e in entries if e.is_file and is_table(e.name) and e.name[0] != "."]
+    tables = {name.partition(".")[0]: files.join(path, name) for name in names}
+    if len(tables) < len(names):
+        twice = next(name for name in names if files.join(path, name) not in tables.values())
+        rule = f"has {twice} and another table of that name: name one."
+        raise UserError(rule, field=field, value=data_dir)
+    if not tables and is_folder:
+        tables = {
+            name: files.join(path, name, table)
+            for name in files.subfolders(path)
+            for table in METADATA
+            if files.sizes([files.join(path, name, table)]) != [None]
         }
-    if not found:
-        raise UserError(
-            f"{where}.data_dir={data_dir} holds no table ({', '.join(TABLES)}). It should have a "
-            "column of files and one of labels. For folders of classes set "
-            f'{where}.source="image_folder".'
-        )
-    return {WHOLE: next(iter(found.values()))} if len(names) == 1 else found
+    if not tables:
+        cure = f'For folders of classes set {where}.source="image_folder".'
+        raise UserError(f"is not {_TABLE}.", field=field, value=data_dir, cure=cure)
+    return {WHOLE: next(iter(tables.values()))} if len(names) == 1 else tables
+
+
+_ROW_COLUMNS = ("places", "names", "found", "orders", "labels", "splits", "tables", "lines")
 
 
 class _Rows(NamedTuple):
@@ -211,7 +197,7 @@ class _Rows(NamedTuple):
     lines: np.ndarray  # int64 [n]: its line
 
     @classmethod
-    def read(cls, chosen: dict[str, str], columns: Columns) -> "_Rows":
+    def read(cls, chosen: dict[str, str], columns: Columns, *, by_path: bool) -> "_Rows":
         """Reads tables by split. UserError for rows that make no sense, whatever their split."""
         read = [read_table(path, columns) for path in chosen.values()]
         homes = {os.path.dirname(table.path) for table in read}
@@ -222,20 +208,18 @@ class _Rows(NamedTuple):
             check_cells(table)
             home = os.path.dirname(table.path)
             part = find_files(home or ".", table, beside=split)
-            if part.outside.any():
-                row = int(np.flatnonzero(part.outside)[0])
-                raise UserError(
-                    f"{table.path}, line {table.lines[row]:,}: {table.images[row]} is outside of "
-                    f"the table's folder (such rows: {part.outside.sum():,}). Put the table above "
-                    "its images, or write whole paths, which begin with /."
-                )
+            refuse_rows(table, part.outside, "leaves the table's folder: write whole paths")
+            if by_path and split == WHOLE:
+                cure = f", or take slices of all images, {ALL!r}: input.split='{ALL}[:90%]'"
+                read = [with_splits_in_paths(table, part, home, cure=cure)]
             parts.append(part._replace(places=part.places + np.int32(len(folders))))
             folders += part.folders
             below = os.path.basename(home) + "/" if len(homes) > 1 else ""
             prefixes += [
                 prefix if prefix[:1] == "/" else below + prefix for prefix in part.prefixes
             ]
-        places = np.concatenate([part.places for part in parts])
+        same = first_of_same(folders, prefixes)
+        places = same[np.concatenate([part.places for part in parts])]
         names = pa.concat_arrays([part.names for part in parts])
         encoded = pa.concat_arrays([table.labels for table in read]).dictionary_encode()
         counts = np.concatenate([table.counts for table in read])
@@ -269,12 +253,8 @@ class _Rows(NamedTuple):
         )
         return rows._unique()
 
-    def split_names(self) -> list[str]:
-        """The splits that there are."""
-        return self.split_texts if self.split_column else ["train", "val", ALL]
-
     def in_split(self, name: str) -> np.ndarray:
-        """Whether each row is in a split, bool [n]."""
+        """Returns whether each row is in a split, bool [n]."""
         if self.split_column:
             return self.splits == self.split_texts.index(name)
         if name == ALL:
@@ -291,14 +271,10 @@ class _Rows(NamedTuple):
         if self.split_column and "train" in self.split_texts:
             used = used.take(np.flatnonzero(self.in_split("train")))
         names = class_order([self.texts[number] for number in np.unique(used.labels)])
-        if not names:
-            raise UserError(
-                f"{', '.join(self.paths)}: no row has a label. Set input.label to the column that "
-                f"has them. {_NO_LABELS_READ}"
-            )
-        for name in names:
-            if name != printable(name):
-                raise UserError(f"{self.paths[0]}: {name!r} is not a class's name, of one line.")
+        wrong = [repr(name) for name in names if name != printable(name)]
+        if wrong or not names:
+            found = f"the label {wrong[0]} is not a line of text" if wrong else "no row has a label"
+            raise UserError(f"{', '.join(self.paths)}: {found} (input.label). {_NO_LABELS_READ}")
         return tuple(names)
 
     def labels_of(self, places: np.ndarray, class_names: Sequence[str]) -> Labels:
@@ -310,8 +286,7 @@ class _Rows(NamedTuple):
         empty = places[np.diff(labels.offsets) == 0]
         if len(empty) and not self.several:
             raise UserError(
-                f"rows without a label: {len(empty):,} ({self._listed(empty)}). Write one into "
-                f"each, or delete them. {_NO_LABELS_READ}"
+                f"{len(empty):,} rows without a label: {self._listed(empty)}. {_NO_LABELS_READ}"
             )
         number_of = {name: number for number, name in enumerate(class_names)}
         numbers = np.array([number_of.get(text, -1) for text in self.texts], np.int64)
@@ -319,9 +294,8 @@ class _Rows(NamedTuple):
         if len(unknown := np.flatnonzero(classes < 0)):
             row = places[labels.examples()[unknown[:1]]]
             raise UserError(
-                f"{self._listed(row)}: the label {self.texts[labels.labels[unknown[0]]]!r} is of "
-                "no image in the split 'train', whose labels are the classes. Correct it, or leave "
-                "these rows out."
+                f"{self._listed(row)}: {self.texts[labels.labels[unknown[0]]]!r} is not a class of "
+                "'train'."
             )
         if not self.several:
             return Labels(labels.offsets, classes.astype(np.int32))
@@ -334,14 +308,13 @@ class _Rows(NamedTuple):
     def check_files(self, places: np.ndarray, on_bad_image: str) -> tuple[str, ...]:
         """A note on files that are not there; UserError for them, and for formats not read."""
         kinds = "|".join(kind[1:] for kind in sorted(NOT_READ))
-        names = self.names.take(pa.array(places))
+        names = self.names.take(places)
         other = pc.match_substring_regex(names, rf"(?i)\.({kinds})$").to_numpy(zero_copy_only=False)
         if other.any():
             first = self._file(int(places[other][0]))
             raise UserError(
-                f"{first}: {extension(first)} images are not read ({int(other.sum()):,} of "
-                f"{', '.join(self.paths)}). Convert them to one of {FORMATS} with any image "
-                "program, or delete their rows."
+                f"{first}: {extension(first)} images ({int(other.sum()):,}) are not read: convert "
+                f"them to one of {FORMATS}."
             )
         missing = places[~self.found[places]]
         if not len(missing):
@@ -353,47 +326,29 @@ class _Rows(NamedTuple):
         )
         if on_bad_image == "skip":
             return (f"{told}; they count as bad images",)
-        raise UserError(
-            f"{told} ({self._listed(missing[:1])}). Files are looked for from the table's folder "
-            "and the folders in it, with or without an extension: put them there, or delete these "
-            'rows; input.on_bad_image="skip" gives such images weight 0.'
-        )
+        raise UserError(f'{told} ({self._listed(missing[:1])}). See input.on_bad_image="skip".')
 
     def _unique(self) -> "_Rows":
         """The rows in their order, each file once. UserError if two rows say different things."""
         rank = np.lexsort((self.splits < 0, self.orders))  # of one file, rows with a split first
         same = np.flatnonzero(np.diff(self.orders[rank]) == 0)
         for one, other in zip(rank[same].tolist(), rank[same + 1].tolist(), strict=True):
-            texts = [self._label_texts(row) for row in (one, other)]
-            if texts[0] != texts[1]:
-                raise UserError(
-                    f"{self._listed(np.array([one, other]))}: {self._file(one)} has the label "
-                    f"{'|'.join(texts[0])!r}, and then {'|'.join(texts[1])!r}. Keep one of these "
-                    "rows; several labels of an image stand in one cell, with "
-                    'input.label_separator="|" between them.'
-                )
+            subject = f"{self._listed(np.array([one, other]))}: {self._file(one)}"
+            label, other_label = (self._label_texts(row) for row in (one, other))
+            rule = f"has the label {label!r}, and then {other_label!r}" * (label != other_label)
             if self.splits[one] != self.splits[other] and -1 not in self.splits[[one, other]]:
-                raise UserError(
-                    f"{self._listed(np.array([one, other]))}: {self._file(one)} is in two splits, "
-                    f"{' and '.join(self.split_texts[self.splits[r]] for r in (one, other))}: what "
-                    "is measured on an image that was trained on means nothing. Keep one row."
-                )
+                names = (self.split_texts[self.splits[row]] for row in (one, other))
+                rule = rule or f"is in two splits, {' and '.join(names)}"
+            if rule:
+                cure = 'Several labels stand in one cell, with input.label_separator="|".'
+                raise UserError(f"{rule}.", field=subject, cure=cure)
         rank = np.delete(rank, same + 1)
         note = (f"rows that repeat another and count once: {len(same):,}",) * bool(len(same))
-        return self._replace(
-            notes=self.notes + note,
-            places=self.places[rank],
-            names=self.names.take(pa.array(rank)),
-            found=self.found[rank],
-            orders=self.orders[rank],
-            labels=self.labels.take(rank),
-            splits=self.splits[rank],
-            tables=self.tables[rank],
-            lines=self.lines[rank],
-        )
+        columns = {name: getattr(self, name).take(rank) for name in _ROW_COLUMNS}
+        return self._replace(notes=self.notes + note, **columns)
 
-    def _label_texts(self, row: int) -> list[str]:
-        return sorted({self.texts[i] for i in self.labels.slice(row, row + 1).labels})
+    def _label_texts(self, row: int) -> str:
+        return "|".join(sorted({self.texts[i] for i in self.labels.slice(row, row + 1).labels}))
 
     def _file(self, row: int) -> str:
         return files.join(self.folders[self.places[row]], self.names[row].as_py())
@@ -407,15 +362,19 @@ class _Rows(NamedTuple):
         return f"{path}, line{'s' * (len(lines) > 1)} {', '.join(lines)}{more}"
 
 
-def _orders(prefixes: Sequence[str], places: np.ndarray, names: pa.Array) -> np.ndarray:
-    """The first 8 bytes of the SHA-256 of each path, uint64 [n]."""
-    composed = [normal(prefix) for prefix in prefixes]
-    result = np.empty(len(places), np.uint64)
+def _paths(prefixes: Sequence[str], places: np.ndarray, names: pa.Array) -> Iterator[list[str]]:
+    """Paths of images, some at a time; their names are composed."""
     for start in range(0, len(places), _CHUNK):
         some = pc.utf8_normalize(names[start : start + _CHUNK], "NFC").to_pylist()
-        of_chunk = places[start : start + _CHUNK].tolist()
-        result[start : start + len(some)] = [
-            int.from_bytes(hashlib.sha256((composed[place] + name).encode()).digest()[:8])
-            for place, name in zip(of_chunk, some, strict=True)
-        ]
-    return result
+        of_names = places[start : start + _CHUNK].tolist()
+        yield [prefixes[place] + name for place, name in zip(of_names, some, strict=True)]
+
+
+def _orders(prefixes: Sequence[str], places: np.ndarray, names: pa.Array) -> np.ndarray:
+    """The first 8 bytes of the SHA-256 of each path, uint64 [n]."""
+    digests = (
+        hashlib.sha256(path.encode()).digest()
+        for paths in _paths(list(map(normal, prefixes)), places, names)
+        for path in paths
+    )
+    return np.fromiter((int.from_bytes(d[:8]) for d in digests), np.uint64, len(places))

@@ -20,11 +20,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import parse_json
 from vit_jax.data import files
-from vit_jax.data.label_index import Labels, single
-from vit_jax.data.source import DerivedSource, Example, SelectedSource, Source, digest
+from vit_jax.data.source import (
+    DerivedSource,
+    Example,
+    Labels,
+    SelectedSource,
+    Source,
+    digest,
+    single,
+)
 
 FORMAT = "vit_jax pseudo-labels 1"
 HOW_TO_WRITE = "vit-jax evaluate --checkpoint ... --pseudo_labels=FILE"
@@ -33,7 +40,7 @@ _DTYPES = {"examples": "i8", "copies": "i4", "classes": "i4", "probabilities": "
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What the labels are of, and what made them.
+    """The images that the labels are of, and the model that made them.
 
     Attributes:
       fingerprint: of the data, opened without labels.
@@ -116,58 +123,43 @@ class PseudoLabelled(DerivedSource):
 def open_pseudo_labelled(
     source: Source, path: str, *, num_classes: int | None, label_weights: bool, where: str
 ) -> PseudoLabelled:
-    """The images of `source`, opened without labels, that have pseudo-labels in a file.
-
-    UserError, which names the field of the section `where`, if the file cannot be read, was written
-    for other data, has not the declared `num_classes` (None: any), or has probabilities that
-    `label_weights` forbids to use.
-    """
+    """The images of `source`, opened without labels, that have pseudo-labels in a file."""
     labels = read(path, where=where)
     about = labels.about
+    rule = ""
     if num_classes not in (None, about.num_classes):
-        raise UserError(
-            f"input.num_classes={num_classes}, but {where}.pseudo_labels={path} is of "
-            f"{about.num_classes:,} classes. Correct it, or write the file by a model with these "
-            "classes."
+        rule = f"is of {about.num_classes:,} classes, not of input.num_classes={num_classes}."
+    elif about.fingerprint != source.fingerprint:
+        rule = (
+            f"was written for {about.num_examples:,} images of "
+            f"{about.written_by.get('data', 'other data')}; the {source.num_examples:,} images of "
+            f"{where} are not the same, or not in the same order."
         )
-    if about.fingerprint != source.fingerprint:
-        was = about.written_by.get("data", "other data")
-        raise UserError(
-            f"{where}.pseudo_labels={path} was written for {about.num_examples:,} images of {was}; "
-            f"the {source.num_examples:,} images of {where} are not the same, or not in the same "
-            f"order. Give {where} the source, data_dir and split that it was written for, or write "
-            f"it again: {HOW_TO_WRITE}"
+    elif labels.classes.shape[1] > 1 and not label_weights:
+        rule = (
+            f"says how likely each of an image's {labels.classes.shape[1]} classes is, which "
+            "input.label_weights=false would leave out: set it to true, or write one by --top_k=1."
         )
-    if labels.classes.shape[1] > 1 and not label_weights:
-        raise UserError(
-            f"input.label_weights=false would leave out the probabilities of {where}.pseudo_labels="
-            f"{path}, which say which of an image's {labels.classes.shape[1]} classes is how "
-            "likely. Set it to true, or write hard labels by --top_k=1."
-        )
+    if rule:
+        cure = f"Correct the field, or write the file again: {HOW_TO_WRITE}"
+        raise UserError(rule, field=f"{where}.pseudo_labels", value=path, cure=cure)
     return PseudoLabelled(source, labels)
 
 
 def read(path: str, *, where: str) -> PseudoLabels:
     """Reads a file. UserError if it is not there, damaged, or not one of pseudo-labels."""
     field = f"{where}.pseudo_labels={path}"
-    try:
+    with reading(field, cure=f"Write it by: {HOW_TO_WRITE}"):
         content = files.read(files.expanded(path))
-    except OSError as error:
-        raise UserError(
-            f"{field} cannot be read ({error.strerror}). It is a file that this writes: "
-            f"{HOW_TO_WRITE}"
-        ) from error
     try:
         return _parsed(content)
     except files.NPZ_FAULTS as error:
-        raise UserError(
-            f"{field} is damaged, or not a file of pseudo-labels ({error}). Write it by: "
-            f"{HOW_TO_WRITE}"
-        ) from error
+        rule = f"is damaged, or not a file of pseudo-labels ({error})."
+        raise UserError(rule, field=field, cure=f"Write it by: {HOW_TO_WRITE}") from error
 
 
 def is_pseudo_labels(path: Path) -> bool:
-    """Whether a local file is one of pseudo-labels, whole or not."""
+    """Returns whether a local file is one of pseudo-labels, whole or not."""
     try:
         with np.load(path) as arrays:
             return _about(arrays) is not None
@@ -199,33 +191,22 @@ def _parsed(content: bytes) -> PseudoLabels:
         names = fields.pop("class_names")
         about = About(class_names=None if names is None else tuple(names), **fields)
         found = {name: arrays[name] for name in _DTYPES}
-    counts = (about.num_examples, about.num_classes, len(names or ()))
-    if not all(type(count) is int for count in counts) or counts[2] not in (0, counts[1]):
-        raise ValueError("its counts do not fit together")
+    num_images, num_classes, num_names = about.num_examples, about.num_classes, len(names or ())
     examples, copies, classes, probabilities = found.values()
-    if {name: array.dtype for name, array in found.items()} != {
-        name: np.dtype(dtype) for name, dtype in _DTYPES.items()
-    }:
-        raise ValueError("its arrays have other types")
-    if not (
-        examples.ndim == 1
-        and copies.shape == examples.shape
-        and classes.ndim == 2
-        and classes.shape == probabilities.shape
-        and len(classes) == len(examples)
+    is_whole = (
+        all(type(count) is int for count in (num_images, num_classes))
+        and num_names in (0, num_classes)
+        and all(found[name].dtype == np.dtype(dtype) for name, dtype in _DTYPES.items())
         and classes.size
-    ):
-        raise ValueError("its arrays do not fit together")
-    if not (
-        (np.diff(examples) > 0).all()
-        and examples[0] >= 0
-        and examples[-1] < about.num_examples
+        and examples.shape == copies.shape == classes.shape[:1]
+        and classes.shape == probabilities.shape == (len(examples), classes.shape[-1])
+        and (np.diff(examples) > 0).all()
+        and 0 <= examples[0] <= examples[-1] < num_images
         and (copies > 0).all()
-        and (classes >= 0).all()
-        and (classes < about.num_classes).all()
-        and (probabilities >= 0).all()  # NaN is not either
-        and (probabilities <= 1).all()
+        and 0 <= classes.min() <= classes.max() < num_classes
+        and ((probabilities >= 0) & (probabilities <= 1)).all()  # NaN is not either
         and (probabilities[:, 0] > 0).all()
-    ):
-        raise ValueError("its numbers are outside of what they can be")
+    )
+    if not is_whole:
+        raise ValueError("its counts and arrays do not fit together")
     return PseudoLabels(**found, about=about)

@@ -9,7 +9,6 @@ https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 import concurrent.futures
 import contextlib
-import errno
 import functools
 import os
 import shutil
@@ -23,7 +22,7 @@ import filelock
 import google_crc32c
 import numpy as np
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading, writing
 from vit_jax.core.files import atomic_file, cache_dir, delete_leftovers
 from vit_jax.core.screen import format_bytes
 from vit_jax.core.waiting import waiting_for
@@ -54,8 +53,7 @@ class ArrayRecords:
         unread = [p for p in self._files if files.is_remote(p) and not p.startswith(_OWN_SCHEME)]
         if unread:
             raise UserError(
-                f"{unread[0]}: array_record reads local files and those at {_OWN_SCHEME} only. Set "
-                "input.cache=FOLDER, where the files are copied to."
+                f"{unread[0]} is neither local nor at {_OWN_SCHEME}: set input.cache=FOLDER."
             )
         self._num_records = list(num_records)
         self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
@@ -64,15 +62,14 @@ class ArrayRecords:
 
     def read(self, file: int, records: Sequence[int]) -> list[bytes]:
         """The data of the records; the format's own checksums are verified."""
-        with waiting_for(lambda: f"{self._files[file]}, records {_few(records)}"):
+        path, some = self._files[file], ", ".join(map(str, records[:4]))
+        where = f"{path}, records {some}{', ...' if len(records) > 4 else ''}"
+        with waiting_for(lambda: where):
             reader = self._reader(file)
             try:
-                return files.retried(self._files[file], lambda: reader.read(list(records)))
+                return files.retried(path, lambda: reader.read(list(records)))
             except (RuntimeError, ValueError, IndexError) as error:
-                raise UserError(
-                    f"{self._files[file]}, one of the records {_few(records)}: corrupt ({error}). "
-                    "Get the file again."
-                ) from error
+                raise _corrupt(f"one of {where},", error) from error
 
     def _open(self, file: int) -> Any:
         from array_record.python.array_record_module import ArrayRecordReader
@@ -86,16 +83,17 @@ class ArrayRecords:
         )
         # A truncated file opens as one without records, and then reads as empty strings.
         if not reader.ok() or reader.num_records() != expected:
-            raise UserError(
-                f"{path} is corrupt or truncated: {reader.num_records()} records can be found, but "
-                f"dataset_info.json says {expected}. Get the file again."
-            )
+            raise _corrupt(path, _other_number(reader.num_records(), expected))
         return reader
 
 
-def _few(records: Sequence[int]) -> str:
-    shown = ", ".join(map(str, records[:4]))
-    return f"{shown}, ..." if len(records) > 4 else shown
+def _corrupt(where: str | Path, reason: object = "") -> UserError:
+    more = f": {reason}" if reason else ""
+    return UserError(f"{where} is corrupt or cut off{more}. Get the file again.")
+
+
+def _other_number(found: int, expected: int) -> str:
+    return f"{found} records can be found, but dataset_info.json says {expected}"
 
 
 class TFRecords:
@@ -105,11 +103,7 @@ class TFRecords:
         """`num_records` of each file as published: UserError if a file holds more or fewer."""
         remote = [path for path in paths if files.is_remote(path)]
         if remote:
-            raise UserError(
-                f"{remote[0]}: TFRecord files are read at random from local disks only. Set "
-                "input.cache=FOLDER, where the files are copied to, or prepare the data set as "
-                "ArrayRecord files."
-            )
+            raise UserError(f"{remote[0]}: TFRecord files must be local: set input.cache=FOLDER.")
         self._files = [Path(path) for path in paths]
         self._offsets = load_offsets(self._files)
         if self._offsets is None:
@@ -118,10 +112,7 @@ class TFRecords:
             save_offsets(self._files, self._offsets)
         for file, offsets, expected in zip(self._files, self._offsets, num_records, strict=True):
             if len(offsets) - 1 != expected:
-                raise UserError(
-                    f"{file} holds {len(offsets) - 1} records, but dataset_info.json says "
-                    f"{expected}. Get the file again: part of it is missing."
-                )
+                raise _corrupt(file, _other_number(len(offsets) - 1, expected))
 
     def read(self, file: int, records: Sequence[int]) -> list[bytes]:
         """The data of the records, checked against their checksums."""
@@ -135,13 +126,8 @@ class TFRecords:
                     for i in records
                 ]
 
-        try:
-            with waiting_for(lambda: str(path)):
-                return files.retried(str(path), read_all)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read ({error.strerror}); it could when the run began."
-            ) from error
+        with reading(path), waiting_for(lambda: str(path)):
+            return files.retried(str(path), read_all)
 
 
 def record_offsets(file: Path) -> np.ndarray:
@@ -151,21 +137,14 @@ def record_offsets(file: Path) -> np.ndarray:
     longer than the file.
     """
     offsets = [0]
-    where = lambda: f"{file}, record {len(offsets) - 1} (at byte {offsets[-1]})"
     with file.open("rb", buffering=0) as handle:
         size_bytes = os.fstat(handle.fileno()).st_size
         while offsets[-1] < size_bytes:
-            header = os.pread(handle.fileno(), _HEADER.size, offsets[-1])
-            if len(header) < _HEADER.size:
-                raise UserError(f"{where()}: the file ends inside it. Get the file again.")
+            header = os.pread(handle.fileno(), _HEADER.size, offsets[-1]).ljust(_HEADER.size, b"\0")
             length, checksum = _HEADER.unpack(header)
-            if masked_crc32c(header[:8]) != checksum:
-                why = "its length is corrupt (wrong checksum)"
-                raise UserError(f"{where()}: {why}. Get the file again.")
             end = offsets[-1] + _OVERHEAD_BYTES + length
-            if end > size_bytes:
-                why = f"{length} bytes long, but the file ends at {size_bytes}"
-                raise UserError(f"{where()}: {why}. Get the file again.")
+            if masked_crc32c(header[:8]) != checksum or end > size_bytes:
+                raise _corrupt(f"{file}, record {len(offsets) - 1} (at byte {offsets[-1]})")
             offsets.append(end)
     return np.array(offsets, np.int64)
 
@@ -175,7 +154,7 @@ def _read_tfrecord(handle: int, file: Path, record: int, start: int, stop: int) 
         stored = os.pread(handle, stop - start, start)
     data = stored[_HEADER.size : -_CHECKSUM.size]
     if len(stored) != stop - start or masked_crc32c(data) != _CHECKSUM.unpack(stored[-4:])[0]:
-        raise UserError(f"{file}, record {record}: corrupt (wrong checksum). Get the file again.")
+        raise _corrupt(f"{file}, record {record}", "wrong checksum")
     return data
 
 
@@ -234,22 +213,18 @@ def _stamps(paths: Sequence[Path]) -> np.ndarray:
 # the same host wait for it. A copy is good if it has the size of the original and is not older.
 
 _COPYING_THREADS = 8  # threads that wait for the network
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def copies(
     cache: FileCache, name: str, content: str, paths: Sequence[str], sizes_bytes: Sequence[int]
 ) -> list[str]:
-    """The local paths of `paths`, which are copied if necessary. All of them are in one folder.
-
-    `name` is the name of the data set, `content` the hash of its content, "" if that is not known.
-    UserError if there is no room, or if copying fails.
-    """
+    """The local paths of `paths`, which are copied if necessary. All of them are in one folder."""
     home, _, _ = paths[0].rpartition("/")
     home = home if files.is_remote(home) else os.path.abspath(home)
     folder = cache.folder / f"{name}-{digest(home + content)[:16]}"
     targets = [folder / path.rpartition("/")[2] for path in paths]
-    try:
+    cure = "What has been copied stays and is used by the next start."
+    with writing("input.cache", cache.folder, cure=cure):
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):
             delete_leftovers(folder)
@@ -261,12 +236,6 @@ def copies(
             if missing:
                 _check_room(cache, sum(size for _, _, size in missing))
                 _copy_all(cache, missing)
-    except OSError as error:
-        why = "its disk is full" if error.errno in _NO_ROOM else error.strerror or str(error)
-        raise UserError(
-            f"input.cache={cache.folder} cannot be written: {why}. Give another folder, or "
-            "input.cache=none; what has been copied stays and is used by the next start."
-        ) from error
     return [str(target) for target in targets]
 
 
@@ -277,18 +246,14 @@ def _is_good(path: str, target: Path, size_bytes: int) -> bool:
 
 
 def _check_room(cache: FileCache, needed_bytes: int) -> None:
-    there = sum(path.stat().st_size for path in cache.folder.rglob("*") if path.is_file())
-    if cache.limit_bytes is not None and there + needed_bytes > cache.limit_bytes:
+    used = sum(path.stat().st_size for path in cache.folder.rglob("*") if path.is_file())
+    room = shutil.disk_usage(cache.folder).free
+    if cache.limit_bytes is not None:
+        room = min(room, cache.limit_bytes - used)
+    if needed_bytes > room:
         raise UserError(
-            f"input.cache={cache.folder} has {there:,} bytes, and {needed_bytes:,} more are to be "
-            f"copied there: more than input.cache_bytes={cache.limit_bytes:,}. Raise that, or "
-            "delete data sets there that are no longer needed."
-        )
-    free = shutil.disk_usage(cache.folder).free
-    if needed_bytes > free:
-        raise UserError(
-            f"input.cache={cache.folder}: {format_bytes(needed_bytes)} are to be copied there, but "
-            f"its disk has {format_bytes(free)} left. Give another folder, or make room."
+            f"input.cache={cache.folder} has room for {format_bytes(max(room, 0))} of "
+            f"{format_bytes(needed_bytes)}, by its disk and input.cache_bytes."
         )
 
 
@@ -307,10 +272,7 @@ def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> Non
         with atomic_file(target) as part:
             files.copy(path, part, on_bytes)
             if part.stat().st_size != size:
-                raise UserError(
-                    f"{path} had {size:,} bytes, but {part.stat().st_size:,} were copied: it has "
-                    "changed. Start the same command again."
-                )
+                raise UserError(f"{path} changed while it was copied: start the command again.")
 
     with concurrent.futures.ThreadPoolExecutor(_COPYING_THREADS) as pool:
         list(pool.map(copy, missing))

@@ -18,11 +18,18 @@ from typing import Any
 import numpy as np
 
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import parse_json
 from vit_jax.data import files, label_index
-from vit_jax.data.label_index import Labels
-from vit_jax.data.source import NO_LABEL, DerivedSource, Example, Source, digest, select_examples
+from vit_jax.data.source import (
+    NO_LABEL,
+    DerivedSource,
+    Example,
+    Labels,
+    Source,
+    digest,
+    select_examples,
+)
 
 CLASSES = 1000
 VALIDATION_IMAGES = 50_000
@@ -62,13 +69,7 @@ class ByName(DerivedSource):
 
 
 class Relabelled(DerivedSource):
-    """The examples of `source` that have a label in `labels`, with these labels.
-
-    Args:
-      source: any.
-      labels: of all its examples; classes of ImageNet-1k.
-      rule: names the labels, in the fingerprint.
-    """
+    """The examples of `source` that have a label in `labels`, with these labels."""
 
     def __init__(self, source: Source, labels: Labels, *, rule: str):
         counts = np.diff(labels.offsets)
@@ -95,36 +96,23 @@ class Relabelled(DerivedSource):
 
 
 def relabel_by_class(source: Source, kind: str, *, where: str) -> Relabelled:
-    """`source` with the ImageNet classes of its own classes; `kind` is a key of KINDS.
-
-    UserError if they are not those of that kind.
-    """
-    place = {synset: number for number, synset in enumerate(synsets.names_1k())}
-    try:
-        found = [
-            [place[synset] for synset in KINDS[kind](name)] for name in source.class_names or ()
-        ]
-    except ValueError as error:
+    """`source` with the ImageNet classes of its own classes; `kind` is a key of KINDS."""
+    number_of = {synset: number for number, synset in enumerate(synsets.names_1k())}
+    with reading(f"{where}.classes", kind):
+        classes = [[number_of[s] for s in KINDS[kind](name)] for name in source.class_names or ()]
+    labels = [classes[label] if classes else [] for label in label_index.find(source).labels]
+    if source.max_labels > 1 or not any(labels):
         raise UserError(
-            f"{where}.classes={kind!r}: {source.name} has the class {error}, which is not one of "
-            f"that set. Correct {where}.data_dir, or {where}.classes."
-        ) from error
-    if source.max_labels > 1:
-        raise UserError(
-            f"{where}.classes={kind!r}: images of {source.name} have several labels already."
-        )
-    labels = [found[label] if found else [] for label in label_index.find(source).labels]
-    if not any(labels):
-        raise UserError(
-            f"{where}.classes={kind!r}: no image of {source.name} is in a class that this set has. "
-            f"Correct {where}.data_dir: it is the folder that holds the folders of classes."
+            f"is not of {source.name}: give the folder that holds those of its classes.",
+            field=f"{where}.classes",
+            value=kind,
         )
     return Relabelled(source, label_index.collect(labels), rule=kind)
 
 
 def _class_by_number(name: str) -> tuple[str, ...]:
     if not re.fullmatch(r"\d{1,3}", name):
-        raise ValueError(repr(name))
+        raise ValueError(f"the class {name!r} is not one of that set")
     return (list(synsets.names_1k())[int(name)],)
 
 
@@ -136,59 +124,36 @@ KINDS: Mapping[str, Callable[[str], Sequence[str]]] = {
 
 
 def relabel_by_file(source: Source, path: str, *, where: str) -> Relabelled:
-    """`source`, of images of ImageNet's validation set, with the labels of ReaL's file.
-
-    UserError if it is not such a file, or if images do not have the names of that set.
-    """
-    labels = read_real(path, f"{where}.labels={path}")
-    names = source.file_names()
-    if names is None:
-        raise UserError(
-            f"{where}.labels: {source.name} does not keep the names of its image files, by which "
-            "labels are found. Give a folder of images, or records that `prepare` wrote."
-        )
-    found = [_NUMBER.search(name) for name in names]
-    for name, match in zip(names, found, strict=True):
-        if match is None or not 1 <= int(match[1]) <= len(labels):
-            raise UserError(
-                f"{where}.labels={path} has labels for ILSVRC2012_val_00000001.JPEG to "
-                f"{len(labels):08}, and {name} is none of them."
-            )
-    chosen = [labels[int(match[1]) - 1] for match in found if match]
+    """`source`, of images of ImageNet's validation set, with the labels of ReaL's file."""
+    labels, names = read_real(path, f"{where}.labels={path}"), source.file_names()
+    numbers = [int(m[1]) if (m := _NUMBER.search(name)) else 0 for name in names or ()]
+    other = next((k for k, number in enumerate(numbers) if not 1 <= number <= len(labels)), None)
+    chosen = [labels[number - 1] for number in numbers] if other is None else []
     if not any(chosen):
-        raise UserError(f"{where}.labels={path}: none of the {len(names):,} images has a label.")
+        rule = f"has labels for ILSVRC2012_val_00000001.JPEG to {len(labels):08}"
+        if names is None:
+            rule += f", and {source.name} does not keep the names of its image files."
+        else:
+            rule += f", and {'no image has one' if other is None else f'not for {names[other]}'}."
+        cure = "Give a folder of these images, or records of them that `prepare` wrote."
+        raise UserError(rule, field=f"{where}.labels", value=path, cure=cure)
     return Relabelled(source, label_index.collect(chosen), rule="labels of a file")
 
 
 def read_real(path: str, where: str) -> list[list[int]]:
-    """ReaL's list of classes of each validation image, in the order of their numbers.
-
-    UserError if it is another file, which `where` names.
-    """
-    try:
+    """ReaL's list of classes of each validation image, in the order of their numbers."""
+    cure = "ReaL's labels: real.json of https://github.com/google-research/reassessed-imagenet."
+    with reading(where, cure=cure):
         data = files.read(files.expanded(path))
-    except OSError as error:
+    with reading(where, cure=cure):
+        stored: Any = parse_json(data[:MAX_LIST_BYTES])  # cut off, a longer one is no JSON
+    is_list = isinstance(stored, list) and 1 <= len(stored) <= VALIDATION_IMAGES
+    if not is_list or not all(
+        isinstance(classes, list) and all(type(c) is int and 0 <= c < CLASSES for c in classes)
+        for classes in stored
+    ):
         raise UserError(
-            f"{where} cannot be read ({error.strerror}). ReaL's labels are real.json of "
-            "https://github.com/google-research/reassessed-imagenet."
-        ) from error
-    if len(data) > MAX_LIST_BYTES:
-        raise UserError(
-            f"{where} is longer than {MAX_LIST_BYTES:,} bytes: give ReaL's real.json, of 1 MB."
-        )
-    try:
-        stored: Any = parse_json(data)
-    except ValueError as error:
-        raise UserError(f"{where} is not JSON: {error}.") from error
-    wrong = [
-        number
-        for number, each in enumerate(stored if isinstance(stored, list) else ())
-        if not isinstance(each, list) or not all(type(c) is int and 0 <= c < CLASSES for c in each)
-    ]
-    if wrong or not isinstance(stored, list) or not 1 <= len(stored) <= VALIDATION_IMAGES:
-        raise UserError(
-            f"{where} is not a list with a list of classes, each from 0 to {CLASSES - 1}, for each "
-            f"of ImageNet's {VALIDATION_IMAGES:,} validation images"
-            + (f": entry {wrong[0]} is none." if wrong else ".")
+            f"{where} does not list classes, 0 to {CLASSES - 1}, of ImageNet's "
+            f"{VALIDATION_IMAGES:,} validation images. {cure}"
         )
     return stored

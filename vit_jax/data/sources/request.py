@@ -1,4 +1,4 @@
-"""What is wanted of a source."""
+"""A request to a source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ class FileCache(NamedTuple):
 
 
 class TableOptions(NamedTuple):
-    """How `image_table` reads a table; see its fields of `input`. None: a column's usual name."""
+    """The columns that `image_table` reads; see its fields of `input`. None: the usual name."""
 
     image_column: str | None = None
     split_column: str | None = None
@@ -23,7 +23,7 @@ class TableOptions(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is wanted of a source; each source reads what concerns it."""
+    """A request to a source, of which each source reads what concerns it."""
 
     split: str
     data_dir: str | None = None

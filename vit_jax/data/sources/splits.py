@@ -4,9 +4,13 @@ https://www.tensorflow.org/datasets/splits. A slice that TFDS reads in a way tha
 show, such as "train[60:66%]" (both in percent) or "train[:-0]" (nothing), is refused.
 
 Several with "+" between them are one behind the other: "train[:800]+validation[:200]".
+
+Names of files and folders say splits as Hugging Face's `datasets` reads them.
 """
 
+import collections
 import itertools
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -23,6 +27,16 @@ _SPLIT = re.compile(
     rf"((?P<start>{_BOUNDARY})?:(?P<stop>{_BOUNDARY})?|(?P<shard>-?\d+)shard)\])?"
 )
 
+KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
+_BETWEEN_WORDS = re.compile(r"[-._ 0-9]")
+_SPLIT_OF = {word: split for split, words in KEYWORDS.items() for word in words}
+_WORDS_OF_SPLITS = re.compile(rf"(?i)(?:^|[-._ 0-9])({'|'.join(_SPLIT_OF)})(?=[-._ 0-9])")
+
 
 class Slice(NamedTuple):
     """Examples [start, stop) of the split called `name`."""
@@ -37,6 +51,55 @@ class Slice(NamedTuple):
         return self.stop - self.start
 
 
+def splits_in_paths(paths: Sequence[str]) -> list[list[str]]:
+    """The splits that each path says, with "/" between its names; [] for none.
+
+    By the first of these rules that any of the paths satisfies, as in `datasets` of Hugging Face:
+    `data/<split>-00000-of-00001.*`; a folder of which one word is of KEYWORDS; such a file. Case
+    does not matter, unlike there.
+    """
+    rules: tuple[Callable[[str], list[str]], ...] = (
+        lambda path: [match[1]] if (match := _SHARD.fullmatch(path)) else [],
+        lambda path: _splits_in_words(_BETWEEN_WORDS.split("-".join(path.split("/")[:-1]))),
+        lambda path: _splits_in_words(_BETWEEN_WORDS.split(path.rpartition("/")[2])[:-1]),
+    )
+    for rule in rules:
+        if any(splits := [rule(path) for path in paths]):
+            break
+    return splits
+
+
+def _splits_in_words(words: Sequence[str]) -> list[str]:
+    lower = {word.lower() for word in words}
+    return [split for split, keywords in KEYWORDS.items() if not lower.isdisjoint(keywords)]
+
+
+def splits_in_names(paths: Sequence[str], *, field: str, value: object) -> dict[str, str]:
+    """The split that the name of each file says, such as cat/train_1.png; {} where they say none.
+
+    They do where some say `train` and others a split that is held out: a single `test.png` may be
+    anything.
+
+    Raises:
+      UserError: others of these names say none, or several.
+    """
+    names = map(posixpath.basename, paths)
+    said = [{_SPLIT_OF[word.lower()] for word in _WORDS_OF_SPLITS.findall(x)} for x in names]
+    sizes = collections.Counter(itertools.chain.from_iterable(said))
+    if "train" not in sizes or len(sizes) == 1:
+        return {}
+    unclear = [path for path, splits in zip(paths, said, strict=True) if len(splits) != 1]
+    if unclear:
+        listed = ", ".join(f"{split} ({number:,})" for split, number in sorted(sizes.items()))
+        rule = (
+            f"names files by splits, {listed}, as Hugging Face's datasets reads them, but "
+            f"{len(unclear):,} of {len(paths):,} say none, or several: {unclear[0]}."
+        )
+        cure = "Rename them, or make folders <split>/<class>."
+        raise UserError(rule, field=field, value=value, cure=cure)
+    return {path: split for path, (split,) in zip(paths, said, strict=True)}
+
+
 def parts(split: str) -> list[str]:
     """The slices of a split: "train[:800]+test" -> ["train[:800]", "test"]."""
     return [part.strip() for part in split.split("+")]
@@ -47,16 +110,10 @@ def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) ->
     known = sorted(part for part in slices if part is not None)
     for one, other in itertools.pairwise(known):
         if one.name == other.name and other.start < one.stop:
-            raise UserError(
-                f"{where}.split={split!r}: the slices share examples of {one.name!r}, from "
-                f"{other.start:,} to {min(one.stop, other.stop):,}. Let each example be in one."
-            )
+            raise UserError(f"{where}.split={split!r}: its slices share examples of {one.name!r}.")
     names = {part.name for part in known}
     if ALL in names and len(names) > 1:
-        raise UserError(
-            f"{where}.split={split!r}: {ALL!r} has the examples of {min(names - {ALL})!r}, too. "
-            "Let each example be in one."
-        )
+        raise UserError(f"{where}.split={split!r}: {ALL!r} has {min(names - {ALL})!r}, too.")
 
 
 def overlap(slices: Sequence[Slice], others: Sequence[Slice]) -> bool:
@@ -70,10 +127,7 @@ def overlap(slices: Sequence[Slice], others: Sequence[Slice]) -> bool:
 
 
 def base_name(split: str, *, where: str) -> str:
-    """ "train[:98%]" -> "train". UserError if `split` is not written like a split.
-
-    `where` is the config's section that gives the split, for messages: "input", "evals.test".
-    """
+    """ "train[:98%]" -> "train". UserError if `split` is not written like a split."""
     return _match(split, where)["name"]
 
 
@@ -91,88 +145,55 @@ def resolve(
     examples. UnknownSplit if the split does not exist, UserError if the slice leaves it or is
     empty; they name the config's section `where`.
     """
-    match = _match(split, where)
+    match, field = _match(split, where), f"{where}.split"
     name = match["name"]
     if name not in num_examples:
         hint = nearest(name, num_examples)
         if where.startswith("evals.") and len(num_examples) == 1:
             (one,) = num_examples
-            hint += f" Hold out a part: input.split='{one}[:90%]' and {where}.split='{one}[90%:]'."
-        raise UnknownSplit(f"{where}.split={split!r}: the data set has no split {name!r}. {hint}")
-    size = num_examples[name]
-    if not size:
-        raise UserError(
-            f"{where}.split={split!r}: {name!r} has no examples. There are "
-            f"{', '.join(f'{n:,} in {k!r}' for k, n in num_examples.items())}; add some, or give "
-            "another split."
-        )
-    unit, texts = _unit(match, split, where)
-    if unit == "shard" and shard_lengths is None:
-        raise UserError(
-            f"{where}.split={split!r}: shards are record files, which this data set is not in. "
-            "Write the slice in examples or percent."
-        )
-    ends = [0, *itertools.accumulate((shard_lengths or {}).get(name, ()))]
-    units: dict[str, tuple[int, Callable[[str], int]]] = {
-        "": (size, int),
-        "%": (size, lambda text: round(float(text) * size / 100)),
-        "shard": (len(ends) - 1, int),
-    }
-    total, scale = units[unit]
-    start, stop = (
-        default if text is None else _from_the_start(text, scale, total, split, where)
-        for text, default in zip(texts, (0, total), strict=True)
-    )
-    if not 0 <= start < stop <= total:
-        what = "shards" if unit == "shard" else "examples"
-        raise UserError(
-            f"{where}.split={split!r} means {what} [{start}, {stop}) of the {total} in {name!r}; "
-            f"a slice must hold at least one and end at {total} or before."
-        )
-    if unit == "shard":
-        start, stop = ends[start], ends[stop]
-    return Slice(name, start, stop)
-
-
-def _unit(match: re.Match[str], split: str, where: str) -> tuple[str, list[str | None]]:
-    """("", "%" or "shard"; the numbers around the colon, None where there is none)."""
+            hint += f" Hold out a part: input.split='{one}[:90%]' and {field}='{one}[90%:]'."
+        rule = f"is not there: the data set has no split {name!r}. {hint}"
+        raise UnknownSplit(rule, field=field, value=repr(split))
+    start, stop = match["start"], match["stop"]
     if match["shard"] is not None:
-        following = str(int(match["shard"]) + 1)
-        return "shard", [match["shard"], None if following == "0" else following]
-    given = [match["start"], match["stop"]]
-    units = {text.lstrip("-.0123456789") for text in given if text is not None} or {""}
-    if len(units) > 1:
-        raise UserError(
-            f"{where}.split={split!r}: its two numbers have different units. Write both in "
-            "examples, both in percent or both in shards: train[60%:66%]."
-        )
+        start = match["shard"] + "shard"
+        stop = None if match["shard"] == "-1" else f"{int(match['shard']) + 1}shard"
+    units = {text.lstrip("-.0123456789") for text in (start, stop) if text is not None} or {""}
+    if len(units) > 1 or ("shard" in units and shard_lengths is None):
+        rule = "has two units, unlike train[60%:66%], or shards where there are no record files."
+        raise UserError(rule, field=field, value=repr(split))
     (unit,) = units
-    return unit, [text and text.removesuffix(unit) for text in given]
+    size = num_examples[name]
+    ends = [0, *itertools.accumulate((shard_lengths or {}).get(name, ()))]
+    total = len(ends) - 1 if unit == "shard" else size
+    first = 0 if start is None else _from_the_start(start, unit, total)
+    last = total if stop is None else _from_the_start(stop, unit, total)
+    if first is None or last is None or not 0 <= first < last <= total:
+        what = "shards" if unit == "shard" else "examples"
+        rule = f"means {what} [{first}, {last}) of the {total} in {name!r}"
+        rule += ", but -0 from the end is nothing" if None in (first, last) else ""
+        rule += f"; a slice must hold at least one and end at {total} or before."
+        raise UserError(rule, field=field, value=repr(split))
+    return Slice(name, ends[first], ends[last]) if unit == "shard" else Slice(name, first, last)
 
 
-def _from_the_start(
-    text: str, scale: Callable[[str], int], total: int, split: str, where: str
-) -> int:
-    number = scale(text)
-    if text.startswith("-") and number == 0:
-        raise UserError(
-            f"{where}.split={split!r}: -0 from the end of {total} in {text}, which is rounded to "
-            "whole ones. Leave that number out, or give a larger one."
-        )
-    return number + total if number < 0 else number
+def _from_the_start(text: str, unit: str, total: int) -> int | None:
+    """The boundary that a text means, counted from the start; None for -0."""
+    number = text.removesuffix(unit)
+    boundary = round(float(number) * total / 100) if unit == "%" else int(number)
+    if number.startswith("-"):
+        return boundary + total if boundary else None
+    return boundary
 
 
 def _match(split: str, where: str) -> re.Match[str]:
     match = _SPLIT.fullmatch(split)
     if match is None:
-        raise UserError(
-            f"{where}.split={split!r} is not a split. Write a name, or a name and one slice in "
-            "examples, percent or shards: train, train[:98%], train[51200:], full[25600:51200], "
-            "train[1shard:]. Put + between several."
-        )
+        raise UserError(f"{where}.split={split!r} is not a split, such as train or train[:98%].")
     return match
 
 
+BY_NAMES = "splits by the names of files, as Hugging Face's datasets reads them"
 HELD_OUT = "it has no splits of its own: a tenth of it is held out as the split val"
 
 

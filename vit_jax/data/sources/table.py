@@ -12,14 +12,16 @@ from PIL import Image
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
-from vit_jax.data.label_index import Labels, single
+from vit_jax.data import files
 from vit_jax.data.source import (
     Example,
     JoinedSource,
+    Labels,
     Source,
     Unlabelled,
-    class_difference,
+    check_same_classes,
     digest,
+    single,
 )
 from vit_jax.data.sources import splits
 from vit_jax.data.sources.request import Request
@@ -76,8 +78,7 @@ class Synthetic(Source):
         """`image_size` is (height, width)."""
         if num_examples is None or num_classes is None:
             raise UserError(
-                'input.source="synthetic" has as many examples and classes as the config says: set '
-                "input.num_examples and input.num_classes."
+                'input.source="synthetic" needs input.num_examples and input.num_classes.'
             )
         self.num_examples = num_examples
         self.num_classes = num_classes
@@ -86,7 +87,7 @@ class Synthetic(Source):
 
     @classmethod
     def create(cls, r: Request) -> Synthetic:
-        """As many examples as are asked for."""
+        """Creates as many examples as are asked for."""
         return cls(r.num_examples, r.num_classes, r.image_size)
 
     def read(self, indices: np.ndarray) -> list[Example]:
@@ -115,12 +116,31 @@ def _encoded(image: Image.Image, file_format: str) -> bytes:
     return file.getvalue()
 
 
+def open_folder(r: Request) -> Source:
+    """Images in folders of classes; else those of the table in their folder, one of METADATA."""
+    from vit_jax.data.sources.image_folder import METADATA, ImageFolder, NoClassFolders
+
+    try:
+        return ImageFolder(r)
+    except NoClassFolders:
+        from vit_jax.data.sources.image_table import ImageTable  # Arrow takes a while to import
+
+        root = files.expanded(r.data_dir or "")
+        tables = [path for name in METADATA for path in files.glob(root, name)]
+        below = [path for name in METADATA for path in files.glob(root, f"*/{name}")]
+        if len(tables) == 1 and not below:
+            return ImageTable(r._replace(data_dir=tables[0]))
+        if tables or not below:
+            raise
+        return ImageTable(r)
+
+
 SOURCES = entry_points.Parts[Callable[[Request], Source]](
     "sources",
     {
         "digits": "vit_jax.data.sources.table:Digits",
         "tfds": "vit_jax.data.sources.tfds:Tfds",
-        "image_folder": "vit_jax.data.sources.image_folder:ImageFolder",
+        "image_folder": "vit_jax.data.sources.table:open_folder",
         "image_table": "vit_jax.data.sources.image_table:ImageTable",
         "synthetic": "vit_jax.data.sources.table:Synthetic.create",
     },
@@ -145,12 +165,12 @@ READERS = {
 
 
 def reads(name: str, field: str) -> bool:
-    """Whether a source reads one of the fields of READERS; one of another package may."""
+    """Returns whether a source reads one of the fields of READERS; one of another package may."""
     return name in READERS[field] or name not in SOURCES
 
 
 def has_folder(name: str) -> bool:
-    """Whether a source reads from a `data_dir`; one of another package may."""
+    """Returns whether a source reads from a `data_dir`; one of another package may."""
     return name in FOLDERS or name not in SOURCES
 
 
@@ -163,10 +183,7 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
         there = nearest(name, SOURCES.names())
         raise UserError(f"{where}.source={name!r}: there is no such source. {there}")
     if data_dir is not None and not has_folder(name):
-        raise UserError(
-            f"{where}.data_dir={data_dir}, but {where}.source={name!r} reads no folder. Set "
-            f'{where}.source="image_folder" or "tfds" to read that one, or {where}.data_dir=none.'
-        )
+        raise UserError(f"{where}.data_dir={data_dir}: {where}.source={name!r} reads no folder.")
     if name in FOLDERS:
         FOLDERS[name](data_dir, where=where)
 
@@ -179,53 +196,38 @@ def _open(name: str, request: Request) -> Source:
         return make(request)
     opened = [make(request._replace(split=part)) for part in slices]
     splits.check_disjoint([part.part for part in opened], request.split, where=request.where)
-    for part, other in zip(opened, slices, strict=True):
-        if request.labelled and (differ := class_difference(opened[0], part)):
-            raise UserError(
-                f"{request.where}.split={request.split}: {slices[0]} and {other} have other "
-                f"classes: {differ}. Labels are not translated. Of a folder or tables the split "
-                "`train` gives the classes of all: call the one with all classes so."
-            )
+    if request.labelled:
+        cure = "Of a folder or tables the split `train` gives those of all."
+        field = f"{request.where}.split={request.split}"
+        check_same_classes(dict(zip(slices, opened, strict=True)), field, cure)
     return JoinedSource(opened)
 
 
 def create(name: str, request: Request) -> Source:
-    """The split of a data set, its counts checked against the declared ones.
-
-    UserError for an unknown source or split, missing data (and how to get it), and counts that are
-    not the declared ones.
-    """
+    """The split of a data set, its counts checked against the declared ones."""
     where, label, num_classes = request.where, request.label, request.num_classes
     check_folder(name, request.data_dir, where=where)
     if label is not None and not reads(name, "label"):
         raise UserError(
-            f"{where}.label={label}, but examples of {where}.source={name!r} have one label and no "
-            f'other feature. Set {where}.label=none, or {where}.source="tfds".'
+            f"{where}.label={label}: examples of {where}.source={name!r} have one label. Leave it "
+            "out."
         )
     source = _open(name, request)
     if not request.labelled:
         source, num_classes = Unlabelled(source), None
     data = f"({source.name}, {request.split})"
     if source.num_classes > MOST_CLASSES:
-        raise UserError(
-            f"{where}: {source.num_classes:,} classes {data}; {MOST_CLASSES:,} are the most. Each "
-            f"image needs a vector of so many numbers, {4 * source.num_classes:,} bytes. Correct "
-            "the data, or input.num_classes."
-        )
+        rule = f"is {MOST_CLASSES:,} at most, not {source.num_classes:,} {data}."
+        raise UserError(rule, field=f"{where}: input.num_classes")
     # An evaluation has no such field: it is declared to have the training data's classes.
-    if where.startswith("evals.") and num_classes not in (None, source.num_classes):
-        raise UserError(
-            f"{where} has other classes than the model: {source.num_classes} {data} "
-            f"against {num_classes}. Its accuracy would mean nothing; correct {where}.source, "
-            f"{where}.data_dir or {where}.split."
-        )
+    classes = "the model's classes" if where.startswith("evals.") else "input.num_classes"
     for field, declared, actual in (
         (f"{where}.num_examples", request.num_examples, source.num_examples),
-        ("input.num_classes", num_classes, source.num_classes),
+        (classes, num_classes, source.num_classes),
     ):
         if declared not in (None, actual):
             raise UserError(
-                f"{field}={declared}, but the data have {actual} {data}. Correct it, or "
-                f"{where}.split or {where}.data_dir."
+                f"{field}={declared}, but {where}.split={request.split} of {source.name} "
+                f"has {actual}."
             )
     return source

@@ -1,4 +1,4 @@
-"""Tables of images and labels: the columns of a CSV, TSV or Parquet, and the files that they name.
+"""Tables of images and labels: columns of CSV, TSV, JSON lines or Parquet; the files they name.
 
 A table has a column of files and one of labels, by usual names or by those that are given, and may
 have one of splits. Delimiters (`,`, `;`, tab, `|`) and encodings (UTF-8, UTF-16 with a mark, else
@@ -6,13 +6,17 @@ Latin-1) are recognised. Rows are columns of Arrow and NumPy: a table of million
 make an object for each.
 """
 
+import codecs
 import csv
+import fnmatch
 import gzip
 import io
+import itertools
+import json
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
@@ -21,11 +25,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vit_jax.core.class_names import normal
-from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.image_files import EXTENSIONS, UNKNOWN_EXTENSIONS
+from vit_jax.core.errors import UserError, nearest, reading
+from vit_jax.core.image_files import EXTENSIONS, UNKNOWN_EXTENSIONS, extension
 from vit_jax.data import files
+from vit_jax.data.source import row_offsets
+from vit_jax.data.sources.splits import KEYWORDS
 
-TABLES = (".csv", ".tsv", ".parquet", ".csv.gz", ".tsv.gz")
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz")
 # Names of columns, in lower case; `id` only where there is none of the others.
 _IMAGE_COLUMNS = (
     "image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path",
@@ -38,24 +44,30 @@ _LABEL_COLUMNS = (
 _FLAG_COLUMNS = ("is_valid", "is_val")  # fastai's
 _SPLIT_COLUMNS = ("split", "subset", *_FLAG_COLUMNS, "fold", "kfold")  # the first that is there
 _FLAGS = {"true": "val", "1": "val", "false": "train", "0": "train", "": ""}
-_FAULTS = (OSError, pa.ArrowException, MemoryError, EOFError)
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _DELIMITERS = ",;\t|"
 _WHOLE = re.compile(r"-?[0-9]+")
 _SEPARATORS = "|;,"  # that labels may have between them
 _TEXT = pa.large_string()
+_ONES = pa.array(["1", "1.0", "true"], _TEXT)  # of a column for one class
+_ZEROS = pa.array(["", "0", "0.0", "false"], _TEXT)
 _NO_LABEL = pa.array(["nan", "NaN", "<NA>"], _TEXT)  # as pandas writes it
 _URL = r"^[A-Za-z][A-Za-z0-9+.-]*://"
+_IMAGES = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS})
 _CHUNK = 2**16  # rows that are Python's for a moment
+_MOST_IN_LINE = 2**24  # characters
 
 
 def is_table(path: str) -> bool:
-    """Whether a path is named like a table that is read."""
+    """Returns whether a path is named like a table that is read."""
     return path.lower().endswith(TABLES)
 
 
 class Column(NamedTuple):
-    """A column to read: by `name`, or by a usual name; `option` names it instead, for messages."""
+    """A column to read: by `name`, or by a usual name; `option` names it instead, for messages.
+
+    That of labels may be several of 0 and 1, one for each class: `cat,dog`, or `is_*`.
+    """
 
     option: str
     name: str | None
@@ -82,57 +94,48 @@ class Table(NamedTuple):
     splits: pa.Array | None  # [n] text
     split_column: str
     lines: np.ndarray  # int64 [n]: lines of the file, or rows of Parquet
-    bad_lines: list[int]  # with another number of fields than the first line
+    bad_lines: Sequence[int]  # with another number of fields than the first line
     note: str  # which columns are read, and what else a person should know
 
 
 def read_table(path: str, columns: Columns) -> Table:
-    """Reads a table. UserError: not a table, a column is missing, or two would do."""
-    if columns.separator.name == "":
-        raise UserError(
-            f"{columns.separator.option} is empty: give what stands between labels, such as | or a "
-            "space, or none where a cell is one label."
-        )
-    is_parquet = path.lower().endswith(".parquet")
-    names, cells, lines, bad_lines, remark = (_parquet if is_parquet else _text)(path, columns)
-    images, labels, splits = cells
+    """Reads a table."""
     separator = columns.separator.name
-    n = len(lines)
-    if separator is not None and labels is not None and not pa.types.is_large_list(labels.type):
-        split_cells = (
-            pc.utf8_split_whitespace(labels)
-            if separator.isspace()
-            else pc.split_pattern(labels, separator)
-        )
-        labels = split_cells
-    several = labels is not None and (separator is not None or pa.types.is_large_list(labels.type))
-    if labels is None:
-        counts, flat = np.zeros(n, np.int64), pa.array([], _TEXT)
-    elif several:
+    if separator == "":
+        rule = "is empty: give what stands between labels, or none where a cell is one label."
+        raise UserError(rule, field=columns.separator.option)
+    read = {".parquet": _parquet, ".jsonl": _json_lines}.get(extension(path), _text)
+    chosen, table, lines, bad_lines, remark = read(path, columns)
+    cells = dict(zip(table.column_names, (c.combine_chunks() for c in table.columns), strict=True))
+    labels = cells.get("label", pa.nulls(len(lines), pa.large_list(_TEXT)))
+    if separator is not None and not pa.types.is_large_list(labels.type):
+        split = pc.utf8_split_whitespace if separator.isspace() else pc.split_pattern
+        labels = split(labels, *[separator] * (not separator.isspace()))
+    flat, counts = labels, np.ones(len(lines), np.int64)
+    several = isinstance(labels, (pa.ListArray, pa.LargeListArray))
+    if several:
         counts = labels.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         flat = labels.flatten()
-    else:
-        counts, flat = np.ones(n, np.int64), labels
     flat = _without_fractions(_trimmed(flat))
     kept = pc.and_(pc.not_equal(flat, ""), pc.invert(pc.is_in(flat, _NO_LABEL)))
-    is_kept = kept.to_numpy(zero_copy_only=False)
-    row_of = np.repeat(np.arange(n), counts)[is_kept]
-    image_name, label_name, split_name = names
-    note = f"{os.path.basename(path)}: images of the column {image_name!r}"
-    note += f", labels of {label_name!r}" * (label_name is not None)
-    note += f", splits of {split_name!r}" * (split_name is not None)
+    row_of = np.repeat(np.arange(len(lines)), counts)[kept.to_numpy(zero_copy_only=False)]
     labels = flat.filter(kept)
+    splits = None
+    if chosen.split is not None:
+        splits = _split_names(path, chosen.split, cells["split"], columns)
     return Table(
         path=path,
-        images=_trimmed(images),
-        counts=np.bincount(row_of, minlength=n).astype(np.int64),
+        images=_trimmed(cells["image"]),
+        counts=np.bincount(row_of, minlength=len(lines)).astype(np.int64),
         labels=labels,
         several=several,
-        splits=None if splits is None else _split_names(path, split_name or "", splits, columns),
-        split_column=split_name or "",
+        splits=splits,
+        split_column=chosen.split or "",
         lines=lines,
         bad_lines=bad_lines,
-        note=note + remark + ("" if several else _unsplit(labels, columns.separator.option)),
+        note=chosen.note(path)
+        + remark
+        + ("" if several else _unsplit(labels, columns.separator.option)),
     )
 
 
@@ -171,8 +174,8 @@ def _split_names(path: str, column: str, cells: pa.Array, columns: Columns) -> p
     values = encoded.dictionary.to_pylist()
     if unknown := [value for value in values if value not in _FLAGS]:
         raise UserError(
-            f"{path} has {unknown[0]!r} in its column {column!r}, which says whether an image "
-            f"is in the split `val`. Write true or false, or set {columns.split.option} to another."
+            f"{path} has {unknown[0]!r} in {column!r}: write true or false, or set "
+            f"{columns.split.option}."
         )
     splits = pa.array([_FLAGS[value] for value in values], _TEXT)
     return splits.take(encoded.indices)
@@ -180,178 +183,273 @@ def _split_names(path: str, column: str, cells: pa.Array, columns: Columns) -> p
 
 def check_cells(table: Table) -> None:
     """UserError for a row that names no image."""
-    if table.bad_lines:
-        raise UserError(
-            f"{table.path}, line {table.bad_lines[0]:,}: another number of fields than the first "
-            f"line has (such lines: {len(table.bad_lines):,}). A field with the delimiter in it is "
-            'written "in quotation marks".'
-        )
+    _refuse(table, table.bad_lines, "another number of fields than the first line has")
     if not len(table.images):
-        raise UserError(f"{table.path} has no rows below the line that names the columns.")
-    _refuse(table, pc.equal(table.images, ""), "names no image. Write its file, or delete the row")
+        raise UserError("has no rows below the line that names the columns.", field=table.path)
+    refuse_rows(table, pc.equal(table.images, ""), "names no image")
 
 
-def _refuse(table: Table, rows: pa.Array, what: str) -> None:
-    """UserError that names the first of some rows; none is fine."""
-    places = np.flatnonzero(rows.to_numpy(zero_copy_only=False))
-    if len(places):
-        cell = f"{table.images[int(places[0])]} " * bool(table.images[int(places[0])].as_py())
-        raise UserError(
-            f"{table.path}, line {table.lines[places[0]]:,}: {cell}{what} (such rows: "
-            f"{len(places):,})."
+def refuse_rows(table: Table, rows: Any, what: str) -> None:
+    """UserError that names the first of some rows, bool [n]; none is fine."""
+    places = np.flatnonzero(rows)
+    cell = table.images[int(places[0])].as_py() if len(places) else ""
+    _refuse(table, table.lines[places], f"{cell} {what}".lstrip())
+
+
+def _refuse(table: Table, lines: Sequence[int] | np.ndarray, what: str) -> None:
+    if len(lines):
+        raise UserError(f"{table.path}, line {lines[0]:,}: {what} (such rows: {len(lines):,}).")
+
+
+class _Chosen(NamedTuple):
+    """The columns that are read, by name."""
+
+    image: str
+    labels: list[str]
+    split: str | None
+    is_one_hot: bool  # whether each column of labels has 0 and 1 for one class
+    others: list[str]
+
+    @classmethod
+    def choose(cls, path: str, names: Sequence[str], columns: Columns) -> "_Chosen":
+        """Chooses of the columns of a table. UserError."""
+        image = _column(
+            path, names, columns.image, "the files of the images", _IMAGE_COLUMNS, _ID_COLUMNS
         )
+        by_rank = [(name,) for name in _SPLIT_COLUMNS]
+        split = _column(path, names, columns.split, "their splits", *by_rank)
+        rest = [name for name in names if name not in (image, split)]
+        label, patterns = columns.label, [columns.label.name]
+        is_one_hot = label.name is not None and label.name not in names
+        if label.name is not None and is_one_hot:
+            parts = [part.strip() for part in label.name.split(",")]
+            # Of a name, or where no column matches, itself.
+            matches = ([p] if p in names else fnmatch.filter(rest, p) or [p] for p in parts)
+            patterns = list(itertools.chain.from_iterable(matches))
+        hint = f", or several of 0 and 1 with {label.option}={','.join(rest[:3])}"
+        labels = [
+            _column(
+                path, names, label._replace(name=pattern), "their classes", _LABEL_COLUMNS,
+                hint=hint * (len(rest) > 1),
+            )
+            for pattern in dict.fromkeys(patterns)
+        ]  # fmt: skip
+        known = [name for name in labels if name is not None]
+        others = [name for name in rest if name not in known]
+        return cls(image or "", known, split, is_one_hot, others)
 
+    def names(self) -> list[str]:
+        """The names of all of them."""
+        return [name for name in (self.image, *self.labels, self.split) if name is not None]
 
-def _find_columns(path: str, names: Sequence[str], columns: Columns) -> list[int | None]:
-    image = _column(
-        path, names, columns.image, "the files of the images", _IMAGE_COLUMNS, _ID_COLUMNS
-    )
-    label = _column(path, names, columns.label, "their classes", _LABEL_COLUMNS)
-    by_rank = [(name,) for name in _SPLIT_COLUMNS]
-    return [image, label, _column(path, names, columns.split, "their splits", *by_rank)]
+    def note(self, path: str) -> str:
+        """A note on which columns are read."""
+        note = f"{os.path.basename(path)}: images of the column {self.image!r}"
+        for title, names in (
+            (", labels of", self.labels),
+            (", splits of", [self.split] if self.split is not None else []),
+            ("; not read:", self.others),
+        ):
+            more = " ..." if len(names) > 10 else ""
+            note += f"{title} {', '.join(map(repr, names[:10]))}{more}" if names else ""
+        return note
+
+    def cells(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Table:
+        """The columns `image`, `label` and `split` as text, `label` maybe as lists of text."""
+        cells = {"image": _as_text(path, table, self.image)}
+        if self.is_one_hot:
+            cells["label"] = self._one_hot(path, table, lines)
+        elif self.labels:
+            cells["label"] = _as_text(path, table, self.labels[0], lists=True)
+        if self.split is not None:
+            cells["split"] = _as_text(path, table, self.split)
+        return pa.table(cells)
+
+    def _one_hot(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Array:
+        """The names of the columns that have a 1, for each row."""
+        is_one = np.zeros((len(lines), len(self.labels)), bool)
+        for number, name in enumerate(self.labels):
+            cells = pc.utf8_lower(_trimmed(_as_text(path, table, name)))
+            is_one[:, number] = pc.is_in(cells, _ONES).to_numpy(zero_copy_only=False)
+            is_zero = pc.is_in(cells, _ZEROS).to_numpy(zero_copy_only=False)
+            if len(rows := np.flatnonzero(~is_one[:, number] & ~is_zero)):
+                raise UserError(
+                    f"{path}, line {lines[rows[0]]:,}: {name!r} has "
+                    f"{cells[int(rows[0])].as_py()!r}, not 0, 1, true, false or an empty cell."
+                )
+        names = pa.array(self.labels, _TEXT).take(pa.array(np.nonzero(is_one)[1]))
+        return pa.LargeListArray.from_arrays(row_offsets(is_one.sum(axis=1)), names)
 
 
 def _column(
-    path: str, names: Sequence[str], column: Column, what: str, *known: Sequence[str]
-) -> int | None:
-    """The place of the column that is wanted, or of the only one with a known name."""
+    path: str,
+    names: Sequence[str],
+    column: Column,
+    what: str,
+    *known: Sequence[str],
+    hint: str = "",
+) -> str | None:
+    """The name of the column that is wanted, or of the only one with a known name."""
     listed = ", ".join(map(repr, names[:20])) or "none"
     if column.name is not None:
-        found = [number for number, name in enumerate(names) if name == column.name]
+        matches = [name for name in names if name == column.name]
     else:
-        by_name = [name.lower().replace(" ", "_") for name in names]
-        places = ([n for n, name in enumerate(by_name) if name in some] for some in known)
-        found = next((some for some in places if some), [])
-    if len(found) > 1:
-        both = " and ".join(repr(names[number]) for number in found)
-        raise UserError(
-            f"{path} has the columns {both} for {what}: name one with {column.option}=NAME."
-        )
-    if found:
-        return found[0]
-    if column.name is not None:
-        raise UserError(
-            f"{path} has no column {column.name!r}; it has {listed}. {nearest(column.name, names)}"
-        )
-    if column.needed:
-        raise UserError(
-            f"{path}: no column is known to have {what}. Its first line should name the columns, "
-            f"and has {listed}: name one with {column.option}=NAME, or put such a line above the "
-            "rows, as image,label."
-        )
-    return None
+        by_name = {number: name.lower().replace(" ", "_") for number, name in enumerate(names)}
+        ranks = ([names[n] for n, name in by_name.items() if name in some] for some in known)
+        matches = next(filter(None, ranks), [])
+    if len(matches) == 1:
+        return matches[0]
+    if not matches and column.name is None and not column.needed:
+        return None
+    if matches:
+        both = " and ".join(map(repr, matches))
+        rule = f"has the columns {both} for {what}: name one with {column.option}=NAME."
+    elif column.name is not None:
+        hint = nearest(column.name, names)
+        rule = f"has no column {column.name!r}; it has {listed}. {hint}"
+    else:
+        rule = f"has no column of {what}, but {listed}: name one with {column.option}=NAME{hint}."
+    raise UserError(rule, field=path)
 
 
-class _Cells(NamedTuple):
-    names: list[str | None]  # of the columns of images, labels and splits
-    cells: list[Any]  # theirs: [n] text, or lists of text
+class _Rows(NamedTuple):
+    chosen: _Chosen
+    cells: pa.Table  # of `_Chosen.cells`
     lines: np.ndarray
-    bad_lines: list[int]
-    remark: str
-
-
-def _text(path: str, columns: Columns) -> _Cells:
-    """The columns of a CSV or TSV, `_CHUNK` rows at a time."""
-    name = path.lower().removesuffix(".gz")
-    try:
-        with _opened(path) as file:
-            start = file.read(_CHUNK)
-        for encoding in (_MARKS.get(start[:2], "utf-8-sig"), "cp1252"):
-            if "utf-16" not in encoding and b"\0" in start:
-                break
-            try:
-                with io.TextIOWrapper(_opened(path), encoding, newline="") as text:
-                    return _rows_of_text(path, text, columns, name.endswith(".tsv"))
-            except UnicodeError:
-                continue
-    except _FAULTS as error:
-        raise UserError(f"{path} cannot be read ({error}). Get it again.") from error
-    raise UserError(f"{path} is not text, neither UTF-8 nor Latin-1: save it as CSV in UTF-8.")
+    bad_lines: Sequence[int] = ()
+    remark: str = ""
 
 
 def _opened(path: str) -> IO[bytes]:
-    if files.is_remote(path):
-        file: IO[bytes] = io.BytesIO(files.read(path))
-    else:
-        file = open(path, "rb")  # noqa: SIM115, the caller closes it
-    return cast("IO[bytes]", gzip.open(file)) if path.lower().endswith(".gz") else file
+    with reading(path):
+        data = files.read(path) if files.is_remote(path) else None
+        file = open(path, "rb") if data is None else io.BytesIO(data)  # noqa: SIM115, callers close
+    return cast("IO[bytes]", gzip.open(file) if path.lower().endswith(".gz") else file)
 
 
-def _rows_of_text(path: str, text: io.TextIOWrapper, columns: Columns, tabs: bool) -> _Cells:
-    first = text.readline()
-    fields = lambda one: next(csv.reader([first], delimiter=one), [])
-    delimiter = "\t" if tabs else max(_DELIMITERS, key=lambda one: len(fields(one)))
-    text.seek(0)
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+def _encoding(file: IO[bytes]) -> str:
+    """UTF-16 where the file has its mark, else UTF-8 or Windows' Latin-1. ValueError: no text."""
+    encoding = _MARKS.get(file.read(2), "utf-8-sig")
+    file.seek(0)
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        while data := file.read(_CHUNK):
+            if "\0" in decoder.decode(data):
+                raise ValueError("not text: a null character")
+        decoder.decode(b"", final=True)
+    except UnicodeError:
+        encoding = "cp1252"
+    file.seek(0)
+    return encoding
+
+
+def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines. UserError for one without an end."""
+    for number in itertools.count(1):
+        line = text.readline(_MOST_IN_LINE)
+        if len(line) == _MOST_IN_LINE:
+            rule = f"has at least {_MOST_IN_LINE:,} characters."
+            raise UserError(rule, field=f"{path}, line {number:,},")
+        if not line:
+            return
+        yield line
+
+
+def _num_fields(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # a field of more characters than Python allows
+        return 0
+
+
+def _fields(
+    path: str, lines: Iterator[str], bad_lines: list[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """(first line, fields) of each row; of one that is not as wide as the first a bad line."""
+    first = next(lines, "")
+    is_tsv = path.lower().removesuffix(".gz").endswith(".tsv")
+    delimiter = "\t" if is_tsv else max(_DELIMITERS, key=lambda one: _num_fields(first, one))
+    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
+    width, line = 0, 0
+    try:
+        for row in reader:
+            width = width or len(row)
+            if row and len(row) == width and (row[0] or any(map(str.strip, row))):
+                yield line + 1, row
+            elif any(map(str.strip, row)):
+                bad_lines.append(line + 1)
+            line = reader.line_num
+    except Exception:
+        with reading(f"{path}, line {line + 1:,},"):
+            raise
+
+
+def _text(path: str, columns: Columns) -> _Rows:
+    """The columns of a CSV or TSV, `_CHUNK` rows at a time."""
     bad_lines: list[int] = []
-    lines: list[np.ndarray] = []
-    try:
-        names = [name.strip() for name in next(reader, [])]
-        places = _find_columns(path, names, columns)
-        taken = [place for place in places if place is not None]
-        chunks: list[list[pa.Array]] = [[pa.array([], _TEXT)] for _ in taken]
-        line, width = reader.line_num, len(names)
-        while True:
-            of_chunk: list[int] = []
-            whole: list[list[str]] = []
-            for row in reader:
-                start, line = line + 1, reader.line_num
-                if len(row) == width and (row[taken[0]] or any(map(str.strip, row))):
-                    of_chunk.append(start)
-                    whole.append(row)
-                    if len(whole) == _CHUNK:
-                        break
-                elif any(map(str.strip, row)):
-                    bad_lines.append(start)
-            lines.append(np.array(of_chunk, np.int64))
-            for chunk, place in zip(chunks, taken, strict=True):
-                chunk.append(pa.array([row[place] for row in whole], _TEXT))
-            if len(of_chunk) < _CHUNK:
-                break
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {reader.line_num}: {error}. A field with a quotation mark or the "
-            'delimiter in it is written "in quotation marks", and marks inside it twice.'
-        ) from error
-    read = iter([pa.concat_arrays(chunk) for chunk in chunks])
-    others = [name for number, name in enumerate(names) if number not in taken]
-    remark = f"; not read: {', '.join(map(repr, others[:10]))}" if others else ""
-    latin = text.encoding == "cp1252"
-    remark += f". It is not UTF-8, and read as {text.encoding}" if latin else ""
-    return _Cells(
-        [None if place is None else names[place] for place in places],
-        [None if place is None else next(read) for place in places],
-        np.concatenate(lines),
-        bad_lines,
-        remark,
-    )
+    with _opened(path) as file:
+        with reading(path):
+            encoding = _encoding(file)
+        text = io.TextIOWrapper(file, encoding, newline="")
+        rows = _fields(path, _lines(path, text), bad_lines)
+        names = [name.strip() for name in next(rows, (1, []))[1]]
+        chosen = _Chosen.choose(path, names, columns)
+        places = {name: names.index(name) for name in chosen.names()}
+        lines: list[np.ndarray] = []
+        chunks: list[pa.Table] = []
+        chunk = list(itertools.islice(rows, _CHUNK))
+        while chunk or not chunks:
+            lines.append(np.array([line for line, _ in chunk], np.int64))
+            texts = {n: pa.array([row[p] for _, row in chunk], _TEXT) for n, p in places.items()}
+            chunks.append(chosen.cells(path, pa.table(texts), lines[-1]))
+            chunk = list(itertools.islice(rows, _CHUNK))
+    remark = f". It is not UTF-8, and read as {encoding}" if encoding == "cp1252" else ""
+    return _Rows(chosen, pa.concat_tables(chunks), np.concatenate(lines), bad_lines, remark)
 
 
-def _parquet(path: str, columns: Columns) -> _Cells:
+def _parquet(path: str, columns: Columns) -> _Rows:
     """The columns of a Parquet file, all of them at once."""
-    try:
+    with reading(path):
         source = pa.BufferReader(files.read(path)) if files.is_remote(path) else path
-        with pq.ParquetFile(source) as file:
-            names = file.schema_arrow.names
-            places = _find_columns(path, names, columns)
-            found = [None if place is None else names[place] for place in places]
-            table = file.read([name for name in found if name is not None])
-    except _FAULTS as error:
-        raise UserError(
-            f"{path} is not a Parquet file, or it is damaged ({error}). Get it again."
-        ) from error
-    image_name, label_name, split_name = found
-    cells = [
-        None if name is None else _as_text(path, name, table[name].combine_chunks(), lists=lists)
-        for name, lists in ((image_name, False), (label_name, True), (split_name, False))
-    ]
-    others = [name for name in names if name not in found]
-    remark = f"; not read: {', '.join(map(repr, others[:10]))}" if others else ""
-    return _Cells(found, cells, np.arange(1, len(table) + 1), [], remark)
+        file = pq.ParquetFile(source)
+    with file:
+        chosen = _Chosen.choose(path, file.schema_arrow.names, columns)
+        with reading(path):
+            table = file.read(chosen.names())
+    lines = np.arange(1, len(table) + 1)
+    return _Rows(chosen, chosen.cells(path, table, lines), lines)
 
 
-def _as_text(path: str, name: str, cells: pa.Array, *, lists: bool) -> pa.Array:
+def _json_lines(path: str, columns: Columns) -> _Rows:
+    """The columns of JSON lines, named by the objects of the first `_CHUNK` lines."""
+    chunks: list[pa.Table] = []
+    numbers: list[int] = []
+    with io.TextIOWrapper(_opened(path), "utf-8-sig") as text:
+        lines = ((n, line) for n, line in enumerate(_lines(path, text), 1) if line.strip())
+        while chunk := list(itertools.islice(lines, _CHUNK)):
+            rows = []
+            for number, line in chunk:
+                with reading(f"{path}, line {number:,},"):
+                    row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise UserError("is not a JSON object.", field=f"{path}, line {number:,},")
+                rows.append(row)
+                numbers.append(number)
+            if not chunks:
+                names = list(dict.fromkeys(name for row in rows for name in row))
+                chosen = _Chosen.choose(path, names, columns)
+            with reading(path):
+                chunks.append(pa.table({n: [row.get(n) for row in rows] for n in chosen.names()}))
+    if not chunks:
+        raise UserError("has no lines.", field=path)
+    with reading(path):
+        table = pa.concat_tables(chunks, promote_options="permissive")
+    return _Rows(chosen, chosen.cells(path, table, np.array(numbers)), np.array(numbers, np.int64))
+
+
+def _as_text(path: str, table: pa.Table, name: str, *, lists: bool = False) -> pa.Array:
     """Text of any column; with `lists`, lists of text where its cells are lists. UserError."""
+    cells = table[name].combine_chunks()
     kind = cells.type
     are_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     try:
@@ -365,8 +463,8 @@ def _as_text(path: str, name: str, cells: pa.Array, *, lists: bool) -> pa.Array:
         return cells.cast(_TEXT)
     except pa.ArrowException as error:
         raise UserError(
-            f"{path}: the column {name!r} has {kind}, not text or numbers. Where it has the bytes "
-            f"of images, make a data set: vit-jax prepare records --source={path}."
+            f"{path}: the column {name!r} has {kind}, not text or numbers. For bytes of images: "
+            f"vit-jax prepare records --source={path}"
         ) from error
 
 
@@ -383,7 +481,7 @@ def class_order(labels: Sequence[str]) -> list[str]:
 
 
 class Found(NamedTuple):
-    """Where the images of a table are."""
+    """The places of a table's images."""
 
     folders: list[str]
     prefixes: list[str]  # "" for the table's folder, else with a slash behind
@@ -393,53 +491,30 @@ class Found(NamedTuple):
     outside: np.ndarray  # bool [n]: a path that leaves the table's folder by ".."
 
 
-class _Listing(NamedTuple):
-    """The files of a folder."""
+def _files_of(folder: str) -> dict[str, str | None]:
+    """The files of a folder by their composed names, and images by these without extension.
 
-    names: pa.Array  # [n] text
-    composed: pa.Array  # [n]: as they are compared
-    images: np.ndarray  # int64 [m]: places of the images
-    stems: pa.Array  # [m]: names without extension
-
-    @classmethod
-    def read(cls, folder: str) -> "_Listing":
-        """The listing; an empty one if there is no such folder. UserError if it is not readable."""
-        try:
+    None for several images of one such name; {} for a remote folder that is not there.
+    """
+    try:
+        with reading(folder):
             if files.is_remote(folder):
                 names = [entry.name for entry in files.list_folder(folder) if entry.is_file]
-            else:
+            else:  # without a call of `stat` for each, which millions of files would feel
                 with os.scandir(folder) as entries:
                     names = [entry.name for entry in entries if _is_file(entry)]
-        except (FileNotFoundError, NotADirectoryError):
-            names = []
-        except OSError as error:
-            raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
-        try:
-            listed = pa.array(names, _TEXT)
-        except UnicodeEncodeError:  # which no table can name
-            listed = pa.array([name for name in names if name.isprintable()], _TEXT)
-        composed = pc.utf8_normalize(listed, "NFC")
-        kinds = "|".join(kind[1:] for kind in sorted({*EXTENSIONS, *UNKNOWN_EXTENSIONS}))
-        is_image = pc.match_substring_regex(composed, rf"(?i)^[^.].*\.({kinds})$")
-        images = np.flatnonzero(is_image.to_numpy(zero_copy_only=False))
-        stems = pc.replace_substring_regex(composed.filter(is_image), r"\.[^.]*$", "")
-        return cls(listed, composed, images, stems)
-
-    def find(self, names: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """(place of each name, int64, -1: not there; whether its stem is of several images)."""
-        direct = pc.index_in(names, value_set=self.composed).fill_null(-1)
-        places = direct.to_numpy(zero_copy_only=False).astype(np.int64)
-        twice = np.zeros(len(names), bool)
-        rest = np.flatnonzero(places < 0)
-        if len(rest) and len(self.stems):
-            some = names.take(pa.array(rest))
-            by_stem = pc.index_in(some, value_set=self.stems).fill_null(-1)
-            found = by_stem.to_numpy(zero_copy_only=False)
-            places[rest] = np.where(found < 0, -1, self.images[found])
-            counts = self.stems.value_counts()
-            several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-            twice[rest] = pc.is_in(some, several).to_numpy(zero_copy_only=False)
-        return places, twice
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        names = []
+    # A name that is no text is one that no table can have.
+    names = [name for name in names if name == name.encode(errors="ignore").decode()]
+    stems: dict[str, str | None] = {}
+    for name in names:
+        stem, kind = os.path.splitext(normal(name))
+        if kind.lower() in _IMAGES and not name.startswith("."):
+            stems[stem] = None if stem in stems else name
+    return stems | {normal(name): name for name in names}
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -455,17 +530,14 @@ def find_files(home: str, table: Table, *, beside: str = "") -> Found:
     `beside` is the folder that is looked into before the others. A path that leaves the folder by
     ".." is not followed. UserError for an address, and for an image that may be two.
     """
-    what = (
-        "is an address, and images are read from a disk. Download them, and put their paths there"
-    )
-    _refuse(table, pc.match_substring_regex(table.images, _URL), what)
+    is_address = pc.match_substring_regex(table.images, _URL)
+    refuse_rows(table, is_address, "is an address, and images are read from a disk")
     cells = pc.replace_substring(table.images, "\\", "/")
     inside = pc.replace_substring_regex(cells, r"[^/]*$", "").dictionary_encode()
     codes = inside.indices.to_numpy()
     ends = np.cumsum(np.bincount(codes, minlength=len(inside.dictionary)))
     by_folder = np.split(np.argsort(codes, kind="stable"), ends[:-1])
     search = _Search(home, table, pc.replace_substring_regex(cells, r"^.*/", ""))
-    subfolders: list[str] | None = None
     for written, rows in zip(inside.dictionary.to_pylist(), by_folder, strict=True):
         path = posixpath.normpath(written) if written else ""
         path = "" if path == "." else path
@@ -476,23 +548,62 @@ def find_files(home: str, table: Table, *, beside: str = "") -> Found:
         rest = search.look_in([path], rows)
         if len(rest) and path[:1] != "/":
             rest = search.look_in([_joined(beside, path)] if beside else [], rest)
-            if len(rest) and subfolders is None:
-                subfolders = files.subfolders(home)
-            search.look_in([_joined(name, path) for name in subfolders or ()], rest)
+            search.look_in(search.folders_beside(path) if len(rest) else [], rest)
     return search.result()
 
 
+def with_splits_in_paths(table: Table, found: Found, home: str, *, cure: str) -> Table:
+    """The table with the splits that its files' paths say, as splits_in_paths, without a column.
+
+    Nothing is said where all say the same split, or no more than `train`, which may be a class.
+
+    Raises:
+      UserError: some say `validation` or `test`, and others none or several.
+    """
+    if table.splits is not None:
+        return table
+    above = os.path.abspath(home) + "/"
+    said = splits_said([prefix.removeprefix(above) for prefix in found.prefixes])[found.places]
+    if not said.any():
+        said = splits_said(found.names)
+    counts, unclear = said.sum(axis=0), np.flatnonzero(said.sum(axis=1) != 1)
+    listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, counts, strict=True) if n)
+    if not counts[1:].any() or (np.count_nonzero(counts) == 1 and not len(unclear)):
+        return table
+    if len(unclear):
+        row = int(unclear[0])
+        path = found.prefixes[found.places[row]] + found.names[row].as_py()
+        rule = (
+            f"names files by splits, {listed}, as Hugging Face's datasets reads them, but "
+            f"{len(unclear):,} of {len(said):,} say none, or several: {path}."
+        )
+        raise UserError(rule, field=table.path, cure=f"Add a column `split`{cure}.")
+    splits = pa.array(list(KEYWORDS), _TEXT).take(pa.array(said.argmax(axis=1)))
+    note = f"{table.note}; splits by the paths of files, as datasets reads them: {listed}"
+    return table._replace(splits=splits, split_column="the paths", note=note)
+
+
+def splits_said(paths: Sequence[str] | pa.Array) -> np.ndarray:
+    """Returns whether a word of each path is of a split, bool [n, splits]; not one at its end."""
+    texts, match = pa.array(paths, _TEXT), pc.match_substring_regex
+    patterns = [rf"(?i)(^|[-._ 0-9/])({'|'.join(k)})[-._ 0-9/]" for k in KEYWORDS.values()]
+    said = [match(texts, pattern).to_numpy(zero_copy_only=False) for pattern in patterns]
+    return np.stack(said, axis=1)
+
+
 class _Search:
-    """What is found of the images of a table, folder by folder."""
+    """A search for the images of a table, folder by folder."""
 
     def __init__(self, home: str, table: Table, names: pa.Array) -> None:
         self._home, self._table, self._names = home, table, names
-        self._listings: dict[str, _Listing] = {}
+        self._listings: dict[str, dict[str, str | None]] = {}
+        self._paths: dict[str, str | None] = {"": home, "/": "/"}  # of folders; None: not there
+        self._subfolders: dict[str, dict[str, str]] = {}  # of paths: names by their normal form
         self._numbers: dict[str, int] = {}  # of folders
         self.places = np.zeros(len(names), np.int32)
-        self._found = np.zeros(len(names), bool)
+        self.found = np.zeros(len(names), bool)
         self.outside = np.zeros(len(names), bool)
-        self._hits: list[tuple[np.ndarray, pa.Array]] = []  # rows, and their files
+        self._files: list[str | None] = [None] * len(names)
 
     def number(self, folder: str) -> int:
         """The number of a folder below `home`."""
@@ -500,40 +611,71 @@ class _Search:
 
     def look_in(self, folders: Sequence[str], rows: np.ndarray) -> np.ndarray:
         """Looks for rows in some folders; returns those that are in none. UserError for two."""
-        if not len(rows):
-            return rows
-        wanted = pc.utf8_normalize(self._names.take(pa.array(rows)), "NFC")
-        for folder in folders:
+        for folder in folders if len(rows) else ():
+            if (path := self._path(folder)) is None:
+                continue
             if folder not in self._listings:
-                self._listings[folder] = _Listing.read(_spelt(self._home, folder))
+                self._listings[folder] = _files_of(path)
             listing = self._listings[folder]
-            at, several = listing.find(wanted)
-            is_here = at >= 0
-            if len(doubtful := rows[is_here & (several | self._found[rows])]):
-                table, row = self._table, int(doubtful[0])
-                raise UserError(
-                    f"{table.path}, line {table.lines[row]:,}: {table.images[row]} may be several "
-                    f"files, one of them in {_spelt(self._home, folder)}. Write paths with "
-                    "folders and extensions into the table."
-                )
-            here = rows[is_here]
-            self._found[here] = True
-            self.places[here] = self.number(folder)
-            self._hits.append((here, listing.names.take(pa.array(at[is_here]))))
-        return rows[~self._found[rows]]
+            for start in range(0, len(rows), _CHUNK):
+                some = rows[start : start + _CHUNK]
+                names = pc.utf8_normalize(self._names.take(some), "NFC").to_pylist()
+                for row, name in zip(some.tolist(), names, strict=True):
+                    if name in listing:
+                        self._hit(row, folder, path, listing[name])
+        return rows[~self.found[rows]]
+
+    def _hit(self, row: int, folder: str, path: str, file: str | None) -> None:
+        if file is None or self.found[row]:
+            table = self._table
+            raise UserError(
+                f"{table.path}, line {table.lines[row]:,}: {table.images[row]} may be several "
+                f"files, one in {path}: write folders and extensions."
+            )
+        self.found[row], self._files[row] = True, file
+        self.places[row] = self.number(folder)
+
+    def folders_beside(self, path: str) -> list[str]:
+        """The folders of this path in the subfolders of `home`, where these hold its beginning."""
+        first = normal(path.split("/", maxsplit=1)[0])
+        return [
+            _joined(name, path)
+            for name in self._listed_folders(self._home).values()
+            if not first or first in self._listed_folders(files.join(self._home, name))
+        ]
+
+    def _path(self, folder: str) -> str | None:
+        """The folder as it is spelt there, maybe in Unicode's other form; None: it is not there."""
+        if folder not in self._paths:
+            written = self._paths[folder] = self._as_written(folder)
+            if not (files.is_remote(written) or os.path.isdir(written)):
+                above, _, name = folder.rpartition("/")
+                home = self._path(above or ("/" if folder[:1] == "/" else ""))
+                actual = self._listed_folders(home).get(normal(name)) if home else None
+                self._paths[folder] = files.join(home, actual) if home and actual else None
+        return self._paths[folder]
+
+    def _as_written(self, folder: str) -> str:
+        return folder if folder[:1] == "/" else files.join(self._home, *[folder] * bool(folder))
+
+    def _listed_folders(self, path: str) -> dict[str, str]:
+        if path not in self._subfolders:
+            try:
+                names = files.subfolders(path)
+            except OSError:
+                names = []
+            self._subfolders[path] = {normal(name): name for name in reversed(names)}
+        return self._subfolders[path]
 
     def result(self) -> Found:
         """The files of all rows."""
-        lost = np.flatnonzero(~self._found), self._names.filter(pa.array(~self._found))
-        rows, names = zip(*self._hits, lost, strict=True)
-        order = pa.array(np.argsort(np.concatenate(rows)))
         folders = list(self._numbers)
         return Found(
-            [_spelt(self._home, folder) for folder in folders],
+            [self._path(folder) or self._as_written(folder) for folder in folders],
             [folder + "/" * (folder not in ("", "/")) for folder in folders],
             self.places,
-            pa.concat_arrays(names).take(order),
-            self._found,
+            pc.coalesce(pa.array(self._files, _TEXT), self._names),
+            self.found,
             self.outside,
         )
 
@@ -542,15 +684,12 @@ def _joined(*folders: str) -> str:
     return "/".join(folder for folder in folders if folder)
 
 
-def _spelt(home: str, folder: str) -> str:
-    """A folder below `home` as the file system has it: names may be in Unicode's other form."""
-    path = folder if folder[:1] == "/" else files.join(home, *[folder] * bool(folder))
-    if not folder or folder == "/" or files.is_remote(path) or os.path.isdir(path):
-        return path
-    above, _, name = folder.rpartition("/")
-    above = _spelt(home, above) if above or folder[:1] != "/" else "/"
-    try:
-        same = [entry for entry in os.listdir(above) if normal(entry) == normal(name)]
-    except OSError:
-        same = []
-    return files.join(above, *same[:1] or [name])
+def first_of_same(folders: Sequence[str], prefixes: Sequence[str]) -> np.ndarray:
+    """The number of the folder that stands for each, int32 [n]: one for all links to a folder.
+
+    It is the first by its prefix, and one below the table's folder if there is one.
+    """
+    real = [path if files.is_remote(path) else os.path.realpath(path) for path in folders]
+    order = sorted(range(len(real)), key=lambda i: (prefixes[i][:1] == "/", prefixes[i]))
+    first = {real[i]: i for i in reversed(order)}
+    return np.array([first[path] for path in real], np.int32)

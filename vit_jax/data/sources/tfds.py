@@ -11,15 +11,15 @@ import json
 import posixpath
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.data import files, label_index
-from vit_jax.data.label_index import Labels
-from vit_jax.data.source import Example, Source, digest, locate, read_parts
+from vit_jax.data.source import Example, Labels, Source, digest, locate, read_parts
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import Slice, resolve
@@ -48,43 +48,34 @@ def read_info(folder: str) -> Any:
     """
     try:
         parts = {name: files.read(files.join(folder, name)) for name in (INFO, FEATURES)}
-        _check_code(f"{folder}/{FEATURES}", json.loads(parts[FEATURES].decode()))
+        if foreign := next(_foreign_classes(json.loads(parts[FEATURES].decode())), None):
+            raise ValueError(f"the class {foreign!r} would be code from outside of TFDS")
         with tempfile.TemporaryDirectory() as copy:
             for name, content in parts.items():
                 Path(copy, name).write_bytes(content)
             import tensorflow_datasets
 
             return tensorflow_datasets.builder_from_directory(copy).info
-    except UserError:
-        raise
     except Exception as error:  # whatever tfds raises for damaged metadata
         raise UserError(
-            f"{folder}: {INFO} or {FEATURES} is missing or damaged ({error}). {HOW_TO_GET}"
+            f"{folder}: {INFO} or {FEATURES} cannot be read: {describe_error(error)}. {HOW_TO_GET}"
         ) from error
 
 
-def _check_code(where: str, features: Any) -> None:
-    """UserError if anything in it, at whatever depth, names a class that is not of TFDS."""
-    inside = [features]
-    while inside:
-        value = inside.pop()
-        if isinstance(value, list):
-            inside.extend(value)
-        elif isinstance(value, dict):
-            inside.extend(value.values())
-            for key in _NAMES_CODE:
-                name = value.get(key)
-                if not isinstance(name, str) or (key == "type" and "content" not in value):
-                    continue
-                if not _TFDS_CLASS.fullmatch(name):
-                    raise UserError(
-                        f"{where} names the class {name!r}: to read the data set would run Python "
-                        "code from outside of TFDS. Only features of tensorflow_datasets are read: "
-                        "write the data set again with those, such as tfds.features.Image and "
-                        "ClassLabel."
-                    )
-            if isinstance(value.get("json"), str):  # a feature that is written inside a string
-                inside.append(json.loads(value["json"]))
+def _foreign_classes(features: Any) -> Iterator[str]:
+    """Names of classes that are not of TFDS, at whatever depth."""
+    if isinstance(features, list):
+        for value in features:
+            yield from _foreign_classes(value)
+    elif isinstance(features, dict):
+        yield from _foreign_classes(list(features.values()))
+        for key in _NAMES_CODE:
+            name = features.get(key)
+            names_code = key != "type" or "content" in features
+            if isinstance(name, str) and names_code and not _TFDS_CLASS.fullmatch(name):
+                yield name
+        if isinstance(features.get("json"), str):  # a feature that is written inside a string
+            yield from _foreign_classes(json.loads(features["json"]))
 
 
 _BLOCK = 256  # records that are read at once for their names
@@ -116,8 +107,8 @@ class Tfds(Source):
         published = info.splits[part.name]
         paths = [files.join(folder, Path(path).name) for path in published.filepaths]
         counts = list(published.shard_lengths)
-        if min(counts) < 0:
-            raise UserError(f"{folder}: {INFO} is damaged: a file of {min(counts)} examples.")
+        if min(counts) < 0 or (kind := info.file_format.value) not in _FORMATS:
+            raise UserError(f"{folder}: {INFO} is damaged, or not of {' or '.join(_FORMATS)}.")
         sizes_bytes = files.sizes(paths)
         content = _content(folder)
         self.fingerprint = _fingerprint(info, part, paths, sizes_bytes, counts, content)
@@ -131,10 +122,6 @@ class Tfds(Source):
         present = _complete(folder, self._files, sizes_bytes[touched])
         if r.cache is not None:
             self._files = copies(r.cache, info.name, content, self._files, present)
-        if (kind := info.file_format.value) not in _FORMATS:
-            raise UserError(
-                f"{folder} is written in {kind!r}; only {' and '.join(_FORMATS)} are read."
-            )
         self._records = _FORMATS[kind](self._files, counts)
 
         self._label_file = files.join(folder, label_index.file_name(part.name))
@@ -159,8 +146,11 @@ class Tfds(Source):
         return [self._example(data, int(i)) for data, i in zip(records, indices, strict=True)]
 
     def _read_records(self, indices: np.ndarray) -> list[bytes]:
-        read = lambda file, places: self._records.read(file, places.tolist())
-        return read_parts(self._ends, indices + self._first, read)
+        return read_parts(
+            self._ends,
+            indices + self._first,
+            lambda file, places: self._records.read(file, places.tolist()),
+        )
 
     def stored_labels(self) -> Labels | None:
         """Labels from the file beside the records, if there is one of these labels."""
@@ -172,15 +162,15 @@ class Tfds(Source):
             return None
         if labels.num_examples != self._split_size:
             raise UserError(
-                f"{self._label_file} has the labels of {labels.num_examples:,} examples, but the "
-                f"split has {self._split_size:,}. Delete it: then the labels are read from the "
-                "records, once."
+                f"{self._label_file} has {labels.num_examples:,} examples, the split "
+                f"{self._split_size:,}. {label_index.REMEDY}"
             )
         return labels.slice(self.part.start, self.part.stop)
 
     def _most_labels(self) -> int:
         try:
-            return max(1, label_index.most_labels(self._label_file))
+            counts = np.diff(label_index.read(self._label_file).offsets)
+            return max(1, int(counts.max(initial=1)))
         except FileNotFoundError:
             return _MOST_LABELS
 
@@ -204,19 +194,14 @@ class Tfds(Source):
         return f"{self._files[file]}, record {record}"
 
     def _example(self, data: bytes, index: int) -> Example:
-        from google.protobuf.message import DecodeError
-
         try:
             feature = self._parse(data).features.feature
-        except DecodeError as error:
-            raise UserError(
-                f"{self.describe(index)}: not a tf.train.Example. Get the file again."
-            ) from error
+        except Exception:  # protobuf's DecodeError
+            with reading(self.describe(index)):
+                raise
         image = feature["image"].bytes_list.value
         if len(image) != 1:
-            raise UserError(
-                f"{self.describe(index)}: {len(image)} values of `image`; one must be there."
-            )
+            raise UserError(f"{self.describe(index)}: {len(image)} values of `image`, not one.")
         if self._labels is None:
             return Example(image[0], ())
         labels = self._labels.labels(feature, where=lambda: self.describe(index))
@@ -233,10 +218,7 @@ def _check_image(folder: str, features: Any) -> None:
         or np.issubdtype(features["image"].np_dtype, np.floating)
     ):
         text = " ".join(str(features).split())
-        raise UserError(
-            f"{folder}: examples are {text}; `image` must be one encoded image of 8 or 16 bits. "
-            "Write the data set again with tfds.features.Image of that name."
-        )
+        raise UserError(f"{folder}: `image` must be an encoded image of 8 or 16 bits: {text}.")
 
 
 def find_folder(data_dir: str | None, *, where: str) -> str:
@@ -246,38 +228,28 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
     1.0.0.bak and one that was not finished, 1.0.0.incompleteX, are none. UserError if there is
     none, or more than one data set.
     """
-    if data_dir is None:
-        raise UserError(
-            f'{where}.data_dir is not set; {where}.source="tfds" needs it. {HOW_TO_GET}'
-        )
-    root = files.expanded(data_dir)
-    if not files.is_folder(root):
-        raise UserError(f"{where}.data_dir={data_dir} is not a folder. {HOW_TO_GET}")
+    field = f"{where}.data_dir"
+    root = files.expanded(data_dir or "")
+    if data_dir is None or not files.is_folder(root):
+        raise UserError("is not a folder.", field=field, value=data_dir, cure=HOW_TO_GET)
     others: list[str] = []
     for depth in range(4):
         folders = [posixpath.dirname(path) for path in files.glob(root, "*/" * depth + INFO)]
         if depth == 0 and folders:  # it is named itself
             return folders[0]
-        versions = {folder: _version(folder) for folder in folders}
-        others += [folder for folder, version in versions.items() if version is None]
-        found = {folder: version for folder, version in versions.items() if version is not None}
+        found = {folder: version for folder in folders if (version := _version(folder))}
+        others += [folder for folder in folders if folder not in found]
         if len({posixpath.dirname(folder) for folder in found}) > 1:
             names = ", ".join(folder.removeprefix(root).strip("/") for folder in found)
-            raise UserError(
-                f"{where}.data_dir={data_dir} holds several data sets: {names}. Name one."
-            )
+            rule = f"holds several data sets: {names}. Name one."
+            raise UserError(rule, field=field, value=data_dir)
         if found:
             return max(found, key=found.__getitem__)
+    rule = f"holds no {INFO}, neither itself nor as <name>/<version>/{INFO}."
     if others:
-        raise UserError(
-            f"{where}.data_dir={data_dir} holds {INFO} in {others[0]}, whose name is not a version "
-            "such as 1.0.0: TFDS does not read it either. If it is a whole data set, give that "
-            f"folder as {where}.data_dir, or rename it."
-        )
-    raise UserError(
-        f"{where}.data_dir={data_dir} holds no {INFO}, neither itself nor as "
-        f"<name>/<version>/{INFO}. {HOW_TO_GET}"
-    )
+        rule = f"holds {INFO} in {others[0]}, whose name is not a version such as 1.0.0."
+    cure = "If it is a whole data set, name that folder." if others else HOW_TO_GET
+    raise UserError(rule, field=field, value=data_dir, cure=cure)
 
 
 def _version(folder: str) -> tuple[int, ...] | None:
@@ -302,8 +274,8 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
         raise UserError(
-            f"{folder}: {len(missing)} of {len(paths)} files are missing, the first is "
-            f"{posixpath.basename(missing[0])}. Get the data set again."
+            f"{folder}: {len(missing)} of {len(paths)} files are missing, "
+            f"{posixpath.basename(missing[0])} first."
         )
     return [size for size in sizes_bytes if size is not None]
 
@@ -313,11 +285,11 @@ def _content(folder: str) -> str:
     if NOTE not in [entry.name for entry in files.list_folder(folder)]:
         return ""
     path = files.join(folder, NOTE)
-    try:
-        return str(json.loads(files.read(path))["content"])
-    except (ValueError, KeyError, TypeError) as error:
-        why = f"is damaged ({error!r}). Prepare the data set again."
-        raise UserError(f"{path} {why}") from error
+    with reading(path, cure="Prepare the data set again."):
+        note = json.loads(files.read(path))
+        if not isinstance(note, dict) or "content" not in note:
+            raise ValueError("no hash of its content")
+    return str(note["content"])
 
 
 def _fingerprint(

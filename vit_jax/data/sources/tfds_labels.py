@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.data import files
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.tfds_writer import WEIGHTS
@@ -111,11 +111,7 @@ class LabelReader:
     class_names: tuple[str, ...] | None
 
     def __init__(self, folder: str, features: Any, r: Request) -> None:
-        """`r.label`: a name of DERIVATIONS, or of a feature; None for the usual one.
-
-        `features` are tfds.features of the data set in `folder`. UserError if the features that are
-        needed are not there.
-        """
+        """`r.label`: a name of DERIVATIONS, or of a feature; None for the usual one."""
         label, usual = r.label, _usual(features)
         self.is_usual = label is None or label in usual[:1]
         self._derivation: Derivation | None = None
@@ -139,7 +135,7 @@ class LabelReader:
             self._derivation = DERIVATIONS[label]
             self.class_names = self._derivation.class_names
             self.num_classes = len(self.class_names)
-            _check_there(folder, features, label, r.where)
+            _feature(folder, features, label, r.where)
         else:
             self._key, feature = str(label), _feature(folder, features, str(label), r.where)
         self.is_list = is_label and self._key == "labels"
@@ -170,11 +166,7 @@ class LabelReader:
                 f"{len(value)} values of `{name}`"
                 for name, value in zip(derivation.features, values, strict=True)
             )
-            raise UserError(
-                f"{where()}: {given} give none of the {self.num_classes} classes of "
-                f"input.label={self._key}. Splits that were published without labels, such as "
-                "CLEVR's test, have none."
-            )
+            raise UserError(f"{where()}: {given} give no class of input.label={self._key}.")
         return label
 
 
@@ -182,32 +174,32 @@ def _values(stored: Any) -> list[float]:
     return list(stored.float_list.value or stored.int64_list.value)
 
 
-def _check_there(folder: str, features: Any, label: str, where: str) -> None:
-    for name in DERIVATIONS[label].features:
-        inside = features
-        for part in name.split("/"):
-            inside = getattr(inside, "feature", inside)  # of a sequence: of one of its items
-            if part not in inside:
-                raise UserError(
-                    f"{where}.label={label} is derived from `{name}`, which {folder} does not "
-                    f"have. It has {', '.join(sorted(features))}."
-                )
-            inside = inside[part]
+def _has(features: Any, name: str) -> bool:
+    """Whether there is a feature such as "objects/size", of the items of a sequence."""
+    inside = features
+    for part in name.split("/"):
+        inside = getattr(inside, "feature", inside)  # of a sequence: of one of its items
+        if part not in inside:
+            return False
+        inside = inside[part]
+    return True
 
 
 def _feature(folder: str, features: Any, label: str, where: str) -> Any:
-    """The feature of that name; UserError if it is not one whole number."""
-    whole = [
-        name
+    """The feature of that name, one whole number; None for a derived one. UserError."""
+    whole = {
+        name: feature
         for name, feature in features.items()
         if feature.shape == () and np.issubdtype(feature.np_dtype, np.integer)
-    ]
-    if label not in whole:
+    }
+    derived = DERIVATIONS[label].features if label in DERIVATIONS else ()
+    if label not in whole and not (derived and all(_has(features, name) for name in derived)):
         raise UserError(
-            f"{where}.label={label!r} is not a feature of {folder} that is one whole number, nor "
-            f"derived from others. {nearest(label, [*whole, *DERIVATIONS])}"
+            f"is not one whole number in {folder}. {nearest(label, [*whole, *DERIVATIONS])}",
+            field=f"{where}.label",
+            value=label,
         )
-    return features[label]
+    return whole.get(label)
 
 
 def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] | None:
@@ -218,31 +210,21 @@ def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] 
     """
     path = files.join(folder, f"{feature}.labels.txt")
     try:
-        text = files.read(path).decode()
+        content = files.read(path)
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(
-            f"{path} is not UTF-8: line {line} has the byte 0x{error.object[error.start]:02x}. "
-            "Convert it, from Latin-1 for example: iconv -f latin1 -t utf8."
-        ) from error
+    with reading(path):
+        text = content.decode()
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     # Spaces belong to the names of folders; empty lines, such as the last one, name nothing.
     names = [line for line in lines if line]
-    if num_classes and len(names) != num_classes:
+    twice = next((a for a, b in itertools.pairwise(sorted(names)) if a == b), None)
+    if len(names) != (num_classes or len(names)) or twice is not None:
+        more = "" if twice is None else f", two of them {twice!r}"
         raise UserError(
-            f"{path} has the names of {len(names):,} classes, but {FEATURES} says that there are "
-            f"{num_classes:,}: names would belong to other classes. Give it one line a class, in "
-            "the order of their numbers, or delete it."
+            f"{path} has the names of {len(names):,} classes{more}, {FEATURES} {num_classes:,}: "
+            "names would belong to other classes."
         )
-    places: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if places.setdefault(name, number) != number:
-            raise UserError(
-                f"{path}: classes {places[name]} and {number} are both named {name!r}. Give each a "
-                "name of its own, or delete the file."
-            )
     return tuple(names)
 
 
@@ -255,8 +237,8 @@ def _label_feature(folder: str, features: Any, wanted: str | None) -> tuple[str,
     keys = _usual(features)
     if not keys:
         raise UserError(
-            f"{folder}: examples have the features {', '.join(sorted(features))}; label or labels "
-            "is needed. Another feature is taken as the label by input.label."
+            f"{folder} has neither label nor labels, but {', '.join(sorted(features))}: name one "
+            "by input.label."
         )
     key = wanted or keys[0]
     return key, getattr(features[key], "feature", features[key])

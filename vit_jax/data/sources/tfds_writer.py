@@ -50,12 +50,13 @@ def example(
     from tensorflow_datasets.proto import tf_example_pb2
     from tensorflow_datasets.proto import tf_feature_pb2 as proto
 
-    bytes_of = lambda data: proto.Feature(bytes_list=proto.BytesList(value=[data]))
-    integers = proto.Feature(int64_list=proto.Int64List(value=labels))
+    file_name = name.encode(errors="surrogateescape")
     feature = {
-        "image": bytes_of(image),
-        "labels" if multi_label else "label": integers,
-        "file_name": bytes_of(name.encode(errors="surrogateescape")),
+        "image": proto.Feature(bytes_list=proto.BytesList(value=[image])),
+        "labels" if multi_label else "label": proto.Feature(
+            int64_list=proto.Int64List(value=labels)
+        ),
+        "file_name": proto.Feature(bytes_list=proto.BytesList(value=[file_name])),
     }
     if weighted:
         feature[WEIGHTS] = proto.Feature(float_list=proto.FloatList(value=weights))

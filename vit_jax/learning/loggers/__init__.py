@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from etils import epath
 
-from vit_jax.learning.histograms import Distributions, Histogram, histogram
-from vit_jax.store.runs import MetricsFile
+from vit_jax.store.metrics import MetricsFile
 from vit_jax.store.workdir import PICTURES, make, save
+
+if TYPE_CHECKING:
+    from vit_jax.learning.histograms import Distributions, Histogram
 
 _NONE: Mapping[str, bytes] = {}
 
@@ -87,10 +89,7 @@ class RunLog:
     def write(
         self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
     ) -> None:
-        """Writes one row, after the pictures of its step, PNG files by name: NAME/STEP.png.
-
-        UserError if a file cannot be written.
-        """
+        """Writes one row, after the pictures of its step, PNG files by name: NAME/STEP.png."""
         if self._file:
             for name, png in pictures.items():
                 file = self._workdir / PICTURES / name / f"{step}.png"
@@ -104,12 +103,16 @@ class RunLog:
 
     def write_distributions(self, step: int, distributions: Distributions) -> None:
         """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""
+        from vit_jax.learning.histograms import histogram
+
         self.write(step, {name: float(x) for name, x in distributions.scalars.items()})
         histograms = {name: histogram(counts) for name, counts in distributions.counts.items()}
         self._call("write_histograms", step, histograms)
 
     def flush(self) -> None:
         """Makes all rows survive a kill, as a run does that goes on from the next checkpoint."""
+        if self._file:
+            self._file.flush()
         self._call("flush")
 
     def _call(self, method: str, *arguments: Any) -> None:
@@ -135,10 +138,12 @@ class RunLog:
                 closing.callback(getattr(writer, "close", _nothing), error)
             if self._is_tracing:
                 closing.callback(self._stop_tracing)
+            if self._file:
+                closing.callback(self._file.flush)
 
 
 def _nothing(*_: Any) -> None:
-    """What a writer does that has no such method."""
+    """Does nothing, for a writer that has no such method."""
 
 
 def write_parameters(workdir: epath.Path, params: Any) -> None:

@@ -30,13 +30,6 @@ class MLflow:
 
     Rows are sent by a thread, which waits for a server that is away. What it does not take is told
     once and left out: the numbers are in metrics.jsonl, and that is no reason to end a training.
-
-    Args:
-      workdir: keeps the run's id.
-      experiment: its name; created if it does not exist.
-      config: nested dictionary; its fields are the run's parameters.
-
-    Raises UserError if mlflow is not installed or cannot start.
     """
 
     def __init__(self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any]):
@@ -49,8 +42,8 @@ class MLflow:
             self._write_params(config)
         except (self._mlflow.MlflowException, ImportError) as error:
             raise UserError(
-                f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI to a server, or to a file "
-                "such as sqlite:///mlflow.db, or leave log.mlflow_experiment at None."
+                f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI, or no "
+                "log.mlflow_experiment."
             ) from error
         self._thread = ThreadPoolExecutor(1, "mlflow")
 
@@ -80,7 +73,6 @@ class MLflow:
             self._client.set_tag(self._run_id, f"resumed.{name}", value)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one row."""
         now, metric = int(1000 * time.time()), self._mlflow.entities.Metric
         row = [metric(name, float(value), now, step) for name, value in values.items()]
         self._later(lambda: self._client.log_batch(self._run_id, metrics=row))
@@ -89,7 +81,6 @@ class MLflow:
         """Nothing: MLflow has no histograms."""
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Writes PNG files by name."""
         log_image = self._client.log_image
         for name, png in pictures.items():
             image, key = Image.open(io.BytesIO(png)), name.replace("/", ".")
@@ -142,7 +133,5 @@ def _mlflow() -> Any:
         import mlflow
         import mlflow.entities
     except ImportError as error:
-        raise UserError(
-            f"log.mlflow_experiment needs the package mlflow ({error}): pip install mlflow"
-        ) from error
+        raise UserError(f"log.mlflow_experiment needs mlflow: {error}") from error
     return mlflow

@@ -10,14 +10,17 @@ import struct
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
 from PIL import Image
 
-from vit_jax.learning.histograms import Histogram
-from vit_jax.store.workdir import explain_unwritable_workdir, save, unreadable
+from vit_jax.core.errors import reading, writing
+from vit_jax.store.workdir import save
+
+if TYPE_CHECKING:
+    from vit_jax.learning.histograms import Histogram
 
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
@@ -43,7 +46,7 @@ class TensorBoard:
         now, host = time.time(), socket.gethostname()
         path = workdir / f"{_FILES}{now:.6f}.{host}.{os.getpid()}"
         self._workdir, self._opened = workdir, contextlib.ExitStack()
-        with explain_unwritable_workdir(workdir):
+        with writing("--workdir", workdir):
             # At gs:// and the like open() gives a context manager that is not the file.
             self._records = RecordWriter(self._opened.enter_context(path.open("wb")))
         self._flushed = time.monotonic()
@@ -108,7 +111,7 @@ class TensorBoard:
             self._flushed = time.monotonic()
 
     def _wait(self, written: Future[None]) -> None:
-        with explain_unwritable_workdir(self._workdir):
+        with writing("--workdir", self._workdir):
             written.result()
 
     def flush(self) -> None:
@@ -136,10 +139,8 @@ def _truncate_after(file: epath.Path, step: int) -> None:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    try:
+    with reading("--workdir", file):
         data, end = file.read_bytes(), 0
-    except OSError as error:
-        raise unreadable(file, error) from error
     while end + _HEADER.size <= len(data):
         start = end + _HEADER.size
         stop = start + _HEADER.unpack_from(data, end)[0]

@@ -20,15 +20,7 @@ LONGEST_PROJECT = 128
 
 
 class WeightsAndBiases:
-    """The W&B run of a work directory in a project; a resumed run continues the same one.
-
-    Args:
-      workdir: keeps the run's id, and, if it is local, the run's files.
-      project: its name; created by W&B if it does not exist.
-      config: nested dictionary that is shown with the run.
-
-    Raises UserError if wandb is not installed or cannot start.
-    """
+    """The W&B run of a work directory in a project; a resumed run continues the same one."""
 
     def __init__(self, workdir: epath.Path, *, project: str, config: Mapping[str, Any]):
         self._wandb = wandb = _wandb()
@@ -45,8 +37,8 @@ class WeightsAndBiases:
             )
         except wandb.errors.Error as error:
             raise UserError(
-                f"Weights & Biases does not start: {error} Log in by `wandb login`, set "
-                "WANDB_MODE=offline, or leave log.wandb_project at None."
+                f"Weights & Biases does not start: {error} Log in by `wandb login`, or set "
+                "WANDB_MODE=offline."
             ) from error
         # A custom axis: W&B accepts no row at or below its own last step, but a resumed run writes
         # the rows after the checkpoint again.
@@ -54,11 +46,9 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one row."""
         self._run.log({"step": step, **values})
 
     def write_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
-        """Writes histograms by name."""
         pictures = {
             name: self._wandb.Histogram(np_histogram=(h.counts, h.edges))
             for name, h in histograms.items()
@@ -66,7 +56,6 @@ class WeightsAndBiases:
         self._run.log({"step": step, **pictures})
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Writes PNG files by name."""
         shown = {
             name: self._wandb.Image(Image.open(io.BytesIO(png))) for name, png in pictures.items()
         }
@@ -84,8 +73,8 @@ def check_project(project: str) -> None:
     wrong = [c for c in FORBIDDEN if c in project]
     if wrong or not 0 < len(project) <= LONGEST_PROJECT:
         raise UserError(
-            f"log.wandb_project={project!r}: give a name of 1 to {LONGEST_PROJECT} characters "
-            f"without any of {' '.join(FORBIDDEN)}"
+            f"log.wandb_project={project!r} is not of 1 to {LONGEST_PROJECT} characters without "
+            f"{' '.join(FORBIDDEN)}"
         )
     _wandb()
 
@@ -94,9 +83,7 @@ def _wandb() -> ModuleType:
     try:
         import wandb
     except ImportError as error:
-        raise UserError(
-            f"log.wandb_project needs the package wandb ({error}): pip install wandb"
-        ) from error
+        raise UserError(f"log.wandb_project needs wandb ({error}): pip install wandb") from error
     return wandb
 
 

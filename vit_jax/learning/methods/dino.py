@@ -5,6 +5,7 @@ weights, says of the large views: which of many learned prototypes they are near
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -59,15 +60,12 @@ class PrototypeHead(nnx.Module):
         rngs: nnx.Rngs,
     ):
         init = initializers.truncated_normal(0.02, lower=-100, upper=100)
-        make = lambda inputs, outputs, axes: Linear(
-            (inputs,), (outputs,), axes[:1], axes[1:], kernel_init=init, precision=spec.precision,
-            rngs=rngs,
-        )  # fmt: skip
-        self.fc1 = make(features, hidden, (WIDTH, MLP))
-        self.fc2 = make(hidden, hidden, (MLP, STREAM))
-        self.fc3 = make(hidden, bottleneck, (MLP, STREAM))
+        make = functools.partial(Linear, kernel_init=init, precision=spec.precision, rngs=rngs)
+        self.fc1 = make((features,), (hidden,), (WIDTH,), (MLP,))
+        self.fc2 = make((hidden,), (hidden,), (MLP,), (STREAM,))
+        self.fc3 = make((hidden,), (bottleneck,), (MLP,), (STREAM,))
         bound = bottleneck**-0.5
-        uniform = lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
+        uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
         self.prototypes = nnx.Dict(
             kernel=param(uniform, (bottleneck, prototypes), (WIDTH, CLASSES), rngs.params())
         )
@@ -88,7 +86,7 @@ class PrototypeHead(nnx.Module):
 
 
 class Heads(nnx.Module):
-    """What is trained beside the model.
+    """The heads, which are trained beside the model.
 
     Attributes:
       images: of the features of whole views.
@@ -156,36 +154,28 @@ class DINO(Method):
 
     @property
     def whole_batch(self) -> str | None:
-        """The field by which an image's loss depends on the others of its batch."""
         if self.centring == "sinkhorn":
             return "centring=sinkhorn"
         return f"koleo_weight={self.koleo_weight:g}" if self.koleo_weight else None
 
     def check_name(self, name: str) -> None:
-        """UserError for a model that it cannot learn with."""
         kind = models.kind(name)
         if kind not in (VIT, BIT):
-            raise UserError(
-                f"method.kind=dino learns with a ViT or a BiT, but model.name={name} is "
-                f"{kind[0].lower()}{kind[1:]}: give --config.model.name=ViT-S/16, for example."
-            )
+            raise UserError(f"method.kind=dino learns with a ViT or a BiT, not model.name={name}.")
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for fields of a model, or images, that it cannot learn with."""
         kind = models.kind(name)
         self._check_read()
         _check_views(sizes)
         if self.patch_weight and kind != VIT:
-            raise UserError(
-                f"method.patch_weight={self.patch_weight:g} hides patches from a ViT, but "
-                f"model.name={name} is a BiT: set method.patch_weight=0."
-            )
+            raise UserError(f"method.patch_weight={self.patch_weight:g} needs a ViT, not {name}.")
         if kind == VIT:
             _check_positions(spec, sizes)
         if self.masked_least > self.masked_most:
             raise UserError(
-                f"method.masked_least={self.masked_least:g} is more than method.masked_most="
-                f"{self.masked_most:g}: set it lower."
+                "is more than method.masked_most.",
+                field="method.masked_least",
+                value=self.masked_least,
             )
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches
@@ -204,17 +194,11 @@ class DINO(Method):
             for name in names:
                 value, unset = getattr(self, name), getattr(DINO, name)
                 if value != unset:
-                    raise UserError(
-                        f"method.{name}={value:g} is not read with method.{by}: leave it out."
-                    )
+                    raise UserError(f"method.{name}={value:g} is not read with method.{by}.")
         if self.patch_weight and not self.masked_views:
-            raise UserError(
-                f"method.masked_views=0 leaves method.patch_weight={self.patch_weight:g} without "
-                "masked patches: give more than 0, or set method.patch_weight=0."
-            )
+            raise UserError("method.masked_views=0 masks nothing: set method.patch_weight=0 too.")
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
-        """The heads."""
         return Heads(self, model.spec, rngs)
 
     def averaging(self, progress: Any) -> Any:
@@ -252,14 +236,16 @@ class DINO(Method):
         losses = between_views(targets, predictions, self.student_temperature)
         losses += self._centre_moves(head, logits, weight)
         if masked is not None:
-            place = lambda x: jnp.take_along_axis(x[:, -n:], masked.places[..., None], axis=1)
+            assert tokens is not None and teacher_tokens is not None  # of ViTs
+            at_places, at_teacher = (
+                jnp.take_along_axis(x[:, -n:], masked.places[..., None], axis=1)
+                for x in (tokens, teacher_tokens)
+            )
             patches = model.method.patches
-            logits = teacher.method.patches(place(teacher_tokens))  # [2B, M, K]
+            logits = teacher.method.patches(at_teacher)  # [2B, M, K]
             counted = masked.counts * jnp.repeat(weight > 0, LARGE)[:, None]
             patch_targets = self._targets(patches, logits, counted, temperature)
-            each = cross_entropy(
-                patch_targets, patches(place(tokens), still), self.student_temperature
-            )
+            each = cross_entropy(patch_targets, patches(at_places, still), self.student_temperature)
             mean = masked_mean(each, masked.counts).reshape(b, LARGE)
             losses += self.patch_weight * jnp.mean(mean, axis=1)
             losses += self._centre_moves(patches, logits, counted)
@@ -269,7 +255,7 @@ class DINO(Method):
         return LossOutput(losses, teacher_metrics(targets, weight))
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
-        """Of a teacher that says the same of all images."""
+        """Returns a warning of a teacher that says the same of all images, or None."""
         least = LEAST_INFORMATION * math.log(self.prototypes)
         information = row.get("train/teacher_information")
         if information is None or information >= least or progress < FIRST_WARNING:
@@ -324,7 +310,7 @@ class DINO(Method):
 
 
 class Masks(NamedTuple):
-    """Which patches of views may be masked, and which of these are.
+    """The patches of views that may be masked, and those that are.
 
     Attributes:
       places: int32 [B, M], of patches.
@@ -347,7 +333,8 @@ def _encoded(
         rows = jnp.arange(len(x))[:, None]
         hidden = jnp.zeros(x.shape[:2]).at[rows, masked.places].set(masked.counts)
         x = jnp.where(hidden[..., None] > 0, model.method.mask[...].astype(x.dtype), x)
-    tokens = model.encode(model.add_prefix_and_positions(x, layout), key, layout)
+    model = model.resized(layout)
+    tokens = model.encode(model.add_prefix_and_positions(x), key)
     return model.pool(tokens).astype(jnp.float32), tokens
 
 
@@ -455,29 +442,23 @@ def _num_patches(model: Any, images: jax.Array) -> int:
 
 def _check_views(sizes: Sizes) -> None:
     if not sizes.views or sizes.views[0] != sizes.image:
-        there = f"it begins with {sizes.views[0]}" if sizes.views else "it is empty"
         raise UserError(
-            "method.kind=dino compares two large views of an image: input.views has to begin with "
-            f"the ops of a second view of the size of input.preprocess, {sizes.image}, but {there}."
+            "method.kind=dino compares two large views: input.views has to begin with one of "
+            f"{sizes.image}, not {sizes.views[:1]}."
         )
     for size in sizes.views:
         if size[0] > sizes.image[0] or size[1] > sizes.image[1]:
             raise UserError(
-                f"input.views has crops of {size}, larger than the large views of {sizes.image}: "
-                "make them smaller, or let input.preprocess give larger ones."
+                f"input.views has {size}, larger than the large views of {sizes.image}."
             )
 
 
 def _check_positions(spec: Any, sizes: Sizes) -> None:
     for size in sizes.views:
         if any(side % spec.stride for side in size):
-            raise UserError(
-                f"input.views has crops of {size}, which patches of {spec.stride} pixels do not "
-                "tile: give multiples of them."
-            )
+            raise UserError(f"input.views has {size}, which patches of {spec.stride} do not tile.")
     if spec.position_place == "layers" and set(sizes.views) != {sizes.image}:
         raise UserError(
-            f"method.kind=dino interpolates positions for small views, but "
             f"model.position_embedding={spec.position_embedding} at {spec.position_place} cannot "
-            "be: take learned_1d, sincos_2d or rotary_2d, or views of one size."
+            "be interpolated for small views."
         )

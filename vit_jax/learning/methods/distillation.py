@@ -13,7 +13,12 @@ import jax.numpy as jnp
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import COUNT, field
-from vit_jax.learning.losses import main_labels, softmax_cross_entropy, top_k_correct
+from vit_jax.learning.losses import (
+    MIXING_FIELDS,
+    main_labels,
+    softmax_cross_entropy,
+    top_k_correct,
+)
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 
 
@@ -47,29 +52,18 @@ class Distillation(Method):
 
     @property
     def reads_of_loss(self) -> tuple[str, ...]:
-        """The fields of the section `loss` that it reads."""
-        return ("mixup", "cutmix", *(("label_smoothing",) if self.label_weight else ()))
+        return (*MIXING_FIELDS, *(("label_smoothing",) if self.label_weight else ()))
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for fields that contradict each other; any model with a head can learn."""
         del name, sizes
         if not self.teacher:
-            raise UserError(
-                "method.kind=distillation learns from a teacher: give the path of its weights, "
-                "--config.method.teacher=PATH."
-            )
+            raise UserError("method.kind=distillation needs a teacher: give method.teacher=PATH.")
         if self.hard and self.temperature != 1:
             raise UserError(
-                f"method.temperature={self.temperature:g} is not read with method.hard=true, "
-                "since the most probable class is that at any temperature: set "
-                "method.temperature=1."
+                f"method.temperature={self.temperature:g}: method.hard=true reads none."
             )
         if getattr(spec, "distillation_token", False) and not self.label_weight:
-            raise UserError(
-                "model.distillation_token=true leaves the head of the class token to the labels, "
-                "which method.label_weight=0 does not use: set method.label_weight=0.5, as DeiT "
-                "does, or model.distillation_token=false."
-            )
+            raise UserError("model.distillation_token=true needs method.label_weight, as 0.5.")
 
     def loss(
         self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext

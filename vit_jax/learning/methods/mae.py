@@ -69,7 +69,7 @@ class Decoder(nnx.Module):
         patches = jnp.take_along_axis(patches, places[..., None], axis=1)
         x = jnp.concatenate([x[:, :first], patches], axis=1)
         x = x + jnp.asarray(sincos("sincos_2d", layout, width), x.dtype)
-        x = self.blocks(constrain(x, BATCH, TOKENS, STREAM), None)[0]
+        x = self.blocks(constrain(x, BATCH, TOKENS, STREAM))
         return self.head(self.norm(x)[:, first:].astype(jnp.float32))
 
 
@@ -89,23 +89,20 @@ class MAE(Method):
     decoder_heads: int = field(16, "of its attention", bounds=COUNT)
 
     def check_name(self, name: str) -> None:
-        """UserError for a model that it cannot learn with."""
         masking.check_model(self.kind, name)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for fields of a model, or images, that it cannot learn with."""
         masking.check_pooling(self.kind, spec)
         masking.num_masked(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if spec.position_place != "input":
             raise UserError(
-                "method.kind=mae leaves patches out after their positions were added, but "
-                f"model.position_embedding={spec.position_embedding} acts in the blocks: take "
-                "sincos_2d, as its authors do, or learned_1d, and model.position_at=input."
+                "method.kind=mae needs positions at the input, not "
+                f"model.position_embedding={spec.position_embedding} at {spec.position_place}."
             )
         if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
             raise UserError(
-                f"method.decoder_width={self.decoder_width} has to divide by "
-                f"method.decoder_heads={self.decoder_heads}, and by 4 for its positions."
+                f"method.decoder_width={self.decoder_width} has to divide by 4, and by "
+                f"method.decoder_heads={self.decoder_heads}."
             )
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:

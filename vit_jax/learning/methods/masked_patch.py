@@ -51,22 +51,17 @@ class MaskedPatch(Method):
     )
 
     def check_name(self, name: str) -> None:
-        """UserError for a model that it cannot learn with."""
         masking.check_model(self.kind, name)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
-        """UserError for fields of a model, or images, that it cannot learn with."""
         masking.check_pooling(self.kind, spec)
         masking.num_masked(self.masked, spec.token_layout(sizes.image).num_patches, "method.masked")
         if self.target == "colours_4x4" and spec.patch_size % SIDE:
             raise UserError(
-                f"method.target=colours_4x4 divides patches of {spec.patch_size} pixels into "
-                f"{SIDE} x {SIDE}: take model.patch_size={max(1, spec.patch_size // SIDE) * SIDE}, "
-                "or method.target=mean_colour."
+                f"method.target=colours_4x4 does not divide patches of {spec.patch_size}."
             )
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
-        """What is trained beside the model."""
         each = {"mean_colour": 1, "colours_4x4": SIDE * SIDE}
         pixels = 3 * model.spec.patch_size**2
         return Extra(model, masking.COLOURS * each.get(self.target, 0) or pixels, rngs)
@@ -95,13 +90,13 @@ class MaskedPatch(Method):
         predicted = model.method.head(tokens[:, -n:].astype(jnp.float32))
         predicted = constrain(predicted, BATCH, TOKENS, CLASSES)
         losses, right = self._losses(predicted, inputs, model.spec.patch_size)
-        mean = lambda x: jnp.sum(x * is_corrupted, axis=1) / masked
-        return LossOutput(mean(losses), {} if right is None else {"accuracy": mean(right)})
+        metrics = {} if right is None else {"accuracy": jnp.sum(right * is_corrupted, 1) / masked}
+        return LossOutput(jnp.sum(losses * is_corrupted, axis=1) / masked, metrics)
 
     def _losses(
         self, predicted: jax.Array, inputs: StepInputs, patch_size: int
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Of each patch, [B, N]: its loss, and the share of its colours that are right."""
+        """Losses of the patches, [B, N], and the shares of their colours that are right."""
         if self.target == "pixels":
             wanted = masking.cut(inputs.images, patch_size)
             wanted = wanted.reshape(predicted.shape)

@@ -18,11 +18,7 @@ def check_model(method: str, name: str) -> None:
     """UserError for a model that is not a plain ViT."""
     kind = models.kind(name)
     if kind != VIT:
-        raise UserError(
-            f"method.kind={method} hides patches from a ViT, but model.name={name} is "
-            f"{kind[0].lower()}{kind[1:]}, which sees through them: give a ViT, such as "
-            "--config.model.name=ViT-S/16."
-        )
+        raise UserError(f"method.kind={method} needs a plain ViT, not model.name={name}.")
 
 
 def check_pooling(method: str, spec: Any) -> None:
@@ -30,20 +26,17 @@ def check_pooling(method: str, spec: Any) -> None:
     for field, value, instead in (("pool", "map", "avg"), ("pre_logits", True, False)):
         if getattr(spec, field) == value:
             raise UserError(
-                f"method.kind={method} learns from tokens alone: the weights of model.{field}="
-                f"{value}, which come after them, would stay random. Set model.{field}={instead}."
+                f"method.kind={method} trains no {field}={value}: set model.{field}={instead}."
             )
 
 
 def num_masked(fraction: float, num_patches: int, field: str) -> int:
-    """How many of the patches are masked. UserError unless some are, and some are not."""
+    """Number of patches that are masked. UserError unless some are, and some are not."""
     masked = round(fraction * num_patches)
     if not 0 < masked < num_patches:
-        least, most = 1 / num_patches, 1 - 1 / num_patches
         raise UserError(
-            f"{field}={fraction:g} masks {masked} of {num_patches} patches, but some have to be "
-            f"masked and some not: give {least:.3g} to {most:.3g}, or larger images, or smaller "
-            "patches."
+            f"{field}={fraction:g} masks {masked} of {num_patches} patches, not 1 to "
+            f"{num_patches - 1}."
         )
     return masked
 
@@ -65,12 +58,15 @@ def block_order(key: jax.Array, batch_size: int, grid: tuple[int, int]) -> jax.A
     2106.08254, that reaches beyond no border: those of its patches are elsewhere around it.
     """
     row_key, column_key, shape_key = jax.random.split(key, 3)
-    centre = lambda key, n: jax.random.uniform(key, (batch_size, 1), maxval=n)
+    centre_y, centre_x = (
+        jax.random.uniform(key, (batch_size, 1), maxval=n)
+        for key, n in zip((row_key, column_key), grid, strict=True)
+    )
     y, x = (jnp.asarray(each, jnp.float32) + 0.5 for each in jnp.indices(grid).reshape(2, 1, -1))
     limit = jnp.log(_LONGEST_SIDES) / 2
     shape = jnp.exp(jax.random.uniform(shape_key, (batch_size, 1), minval=-limit, maxval=limit))
-    rows = jnp.abs(y - centre(row_key, grid[0])) * shape
-    columns = jnp.abs(x - centre(column_key, grid[1])) / shape
+    rows = jnp.abs(y - centre_y) * shape
+    columns = jnp.abs(x - centre_x) / shape
     return jnp.argsort(-jnp.maximum(rows, columns), axis=1)
 
 

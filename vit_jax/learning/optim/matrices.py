@@ -56,9 +56,11 @@ def axes(name: str, ndim: int, *, joint: bool = False) -> MatrixAxes:
 def split(name: str, x: jax.Array, *, joint: bool = False) -> jax.Array:
     """[...] -> [number of matrices, rows, columns], or [number of vectors, columns]."""
     batch, rows, columns = axes(name, x.ndim, joint=joint)
-    size = lambda axes: math.prod(x.shape[a] for a in axes)
-    matrix = (size(rows), size(columns)) if rows else (size(columns),)
-    return x.transpose(*batch, *rows, *columns).reshape(size(batch), *matrix)
+    number, height, width = (
+        math.prod(x.shape[a] for a in group) for group in (batch, rows, columns)
+    )
+    x = x.transpose(*batch, *rows, *columns)
+    return x.reshape(number, height, width) if rows else x.reshape(number, width)
 
 
 def join(
@@ -85,8 +87,10 @@ def per_matrix(
 
     def init(params: Any) -> Any:
         def array(i: int) -> Any:
-            one = lambda name, p: jax.tree.leaves(jax.vmap(transformation.init)(cut(name, p)))[i]
-            return pytrees.map_named(one, params)
+            return pytrees.map_named(
+                lambda name, p: jax.tree.leaves(jax.vmap(transformation.init)(cut(name, p)))[i],
+                params,
+            )
 
         return structure.unflatten([array(i) for i in range(structure.num_leaves)])
 
@@ -100,7 +104,10 @@ def per_matrix(
 
         done = pytrees.map_named(one, updates, params, *structure.flatten_up_to(state))
         outer: Any = jax.tree.structure(updates)
-        pick = lambda i: outer.unflatten([each[i] for each in outer.flatten_up_to(done)])
-        return pick(0), structure.unflatten([pick(1 + i) for i in range(structure.num_leaves)])
+        each = outer.flatten_up_to(done)
+        updates, *arrays = (
+            outer.unflatten([x[i] for x in each]) for i in range(1 + structure.num_leaves)
+        )
+        return updates, structure.unflatten(arrays)
 
     return optax.GradientTransformation(init, update)

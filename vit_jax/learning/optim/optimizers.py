@@ -22,7 +22,6 @@ import optax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
-from vit_jax.learning.optim import matrices
 from vit_jax.learning.optim.schedules import Schedule
 
 ADAFACTOR_MAX_RMS = 1.0  # for one matrix's update
@@ -78,6 +77,8 @@ def adafactor(m: Moments) -> optax.GradientTransformation:
     The authors' code, big_vision, leaves clipping out, and factors no arrays below 32.
     """
 
+    from vit_jax.learning.optim import matrices
+
     def memory(step: jax.Array, power: float) -> jax.Array:
         return jnp.minimum(m.b2, 1.0 - (step + 1.0) ** -power)
 
@@ -101,6 +102,8 @@ def muon(m: Moments) -> optax.GradientTransformation:
     with `nesterov`, beta * average + (1 - beta) * gradient. optax corrects the bias of these two
     by different factors, which changes the direction of the first updates.
     """
+
+    from vit_jax.learning.optim import matrices
 
     def axes(tree: Any) -> Any:
         def of(name: str, x: Any) -> optax.contrib.MuonDimensionNumbers:
@@ -127,8 +130,10 @@ def muon(m: Moments) -> optax.GradientTransformation:
     scaled = matrices.per_matrix(optax.stateless_with_tree_map(lambda u, _: like_adam(u)))
 
     def labels(params: Any) -> Any:
-        in_blocks = lambda name, kernel: "muon" if kernel and is_stacked(name) else "adam"
-        return pytrees.map_named(in_blocks, kernels_only(params))
+        return pytrees.map_named(
+            lambda name, is_kernel: "muon" if is_kernel and is_stacked(name) else "adam",
+            kernels_only(params),
+        )
 
     return optax.partition({"muon": optax.chain(orthogonal, scaled), "adam": adam(m)}, labels)
 
@@ -158,10 +163,7 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
       UserError: for a joint ratio where none has one.
     """
     if m.joint_qkv and not weight_decay:
-        raise UserError(
-            "optim.joint_qkv=True is not read by optim.name=lamb with optim.weight_decay=0, which "
-            "has no trust ratios: set optim.joint_qkv=False, or optim.weight_decay above 0."
-        )
+        raise UserError("optim.joint_qkv=True is not read by lamb with optim.weight_decay=0.")
 
     def init(_: jax.Array) -> TrustRatio:
         return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))
@@ -173,6 +175,8 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
         ratio = jnp.where(in_use, norm / jnp.where(in_use, update_norm, 1.0), 1.0)
         return ratio.astype(update.dtype) * update, TrustRatio(adapts, ratio.astype(jnp.float32))
 
+    from vit_jax.learning.optim import matrices
+
     one = optax.GradientTransformation(init, update)
     return optax.masked(matrices.per_matrix(one, joint=m.joint_qkv), kernels_only)
 
@@ -182,8 +186,8 @@ def mean_trust_ratio(opt_state: Any, is_frozen: Any = None) -> jax.Array:
 
     is_frozen: masks as `patterns.frozen` gives; what is frozen is left out. 0 if all are.
     """
-    is_it = lambda x: isinstance(x, TrustRatio)
-    (state,) = filter(is_it, jax.tree.leaves(opt_state, is_leaf=is_it))
+    leaves = jax.tree.leaves(opt_state, is_leaf=lambda x: isinstance(x, TrustRatio))
+    (state,) = (x for x in leaves if isinstance(x, TrustRatio))
     ratios, masks = pytrees.flatten(state.ratio), pytrees.flatten(is_frozen)
     for name, mask in masks.items():
         if name in ratios:  # one for each layer, or for each layer's projections
@@ -215,8 +219,13 @@ def kernels_only(params: Any) -> Any:
     Biases, norms' scales, position embedding and class token are excluded: the paper's recipes
     (arXiv 2010.11929, appendix B.1) decay only the kernels.
     """
-    is_kernel = lambda name: name.split("/")[-1] == "kernel" or pytrees.is_adapter(name)
-    return pytrees.map_named(lambda name, _: is_kernel(name), params)
+    return pytrees.map_named(
+        lambda name, _: name.split("/")[-1] == "kernel" or pytrees.is_adapter(name), params
+    )
+
+
+# Value of optim.weight_decay_on -> mask of what decays; torch.optim.AdamW alone decays all.
+DECAYED = {"kernels": kernels_only, "all": None}
 
 
 def add_decay(
@@ -226,8 +235,11 @@ def add_decay(
     meaning: str,
     peak_lr: float,
     schedule: Schedule | None = None,
+    on: str = "kernels",
 ) -> optax.GradientTransformation:
-    """Adds decay of the kernels before or after an update rule; still to be scaled by -lr(t).
+    """Adds decay of parameters before or after an update rule; still to be scaled by -lr(t).
+
+    on: a key of DECAYED.
 
     schedule: lr(t), of a rule whose updates are scaled by -lr(t) already; the decay then is too.
 
@@ -237,9 +249,9 @@ def add_decay(
     before = after = optax.identity()
     if weight_decay and WEIGHT_DECAY_MEANINGS[meaning].decoupled:
         scaled = factor if schedule is None else lambda step: -factor * schedule(step)
-        after = optax.add_decayed_weights(scaled, mask=kernels_only)
+        after = optax.add_decayed_weights(scaled, mask=DECAYED[on])
     elif weight_decay:
-        before = optax.add_decayed_weights(factor, mask=kernels_only)
+        before = optax.add_decayed_weights(factor, mask=DECAYED[on])
     # Always three, so that the names of the optimizer's arrays do not depend on the decay.
     return optax.chain(before, update_rule, after)
 
@@ -253,10 +265,7 @@ def decay_per_lr(weight_decay: float, meaning: str, peak_lr: float) -> float:
     if not WEIGHT_DECAY_MEANINGS[meaning].over_peak or not weight_decay:
         return weight_decay
     if not peak_lr:
-        raise UserError(
-            f"optim.weight_decay_meaning={meaning!r} divides by the peak learning rate, but "
-            "optim.lr=0; set optim.lr above 0 or optim.weight_decay=0."
-        )
+        raise UserError(f"optim.weight_decay_meaning={meaning!r} divides by optim.lr=0.")
     return weight_decay / peak_lr
 
 
@@ -274,16 +283,13 @@ class Optimizer(NamedTuple):
     velocity: Callable[[Moments], optax.GradientTransformation] | None = None
 
 
-# A new one is a line here. Each has a moment in `mu_dtype`, which any training may ask for; its
-# update is written out in NumPy in tests/learning/optim, and held beside torch's or timm's.
+# A new one is a line here. Its update is written out in NumPy in tests/learning/optim, and held
+# beside torch's or timm's where they have it.
 OPTIMIZERS = {
     "adam": Optimizer(adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
     "sgd": Optimizer(sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
     "rmsprop": Optimizer(
-        rms,
-        ("b2", "eps", "momentum", "mu_dtype"),
-        elementwise=True,
-        velocity=velocity,
+        rms, ("b2", "eps", "momentum", "mu_dtype"), elementwise=True, velocity=velocity
     ),
     "adafactor": Optimizer(adafactor, ("b1", "b2", "mu_dtype")),
     "lion": Optimizer(lion, ("b1", "b2", "mu_dtype"), elementwise=True),
@@ -301,6 +307,7 @@ def create(
     peak_lr: float,
     weight_decay: float,
     weight_decay_meaning: str,
+    weight_decay_on: str = "kernels",
     grad_clip_norm: float | None,
     **moments: Any,
 ) -> optax.GradientTransformation:
@@ -309,18 +316,6 @@ def create(
     Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
     their global norm. `update` needs the parameters; it takes the norm of the gradients as
     `norm` from who has it already.
-
-    Args:
-      name: a key of OPTIMIZERS.
-      schedule: learning rate by number of updates done.
-      peak_lr: the schedule's peak, which one meaning of weight decay divides by.
-      weight_decay: its coefficient; 0 for none. Kernels only.
-      weight_decay_meaning: a key of WEIGHT_DECAY_MEANINGS.
-      grad_clip_norm: largest global L2 norm of the gradients; None never clips.
-      moments: the fields of Moments; OPTIMIZERS lists those that each optimizer reads.
-
-    Raises:
-      UserError: for weight decay over a peak learning rate of 0, or a field that goes unread.
     """
     optimizer = OPTIMIZERS[name]
     averages = Moments(**moments)
@@ -339,6 +334,7 @@ def create(
             meaning=weight_decay_meaning,
             peak_lr=peak_lr,
             schedule=schedule if is_scaled else None,
+            on=weight_decay_on,
         ),
         *after_decay,
         *([] if is_scaled else [rate]),
@@ -356,8 +352,9 @@ def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:
     ) -> tuple[Any, Any]:
         del params
         norm = optax.tree.norm(updates) if norm is None else norm
-        one = lambda g: jnp.where(norm < max_norm, g, g / norm.astype(g.dtype) * max_norm)
-        return jax.tree.map(one, updates), state
+        return jax.tree.map(
+            lambda g: jnp.where(norm < max_norm, g, g / norm.astype(g.dtype) * max_norm), updates
+        ), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
 

@@ -6,9 +6,11 @@ layers, and by each layer's: `blocks/block/mlp/fc1/kernel`, and `blocks/0/mlp/fc
 first layer alone. So `blocks/0-5` is everything in the first six blocks, `blocks` in all blocks.
 """
 
+from __future__ import annotations
+
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +20,10 @@ import optax
 from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.pytrees import LORA_B, METHOD_PARAMS, is_stacked, layer_name, stack_name
-from vit_jax.models.adapters import Adapters, adapted, compile_pattern
 from vit_jax.models.layers.posemb import is_offsets
+
+if TYPE_CHECKING:
+    from vit_jax.models.adapters import Adapters
 
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = (  # first parts of names
@@ -33,6 +37,8 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
 
     Raises UserError, naming `field`, for an invalid pattern or one that matches nothing.
     """
+    from vit_jax.models.adapters import compile_pattern
+
     matches = compile_pattern(pattern, field)
 
     def mask(name: str, param: Any) -> np.ndarray:
@@ -44,10 +50,8 @@ def match(pattern: str, params: Any, *, field: str) -> Any:
     if by_name and not any(m.any() for m in by_name.values()):
         parts = {name.partition("/")[0] for name in by_name}
         raise UserError(
-            f"{field}: {pattern!r} matches no parameter. Give the name of a part, such as head or "
-            "blocks/0-5; or a regular expression that matches a whole name, such as "
-            "blocks/0/mlp/fc1/bias or, for all layers, blocks/block/mlp/fc1/bias. "
-            f"{nearest(pattern, parts | by_name.keys())}"
+            f"{field}: {pattern!r} matches no parameter, neither a part, as blocks/0-5, nor whole "
+            f"names, as blocks/0/mlp/fc1/bias. {nearest(pattern, parts | by_name.keys())}"
         )
     return masks
 
@@ -62,6 +66,8 @@ def over(mask: np.ndarray, param: Any) -> np.ndarray:
 
 def _trained_with(adapters: Adapters, params: Any) -> Any:
     """Tree of bool arrays as `frozen` gives, True where a parameter is trained."""
+    from vit_jax.models.adapters import adapted
+
     masks = [match(pattern, params, field="lora.train") for pattern in adapters.train]
     nowhere = jax.tree.map(lambda x: np.array(False), params)
     beside = jax.tree.map(_any_of, nowhere, *masks)
@@ -100,7 +106,7 @@ def frozen(params: Any, freeze: tuple[str, ...], adapters: Adapters | None = Non
 
 
 def trained_parts(is_frozen: Any) -> list[str]:
-    """Where the masks of `frozen` leave something to be trained: ["blocks/6-11", "head"]."""
+    """Parts in which the masks of `frozen` leave something to train: ["blocks/6-11", "head"]."""
     layers: dict[str, set[int]] = {}
     for name, mask in pytrees.flatten(is_frozen).items():
         if mask.all():
@@ -166,8 +172,8 @@ def without_frozen(
         return jax.tree.map(lambda m: "frozen" if m.all() else "trained", masks)
 
     def zero(updates: Any, _: Any) -> Any:
-        keep = lambda update, mask: jnp.where(over(mask, update), 0.0, update)
-        return jax.tree.map(keep, updates, frozen(updates, freeze, adapters))
+        masks = frozen(updates, freeze, adapters)
+        return jax.tree.map(lambda u, mask: jnp.where(over(mask, u), 0.0, u), updates, masks)
 
     parts = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
     return optax.chain(parts, optax.stateless(zero))
@@ -185,19 +191,10 @@ def with_lr_multipliers(
     """`optimizer` with its updates multiplied by a factor for each parameter or layer.
 
     Args:
-      optimizer: a complete one, learning rate included.
       layer_decay: ratio of a layer's rate to the rate of the layer above it; None: 1.
       lr_multipliers: "PATTERN=FACTOR" ; the factors of all matching patterns
         are multiplied.
-
-    Raises:
-      UserError: here or by `init`, for a number out of range or a pattern that matches nothing.
     """
-    if layer_decay is not None and not 0 < layer_decay <= 1:
-        raise UserError(
-            f"optim.layer_decay={layer_decay}: give more than 0 and at most 1, or None; 0.65 to "
-            "0.9 are usual."
-        )
     by_pattern = [_parsed(text) for text in lr_multipliers]
     if layer_decay is None and not by_pattern:
         # A chain as below, so that the optimizer's arrays have the same names either way.
@@ -207,8 +204,9 @@ def with_lr_multipliers(
         all_factors = layer_factors(params, 1.0 if layer_decay is None else layer_decay)
         for pattern, factor in by_pattern:
             masks = match(pattern, params, field=FIELD)
-            scale = lambda f, m, x=factor: f * np.where(m, x, 1.0)
-            all_factors = jax.tree.map(scale, all_factors, masks)
+            all_factors = jax.tree.map(
+                lambda f, m, x=factor: f * np.where(m, x, 1.0), all_factors, masks
+            )
         return all_factors
 
     def init(params: Any) -> optax.EmptyState:
@@ -216,8 +214,10 @@ def with_lr_multipliers(
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        scale = lambda u, f: u * over(f, u).astype(u.dtype)
-        return jax.tree.map(scale, updates, factors(updates)), state
+        scaled = jax.tree.map(
+            lambda u, f: u * over(f, u).astype(u.dtype), updates, factors(updates)
+        )
+        return scaled, state
 
     return optax.chain(optimizer, optax.GradientTransformation(init, update))
 
@@ -270,8 +270,5 @@ def _parsed(text: str) -> tuple[str, float]:
     except ValueError:
         factor = math.nan
     if not pattern or not 0 < factor < math.inf:
-        raise UserError(
-            f"{FIELD} takes PATTERN=FACTOR with a factor above 0, such as head/.*=10, got "
-            f"{text!r}. What is not to move at all belongs into optim.freeze."
-        )
+        raise UserError(f"{FIELD}: {text!r} is not PATTERN=FACTOR with a factor above 0.")
     return pattern, factor

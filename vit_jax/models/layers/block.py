@@ -26,22 +26,15 @@ from vit_jax.core.axes import (
     constrain,
 )  # fmt: skip
 from vit_jax.core.schema.fields import ABOVE_0, ANY, COUNT, HIDDEN, IN_SHAPES, field
+from vit_jax.models.layers import faster
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
 from vit_jax.models.layers.kernels import choice
-from vit_jax.models.layers.kernels.choice import CHOICES, Projected
-from vit_jax.models.layers.kernels.xla import PROJECTED, normalised_weights, scaled
-from vit_jax.models.layers.linear import (
-    DTYPES,
-    Initializer,
-    Linear,
-    Numerics,
-    Precision,
-    param,
-    recomputed,
-)
+from vit_jax.models.layers.kernels.choice import CHOICES
+from vit_jax.models.layers.kernels.xla import PROJECTED, Projected, normalised_weights
+from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
 from vit_jax.models.layers.posemb import Positions
-from vit_jax.models.layers.regularization import Dropout, drop_branch
+from vit_jax.models.layers.regularization import Dropout, drop_branch, split_key
 
 
 class Block(nnx.Module):
@@ -50,8 +43,8 @@ class Block(nnx.Module):
     Args:
       spec: with `parallel`, attention and MLP share one norm and input,
         x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442, section 2); with `layer_scale`,
-        LayerScale is applied before each residual.
-      positions: makes a position embedding for this block alone.
+        LayerScale is applied before each residual; with `norm_stream`, the second norm is of the
+        stream, y + mlp(y) of y = norm(x + attention(norm(x))).
       attention: makes its attention.
     """
 
@@ -59,7 +52,6 @@ class Block(nnx.Module):
         self,
         spec: "BlockSpec",
         *,
-        positions: Callable[[nnx.Rngs], Positions] | None = None,
         attention: "Callable[..., SelfAttention] | None" = None,
         rngs: nnx.Rngs,
     ):
@@ -68,188 +60,311 @@ class Block(nnx.Module):
             epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
         )  # fmt: skip
         self.norm1 = make_norm()
-        self.attention = (attention or SelfAttention)(spec, rngs=rngs)
+        self.attention = (attention or make_attention)(spec, rngs=rngs)
         self.norm2 = None if spec.parallel else make_norm()
-        self.mlp = Mlp(spec, rngs=rngs)
+        second_norm = normed_stream if spec.norm_stream else normed_branch
+        self.between = shared_norm if spec.parallel else second_norm
+        self.mlp = make_mlp(spec, rngs=rngs)
         self.dropout = Dropout(spec.dropout)
-        make_scale = lambda: LayerScale(spec.width, spec.layer_scale, rngs=rngs)
-        self.scale1 = make_scale() if spec.layer_scale else None
-        self.scale2 = make_scale() if spec.layer_scale else None
-        self.positions = positions(rngs) if positions else None
+        make_scale = functools.partial(LayerScale, spec.width, spec.layer_scale, rngs=rngs)
+        self.scale1 = make_scale() if spec.layer_scale else identity
+        self.scale2 = make_scale() if spec.layer_scale else identity
 
     def __call__(
-        self,
-        x: jax.Array,
-        key: jax.Array | None = None,
-        drop_rate: jax.Array | None = None,
-        positions: Positions | None = None,
-        num_output_tokens: int | None = None,
-        offset: jax.Array | None = None,
+        self, x: jax.Array, key: jax.Array | None = None, drop_rate: jax.Array | None = None
     ) -> jax.Array:
-        """[B, N, D] -> [B, N, D], or [B, num_output_tokens, D].
+        """[B, N, D] -> [B, N, D].
 
         Args:
           x: tokens.
           key: for dropout and stochastic depth; None in evaluation.
           drop_rate: probability that an example skips a branch; None: never.
-          positions: a position embedding that all blocks share.
-          num_output_tokens: number of first tokens to compute, which attend to all N; None: all.
-          offset: added to attention's weights, for gradients by them (SelfAttention).
         """
-        first, num_tokens = slice(num_output_tokens), x.shape[1]
-        keys = [None] * 5 if key is None else jax.random.split(key, 5)
-        x, normed, positions = self._normed_with_positions(x, positions)
+        keys = split_key(key, 5)
+        normed = self.norm1(x)
+        y = self.dropout(self.attention.attend(self.project(normed), keys[0]), keys[0])
+        x = x + drop_branch(self.scale1(y), drop_rate, keys[1])  # Eq. 2
+        x, y = self.between(self, x, normed)
+        y = self.dropout(self.mlp(y, keys[2]), keys[3])
+        return x + drop_branch(self.scale2(y), drop_rate, keys[4])  # Eq. 3
 
-        y = self.attention(normed, positions, num_output_tokens, offset)
-        y = self._regularised(y, self.scale1, drop_rate, keys[:2], num_tokens)
-        x = x[:, first] + y  # Eq. 2
-
-        y = self.mlp(self.norm2(x) if self.norm2 else normed[:, first], keys[2], num_tokens)
-        y = self._regularised(y, self.scale2, drop_rate, keys[3:], num_tokens)
-        return x + y  # Eq. 3
-
-    def _normed_with_positions(
-        self, x: jax.Array, shared: Positions | None
-    ) -> tuple[jax.Array, jax.Array, Positions | None]:
-        """Returns the tokens with positions, the same after the first norm, and the positions."""
-        positions = self.positions or shared
-        x = positions(x) if positions else x
-        return x, self.norm1(x), positions
-
-    def _regularised(
+    def first_tokens(
         self,
-        y: jax.Array,
-        scale: "LayerScale | None",
-        drop_rate: jax.Array | None,
-        keys: Any,
-        num_tokens: int,
+        number: int,
+        x: jax.Array,
+        key: jax.Array | None = None,
+        drop_rate: jax.Array | None = None,
     ) -> jax.Array:
-        """A branch before it is added: dropout, LayerScale, stochastic depth.
+        """[B, N, D] -> [B, number, D]: the first of the block's tokens, without the others.
 
-        num_tokens: N of the block's input; y may have the first of them only.
+        They attend to all N; random numbers are drawn for all, so results are the same.
         """
-        y = self.dropout(y, keys[0], num_tokens)
-        y = scale(y) if scale else y
-        return drop_branch(y, drop_rate, keys[1])
+        keys, tokens = split_key(key, 5), x.shape[1]
+        normed = self.norm1(x)
+        y = self.attention.attend_first(self.project(normed), number, keys[0])
+        y = self.dropout.first_tokens(y, keys[0], tokens)
+        x = x[:, :number] + drop_branch(self.scale1(y), drop_rate, keys[1])
+        x, y = self.between(self, x, normed[:, :number])
+        y = self.mlp.hidden(y)
+        y = self.mlp.project(self.mlp.dropout.first_tokens(y, keys[2], tokens))
+        y = self.dropout.first_tokens(y, keys[3], tokens)
+        return x + drop_branch(self.scale2(y), drop_rate, keys[4])
+
+    def project(self, normed: jax.Array) -> Projected:
+        """[B, N, D] after the first norm -> the queries, keys and values of its attention."""
+        return self.attention.project(normed)
 
     @property
     def attention_blocks(self) -> tuple["Block", ...]:
         """The blocks with one attention each that this block consists of."""
         return (self,)
 
-    def attention_weights(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
+    @property
+    def sharing_blocks(self) -> tuple["SharingBlock", ...]:
+        """The attention blocks that have the position embedding of the whole model."""
+        return ()
+
+    def attention_weights(self, x: jax.Array) -> jax.Array:
         """[B, N, D], as they enter the block -> [B, H, N, N] float32, see SelfAttention.weights."""
-        _, normed, positions = self._normed_with_positions(x, positions)
-        return self.attention.weights(normed, positions)
+        return self.attention.weights(self.project(self.norm1(x)))
+
+
+# Between attention and MLP: the tokens that the MLP's output is added to, and its input.
+
+
+def normed_branch(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The input is a norm of the tokens after attention."""
+    del normed
+    assert block.norm2 is not None
+    return x, block.norm2(x)
+
+
+def normed_stream(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both are that norm (the code of arXiv 2104.05704)."""
+    _, y = normed_branch(block, x, normed)
+    return y, y
+
+
+def shared_norm(block: Block, x: jax.Array, normed: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The MLP is beside attention, with the same input."""
+    del block
+    return x, normed
+
+
+class PositionedBlock(Block):
+    """A block with a position embedding."""
+
+    def __init__(
+        self,
+        spec: "BlockSpec",
+        *,
+        positions: Callable[[nnx.Rngs], Positions],
+        rngs: nnx.Rngs,
+        **arguments: Any,
+    ):
+        super().__init__(spec, rngs=rngs, **arguments)
+        self.positions = positions(rngs)
+
+    def __call__(self, x: jax.Array, key: Any = None, drop_rate: Any = None) -> jax.Array:
+        """Adds the positions to the tokens, if they act there."""
+        return super().__call__(self.positions(x), key, drop_rate)
+
+    def first_tokens(
+        self, number: int, x: jax.Array, key: Any = None, drop_rate: Any = None
+    ) -> jax.Array:
+        return super().first_tokens(number, self.positions(x), key, drop_rate)
+
+    def project(self, normed: jax.Array) -> Projected:
+        return self.positions.inside(super().project(normed))
+
+    def attention_weights(self, x: jax.Array) -> jax.Array:
+        return super().attention_weights(self.positions(x))
+
+
+class SharingBlock(PositionedBlock):
+    """A block whose position embedding all blocks share: it is set before each call."""
+
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs, **arguments: Any):
+        super().__init__(spec, positions=lambda _: Positions(), rngs=rngs, **arguments)
+
+    @property
+    def sharing_blocks(self) -> tuple["SharingBlock", ...]:
+        return (self,)
 
 
 class SelfAttention(nnx.Module):
-    """Self-attention with query, key and value from one product; no dropout on the weights.
-
-    `qk_norm` adds a norm without bias over each head's query and key (arXiv 2302.05442,
-    section 2).
-    """
+    """Self-attention with query, key and value from one product."""
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         self.qkv = input_projections(3, spec, bias=spec.qkv_bias == "all", rngs=rngs)
         self.out = output_projection(spec, bias=spec.dense_bias, rngs=rngs)
         self.precision, self.kernel = spec.precision, spec.attention
-        self.qkv_bias, self.qk_norm = spec.qkv_bias, spec.qk_norm
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; attention over N."""
+        return self.attend(self.project(x))
+
+    def project(self, x: jax.Array) -> Projected:
+        """[B, N, D] -> queries, keys and values, [B, N, H, K] each."""
+        qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
+        qkv = checkpoint_name(qkv, PROJECTED)
+        return Projected(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], bias=None, qkv=qkv)
+
+    def attend(self, projected: Projected, key: jax.Array | None = None) -> jax.Array:
+        """-> [B, N, D]: the values mixed by the weights, the heads combined.
+
+        key: for dropout of the weights; None in evaluation.
+        """
+        return constrain(self.out(self.mix(projected, key)), BATCH, TOKENS, STREAM)
+
+    def attend_first(
+        self, projected: Projected, number: int, key: jax.Array | None = None
+    ) -> jax.Array:
+        """-> [B, number, D]: `attend` for the first queries, which are cheap by any program."""
+        return constrain(self.out(self.mix_first(projected, number, key)), BATCH, TOKENS, STREAM)
+
+    def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
+        """-> [B, N, H, K]."""
+        del key
+        return choice.attend(self.kernel, projected, self.precision.softmax)
+
+    def mix_first(self, projected: Projected, number: int, key: jax.Array | None) -> jax.Array:
+        """-> [B, number, H, K]."""
+        del key
+        return choice.attend_first(self.kernel, projected, self.precision.softmax, number)
+
+    def weights(self, projected: Projected) -> jax.Array:
+        """-> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
+        return normalised_weights(projected.query, projected.key, projected.bias)
+
+
+class AdjustedAttention(SelfAttention):
+    """Self-attention whose queries, keys or values are adjusted behind their product.
+
+    `qkv_bias=query_value` adds biases to queries and values alone; `qk_norm` is a norm without bias
+    over each head's query and key (arXiv 2302.05442, section 2).
+    """
+
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
+        super().__init__(spec, rngs=rngs)
+        self.biased, self.normed = spec.qkv_bias == "query_value", spec.qk_norm
         head_size = spec.width // spec.num_heads
-        if spec.qkv_bias == "query_value":
+        if self.biased:
             shape, axes = (spec.num_heads, head_size), (HEADS, HEAD_SIZE)
             self.query_bias = param(ZEROS, shape, axes, rngs.params())
             self.value_bias = param(ZEROS, shape, axes, rngs.params())
-        if spec.qk_norm:
+        if self.normed:
             make_norm = functools.partial(
                 norm, "rms" if spec.norm == "rms" else "layer_no_bias", head_size, HEAD_SIZE,
                 epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
             )  # fmt: skip
             self.query_norm, self.key_norm = make_norm(), make_norm()
 
-    def __call__(
-        self,
-        x: jax.Array,
-        positions: Positions | None = None,
-        num_output_tokens: int | None = None,
-        offset: jax.Array | None = None,
-    ) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; attention over N.
-
-        Args:
-          x: tokens.
-          positions: a position embedding that acts inside attention.
-          num_output_tokens: number of first tokens to compute; None: all.
-          offset: [B, H, N, N], added to the normalised weights. The gradient by zeros here is the
-            gradient by the weights, whatever program computes them; not with `num_output_tokens`.
-        """
-        projected = self._projected(x, positions)
-        mixed = self._mix(projected, num_output_tokens)
-        if offset is not None:
-            value = projected.value
-            mixed = mixed + jnp.einsum("bhqs,bshk->bqhk", offset.astype(value.dtype), value)
-        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
-
-    def weights(self, x: jax.Array, positions: Positions | None = None) -> jax.Array:
-        """[B, N, D] -> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
-        projected = self._projected(x, positions)
-        return normalised_weights(projected.query, projected.key, projected.bias)
-
-    def _projected(self, x: jax.Array, positions: Positions | None) -> Projected:
-        qkv = constrain(self.qkv(x), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE)
-        qkv = checkpoint_name(qkv, PROJECTED)
-        query, key, value = (qkv[:, :, i] for i in range(3))
-        if self.qkv_bias == "query_value":
+    def project(self, x: jax.Array) -> Projected:
+        query, key, value, *_ = super().project(x)
+        if self.biased:
             query = query + self.query_bias[...].astype(query.dtype)
             value = value + self.value_bias[...].astype(value.dtype)
-        if self.qk_norm:
+        if self.normed:
             query, key = self.query_norm(query), self.key_norm(key)
-        bias = None
-        if positions is not None:
-            query, key = positions.rotate(query), positions.rotate(key)
-            bias = positions.bias(scaled(query))
-        changed = positions is not None or self.qk_norm or self.qkv_bias == "query_value"
-        return Projected(query, key, value, bias, None if changed else qkv)
+        return Projected(query, key, value, bias=None, qkv=None)
 
-    def _mix(self, projected: Projected, num_queries: int | None) -> jax.Array:
-        return choice.attend(self.kernel, projected, self.precision.softmax, num_queries)
+
+class DroppedAttention(AdjustedAttention):
+    """Self-attention with dropout of its normalised weights in training, by JAX's own program."""
+
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
+        super().__init__(spec, rngs=rngs)
+        self.dropout = Dropout(spec.attention_dropout)
+
+    def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
+        if key is None:
+            return super().mix(projected, None)
+        return self.mix_first(projected, projected.query.shape[1], key)
+
+    def mix_first(self, projected: Projected, number: int, key: jax.Array | None) -> jax.Array:
+        if key is None:
+            return super().mix_first(projected, number, None)
+        query, keys, value, bias, _ = projected
+        bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
+        weights = normalised_weights(query[:, :number], keys, bias)
+        # Queries in front, as Dropout has its tokens; another key than that of the output.
+        by_query = jnp.swapaxes(weights, 1, 2)
+        key = jax.random.fold_in(key, 1)
+        kept = self.dropout.first_tokens(by_query, key, query.shape[1]).astype(value.dtype)
+        mixed = jnp.einsum("bqhs,bshk->bqhk", kept, value, preferred_element_type=jnp.float32)
+        return mixed.astype(value.dtype)
+
+
+def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
+    """The attention of these fields."""
+    if spec.attention_dropout:
+        return DroppedAttention(spec, rngs=rngs)
+    adjusts = spec.qk_norm or spec.qkv_bias == "query_value"
+    return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
+
+
+def _dense(
+    sizes: tuple[int, int], axes: tuple[str, str], spec: "BlockSpec", rngs: nnx.Rngs
+) -> Linear:
+    """A dense layer of an MLP."""
+    return Linear(
+        sizes[:1], sizes[1:], axes[:1], axes[1:],
+        kernel_init=spec.init.kernel, bias_init=spec.init.mlp_bias, bias=spec.dense_bias,
+        precision=spec.precision, rngs=rngs,
+    )  # fmt: skip
 
 
 class Mlp(nnx.Module):
-    """dense(M), GELU, dropout, dense(D).
+    """dense(M), GELU, dropout, dense(D)."""
 
-    When gated (arXiv 2002.05202), the first layer is two: their outputs are multiplied, one of them
-    after a SiLU ("swiglu") or GELU ("geglu"). M is then the width of each.
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
+        width, mlp_dim = spec.width, spec.mlp_dim
+        self.fc1 = _dense((width, mlp_dim), (WIDTH, MLP), spec, rngs)
+        self.fc2 = _dense((mlp_dim, width), (MLP, WIDTH), spec, rngs)
+        self.dropout = Dropout(spec.dropout)
+        # The released weights were trained with the tanh approximation; "exact" is the erf form.
+        gelu = functools.partial(jax.nn.gelu, approximate=spec.gelu == "tanh")
+        self.activation: Callable[[jax.Array], jax.Array] = gelu
+
+    def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
+        return self.project(self.dropout(self.hidden(x), key))
+
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, N, M]: the hidden layer."""
+        activation = faster.replacing("activation", self.activation)
+        return constrain(activation(self.fc1(x)), BATCH, TOKENS, MLP)
+
+    def project(self, hidden: jax.Array) -> jax.Array:
+        """[B, N, M] -> [B, N, D]."""
+        return constrain(self.fc2(hidden), BATCH, TOKENS, STREAM)
+
+
+class GatedMlp(Mlp):
+    """An MLP whose first layer is two (arXiv 2002.05202), with M the width of each.
+
+    Their outputs are multiplied, one of them after a SiLU ("swiglu") or GELU ("geglu").
     """
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
-        init: dict[str, Any] = {
-            "kernel_init": spec.init.kernel,
-            "bias_init": spec.init.mlp_bias,
-            "bias": spec.dense_bias,
-            "precision": spec.precision,
-            "rngs": rngs,
-        }
-        width, mlp_dim = spec.width, spec.mlp_dim
-        self.fc1 = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
-        self.fc2 = Linear((mlp_dim,), (width,), (MLP,), (WIDTH,), **init)
-        if spec.mlp != "mlp":
-            self.gate = Linear((width,), (mlp_dim,), (WIDTH,), (MLP,), **init)
-        self.dropout = Dropout(spec.dropout)
-        self.gated = spec.mlp != "mlp"
-        # The released weights were trained with the tanh approximation; "exact" is the erf form.
-        self.activation = (
-            jax.nn.silu
-            if spec.mlp == "swiglu"
-            else functools.partial(jax.nn.gelu, approximate=spec.gelu == "tanh")
-        )
+        super().__init__(spec, rngs=rngs)
+        self.gate = _dense((spec.width, spec.mlp_dim), (WIDTH, MLP), spec, rngs)
+        self.activation = jax.nn.silu if spec.mlp == "swiglu" else self.activation
 
-    def __call__(self, x: jax.Array, key: jax.Array | None, tokens: int | None = None) -> jax.Array:
-        """[B, N, D] -> [B, N, D]; key and `tokens`: for dropout, no key in evaluation."""
-        activation = recomputed(self.activation)
-        x = activation(self.gate(x)) * self.fc1(x) if self.gated else activation(self.fc1(x))
-        x = self.dropout(constrain(x, BATCH, TOKENS, MLP), key, tokens)
-        return constrain(self.fc2(x), BATCH, TOKENS, STREAM)
+    def hidden(self, x: jax.Array) -> jax.Array:
+        activation = faster.replacing("activation", self.activation)
+        return constrain(activation(self.gate(x)) * self.fc1(x), BATCH, TOKENS, MLP)
+
+
+def make_mlp(spec: "BlockSpec", *, rngs: nnx.Rngs) -> Mlp:
+    """The MLP of these fields."""
+    return (Mlp if spec.mlp == "mlp" else GatedMlp)(spec, rngs=rngs)
+
+
+def identity(x: jax.Array) -> jax.Array:
+    """A layer that is not there."""
+    return x
 
 
 class LayerScale(nnx.Module):
@@ -276,7 +391,7 @@ def input_projections(
         (number, spec.num_heads, spec.width // spec.num_heads),
         (WIDTH,),
         (QKV, HEADS, HEAD_SIZE),
-        kernel_init=functools.partial(_in_init, spec.init.kernel),
+        kernel_init=functools.partial(_in_init, spec.init.qkv or spec.init.kernel),
         bias=bias,
         precision=spec.precision,
         rngs=rngs,
@@ -330,6 +445,12 @@ class BlockSpec(Numerics):
     parallel: bool = field(
         False, "attention and MLP side by side behind one norm [false]", trained=IN_SHAPES
     )
+    norm_stream: bool = field(
+        False,
+        "the second norm is of the stream: y + mlp(y) of y = norm(x + attention(norm(x))), as in "
+        "the code of ViT-Lite [false]",
+        trained=HIDDEN,
+    )
     qk_norm: bool = field(
         False, "a norm over each head's queries and keys [false]", trained=IN_SHAPES
     )
@@ -367,10 +488,14 @@ class BlockSpec(Numerics):
         elsewhere=ANY,
     )
     dropout: float = field(0.0, "rate [0]", bounds=(0, 1))
+    attention_dropout: float = field(
+        0.0, "rate of the dropout of attention's weights [0]", bounds=(0, 1)
+    )
     initialization: str = field(
         "vit",
-        "how parameters start: as in the code of the paper, `vit` [this], of `big_vision`, or of "
-        "DeiT III, `deit`: see [variants](vit_variants.md#how-parameters-start)",
+        "how parameters start: as in the code of the paper, `vit` [this], of `big_vision`, of "
+        "DeiT III, `deit`, of `vit_lite` or of `spt`: see "
+        "[variants](vit_variants.md#how-parameters-start)",
         choices=MAKERS,
     )
     softmax_dtype: str = field(
@@ -390,7 +515,6 @@ class BlockSpec(Numerics):
 
     @property
     def precision(self) -> Precision:
-        """The dtypes of layers."""
         return dataclasses.replace(super().precision, softmax=jnp.dtype(self.softmax_dtype))
 
     @property

@@ -14,6 +14,8 @@ from jax.nn import initializers
 from vit_jax.models.layers.linear import Initializer
 
 XAVIER, LECUN = initializers.xavier_uniform(), initializers.lecun_normal()
+# torch's, which is not truncated.
+XAVIER_NORMAL = initializers.variance_scaling(1.0, "fan_avg", "normal")
 ZEROS = initializers.zeros
 POSITIONS = initializers.normal(0.02)
 
@@ -30,6 +32,7 @@ class Initialization(NamedTuple):
       class_token: [D].
       pre_logits: [D, D].
       head: [D, C].
+      qkv: query, key and value, if not as `kernel`.
     """
 
     kernel: Initializer
@@ -40,6 +43,7 @@ class Initialization(NamedTuple):
     class_token: Initializer
     pre_logits: Initializer
     head: Initializer
+    qkv: Initializer | None = None
 
 
 def _zero_bias(key: Any, shape: tuple[int, ...], dtype: Any, inputs: int) -> jax.Array:
@@ -85,6 +89,48 @@ def _deit(_: int) -> Initialization:
     )
 
 
+def _vit_lite(_: int) -> Initialization:
+    """Initialisation of ViT-Lite (arXiv 2104.05704; SHI-Labs/Compact-Transformers, src).
+
+    Its normals are truncated at -2 and 2, ten and a hundred standard deviations away.
+    """
+    normal = initializers.normal(0.02)
+    return Initialization(
+        kernel=normal,
+        mlp_bias=ZEROS,
+        patch_kernel=initializers.variance_scaling(2.0, "fan_in", "normal"),
+        patch_bias=_torch_uniform,
+        positions=initializers.normal(0.2),
+        class_token=ZEROS,
+        pre_logits=normal,
+        head=normal,
+    )
+
+
+def _spt(width: int) -> Initialization:
+    """Initialisation of the ViTs of arXiv 2112.13492 (aanna0701/SPT_LSA_ViT, models/vit.py).
+
+    Xavier's normal, by torch: query, key and value are one layer, and patches a dense one.
+    """
+    normal = initializers.normal(1.0)
+    return Initialization(
+        kernel=XAVIER_NORMAL,
+        qkv=initializers.normal(math.sqrt(2 / (4 * width))),
+        mlp_bias=ZEROS,
+        patch_kernel=_dense_xavier_normal,
+        patch_bias=_zero_bias,
+        positions=normal,
+        class_token=normal,
+        pre_logits=XAVIER_NORMAL,
+        head=XAVIER_NORMAL,
+    )
+
+
+def _dense_xavier_normal(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """[P, P, channels, D], as a dense layer of [P * P * channels, D]."""
+    return XAVIER_NORMAL(key, (math.prod(shape[:-1]), shape[-1]), dtype).reshape(shape)
+
+
 def _torch_kernel(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     return _torch_uniform(key, shape, dtype, math.prod(shape[:-1]))
 
@@ -100,4 +146,6 @@ MAKERS: dict[str, Callable[[int], Initialization]] = {
     "vit": _vit,
     "big_vision": _big_vision,
     "deit": _deit,
+    "vit_lite": _vit_lite,
+    "spt": _spt,
 }

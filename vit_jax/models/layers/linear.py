@@ -14,6 +14,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import LAYERS, QKV, RANK, target
 from vit_jax.core.schema.fields import field
+from vit_jax.models.layers import faster
 
 Initializer = Callable[..., jax.Array]
 DTYPES = ("float32", "bfloat16")
@@ -116,6 +117,7 @@ class Linear(nnx.Module):
         self.bias = param(bias_init, out_shape, out_axes, rngs.params()) if bias else None
         self.contracted = len(in_shape)
         self.precision = precision
+        self.product: Callable[..., jax.Array] = Linear._plain if bias else Linear._without_bias
         self.kernel_scale: Any = None  # of a kernel of int8, [*out]
         self.lora_a: Any = None
         self.lora_b: Any = None
@@ -123,19 +125,18 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *in_shape] -> [..., *out_shape]."""
-        bias = None if self.bias is None else self.bias[...]
-        x = x.astype(self.precision.compute)
-        if self.kernel_scale is None:
-            y = affine(x, self.kernel[...], bias, self.contracted, self.precision)
-        else:  # the product is scaled, not the kernel: it has fewer numbers, and the same result
-            y = jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=self.contracted)
-            y = times(y, self.kernel_scale[...])
-            y = y if bias is None else y + bias.astype(y.dtype)
-        return y if self.lora_a is None else y + self._adapted(x)
+        return self.product(self, x.astype(self.precision.compute))
+
+    def _plain(self, x: jax.Array) -> jax.Array:
+        assert self.bias is not None
+        return affine(x, self.kernel[...], self.bias[...], self.contracted, self.precision)
+
+    def _without_bias(self, x: jax.Array) -> jax.Array:
+        return affine(x, self.kernel[...], None, self.contracted, self.precision)
 
     @property
     def has_projections(self) -> bool:
-        """Whether the kernel is several projections side by side, [*in, n, H, K]."""
+        """Returns whether the kernel is several projections side by side, [*in, n, H, K]."""
         return self.kernel.get_metadata()["axes"][-3:-2] == (QKV,)
 
     def add_adapter(self, rank: int, scale: float, key: Any) -> None:
@@ -151,18 +152,22 @@ class Linear(nnx.Module):
         outer = inner + int(self.has_projections)
         bound = math.prod(shape[layer:inner]) ** -0.5
         uniform = functools.partial(jax.random.uniform, minval=-bound, maxval=bound)
-        a_axes = lambda kernel, r: (*kernel[:outer], r)
-        b_axes = lambda kernel, r: (*kernel[:layer], *kernel[inner:outer], r, *kernel[outer:])
-        self.lora_a = nnx.data(param(uniform, a_axes(shape, rank), a_axes(names, RANK), key))
-        b = param(initializers.zeros, b_axes(shape, rank), b_axes(names, RANK), key)
-        self.lora_b = nnx.data(b)
+        a_shape, a_names = ((*kernel[:outer], r) for kernel, r in ((shape, rank), (names, RANK)))
+        b_shape, b_names = (
+            (*kernel[:layer], *kernel[inner:outer], r, *kernel[outer:])
+            for kernel, r in ((shape, rank), (names, RANK))
+        )
+        self.lora_a = nnx.data(param(uniform, a_shape, a_names, key))
+        self.lora_b = nnx.data(param(initializers.zeros, b_shape, b_names, key))
         self.adapter_scale = scale
+        self.product = Linear._adapted
 
     def quantise(self) -> None:
         """Replaces the kernel by the nearest multiples of a scale for each output, in int8.
 
         The scale, so that the output's largest weight is 127 of them, is beside it. For inference.
         """
+        assert self.lora_a is None  # loaded models have merged ones
         kernel, metadata = self.kernel[...], self.kernel.get_metadata()
         layer = int(metadata["axes"][0] == LAYERS)
         inputs = tuple(range(layer, layer + self.contracted))
@@ -170,15 +175,23 @@ class Linear(nnx.Module):
         scale = jnp.where(scale > 0, scale, 1.0)  # of an output without weights
         names = tuple(name for i, name in enumerate(metadata["axes"]) if i not in inputs)
         self.kernel = nnx.Param(jnp.rint(kernel / scale).astype(jnp.int8), **metadata)
+        self.product = Linear._quantised
         self.kernel_scale = nnx.data(nnx.Param(jnp.squeeze(scale, inputs), axes=names))
 
+    def _quantised(self, x: jax.Array) -> jax.Array:
+        """The product is scaled, not the kernel: it has fewer numbers, and the same result."""
+        y = jnp.tensordot(x, self.kernel[...].astype(x.dtype), axes=self.contracted)
+        y = times(y, self.kernel_scale[...])
+        return y if self.bias is None else _add(y, self.bias[...])
+
     def _adapted(self, x: jax.Array) -> jax.Array:
-        """[..., *in_shape] -> [..., *out_shape]: the adapter's part of the result."""
+        """The kernel's product and the adapter's."""
+        y = self._without_bias(x) if self.bias is None else self._plain(x)
         a, b = self.lora_a[...], self.lora_b[...]
         x = times(affine(x, a, None, self.contracted, self.precision), self.adapter_scale)
         if self.has_projections:
-            return jnp.einsum("...nr,nrhk->...nhk", x, b.astype(x.dtype))
-        return affine(x, b, None, 1, self.precision)
+            return y + jnp.einsum("...nr,nrhk->...nhk", x, b.astype(x.dtype))
+        return y + affine(x, b, None, 1, self.precision)
 
 
 def quantise(model: nnx.Module) -> nnx.Module:
@@ -186,8 +199,8 @@ def quantise(model: nnx.Module) -> nnx.Module:
 
     A quarter of the memory and of the files, for inference. Weights alone are quantised: symmetric,
     one scale for each output (arXiv 2106.08295, section 2.2). Activations, norms, biases, position
-    embeddings, the patches' projection and convolutions stay as they are, but for an EfficientNet's
-    of one pixel, which are dense layers.
+    embeddings, the patches' projection and convolutions stay as they are, unless these are dense
+    layers, of one pixel.
     """
     for _, module in nnx.iter_graph(model):
         if isinstance(module, Linear):
@@ -197,11 +210,7 @@ def quantise(model: nnx.Module) -> nnx.Module:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def affine(
-    x: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array | None,
-    contracted: int,
-    precision: Precision,
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, contracted: int, precision: Precision
 ) -> jax.Array:
     """[..., *in], [*in, *out], [*out] -> [..., *out]; `in` has `contracted` axes.
 
@@ -215,19 +224,14 @@ def affine(
 
 
 def _forward(
-    x: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array | None,
-    contracted: int,
-    precision: Precision,
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None, contracted: int, precision: Precision
 ) -> tuple[jax.Array, Any]:
     y = jnp.tensordot(x, kernel.astype(precision.compute), axes=contracted)
-    if bias is not None:
-        if bias.ndim > 1 and target().platform == "gpu":
-            # cuBLASLt's products add vectors. XLA would have them add this too, made as large as y.
-            y = jax.lax.optimization_barrier(y)
-        y = y + bias.astype(y.dtype)
-    return y, (x, kernel, bias)
+    return y if bias is None else faster.replacing("bias", _add)(y, bias), (x, kernel, bias)
+
+
+def _add(y: jax.Array, bias: jax.Array) -> jax.Array:
+    return y + bias.astype(y.dtype)
 
 
 def _backward(
@@ -237,7 +241,7 @@ def _backward(
     num_out = kernel.ndim - contracted
     out_axes = (range(dy.ndim - num_out, dy.ndim), range(contracted, kernel.ndim))
     dx = jax.lax.dot_general(dy, kernel.astype(precision.compute), (out_axes, ((), ())))
-    d_bias = None if bias is None else sum_of_rows(dy, num_out)
+    d_bias = None if bias is None else faster.replacing("sum_of_rows", sum_of_rows)(dy, num_out)
     batch_axes = tuple(range(x.ndim - contracted))
     if x.dtype != jnp.bfloat16 or target().platform != "cpu":
         # Contracted over one axis: XLA would merge several into one by copying. On a CPU its fast
@@ -251,24 +255,9 @@ def _backward(
     return dx, d_kernel.astype(kernel.dtype), d_bias
 
 
-def recomputed(f: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """f, whose backward pass on a GPU keeps the input alone: memory takes longer than computing."""
-    return jax.checkpoint(f) if target().platform == "gpu" else f
-
-
 def sum_of_rows(x: jax.Array, kept: int) -> jax.Array:
     """[..., *kept] -> [*kept] float32: the sum over all but the last `kept` axes."""
-    over = tuple(range(x.ndim - kept))
-    if target().platform != "tpu":
-        return jnp.sum(x, over, dtype=jnp.float32)
-    # As a product: a TPU's vector units take ten times as long (docs/benchmarks.md). With one row
-    # XLA would make a reduction of it again; a tile has 8.
-    ones = jnp.ones((8, *x.shape[: x.ndim - kept]), x.dtype)
-    axes = (tuple(1 + axis for axis in over), over)
-    exact = "highest" if x.dtype == jnp.float32 else None
-    return jax.lax.dot_general(
-        ones, x, (axes, ((), ())), precision=exact, preferred_element_type=jnp.float32
-    )[0]
+    return jnp.sum(x, tuple(range(x.ndim - kept)), dtype=jnp.float32)
 
 
 affine.defvjp(_forward, _backward)

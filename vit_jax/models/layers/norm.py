@@ -26,17 +26,15 @@ def norm(
     rngs: nnx.Rngs,
 ) -> nnx.Module:
     """One of NORMS over a last axis of size `width`, named `axis`; float32 statistics."""
-    named = lambda init: nnx.with_metadata(init, axes=(axis,))
+    ones, zeros = (
+        nnx.with_metadata(init, axes=(axis,)) for init in (initializers.ones, initializers.zeros)
+    )
     common: Any = {
-        "epsilon": epsilon,
-        "dtype": precision.compute,
-        "scale_init": named(initializers.ones),
-        "rngs": rngs,
-    }
+        "epsilon": epsilon, "dtype": precision.compute, "scale_init": ones, "rngs": rngs
+    }  # fmt: skip
     if kind == "rms":
         return nnx.RMSNorm(width, **common)
-    with_bias = kind == "layer"
-    return nnx.LayerNorm(width, use_bias=with_bias, bias_init=named(initializers.zeros), **common)
+    return nnx.LayerNorm(width, use_bias=kind == "layer", bias_init=zeros, **common)
 
 
 class GroupNorm(nnx.Module):

@@ -17,6 +17,7 @@ from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.models.layers.kernels.xla import Projected, scaled
 from vit_jax.models.layers.linear import Initializer, param
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
@@ -35,10 +36,6 @@ class Positions(nnx.Module):
         del layout, width
         return self
 
-    def at(self, layout: TokenLayout | None, width: int) -> "Positions":
-        """`on`, or without a layout these positions themselves."""
-        return self if layout is None else self.on(layout, width)
-
     def rotate(self, x: jax.Array) -> jax.Array:
         """[B, N, H, K] -> [B, N, H, K], applied to queries and to keys."""
         return x
@@ -46,6 +43,11 @@ class Positions(nnx.Module):
     def bias(self, query: jax.Array) -> jax.Array | None:
         """Queries [B, N, H, K], scaled -> [B, H, N, N], added to the logits of attention."""
         return None
+
+    def inside(self, projected: Projected) -> Projected:
+        """Attention's inputs with these positions, if they act there."""
+        query, key = self.rotate(projected.query), self.rotate(projected.key)
+        return Projected(query, key, projected.value, self.bias(scaled(query)), qkv=None)
 
 
 class Table(Positions):
@@ -59,7 +61,6 @@ class Table(Positions):
         self.table = table
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N, D]."""
         return x + self.table.astype(x.dtype)
 
 
@@ -78,11 +79,9 @@ class LearnedPositions(Positions):
         self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N, D]."""
         return x + self.layout.pad_places(self.embedding[...]).astype(x.dtype)
 
     def on(self, layout: TokenLayout, width: int) -> Positions:
-        """Interpolated."""
         del width
         same = layout.grid == self.layout.grid
         return self if same else interpolated(self.embedding[...], self.layout, layout)
@@ -102,11 +101,9 @@ class Learned2dPositions(Positions):
         self.layout = layout
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N, D]."""
         return x + self.layout.pad_patches(self._patch_table()).astype(x.dtype)
 
     def on(self, layout: TokenLayout, width: int) -> Positions:
-        """Interpolated."""
         del width
         if layout.grid == self.layout.grid:
             return self
@@ -132,7 +129,6 @@ class RelativePositions(Positions):
         self.offsets = param(init, shape, (POSITIONS, HEAD_SIZE), rngs.params())
 
     def bias(self, query: jax.Array) -> jax.Array:
-        """Queries [B, N, H, K], scaled -> [B, H, N, N]."""
         keys = self.offsets[...].astype(query.dtype)[::-1]  # row N - 1 + (key - query)
         return _skewed(jnp.einsum("bqhk,ok->bhqo", query, keys))
 
@@ -155,7 +151,6 @@ class SinCosPositions(Positions):
         self.layout, self.kind = layout, kind
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, N, D]."""
         return x + jnp.asarray(sincos(self.kind, self.layout, x.shape[-1]), x.dtype)
 
     def on(self, layout: TokenLayout, width: int) -> Positions:
@@ -279,7 +274,7 @@ def places_axis(name: str) -> int:
 
 
 def is_offsets(name: str) -> bool:
-    """Whether the parameter of this name is RelativePositions', which are for one grid."""
+    """Returns whether the parameter of this name is RelativePositions', which are for one grid."""
     return name.endswith("positions/offsets")
 
 
@@ -295,11 +290,7 @@ def check_resizable(
     """
     fits = old == new and (same_grid or not is_offsets(name))
     if not fits and not is_table(name):
-        raise UserError(
-            f"{name} cannot be resized for images of this size: offsets in the sequence of patches "
-            "(model.position_embedding=relative) mean something else in another grid, and so do "
-            "those in the lines of an AxialResNet. Keep the image size of the weights."
-        )
+        raise UserError(f"{name} cannot be resized: keep the image size of the weights.")
 
 
 def resize(

@@ -78,8 +78,8 @@ class ResNetSpec(StackSpec):
         """Raises UserError for channels that are not whole groups of a norm."""
         if self.root_width % GROUPS:
             raise UserError(
-                f"model.root_width={self.root_width} does not divide into the {GROUPS} groups of a "
-                f"group norm; nearest: {nearest_multiple(self.root_width, GROUPS)}."
+                f"model.root_width={self.root_width} does not divide into {GROUPS} groups; "
+                f"nearest: {nearest_multiple(self.root_width, GROUPS)}."
             )
 
     def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
@@ -93,24 +93,6 @@ class ResNetSpec(StackSpec):
                 size_out = halved(size) if stride == 2 else size
                 yield UnitShape(UNIT_KERNEL, stride, before, hidden, after, size, size_out)
                 before, size = after, size_out
-
-    def map_flops(self, image_size: tuple[int, int]) -> int:
-        """FLOPs of the products of one image up to the feature map; a multiply-add counts 2.
-
-        Products with the zeros of padding are not counted, as XLA does not count them.
-        """
-        total = 3 * self.root_width * taps(image_size, ROOT_KERNEL, 2, self.pad)
-        for unit in self.each_unit(image_size):
-            before, after = math.prod(unit.size_in), math.prod(unit.size_out)
-            total += unit.inputs * unit.hidden * before
-            total += self.middle_products(unit)
-            total += unit.hidden * unit.outputs * after
-            total += (not unit.adds) * unit.inputs * unit.outputs * after
-        return 2 * total
-
-    def middle_products(self, unit: UnitShape) -> int:
-        """Multiplications of one image between the 1 x 1 convolutions of a unit."""
-        return unit.hidden**2 * taps(unit.size_in, unit.kernel_size, unit.stride, self.pad)
 
     def middle_elements(self, unit: UnitShape) -> int:
         """Elements of one image that are kept there: what a norm takes, and attention's weights."""
@@ -153,16 +135,6 @@ def padding(kind: str, size: tuple[int, int], kernel_size: int, stride: int) -> 
     return pad_side(size[0]), pad_side(size[1])
 
 
-def taps(size: tuple[int, int], kernel_size: int, stride: int, pad: str) -> int:
-    """The number of pairs of an output and an input position that a convolution connects."""
-    pads = padding(pad, size, kernel_size, stride)
-    one = 1
-    for side, (before, _) in zip(size, pads, strict=True):
-        starts = range(-before, -(-side // stride) * stride - before, stride)
-        one *= sum(min(start + kernel_size, side) - max(start, 0) for start in starts)
-    return one
-
-
 def standardized(kernel: jax.Array, epsilon: float, added_to: str) -> jax.Array:
     """[k, k, I, O] -> the same, float32, with mean 0 and variance 1 for each of the O outputs.
 
@@ -179,14 +151,7 @@ def standardized(kernel: jax.Array, epsilon: float, added_to: str) -> jax.Array:
 
 
 class StdConv(nnx.Module):
-    """k x k convolution with a LeCun-normal kernel [k, k, I, O], standardised at every use.
-
-    Args:
-      kernel_size: k, in pixels.
-      channels: (I, O).
-      axes: their logical names.
-      stride: pixels from one output to the next.
-    """
+    """k x k convolution with a LeCun-normal kernel [k, k, I, O], standardised at every use."""
 
     def __init__(
         self,
@@ -244,8 +209,9 @@ def _convolve_backward(
     stride: int, pad: Padding, precision: Precision, saved: Any, dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    forward = lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad)
-    (dx,) = jax.linear_transpose(forward, x)(dy)
+    (dx,) = jax.linear_transpose(
+        lambda x: _convolve_plainly(x, kernel.astype(precision.compute), stride, pad), x
+    )(dy)
     # The images' channels become the batch axis: every weight's gradient is the sum of x * dy over
     # examples and positions, `stride` pixels apart. Trailing pixels the forward pass did not use
     # are cut off.
@@ -336,12 +302,7 @@ class Bottleneck(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A ResNet's root and stages.
-
-    Args:
-      make_unit: makes a unit, called as Bottleneck.
-      image_size: (height, width) in pixels, if units depend on it.
-    """
+    """A ResNet's root and stages."""
 
     def __init__(
         self,

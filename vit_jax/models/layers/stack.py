@@ -16,19 +16,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from vit_jax.core.axes import LAYERS, target
+from vit_jax.core.axes import LAYERS
 from vit_jax.core.pytrees import Layers
 from vit_jax.core.schema.fields import field
-from vit_jax.models.layers.kernels import scanned
+from vit_jax.models.layers import faster
 from vit_jax.models.layers.kernels.xla import MIXED, PROJECTED, STATISTICS, WEIGHTS
 from vit_jax.models.layers.linear import Numerics
+from vit_jax.models.layers.regularization import split_key
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
 
 
 def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
-    """Whether to keep a result: matrix products without batch axes, and convolutions."""
+    """Returns whether to keep a result: matrix products without batch axes, and convolutions."""
     product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     return primitive is jax.lax.conv_general_dilated_p or bool(
         product(primitive, *arguments, **parameters)
@@ -39,7 +40,7 @@ _ATTENTION = jax.checkpoint_policies.save_only_these_names(PROJECTED, WEIGHTS, M
 
 
 def _products(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
-    """Whether to keep a result: matrix products, and what attention's backward pass reads.
+    """Returns whether to keep a result: matrix products, and what attention's backward pass reads.
 
     The sums of norms are kept too: they are small, and recomputing one reads all that it sums.
     """
@@ -66,7 +67,7 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackSpec(Numerics):
-    """How a stack of blocks is run: scanned (compiles one block), or unrolled (runs faster)."""
+    """Fields of a stack of blocks: scanned (compiles one block), or unrolled (runs faster)."""
 
     scan: bool = field(
         False,
@@ -84,11 +85,19 @@ class StackSpec(Numerics):
     )
 
 
+CallBlock = Callable[..., jax.Array]
+
+
+def call_block(block: Any, x: jax.Array, key: jax.Array | None, drop_rate: Any) -> jax.Array:
+    """A block's result."""
+    return block(x, key, drop_rate)
+
+
 class Stack(nnx.Module):
     """`depth` blocks made by `make_block(rngs=...)`.
 
     Args:
-      make_block: its result is called as block(x, key, drop_rate).
+      make_block: its result is called as by `call_block`.
       stochastic_depth: drop rate of the last block; it rises linearly from `first_depth`.
       constant_depth: use that rate for every block instead.
       first_depth: drop rate of the first block.
@@ -113,65 +122,106 @@ class Stack(nnx.Module):
         self.depth = depth
         self.stochastic_depth = stochastic_depth
         self.first_depth = stochastic_depth if constant_depth else first_depth
-        self.scan, self.remat = spec.scan, spec.remat
+        self.run: Callable[..., Any] = Stack.scan if spec.scan else Stack.unroll
+        # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
+        self.remat = "dots" if spec.scan and spec.remat == "none" else spec.remat
         self.converts = spec.precision.compute != jnp.float32
 
     def __call__(
         self,
         x: jax.Array,
-        key: jax.Array | None,
-        layers: tuple[int, ...] = (),
-        shared: Any = None,
-        num_output_tokens: int | None = None,
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """[B, N, D] -> ([B, N, D] after the last block, the same after blocks `layers`, from 0).
+        key: jax.Array | None = None,
+        call: CallBlock = call_block,
+        call_last: CallBlock | None = None,
+    ) -> jax.Array:
+        """[B, N, D] -> [B, N, D] after the last block.
 
-        Any other shape that the blocks keep, such as a feature map's, works too. With `shared`
-        every block is called as block(x, key, drop_rate, shared).
+        Any other shape that the blocks keep, such as a feature map's, works too.
 
-        num_output_tokens: only the first tokens after the last block are wanted, so many: that
-          block is told (`num_output_tokens=`), unless a loop runs it, in which all are alike.
+        Args:
+          x: tokens.
+          key: for dropout and stochastic depth; None in evaluation.
+          call: computes a block, as `call_block`.
+          call_last: likewise the last one, unless a loop runs it, in which all are alike.
         """
+        return self.run(self, x, key, call, call_last or call, keep=False)[0]
+
+    def outputs(
+        self,
+        x: jax.Array,
+        key: jax.Array | None = None,
+        call: CallBlock = call_block,
+        call_last: Any = None,
+    ) -> Sequence[jax.Array]:
+        """[B, N, D] -> the same after each block."""
+        del call_last
+        return self.run(self, x, key, call, call, keep=True)[1]
+
+    def unroll(
+        self, x: jax.Array, key: Any, call: CallBlock, call_last: CallBlock, *, keep: bool
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """[B, N, D] -> (after the last block, after each), block by block in the program."""
+        del keep  # costs nothing
         graph, params = nnx.split(self.block)
-        read: Callable[[Any], Any] = lambda params: params
-        if self.scan and self.converts and target().platform == "tpu":
-            params, read = scanned.converted_inside(self.block, params)
-        extra = () if shared is None else (shared,)
+        run, run_last = (self._rematerialised(_layer(graph, c), True) for c in (call, call_last))
+        randoms, outputs = self._randoms(key), []
+        layers = zip(
+            [run] * (self.depth - 1) + [run_last], unstack(params, self.depth), strict=True
+        )
+        for i, (run, layer_params) in enumerate(layers):
+            x = run(x, (layer_params, *jax.tree.map(lambda a, i=i: a[i], randoms)))
+            outputs.append(x)
+        return x, outputs
 
-        def layer(x: jax.Array, inputs: Any, **arguments: int) -> jax.Array:
-            params, key, rate = inputs
-            block = nnx.merge(graph, read(params))
-            return block(checkpoint_name(x, BLOCK_INPUT), key, rate, *extra, **arguments)
+    def scan(
+        self, x: jax.Array, key: Any, call: CallBlock, call_last: CallBlock, *, keep: bool
+    ) -> tuple[jax.Array, Any]:
+        """[B, N, D] -> (after the last block, with `keep` after each, [L, B, N, D]), in a loop."""
+        del call_last  # in a loop all are alike
+        graph, params = nnx.split(self.block)
+        read: Callable[[Any], Any] = _as_stored
+        if self.converts:
+            convert = faster.replacing("scanned_parameters", lambda params: (params, read))
+            params, read = convert(params)
+        # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
+        run = self._rematerialised(_layer(graph, call, read), False)
 
-        # None rather than zeros: then no random bits are drawn.
+        def step(x: jax.Array, inputs: Any) -> tuple[jax.Array, Any]:
+            y = run(x, inputs)
+            return y, y if keep else None
+
+        return jax.lax.scan(step, x, (params, *self._randoms(key)))
+
+    def _randoms(self, key: jax.Array | None) -> tuple[Any, Any]:
+        """Keys and drop rates of all blocks; None rather than zeros, to draw no random bits."""
         rate = self.stochastic_depth
         rates = jnp.linspace(self.first_depth, rate, self.depth) if rate else None
-        keys = None if key is None else jax.random.split(key, self.depth)
-        outputs: Any
-        if self.scan:
-            run = self._rematerialised(layer)
-            step = lambda x, inputs: (y := run(x, inputs), y if layers else None)
-            x, outputs = jax.lax.scan(step, x, (params, keys, rates))
-            x = x[:, :num_output_tokens]
-        else:
-            outputs = []
-            run = self._rematerialised(layer)
-            for i, layer_params in enumerate(unstack(params, self.depth)):
-                if i == self.depth - 1 and num_output_tokens is not None:
-                    last = functools.partial(layer, num_output_tokens=num_output_tokens)
-                    run = self._rematerialised(last)
-                x = run(x, (layer_params, *jax.tree.map(lambda a, i=i: a[i], (keys, rates))))
-                outputs.append(x)
-        return x, tuple(outputs[i] for i in layers)
+        return jax.tree.map(lambda k: jax.random.split(k, self.depth), key), rates
 
-    def _rematerialised(self, layer: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def _rematerialised(
+        self, layer: Callable[..., jax.Array], prevent_cse: bool
+    ) -> Callable[..., jax.Array]:
         """Wraps the layer so that its backward pass recomputes what `remat` says."""
-        # A scan writes all that it keeps to memory, so it does not keep what is cheap to compute.
-        policy = REMAT_POLICIES["dots" if self.scan and self.remat == "none" else self.remat]
+        policy = REMAT_POLICIES[self.remat]
         if policy is None:
             return layer
-        # Inside a scan nothing can be merged back by CSE, so the barrier is not needed.
-        return jax.checkpoint(layer, policy=policy, prevent_cse=not self.scan)
+        return jax.checkpoint(layer, policy=policy, prevent_cse=prevent_cse)
+
+
+def _as_stored(params: Any) -> Any:
+    return params
+
+
+def _layer(
+    graph: Any, call: CallBlock, read: Callable[[Any], Any] = _as_stored
+) -> Callable[[jax.Array, Any], jax.Array]:
+    """A block as a function of its input and of (its parameters, key, drop rate)."""
+
+    def layer(x: jax.Array, inputs: Any) -> jax.Array:
+        params, key, rate = inputs
+        return call(nnx.merge(graph, read(params)), checkpoint_name(x, BLOCK_INPUT), key, rate)
+
+    return layer
 
 
 def unstack(tree: Any, depth: int) -> list[Any]:
@@ -209,13 +259,7 @@ def unit_input_bytes(shapes: Iterable[UnitShape]) -> int:
 
 
 class Stage(nnx.Module):
-    """The units of a stage: the first changes the feature map's shape, the rest are equal.
-
-    Args:
-      make_unit: called as make_unit(shape, rngs=...).
-      shapes: of its units.
-      drop_rate: a unit's number, from 0 -> its rate of stochastic depth.
-    """
+    """The units of a stage: the first changes the feature map's shape, the rest are equal."""
 
     def __init__(
         self,
@@ -223,7 +267,7 @@ class Stage(nnx.Module):
         shapes: Sequence[UnitShape],
         spec: StackSpec,
         *,
-        drop_rate: Callable[[int], float],
+        drop_rates: Sequence[float],
         rngs: nnx.Rngs,
     ):
         def stack(start: int, stop: int) -> Stack:
@@ -231,8 +275,8 @@ class Stage(nnx.Module):
                 functools.partial(make_unit, shapes[start]),
                 dataclasses.replace(spec, scan=spec.scan and stop - start > 1),
                 depth=stop - start,
-                first_depth=drop_rate(start),
-                stochastic_depth=drop_rate(stop - 1),
+                first_depth=drop_rates[start],
+                stochastic_depth=drop_rates[stop - 1],
                 rngs=rngs,
             )
 
@@ -242,15 +286,17 @@ class Stage(nnx.Module):
             self.rest = stack(1, self.units)
 
     def __call__(
-        self, x: jax.Array, key: jax.Array | None, shared: Any, keep: bool
+        self, x: jax.Array, key: jax.Array | None, call: CallBlock, keep: bool
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """[B, H, W, I] -> ([B, H', W', O], with `keep` the feature maps after all units)."""
-        keys = (None, None) if key is None else jax.random.split(key)
-        x, _ = self.first(x, keys[0], shared=shared)
+        first_key, rest_key = split_key(key, 2)
+        x = self.first(x, first_key, call)
         if self.units == 1:
             return x, (x,)
-        y, others = self.rest(x, keys[1], tuple(range(self.units - 1)) if keep else (), shared)
-        return y, (x, *others)
+        if not keep:
+            return self.rest(x, rest_key, call), ()
+        others = self.rest.outputs(x, rest_key, call)
+        return others[-1], (x, *others)
 
 
 def add_stages(
@@ -265,18 +311,15 @@ def add_stages(
     """Gives a network its stages, as `stage1`, `stage2` and so on.
 
     Args:
-      network: is changed.
-      make_unit: as in Stage.
       spec: has `units`, the number of units of each stage, and `each_unit`, their shapes.
-      image_size: (height, width) in pixels.
       drop_rate: a unit's number in the network, from 0 -> its rate of stochastic depth.
-      rngs: nnx.Rngs with a stream for "params".
     """
     shapes, start = list(spec.each_unit(image_size)), 0
+    rates = [drop_rate(i) for i in range(len(shapes))]
     for number, units in enumerate(spec.units, 1):
-        rate = lambda i, start=start: drop_rate(start + i)
-        part = shapes[start : start + units]
-        setattr(network, f"stage{number}", Stage(make_unit, part, spec, drop_rate=rate, rngs=rngs))
+        part = slice(start, start + units)
+        stage = Stage(make_unit, shapes[part], spec, drop_rates=rates[part], rngs=rngs)
+        setattr(network, f"stage{number}", stage)
         start += units
 
 
@@ -285,16 +328,11 @@ def run_stages(
     x: jax.Array,
     key: jax.Array | None = None,
     layers: tuple[int, ...] = (),
-    shared: Any = None,
+    call: CallBlock = call_block,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """[B, H, W, I] -> ([B, h, w, C], feature maps after the units `layers`, from 0).
-
-    key, shared: as in Stack.
-    """
-    number = len(network.spec.units)
-    keys = [None] * number if key is None else jax.random.split(key, number)
+    """[B, H, W, I] -> ([B, h, w, C], feature maps after the units `layers`, from 0)."""
     all_maps: list[jax.Array] = []
-    for i, own_key in enumerate(keys, 1):
-        x, maps = getattr(network, f"stage{i}")(x, own_key, shared, bool(layers))
+    for i, stage_key in enumerate(split_key(key, len(network.spec.units)), 1):
+        x, maps = getattr(network, f"stage{i}")(x, stage_key, call, bool(layers))
         all_maps += maps
     return x, tuple(all_maps[i] for i in layers)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from flax import nnx
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, PATCH, QKV, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.models.layers.block import BlockSpec, Mlp, input_projections, output_projection
 from vit_jax.models.layers.initialization import Initialization
-from vit_jax.models.layers.kernels.xla import attend, normalised_weights
+from vit_jax.models.layers.kernels.xla import Projected, attend, normalised_weights
 from vit_jax.models.layers.linear import Precision, affine, param
 from vit_jax.models.layers.norm import norm
 
@@ -26,7 +27,6 @@ class PatchEmbedding(nnx.Module):
 
     Args:
       channels: in the images, or in the feature maps that replace them.
-      crop: whether images may have other sizes than multiples of P (`whole_patches`).
     """
 
     def __init__(
@@ -35,7 +35,6 @@ class PatchEmbedding(nnx.Module):
         width: int,
         *,
         channels: int = 3,
-        crop: bool = False,
         init: Initialization,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -45,14 +44,13 @@ class PatchEmbedding(nnx.Module):
         self.kernel = param(init.patch_kernel, shape, axes, rngs.params())
         bias_init = functools.partial(init.patch_bias, inputs=patch_size**2 * channels)
         self.bias = param(bias_init, (width,), (WIDTH,), rngs.params())
-        self.patch_size, self.crop = patch_size, crop
-        self.precision = precision
+        self.patch_size, self.precision = patch_size, precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """[B, H, W, 3] -> [B, N, D]; patches row by row."""
+        """[B, H, W, 3] -> [B, N, D]; patches row by row, without pixels that fill none."""
         # Cut and multiply instead of a strided convolution: the same sum, as one matrix product.
         p = self.patch_size
-        images = whole_patches(images, p) if self.crop else images
+        images = whole_patches(images, p)
         b, h, w, c = images.shape
         x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
@@ -61,32 +59,50 @@ class PatchEmbedding(nnx.Module):
         return constrain(x, BATCH, TOKENS, STREAM)
 
 
-class FirstTokens(nnx.Module):
-    """The first tokens, side by side; then the last block need not compute the others."""
+class Pooling(nnx.Module):
+    """The features of tokens, [B, N, D] -> [B, D] or [B, 2 D]."""
+
+    def seen(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> the tokens that it reads, and those before them."""
+        return x
+
+    def call_last(self, block: Any, *inputs: Any) -> jax.Array:
+        """The last block's result, block(*inputs), which may be without tokens that it ignores."""
+        return block(*inputs)
+
+
+class FirstTokens(Pooling):
+    """The first tokens, side by side; the last block need not compute the others."""
 
     def __init__(self, number: int):
-        self.num_output_tokens = number
+        self.number = number
 
-    def __call__(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
+    def seen(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, number, D]."""
+        return x[:, : self.number]
+
+    def call_last(self, block: Any, *inputs: Any) -> jax.Array:
+        """[B, N, D] -> [B, number, D]."""
+        return block.first_tokens(self.number, *inputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, number * D]."""
-        return x[:, : self.num_output_tokens].reshape(x.shape[0], -1)
+        return self.seen(x).reshape(x.shape[0], -1)
 
 
-class PatchMean(nnx.Module):
+class PatchMean(Pooling):
     """The mean over the patches, the tokens from `first` on; or both it and the class token."""
-
-    num_output_tokens = None
 
     def __init__(self, first: int, *, class_token: bool):
         self.first, self.class_token = first, class_token
 
-    def __call__(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
+    def __call__(self, x: jax.Array) -> jax.Array:
         """[B, N, D] -> [B, D], or [B, 2 D]."""
         mean = jnp.mean(x[:, self.first :], axis=1, dtype=jnp.float32).astype(x.dtype)
         return jnp.concatenate([x[:, 0], mean], axis=1) if self.class_token else mean
 
 
-class AttentionPooling(nnx.Module):
+class AttentionPooling(Pooling):
     """Attention from a learned probe to the tokens, plus a plain MLP of its normalised output.
 
     The multi-head attention pooling (MAP) of arXiv 1810.00825 (section 3.2) with one probe, as in
@@ -96,13 +112,14 @@ class AttentionPooling(nnx.Module):
       first: index of the first token that it sees.
     """
 
-    num_output_tokens = None
-
     def __init__(self, spec: BlockSpec, *, first: int, rngs: nnx.Rngs):
         self.first = first
-        # As for a matrix [1, D].
-        probe_init = lambda key, shape, dtype: spec.init.kernel(key, (1, *shape), dtype)[0]
-        self.probe = param(probe_init, (spec.width,), (WIDTH,), rngs.params())
+        self.probe = param(
+            lambda key, shape, dtype: spec.init.kernel(key, (1, *shape), dtype)[0],  # as [1, D]
+            (spec.width,),
+            (WIDTH,),
+            rngs.params(),
+        )
         self.query = input_projections(1, spec, rngs=rngs)
         self.key_value = input_projections(2, spec, rngs=rngs)
         self.out = output_projection(spec, rngs=rngs)
@@ -114,26 +131,25 @@ class AttentionPooling(nnx.Module):
         plain = dataclasses.replace(spec, mlp="mlp", dense_bias=True, dropout=0.0)
         self.mlp = Mlp(plain, rngs=rngs)
 
-    def __call__(self, x: jax.Array, offset: jax.Array | None = None) -> jax.Array:
-        """[B, N, D] -> [B, D]; offset: [B, H, 1, N - first], as in SelfAttention."""
-        query, key, value = self._projected(x)
-        mixed = attend(query, key, value, self.precision.softmax)
-        if offset is not None:
-            mixed = mixed + jnp.einsum("bhqs,bshk->bqhk", offset.astype(value.dtype), value)
-        x = self.out(mixed)
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, N, D] -> [B, D]."""
+        x = self.out(self.mix(self.project(x)))
         x = x + self.mlp(self.norm(x), None)
         return constrain(x[:, 0], BATCH, STREAM)
 
-    def weights(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] -> [B, H, 1, N - first] float32: how much the probe takes from each token."""
-        query, key, _ = self._projected(x)
-        return normalised_weights(query, key)
+    def mix(self, projected: Projected) -> jax.Array:
+        """-> [B, 1, H, K]: the values mixed by the weights."""
+        return attend(*projected[:3], self.precision.softmax)
 
-    def _projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """[B, N, D] -> the probe's query [B, 1, H, K], keys and values [B, N, H, K]."""
+    def weights(self, projected: Projected) -> jax.Array:
+        """-> [B, H, 1, N - first] float32: how much the probe takes from each token."""
+        return normalised_weights(projected.query, projected.key)
+
+    def project(self, x: jax.Array) -> Projected:
+        """[B, N, D] -> the probe's query [B, 1, H, K], keys and values [B, N - first, H, K]."""
         query = self.query(self.probe[...])  # [1, H, K]: one token, the same for every image
         query = jnp.broadcast_to(query, (x.shape[0], *query.shape))
         key_value = constrain(
             self.key_value(x[:, self.first :]), BATCH, TOKENS, QKV, HEADS, HEAD_SIZE
         )
-        return query, key_value[:, :, 0], key_value[:, :, 1]
+        return Projected(query, key_value[:, :, 0], key_value[:, :, 1], bias=None, qkv=None)

@@ -1,4 +1,4 @@
-"""What happens inside a model: attention, layer by layer, and the relevance of what it sees.
+"""Observation of a model: attention, layer by layer, and the relevance of what it sees.
 
     from vit_jax.models import observe
     observe.rollout(model, images).patches             # [B, rows, columns]

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 
 
 class End(NamedTuple):
-    """What follows the last block.
+    """The part of a model behind the last block.
 
     Attributes:
       tokens: [B, N, D] after the last norm.
@@ -59,24 +59,30 @@ class End(NamedTuple):
     reads: jax.Array
 
 
-class Reducer(Protocol):
-    """A rule for what to keep of each layer in place of its weights. Hashable; traced by JAX."""
+class Reducer:
+    """A rule for what to keep of each layer in place of its weights. Hashable; traced by JAX.
+
+    The answers here are of one that carries nothing, and keeps a result of each layer, [B, L, ...].
+    """
 
     def check(self, view: View) -> None:
         """Raises UserError for a model that does not have what the reducer reads."""
 
     def start(self, view: View, batch: int) -> Any:
-        """What is carried from layer to layer, before the first one: a tree of arrays."""
+        """The tree of arrays that is carried from layer to layer, before the first one."""
+        return ()
 
     def step(self, view: View, carried: Any, layer: Layer) -> tuple[Any, Any]:
         """(what is carried on, what is kept of this layer)."""
+        raise NotImplementedError
 
     def finish(self, view: View, carried: Any, kept: Any, end: End) -> Any:
         """The result, arrays [B, ...]; kept: as from `step`, with an axis L before all others."""
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), kept)
 
 
 class Observed(NamedTuple):
-    """What a pass gave.
+    """The results of a pass.
 
     Attributes:
       logits: [B, C] float32, as of model(images); headless: features [B, D].
@@ -100,30 +106,25 @@ def look(
     are in memory.
 
     Args:
-      model: it is not changed.
       images: [B, H, W, 3] float32, normalised, or one [H, W, 3] after the other.
-      reducers: what to keep.
       memory_bytes: sets the number of images in a chunk; the model comes on top.
-
-    Raises:
-      UserError: a model without attention; images of another size, or none.
     """
     view = view_of(model)
     for reducer in reducers:
         reducer.check(view)
     graph, state = nnx.split(model)
-    one_chunk = lambda part, _: one_pass(graph, tuple(reducers), view, state, part)
-    return in_chunks(one_chunk, model, images, chunk_size(model, memory_bytes))
+    return in_chunks(
+        lambda part, _: one_pass(graph, tuple(reducers), view, state, part),
+        model,
+        images,
+        chunk_size(model, memory_bytes),
+    )
 
 
 def view_of(model: Any) -> View:
     """The sizes of a model's attention. UserError for a model without any."""
     if not has_attention(model):
-        raise UserError(
-            f"This {type(model).__name__} has no blocks of attention, so there is no attention to "
-            "show, no distance and no rollout: take a ViT or a hybrid. Relevance by gradients, "
-            "filters and features are for this model too."
-        )
+        raise UserError(f"This {type(model).__name__} has no attention: take a ViT or a hybrid.")
     spec = model.spec
     layout = spec.token_layout(model.preprocess.image_size)
     depth = spec.depth * len(model.blocks.block.attention_blocks)
@@ -138,7 +139,7 @@ def seen_pixels(model: Any, photos: np.ndarray) -> np.ndarray:
 
 
 def has_attention(model: Any) -> bool:
-    """Whether the model has blocks of attention over tokens: ResNets and EfficientNets do not."""
+    """Returns whether the model has blocks of attention over tokens: ConvNets do not."""
     return hasattr(model, "blocks")
 
 
@@ -148,18 +149,17 @@ def one_pass(
 ) -> Observed:
     """`look` at one chunk; graph, state: the model, as nnx.split gives it."""
     model = nnx.merge(graph, state)
-    shared = model.shared_positions
     block_graph, params = nnx.split(model.blocks.block)
 
     def step(carry: Any, each: Any) -> tuple[Any, Any]:
         (x, carried), all_kept = carry, []
         number, own = each
-        blocks = nnx.merge(block_graph, own).attention_blocks
+        blocks = model.complete(nnx.merge(block_graph, own)).attention_blocks
         for i, block in enumerate(blocks):
             # Beside the block's own computation, whose numbers so stay what they are. XLA merges
             # what is the same in both.
-            weights = block.attention_weights(x, shared)
-            x = block(x, positions=shared)
+            weights = block.attention_weights(x)
+            x = block(x)
             layer = Layer(number * len(blocks) + i, weights, x)
             stepped = [r.step(view, c, layer) for r, c in zip(reducers, carried, strict=True)]
             carried = tuple(c for c, _ in stepped)
@@ -188,7 +188,7 @@ def reads(model: Any, x: jax.Array) -> jax.Array:
     layout, pool = model.spec.token_layout(model.preprocess.image_size), model.spec.pool
     batch, n = x.shape[:2]
     if pool == "map":
-        weights = model.pooling.weights(x)[:, :, 0].mean(axis=1)
+        weights = model.pooling.weights(model.pooling.project(x))[:, :, 0].mean(axis=1)
         return jnp.pad(weights, ((0, 0), (layout.registers, 0)))
     patch_row = layout.pad_patches(np.full(layout.num_patches, 1 / layout.num_patches, np.float32))
     class_row = np.eye(n, dtype=np.float32)[: 1 + model.spec.distillation_token].mean(axis=0)
@@ -196,23 +196,8 @@ def reads(model: Any, x: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(row), (batch, n))
 
 
-class _LayerReducer:
-    """A reducer that keeps a result of each layer, [B, L, ...]."""
-
-    def check(self, view: View) -> None:
-        """Every model will do."""
-
-    def start(self, view: View, batch: int) -> Any:
-        """Nothing is carried."""
-        return ()
-
-    def finish(self, view: View, carried: Any, kept: Any, end: End) -> Any:
-        """The axis of layers behind that of images."""
-        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), kept)
-
-
 @dataclasses.dataclass(frozen=True)
-class Rollout(_LayerReducer):
+class Rollout(Reducer):
     """TokenParts of [B, N]: how much the head's input has taken from each token.
 
     Attention rollout (probes/attention.py) of what the head sees: of the class token's row, or the
@@ -231,12 +216,11 @@ class Rollout(_LayerReducer):
         return rules.rollout([carried, rules.with_residual(layer.weights)]), None
 
     def finish(self, view: View, carried: jax.Array, kept: Any, end: End) -> TokenParts:
-        """Takes the rows that the head sees."""
         return view.tokens.split(jnp.einsum("bq,bqk->bk", end.reads, carried))
 
 
 @dataclasses.dataclass(frozen=True)
-class Distances(_LayerReducer):
+class Distances(Reducer):
     """[B, L, H]: each head's mean attention distance in pixels (probes/attention.py).
 
     Among patches: class token and registers are neither queries nor keys.
@@ -252,7 +236,7 @@ class Distances(_LayerReducer):
 
 
 @dataclasses.dataclass(frozen=True)
-class FromQuery(_LayerReducer):
+class FromQuery(Reducer):
     """TokenParts of [B, L, H, N]: where one token looks, in every layer and head.
 
     Attributes:
@@ -266,7 +250,6 @@ class FromQuery(_LayerReducer):
             object.__setattr__(self, "query", tuple(self.query))
 
     def check(self, view: View) -> None:
-        """UserError for a token that the model does not have."""
         self._index(view)
 
     def step(self, view: View, carried: Any, layer: Layer) -> tuple[Any, jax.Array]:
@@ -274,17 +257,13 @@ class FromQuery(_LayerReducer):
         return carried, layer.weights[:, :, self._index(view)]
 
     def finish(self, view: View, carried: Any, kept: Any, end: End) -> TokenParts:
-        """The axis of layers behind that of images, and the kinds of tokens apart."""
         return view.tokens.split(super().finish(view, carried, kept, end))
 
     def _index(self, view: View) -> int:
         layout = view.tokens
         if self.query == "class":
             if not layout.class_token:
-                raise UserError(
-                    "The model has no class token to look from: give a patch as (row, column), of "
-                    f"{layout.grid[0]} rows and {layout.grid[1]} columns."
-                )
+                raise UserError("The model has no class token: give a patch as (row, column).")
             return 0
         try:
             row, column = self.query
@@ -294,14 +273,13 @@ class FromQuery(_LayerReducer):
             first = layout.num_tokens - layout.num_patches
             return first + row * layout.grid[1] + column
         raise UserError(
-            f"No token {self.query!r} to look from: a patch is (row, column) with row 0 to "
-            f"{layout.grid[0] - 1} and column 0 to {layout.grid[1] - 1}; a class token is "
-            '"class".'
+            f"No token {self.query!r} to look from: give (row, column) in a grid of {layout.grid}, "
+            'or "class".'
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights(_LayerReducer):
+class Weights(Reducer):
     """[B, len(layers), H, N, N]: all weights of these layers, from 0; large."""
 
     layers: tuple[int, ...]
@@ -310,11 +288,9 @@ class Weights(_LayerReducer):
         object.__setattr__(self, "layers", tuple(self.layers))
 
     def check(self, view: View) -> None:
-        """UserError for a layer that the model does not have."""
         check_layers(self.layers, view.depth)
 
     def start(self, view: View, batch: int) -> jax.Array:
-        """Places for the weights."""
         n = view.tokens.num_tokens
         return jnp.zeros((batch, len(self.layers), view.num_heads, n, n), jnp.float32)
 
@@ -324,7 +300,6 @@ class Weights(_LayerReducer):
         return jnp.where(mine[:, None, None, None], layer.weights[:, None], carried), None
 
     def finish(self, view: View, carried: jax.Array, kept: Any, end: End) -> jax.Array:
-        """What was filled in."""
         return carried
 
 
@@ -342,7 +317,7 @@ class Norms(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenNorms(_LayerReducer):
+class TokenNorms(Reducer):
     """Norms: how large each token is after each block, class token and registers apart."""
 
     def step(self, view: View, carried: Any, layer: Layer) -> tuple[Any, jax.Array]:
@@ -350,7 +325,6 @@ class TokenNorms(_LayerReducer):
         return carried, _norms(layer.tokens)
 
     def finish(self, view: View, carried: Any, kept: jax.Array, end: End) -> Norms:
-        """The axis of layers behind that of images, and the kinds of tokens apart."""
         of_blocks = view.tokens.split(super().finish(view, carried, kept, end))
         return Norms(of_blocks, view.tokens.split(_norms(end.tokens)))
 
@@ -361,13 +335,9 @@ def _norms(x: jax.Array) -> jax.Array:
 
 def rollout(model: Any, images: Iterable[np.ndarray]) -> TokenParts:
     """Rollout alone; errors as of `look`."""
-    return _one(model, images, Rollout())
+    return look(model, images, (Rollout(),)).results[0]
 
 
 def attention_distance(model: Any, images: Iterable[np.ndarray]) -> np.ndarray:
     """Distances alone, [B, L, H] in pixels; errors as of `look`."""
-    return _one(model, images, Distances())
-
-
-def _one(model: Any, images: Iterable[np.ndarray], reducer: Reducer) -> Any:
-    return look(model, images, (reducer,)).results[0]
+    return look(model, images, (Distances(),)).results[0]

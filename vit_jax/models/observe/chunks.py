@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -65,14 +66,10 @@ def in_chunks(
         size = chunk if results else len(part)  # a first chunk that is not full is the only one
         padding = ((0, size - len(part)), *((0, 0),) * 3)
         result = jax.device_get(look(np.pad(part, padding), len(part)))
-        results.append(_first(len(part), result))
+        results.append(jax.tree.map(operator.itemgetter(slice(len(part))), result))
     if not results:
         raise UserError("There is no image to look at.")
     return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
-
-
-def _first(number: int, tree: Any) -> Any:
-    return jax.tree.map(lambda x: np.asarray(x)[:number], tree)
 
 
 def _chunks(images: Iterator[np.ndarray], chunk: int) -> Iterator[np.ndarray]:
@@ -84,8 +81,5 @@ def _checked(images: Iterable[np.ndarray], size: tuple[int, int]) -> Iterator[np
     for image in images:
         one = np.asarray(image, np.float32)
         if one.shape != (*size, 3):
-            raise UserError(
-                f"An image of the shape {one.shape}: the model takes {(*size, 3)}, height, width "
-                "and RGB, as model.preprocess says."
-            )
+            raise UserError(f"An image of the shape {one.shape}: the model takes {(*size, 3)}.")
         yield one

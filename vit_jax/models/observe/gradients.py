@@ -1,6 +1,7 @@
 """Relevance of an image's parts for a class, by gradients: of every family of models."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from flax import nnx
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.token_layout import TokenLayout, TokenParts
+from vit_jax.models.layers.kernels.xla import Projected
 from vit_jax.models.observe.attention import has_attention, reads
 from vit_jax.models.observe.chunks import MEMORY_BYTES, chunk_size, in_chunks
 from vit_jax.probes import attention as rules
@@ -19,7 +21,7 @@ _LARGEST = -1  # in place of a class: the one with the largest logit
 
 
 class Relevance(NamedTuple):
-    """What was relevant for a class.
+    """The relevance of patches for a class.
 
     Attributes:
       map: TokenParts of [B, N], not negative, of no unit, and 0 everywhere where nothing speaks for
@@ -40,69 +42,53 @@ def relevance(
     *,
     memory_bytes: int = MEMORY_BYTES,
 ) -> Relevance:
-    """How relevant each patch is for the logit of a class.
+    """Computes how relevant each patch is for the logit of a class.
 
     ViTs and hybrids: arXiv 2103.15679, section 3.1, from the token that the head sees: the class
     token; of two heads, the mean of theirs; without one, the mean of all patches; for `cls_avg`
     half and half; with attention pooling, the tokens by the relevance of the probe's weights, the
-    rule for one more layer. BiTs and EfficientNets: Grad-CAM (arXiv 1610.02391) of the last feature
+    rule for one more layer. ConvNets: Grad-CAM (arXiv 1610.02391) of the last feature
     map, after its activation.
 
     Args:
-      model: it is not changed.
       images: [B, H, W, 3] float32, normalised, or one [H, W, 3] after the other.
       classes: one for all images, or one for each; None: each image's largest logit.
       memory_bytes: sets the number of images in a chunk; the model comes on top.
-
-    Raises:
-      UserError: a model without a head; classes that it does not have, or not one for each image;
-        images of another size, or none.
     """
     if not model.num_classes:
-        raise UserError(
-            "The model has no head (num_classes=0), so nothing is relevant for a class: take "
-            "weights with a head, or rollout, which needs none."
-        )
+        raise UserError("The model has no head, so nothing is relevant for a class: take rollout.")
     chunk = chunk_size(model, memory_bytes)
     graph, state = nnx.split(model)
     program = of_attention if has_attention(model) else of_feature_map
     wanted = _each(classes, model.num_classes)
 
     def look(part: np.ndarray, number: int) -> Relevance:
-        chosen = [next(wanted, None) for _ in range(number)]
-        if None in chosen:
-            raise UserError(
-                "There are fewer classes than images: give one class, or one for each image."
-            )
-        padded = np.pad(np.array(chosen, np.int32), (0, len(part) - number))
-        return program(graph, state, part, padded)
+        chosen = np.array(list(itertools.islice(wanted, number)), np.int32)
+        _check_number(len(chosen) == number)
+        return program(graph, state, part, np.pad(chosen, (0, len(part) - number)))
 
-    found = in_chunks(look, model, images, chunk)
-    if not (classes is None or np.ndim(classes) == 0) and next(wanted, None) is not None:
-        raise UserError(
-            f"There are more classes than images, {np.size(classes)} for {len(found.classes)}: "
-            "give one class, or one for each image."
-        )
-    return found
+    result = in_chunks(look, model, images, chunk)
+    _check_number(isinstance(wanted, itertools.repeat) or next(wanted, None) is None)
+    return result
+
+
+def _check_number(fits: bool) -> None:
+    if not fits:
+        raise UserError("Give one class for all images, or as many classes as images.")
 
 
 def _each(classes: Any, num_classes: int) -> Any:
     """The class of each image, one after the other. UserError for one that does not exist."""
     if classes is None:
-        return _forever(_LARGEST)
+        return itertools.repeat(_LARGEST)
     given = np.asarray(classes)
     wrong = given[(given < 0) | (given >= num_classes)] if given.dtype.kind in "iu" else given
     if given.ndim > 1 or wrong.size:
         raise UserError(
-            f"class {wrong.flat[0] if wrong.size else classes}: the model has classes 0 to "
-            f"{num_classes - 1}; give one, or one for each image."
+            f"class {wrong.flat[0] if wrong.size else classes}: give one below {num_classes}, or "
+            "one for each image."
         )
-    return iter(given.tolist()) if given.ndim else _forever(int(given))
-
-
-def _forever(value: int) -> Any:
-    while True:
-        yield value
+    return iter(given.tolist()) if given.ndim else itertools.repeat(int(given))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -111,13 +97,15 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
     model = nnx.merge(graph, state)
     layout: TokenLayout = model.spec.token_layout(model.preprocess.image_size)
     block_graph, params = nnx.split(model.blocks.block)
-    shared = model.shared_positions
+
+    def blocks_of(params: Any) -> Any:
+        return model.complete(nnx.merge(block_graph, params)).attention_blocks
 
     def forward(x: jax.Array, own: Any) -> tuple[jax.Array, list[jax.Array]]:
         inputs = []
-        for block in nnx.merge(block_graph, own).attention_blocks:
+        for block in blocks_of(own):
             inputs.append(x)
-            x = block(x, positions=shared)
+            x = block(x)
         return x, inputs
 
     last, inputs = jax.lax.scan(forward, model.embed(images), params)
@@ -125,11 +113,9 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
 
     def backward(carry: Any, each: Any) -> tuple[Any, None]:
         (d, row), (inputs, own) = carry, each
-        blocks = nnx.merge(block_graph, own).attention_blocks
-        for block, x in zip(reversed(blocks), reversed(inputs), strict=True):
-            weights = block.attention_weights(x, shared)
-            by_weights = functools.partial(_by_weights, block, shared)
-            _, back = jax.vjp(by_weights, x, jnp.zeros_like(weights))
+        for block, x in zip(reversed(blocks_of(own)), reversed(inputs), strict=True):
+            weights = block.attention_weights(x)
+            _, back = jax.vjp(functools.partial(_by_weights, block), x, jnp.zeros_like(weights))
             d, d_weights = back(d)
             row = rules.accumulated(row, rules.positive(weights, d_weights))
         return (d, row), None
@@ -138,8 +124,25 @@ def of_attention(graph: Any, state: Any, images: jax.Array, classes: jax.Array) 
     return Relevance(layout.split(row), classes, logits)
 
 
-def _by_weights(block: Any, shared: Any, x: jax.Array, offset: jax.Array) -> jax.Array:
-    return block(x, positions=shared, offset=offset)
+def _by_weights(block: Any, x: jax.Array, offset: jax.Array) -> jax.Array:
+    probed = nnx.merge(*nnx.split(block))
+    _add_to_weights(probed.attention, offset)
+    return probed(x)
+
+
+def _add_to_weights(attention: Any, offset: jax.Array) -> None:
+    """Adds to the normalised weights of an attention, or of attention pooling: [B, H, N, N].
+
+    The gradient by zeros there is the gradient by the weights, whatever program computes them.
+    """
+    mix = attention.mix
+
+    def mix_more(projected: Projected, *key: Any) -> jax.Array:
+        value = projected.value
+        more = jnp.einsum("bhqs,bshk->bqhk", offset.astype(value.dtype), value)
+        return mix(projected, *key) + more
+
+    attention.mix = mix_more
 
 
 def _at_the_head(
@@ -152,8 +155,13 @@ def _at_the_head(
         (d_last,) = back(_of_class(logits, classes))
         return logits, classes, d_last, reads(model, last)
     registers = model.spec.registers
-    weights = model.pooling.weights(model.norm(last))
-    by_weights = lambda x, offset: model.classify(model.pool(model.norm(x), offset))
+    weights = model.pooling.weights(model.pooling.project(model.norm(last)))
+
+    def by_weights(x: jax.Array, offset: jax.Array) -> jax.Array:
+        probed = nnx.merge(*nnx.split(model))
+        _add_to_weights(probed.pooling, offset)
+        return probed.classify(probed.pool(probed.norm(x)))
+
     logits, back = jax.vjp(by_weights, last, jnp.zeros_like(weights))
     classes = _chosen(logits, classes)
     d_last, d_weights = back(_of_class(logits, classes))

@@ -15,45 +15,19 @@ from jax.sharding import Mesh, NamedSharding
 
 from vit_jax.config import InputConfig
 from vit_jax.core import axes
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, naming
 from vit_jax.core.screen import Screen
 from vit_jax.data import decoded
 from vit_jax.data.ops import table as ops
-from vit_jax.data.source import Source
-from vit_jax.learning.feed import CachedSet
+from vit_jax.learning.cached_set import CachedSet
 from vit_jax.learning.losses import Batch
 from vit_jax.parallel.mesh import BATCH_AXES
 from vit_jax.run.memory import device_memory
+from vit_jax.run.parts.examples import DEVICE, SplitOfRun
 
-DEVICE = "device"
-TRAIN_SUFFIX = ".train_split"
 # A set that takes more than this of a device's memory is divided between the devices; a smaller one
 # is on each of them, which saves an exchange in each step.
 REPLICATED_SHARE = 1 / 16
-
-
-class SplitOfRun(NamedTuple):
-    """A split that a run reads.
-
-    Attributes:
-      where: the config's section, "input" or "evals.<name>"; with TRAIN_SUFFIX behind it the split
-        that an evaluation learns from.
-      source: its examples.
-      preprocess: its ops.
-    """
-
-    where: str
-    source: Source
-    preprocess: str
-
-    @property
-    def section(self) -> str:
-        """The config's section alone."""
-        return self.where.removesuffix(TRAIN_SUFFIX)
-
-    def ops(self) -> ops.Preprocess:
-        """The parsed ops."""
-        return ops.parse(self.preprocess, field=f"{self.section}.preprocess")
 
 
 class CachedBytes(NamedTuple):
@@ -63,22 +37,18 @@ class CachedBytes(NamedTuple):
     is_divided: bool
 
 
-def is_cached(c: InputConfig) -> bool:
-    """Returns whether the images of the run are kept on the devices."""
-    return c.cache == DEVICE
+def recipe(c: InputConfig, split: SplitOfRun) -> decoded.Recipe:
+    """The recipe of the images that are kept."""
+    return decoded.Recipe(split.source, split.ops().before_random(), c.max_image_pixels)
 
 
 def check_cached(c: InputConfig, split: SplitOfRun, mesh: Mesh) -> CachedBytes:
     """Memory that the split takes on each device. Raises UserError if its ops cannot run there."""
     preprocess = split.ops()
-    try:
+    with naming(f"{split.section}.preprocess", repr(split.preprocess)):
         preprocess.on_device()
-        size = decoded.image_size(
-            split.source, preprocess.before_random(), max_image_pixels=c.max_image_pixels
-        )
+        size = recipe(c, split).image_size()
         preprocess.on_device(size)
-    except UserError as error:
-        raise UserError(f"{split.section}.preprocess={split.preprocess!r}: {error}") from error
     source = split.source
     return cached_bytes(
         source.num_examples,
@@ -105,9 +75,8 @@ def cached_size(preprocess: str, field: str) -> tuple[int, int]:
 
 def check_images(c: InputConfig, split: SplitOfRun) -> None:
     """Reads all images that are to be kept; raises UserError if their sizes differ."""
-    if is_cached(c):
-        preprocess = split.ops().before_random()
-        decoded.check_one_size(split.source, preprocess, max_image_pixels=c.max_image_pixels)
+    if c.cache == DEVICE:
+        recipe(c, split).check_one_size()
 
 
 def total_cached(c: InputConfig, sets: Sequence[CachedBytes]) -> int:
@@ -115,9 +84,8 @@ def total_cached(c: InputConfig, sets: Sequence[CachedBytes]) -> int:
     total = sum(each.on_device for each in sets)
     if c.cache_bytes is not None and total > c.cache_bytes:
         raise UserError(
-            f"input.cache=device: the images of training and evaluations take {total:,} bytes of "
-            f"each device, more than input.cache_bytes={c.cache_bytes:,}. Raise that, take more "
-            "devices, or set input.cache=ram, which keeps images on the host."
+            f"input.cache=device: images take {total:,} bytes of each device, more than "
+            f"input.cache_bytes={c.cache_bytes:,}."
         )
     return total
 
@@ -149,11 +117,8 @@ def cached_set(c: InputConfig, split: SplitOfRun, layout: Batch) -> CachedSet:
     assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
     there = check_cached(c, split, sharding.mesh)
     screen = Screen(quiet=jax.process_index() > 0)
-    stored = decoded.load_or_decode(
-        split.source,
-        split.ops().before_random(),
+    stored = recipe(c, split).load_or_decode(
         on_bad_image=c.on_bad_image,
-        max_image_pixels=c.max_image_pixels,
         threads=c.threads,
         progress=functools.partial(screen.bar, f"decoding {split.where}"),
     )

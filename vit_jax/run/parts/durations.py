@@ -1,7 +1,6 @@
 """The length of a run, and when its events are due."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 from etils import epath
@@ -51,27 +50,19 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
 
     total_steps = steps(config.total)
     if total_steps is None:
-        raise errors.UserError(
-            "How long to train is not set: give one of total.steps, total.epochs, total.examples."
-        )
+        raise errors.UserError("Give one of total.steps, total.epochs, total.examples.")
     if not 1 <= total_steps < 2**31:
-        raise errors.UserError(
-            f"total.* amounts to {total_steps} steps of input.batch_size={batch_size} examples "
-            f"(an epoch has {num_examples / batch_size:.4g}): give at least 1."
-        )
+        raise errors.UserError(f"total.* means {total_steps} steps of {batch_size} examples.")
     profile = config.log.profile_at_step
     if profile is not None and profile >= total_steps:
         raise errors.UserError(
-            f"log.profile_at_step={profile} traces the steps after it, but total.* amounts to "
-            f"{total_steps:,} steps: give less than that, or none."
+            f"log.profile_at_step={profile} is not below total.*, {total_steps:,}."
         )
     never = [step for step in config.input.skip_steps if step > total_steps]
     if never:
         raise errors.UserError(
-            f"input.skip_steps has {never[0]}, but total.* amounts to {total_steps} steps: give "
-            "steps from 1 to that."
+            f"input.skip_steps has {never[0]}, total.* means {total_steps} steps."
         )
-    check_meets_saves("checkpoint.keep_every_steps", config.checkpoint.keep_every_steps, config)
     every = config.log.histograms_every_steps
     return Durations(
         total_steps=total_steps,
@@ -83,14 +74,3 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         histograms=Cadence(every, total_steps) if every else lambda step: False,
         skips=frozenset(config.input.skip_steps).__contains__,
     )
-
-
-def check_meets_saves(field: str, steps: int | None, config: RunConfig) -> None:
-    """Raises UserError unless `steps` is a multiple of checkpoint.every_steps, or divides it."""
-    every = config.checkpoint.every_steps
-    if steps is not None and steps % every and every % steps:
-        raise errors.UserError(
-            f"{field}={steps} meets a checkpoint, which can be kept, only every "
-            f"{math.lcm(steps, every):,} steps. Give a multiple of checkpoint.every_steps={every}, "
-            f"such as {errors.nearest_multiple(steps, every)}."
-        )

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.config import RunConfig
-from vit_jax.core import class_names, errors, synsets
-from vit_jax.data import label_index, streams
-from vit_jax.data.label_index import Labels
-from vit_jax.data.source import Source
-from vit_jax.data.sources import relabelled
+from vit_jax.config import InputConfig, RunConfig
+from vit_jax.core import class_names, errors
+from vit_jax.core.errors import NOT_MADE
+from vit_jax.data import streams
+from vit_jax.data.source import Labels, Source
 from vit_jax.evals import FROZEN
+from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import losses
 from vit_jax.learning.feed import BadImages, Feed, local_rows
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
-from vit_jax.run.parts.device_cache import TRAIN_SUFFIX, SplitOfRun, cached_set, is_cached
-from vit_jax.run.parts.examples import open_split
+from vit_jax.run.parts import examples
+from vit_jax.run.parts.examples import DEVICE, TRAIN_SUFFIX, SplitOfRun, open_split
 from vit_jax.run.parts.preprocessing import image_size
+
+if TYPE_CHECKING:
+    from vit_jax.learning.cached_set import CachedSet
 
 SYNTHETIC = "synthetic"
 
@@ -38,6 +42,21 @@ class ModelClasses(NamedTuple):
     number: int
     names: tuple[str, ...] | None
     assumed: bool = False
+
+
+def declared_or_read(c: InputConfig, source: Source) -> tuple[int, ModelClasses]:
+    """The number of examples and the classes of the data; all may be NOT_MADE.
+
+    If the data cannot be read, those declared: enough to check the rest.
+    """
+    was_read = source is not NOT_MADE
+    if was_read:
+        return source.num_examples, ModelClasses(source.num_classes, source.class_names)
+    with contextlib.suppress(errors.UserError):  # reported where the data were checked
+        declared = examples.declared_examples(c)
+        if declared is not None and c.num_classes is not None:
+            return declared, ModelClasses(c.num_classes, None)
+    return NOT_MADE, ModelClasses(NOT_MADE, None)
 
 
 class EvalData(NamedTuple):
@@ -76,34 +95,30 @@ def eval_data(
 
     The data's classes have to be the model's, except for a kind that learns from a split itself.
     """
-    c, where = config.evals[name], f"evals.{name}"
-    _check_images(where, config, mesh, wanted)
-    source = eval_source(where, config, classes.number)
+    c, images, where = config.evals[name], config.input, f"evals.{name}"
+    _check_images(where, c, images, mesh, wanted)
+    source = eval_source(where, c, images, classes.number)
     source = source if c.train_split else _by_name(source, classes)
     if c.classifies and not classes.number:
-        raise errors.UserError(
-            f"{where}.kind={c.kind} needs a model with a head, and this one learns none: take "
-            f"{where}.kind={FROZEN}, which compares features, or {where}=none."
-        )
+        raise errors.UserError(f"{where}.kind={c.kind} needs a head: take {where}.kind={FROZEN}.")
     if c.train_split is None:
         columns = _columns(source, classes, where) if classes.number else None
         c.check_data(where, source)
-        return _data_of(where, config, source, mesh)._replace(columns=columns)
-    train = eval_source(f"{where}{TRAIN_SUFFIX}", config, classes.number)
+        return _data_of(where, c, images, source, mesh)._replace(columns=columns)
+    train = eval_source(f"{where}{TRAIN_SUFFIX}", c, images, classes.number)
     c.check_data(where, source, train)
-    train_data = _data_of(f"{where}{TRAIN_SUFFIX}", config, train, mesh)
-    return _data_of(where, config, source, mesh)._replace(train=train_data)
+    train_data = _data_of(f"{where}{TRAIN_SUFFIX}", c, images, train, mesh)
+    return _data_of(where, c, images, source, mesh)._replace(train=train_data)
 
 
-def _check_images(where: str, config: RunConfig, mesh: Mesh, wanted: tuple[int, int]) -> None:
+def _check_images(
+    where: str, c: EvalConfig, images: InputConfig, mesh: Mesh, wanted: tuple[int, int]
+) -> None:
     """UserError unless images of the size `wanted` come in batches that divide over the mesh."""
-    name = where.removeprefix("evals.")
-    size = image_size(config.evals[name].preprocess, f"{where}.preprocess")
+    size = image_size(c.preprocess, f"{where}.preprocess")
     if size != wanted:
-        raise errors.UserError(
-            f"{where}.preprocess gives images of {size}, the model takes {wanted}."
-        )
-    batch_size, device = _batch_size(name, config), mesh.devices.flat[0]
+        raise errors.UserError(f"{where}.preprocess gives {size}, the model takes {wanted}.")
+    batch_size, device = _batch_size(c, images), mesh.devices.flat[0]
     memory.check_batch_fits(f"{where}.batch_size", batch_size, size, device, mesh.size)
     meshes.check_batch(mesh, batch_size, f"{where}.batch_size")
 
@@ -112,9 +127,10 @@ def unlabelled_data(
     name: str, config: RunConfig, classes: ModelClasses, mesh: Mesh, wanted: tuple[int, int]
 ) -> EvalData:
     """Like `eval_data`, but the images need no labels, and those that they have are not read."""
-    where = f"evals.{name}"
-    _check_images(where, config, mesh, wanted)
-    return _data_of(where, config, eval_source(where, config, classes.number, labelled=False), mesh)
+    c, images, where = config.evals[name], config.input, f"evals.{name}"
+    _check_images(where, c, images, mesh, wanted)
+    source = eval_source(where, c, images, classes.number, labelled=False)
+    return _data_of(where, c, images, source, mesh)
 
 
 def known_labels(name: str, config: RunConfig, classes: ModelClasses) -> Labels | None:
@@ -122,9 +138,12 @@ def known_labels(name: str, config: RunConfig, classes: ModelClasses) -> Labels 
 
     None where images have none, or others than the model's classes.
     """
+    from vit_jax.data import label_index
+
     where = f"evals.{name}"
     try:
-        source = _by_name(eval_source(where, config, classes.number), classes)
+        opened = eval_source(where, config.evals[name], config.input, classes.number)
+        source = _by_name(opened, classes)
         columns = _columns(source, classes, where)
         labels = label_index.find(source)
     except errors.UserError:
@@ -146,9 +165,13 @@ def _by_name(source: Source, classes: ModelClasses) -> Source:
     theirs, ours = source.class_names, classes.names
     if not theirs or not ours or classes.assumed or class_names.agree(theirs, ours):
         return source
+    from vit_jax.core import synsets
+
     known = synsets.wordnet_ids(theirs) and synsets.wordnet_ids(ours)
     if known or len(set(ours)) < len(ours) or not set(theirs) <= set(ours):
         return source
+    from vit_jax.data.sources import relabelled
+
     return relabelled.ByName(source, ours)
 
 
@@ -161,6 +184,8 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     theirs, ours = source.class_names, classes.names
     if theirs and ours and class_names.agree(theirs, ours):
         return None
+    from vit_jax.core import synsets
+
     ids, known = (synsets.wordnet_ids(names or ()) for names in (theirs, ours))
     if ids and known and set(ids) <= set(known):
         place = {synset: number for number, synset in enumerate(known)}
@@ -169,50 +194,50 @@ def _columns(source: Source, classes: ModelClasses, where: str) -> tuple[int, ..
     if source.num_classes != classes.number:
         named = "" if classes.assumed or not difference else f": {difference}"
         raise errors.UserError(
-            f"{where} has other classes than the model: {source.num_classes} "
-            f"({source.name}) against {classes.number}{named}. Its accuracy would mean nothing; "
-            f"correct {where}.source, {where}.data_dir or {where}.split. The features alone can be "
-            f'compared on any classes: {where}.kind="{FROZEN}", or --kinds={FROZEN} with --data.'
+            f"{where} has {source.num_classes} classes ({source.name}), the model "
+            f"{classes.number}{named}. {where}.kind={FROZEN} compares features alone."
         )
     if theirs and ours and not classes.assumed:
-        raise errors.UserError(
-            f"{where} has other classes than the model: {difference}. Its accuracy would mean "
-            "nothing."
-        )
+        raise errors.UserError(f"{where} has other classes than the model: {difference}.")
     return None
 
 
-def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalData:
+def _data_of(
+    where: str, c: EvalConfig, images: InputConfig, source: Source, mesh: Mesh
+) -> EvalData:
     """A split of an evaluation, with its feed."""
-    name = where.removesuffix(TRAIN_SUFFIX).removeprefix("evals.")
-    c, input = config.evals[name], config.input
-    batch_size = _batch_size(name, config)
+    batch_size = _batch_size(c, images)
     arrays = losses.batch_layout(
         mesh,
         batch_size=batch_size,
-        image_size=image_size(c.preprocess, f"evals.{name}.preprocess"),
+        image_size=image_size(c.preprocess, f"{where.removesuffix(TRAIN_SUFFIX)}.preprocess"),
         max_labels=source.max_labels,
         weighted=source.weighted,
     )
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
     rows, num_batches = local_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
     split = SplitOfRun(where, source, c.preprocess)
-    cached = functools.cache(lambda: cached_set(input, split, arrays))
+
+    @functools.cache
+    def cached() -> CachedSet:
+        from vit_jax.run.parts import device_cache
+
+        return device_cache.cached_set(images, split, arrays)
 
     def open_feed() -> tuple[Feed, int]:
         from vit_jax.data import pipeline
 
-        told: dict[str, Any] = {"timeout_secs": input.timeout_secs, "bad_images": bad_images}
-        if is_cached(input):
+        told: dict[str, Any] = {"timeout_secs": images.timeout_secs, "bad_images": bad_images}
+        if images.cache == DEVICE:
             choose = streams.eval_slots(rows, batch_size)
             return cached().feed(choose, range(num_batches), **told), num_batches
         batches = pipeline.eval_batches(
             source,
             c.preprocess,
             batch_size=batch_size,
-            on_bad_image=input.on_bad_image,
-            max_image_pixels=input.max_image_pixels,
-            threads=input.threads,
+            on_bad_image=images.on_bad_image,
+            max_image_pixels=images.max_image_pixels,
+            threads=images.threads,
             rows=rows,
         )
         return Feed(batches, arrays, **told), num_batches
@@ -221,28 +246,27 @@ def _data_of(where: str, config: RunConfig, source: Source, mesh: Mesh) -> EvalD
 
 
 def eval_source(
-    where: str, config: RunConfig, num_classes: int, *, labelled: bool = True
+    where: str, c: EvalConfig, images: InputConfig, num_classes: int, *, labelled: bool = True
 ) -> Source:
     """Opens and checks the split of a SplitOfRun of this `where`; reads no image.
 
     Args:
-      where: the section of an evaluation; with TRAIN_SUFFIX the split that it learns from.
+      where: the section `c` of an evaluation; with TRAIN_SUFFIX the split that it learns from.
+      images: the training data, whose fields it inherits.
       num_classes: of synthetic data.
       labelled: whether the images have labels, which are then read.
     """
     section = where.removesuffix(TRAIN_SUFFIX)
-    name = section.removeprefix("evals.")
-    c, input = config.evals[name], config.input
-    is_synthetic = (c.source or input.source) == SYNTHETIC
+    is_synthetic = (c.source or images.source) == SYNTHETIC
     open_it = functools.partial(
         open_split,
-        input,
+        images,
         section,
         source=c.source,
         data_dir=c.data_dir,
-        num_examples=_batch_size(name, config) if is_synthetic else None,
+        num_examples=_batch_size(c, images) if is_synthetic else None,
         # A model without a head says nothing of the data's classes.
-        num_classes=(num_classes or input.num_classes) if is_synthetic else None,
+        num_classes=(num_classes or images.num_classes) if is_synthetic else None,
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
         label=c.label,
         labelled=labelled,
@@ -256,15 +280,19 @@ def eval_source(
             raise errors.UserError(message) from error
         if c.train_per_class is None:
             return source
+        from vit_jax.data import label_index
+
         return streams.first_of_each_class(source, c.train_per_class, label_index.find(source))
     source = open_it(split=c.split)
-    if labelled and c.classes is not None:
+    if not labelled or (c.classes is None and c.labels is None):
+        return source
+    from vit_jax.data.sources import relabelled
+
+    if c.classes is not None:
         return relabelled.relabel_by_class(source, c.classes, where=where)
-    if labelled and c.labels is not None:
-        return relabelled.relabel_by_file(source, c.labels, where=where)
-    return source
+    assert c.labels is not None
+    return relabelled.relabel_by_file(source, c.labels, where=where)
 
 
-def _batch_size(name: str, config: RunConfig) -> int:
-    batch_size = config.evals[name].batch_size
-    return config.input.batch_size if batch_size is None else batch_size
+def _batch_size(c: EvalConfig, images: InputConfig) -> int:
+    return images.batch_size if c.batch_size is None else c.batch_size

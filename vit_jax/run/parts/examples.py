@@ -1,6 +1,9 @@
 """The choice and the order of the examples that a run trains on."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -8,30 +11,54 @@ import numpy as np
 from vit_jax.config import ComponentConfig, InputConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.screen import Screen
-from vit_jax.data import label_index, streams
-from vit_jax.data.label_index import Labels
+from vit_jax.data import streams
+from vit_jax.data.ops import table as ops
 from vit_jax.data.source import (
     MEMORY_LIMIT_BYTES,
     InMemory,
+    Labels,
     MixtureSource,
     Source,
     check_fits_in_memory,
 )
-from vit_jax.data.sources import pseudo_labels
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.request import FileCache, Request, TableOptions
 from vit_jax.data.streams import Stream
 from vit_jax.learning.methods import SUPERVISED
-from vit_jax.run.parts.device_cache import DEVICE
 from vit_jax.run.parts.preprocessing import image_size
 
-_RAM = "ram"
-_SUBSETS = ("subset_fraction", "subset_examples", "subset_per_class")
+if TYPE_CHECKING:
+    from vit_jax.data.label_index import ByClass
+
+_RAM, DEVICE = "ram", "device"  # of input.cache
+TRAIN_SUFFIX = ".train_split"
+
+
+class SplitOfRun(NamedTuple):
+    """A split that a run reads.
+
+    Attributes:
+      where: the config's section, "input" or "evals.<name>"; with TRAIN_SUFFIX behind it the split
+        that an evaluation learns from.
+    """
+
+    where: str
+    source: Source
+    preprocess: str
+
+    @property
+    def section(self) -> str:
+        """The config's section alone."""
+        return self.where.removesuffix(TRAIN_SUFFIX)
+
+    def ops(self) -> ops.Preprocess:
+        """The parsed ops."""
+        return ops.parse(self.preprocess, field=f"{self.section}.preprocess")
 
 
 def source(c: InputConfig) -> Source:
     """The training data: a split, a subset of it, or a mixture; opened, checked, not yet read."""
-    _check_choice(c)
+    _check_cache(c)
     chosen = _joined(c) if c.mixture else _subset(c)
     if c.cache == _RAM:
         check_fits_in_memory(chosen, limit_bytes=c.cache_bytes or MEMORY_LIMIT_BYTES)
@@ -79,6 +106,8 @@ def open_split(
     )
     if labels_of is None:
         return opened
+    from vit_jax.data.sources import pseudo_labels
+
     return pseudo_labels.open_pseudo_labelled(
         opened, labels_of, num_classes=num_classes, label_weights=c.label_weights, where=where
     )
@@ -90,7 +119,7 @@ def inherited_data_dir(c: InputConfig, source: str, own: str | None) -> str | No
 
 
 def table_options(c: InputConfig) -> TableOptions:
-    """How tables are read."""
+    """The options by which tables are read."""
     return TableOptions(c.image_column, c.split_column, c.label_separator, c.on_bad_image)
 
 
@@ -119,10 +148,7 @@ def stream(c: InputConfig, source: Source, *, seed: int) -> Stream:
     if isinstance(source, MixtureSource):
         return streams.mixed(source.sizes, _quotas(c), seed=seed)
     if c.balance == "class":
-        labels, classes = _labels(source), source.num_classes
-        return streams.balanced(
-            label_index.by_class(labels, classes, describe=source.describe), seed=seed
-        )
+        return streams.balanced(_by_class(source), seed=seed)
     return streams.shuffled(source.num_examples, seed=seed, repeats=c.repeats)
 
 
@@ -134,8 +160,7 @@ def class_frequencies(c: InputConfig, source: Source) -> np.ndarray:
         parts = list(zip(source.parts, (quotas[name] for name in sorted(quotas)), strict=True))
     counts = np.zeros(source.num_classes)
     for part, quota in parts:
-        classes = label_index.by_class(_labels(part), source.num_classes, describe=source.describe)
-        counts += np.diff(classes.offsets) * (quota / part.num_examples)
+        counts += np.diff(_by_class(part).offsets) * (quota / part.num_examples)
     return counts / max(counts.sum(), 1e-30)
 
 
@@ -145,10 +170,10 @@ def declared_examples(c: InputConfig) -> int | None:
     None if it does not, or if the number depends on the labels, as for a subset by class.
     Pseudo-labels are read: they are chosen before, and few.
     """
-    _check_choice(c)
+    _check_cache(c)
     declared = c.num_examples
     if c.pseudo_labels is not None:
-        declared = pseudo_labels.read(c.pseudo_labels, where="input").num_examples
+        declared = _num_pseudo_labelled(c.pseudo_labels, "input")
     if c.mixture and declared is None:
         sizes = [_declared_size(name, part) for name, part in c.mixture.items()]
         known = [size for size in sizes if size is not None]
@@ -161,7 +186,13 @@ def declared_examples(c: InputConfig) -> int | None:
 def _declared_size(name: str, c: ComponentConfig) -> int | None:
     if c.pseudo_labels is None:
         return c.num_examples
-    return pseudo_labels.read(c.pseudo_labels, where=f"input.mixture.{name}").num_examples
+    return _num_pseudo_labelled(c.pseudo_labels, f"input.mixture.{name}")
+
+
+def _num_pseudo_labelled(file: str, where: str) -> int:
+    from vit_jax.data.sources import pseudo_labels
+
+    return pseudo_labels.read(file, where=where).num_examples
 
 
 def title(c: InputConfig, source: Source) -> str:
@@ -212,8 +243,8 @@ def _joined(c: InputConfig) -> Source:
     )
     if c.num_examples not in (None, joined.num_examples):
         raise errors.UserError(
-            f"input.num_examples={c.num_examples}, but the components of input.mixture have "
-            f"{joined.num_examples} together. Correct it, or the components."
+            f"input.num_examples={c.num_examples}, but input.mixture has {joined.num_examples} "
+            "together."
         )
     return joined
 
@@ -227,36 +258,13 @@ def _subset_size(c: InputConfig, num_examples: int) -> int | None:
     return streams.subset_size(num_examples, fraction=c.subset_fraction, examples=c.subset_examples)
 
 
-def _check_choice(c: InputConfig) -> None:
-    """Raises UserError if fields that exclude each other are set."""
+def _check_cache(c: InputConfig) -> None:
+    """Raises UserError if a folder is to keep copies of record files, and there are none."""
     kinds = {component.source or c.source for component in c.mixture.values()} or {c.source}
     if c.cache not in (None, _RAM, DEVICE) and "tfds" not in kinds:
         raise errors.UserError(
-            f"input.cache={c.cache}: a folder keeps copies of record files, which "
-            f'input.source="tfds" has; {", ".join(sorted(kinds))} may be kept in memory by '
-            'input.cache="ram" or "device".'
-        )
-    if c.repeats > c.batch_size:
-        raise errors.UserError(
-            f"input.repeats={c.repeats} copies of an image do not fit into "
-            f"input.batch_size={c.batch_size}; give at most {c.batch_size}."
-        )
-    chosen = "input.mixture" if c.mixture else 'input.balance="class"' if c.balance else None
-    if c.repeats > 1 and chosen:
-        raise errors.UserError(
-            f"input.repeats={c.repeats} does not apply to {chosen}, which says itself how often an "
-            "image is seen. Set input.repeats=1."
-        )
-    given = [f"input.{n}" for n in (*_SUBSETS, "balance") if getattr(c, n) is not None]
-    if c.mixture and given:
-        raise errors.UserError(
-            f"{given[0]} does not apply to input.mixture. Take parts of components by their "
-            f"splits, such as train[:10%], and set {given[0]}=none."
-        )
-    if c.mixture and c.pseudo_labels is not None:
-        raise errors.UserError(
-            f"input.pseudo_labels={c.pseudo_labels} does not apply to input.mixture: which of its "
-            "components have pseudo-labels is said by input.mixture.NAME.pseudo_labels."
+            f"input.cache={c.cache} keeps copies of record files (tfds); for "
+            f'{", ".join(sorted(kinds))}: "ram" or "device".'
         )
 
 
@@ -269,36 +277,30 @@ def check_fields(config: RunConfig) -> None:
         value = getattr(c, field)
         if value is not None and not any(sources.reads(kind, field) for kind in kinds):
             raise errors.UserError(
-                f"input.{field}={value} is for data of {' and '.join(readers)}; this run reads "
-                f"{' and '.join(sorted(kinds))}. Set input.{field}=none, or "
-                f'input.source="{readers[-1]}".'
+                f"input.{field}={value} is for data of {' and '.join(readers)}, not "
+                f"{' and '.join(sorted(kinds))}."
             )
 
 
-def check_classes(config: RunConfig, source: Source) -> None:
-    """Raises UserError if there is only one class to learn."""
-    if config.method.kind == SUPERVISED and source.num_classes == 1:
+def check_classes(method: str, source: Source) -> None:
+    """Raises UserError if there is only one class for the method of this kind to learn."""
+    if method == SUPERVISED and source.num_classes == 1:
         (name,) = source.class_names or ("0",)
         raise errors.UserError(
-            f"input: all {source.num_examples:,} images of {source.location or source.name} are in "
-            f"one class, {name!r}: nothing can be learnt from that. Give each class a folder of "
-            "its own, correct input.data_dir, or learn without labels: method.kind=mae."
+            f"input: all {source.num_examples:,} images of {source.location or source.name} are of "
+            f"one class, {name!r}: correct input.data_dir, or learn without labels."
         )
 
 
-def check_views(c: InputConfig) -> None:
-    """Raises UserError if further views of images cannot be made of what is kept of them.
+def _by_class(source: Source) -> ByClass:
+    from vit_jax.data import label_index
 
-    Apart from `source`, so that errors in the views' ops and sizes are found at once.
-    """
-    if c.cache == DEVICE and c.views:
-        raise errors.UserError(
-            "input.cache=device keeps one view of an image, but input.views has further ones: set "
-            "input.cache=ram, which keeps images as they are stored."
-        )
+    return label_index.by_class(_labels(source), source.num_classes, describe=source.describe)
 
 
 def _labels(source: Source) -> Labels:
     """Labels of all examples, with a progress bar if they have to be read."""
+    from vit_jax.data import label_index
+
     screen = Screen(quiet=jax.process_index() > 0)
     return label_index.find(source, lambda done, of: screen.bar("reading labels", done, of))

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.config import InputConfig, MeshConfig, RunConfig
+from vit_jax.config import InputConfig, MeshConfig
+from vit_jax.core import errors
+from vit_jax.core.errors import NOT_MADE
 from vit_jax.data import streams
 from vit_jax.learning import losses
 from vit_jax.learning.feed import Feed, local_rows
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.method import view_names
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run.parts import device_cache
-from vit_jax.run.parts.device_cache import SplitOfRun
-from vit_jax.run.parts.examples import in_memory, stream
+from vit_jax.run import memory
+from vit_jax.run.parts.examples import DEVICE, SplitOfRun, in_memory, stream
 from vit_jax.run.parts.preprocessing import image_size, view_sizes
 
 if TYPE_CHECKING:
     from vit_jax.data.pipeline import Batches, Fault
     from vit_jax.data.source import Source
+    from vit_jax.run.parts.eval_data import EvalData
 
 
 def mesh(c: MeshConfig) -> Mesh:
@@ -32,16 +34,18 @@ def mesh(c: MeshConfig) -> Mesh:
     return meshes.make_mesh(replica=c.replica, data=c.data, fsdp=c.fsdp, tensor=c.tensor)
 
 
-def check_batch(config: RunConfig, mesh: Mesh) -> None:
-    """Raises UserError unless a training batch divides over the mesh."""
-    batch_size, parts = config.input.batch_size, config.optim.grad_accum_steps
-    meshes.check_batch(mesh, batch_size, "input.batch_size", parts=parts)
+def check_batch(c: InputConfig, mesh: Mesh, *, parts: int) -> None:
+    """Raises UserError unless a training batch divides over the mesh and fits into its memory.
+
+    parts: optim.grad_accum_steps.
+    """
+    meshes.check_batch(mesh, c.batch_size, "input.batch_size", parts=parts)
+    size, device = image_size(c.preprocess, "input.preprocess"), mesh.devices.flat[0]
+    memory.check_batch_fits("input.batch_size", c.batch_size, size, device, mesh.size, parts=parts)
 
 
-def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
-    """Shapes and shardings of a training batch."""
-    c = config.input
-    check_batch(config, mesh)
+def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
+    """Shapes and shardings of a training batch that `check_batch` takes."""
     return losses.batch_layout(
         mesh,
         batch_size=c.batch_size,
@@ -52,40 +56,66 @@ def batch_layout(config: RunConfig, source: Source, mesh: Mesh) -> Batch:
     )
 
 
+def cached_bytes(
+    c: InputConfig,
+    mesh: Mesh,
+    source: Source,
+    evals: Iterable[EvalData],
+    attempt: errors.Attempt,
+) -> int:
+    """Bytes of images on each device; 0 unless input.cache=device."""
+    if c.cache != DEVICE:
+        return 0
+    from vit_jax.run.parts import device_cache
+
+    splits = [part.split for each in evals if each is not NOT_MADE for part in each.parts]
+    splits += [SplitOfRun("input", source, c.preprocess)] * (source is not NOT_MADE)
+    sizes = [attempt(each.where, device_cache.check_cached, c, each, mesh) for each in splits]
+    return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
+
+
 def train_batches(
-    config: RunConfig, source: Source, *, start_step: int, rows: np.ndarray | None = None
+    c: InputConfig,
+    source: Source,
+    *,
+    seed: int,
+    start_step: int,
+    rows: np.ndarray | None = None,
 ) -> Batches:
     """`rows` (None: all) of the batches from step `start_step` on, counted from 0."""
     from vit_jax.data import pipeline
 
-    c = config.input
     return pipeline.train_batches(
         in_memory(c, source),
         c.preprocess,
         batch_size=c.batch_size,
-        seed=config.seed,
+        seed=seed,
         start_step=start_step,
         on_bad_image=c.on_bad_image,
         max_image_pixels=c.max_image_pixels,
         threads=c.threads,
         rows=rows,
-        stream=stream(c, source, seed=config.seed),
+        stream=stream(c, source, seed=seed),
         views=dict(zip(view_names(len(c.views)), c.views, strict=True)),
     )
 
 
-def train_feed(config: RunConfig, source: Source, layout: Batch, *, start_step: int) -> Feed:
+def train_feed(
+    c: InputConfig, source: Source, layout: Batch, *, seed: int, start_step: int
+) -> Feed:
     """The same batches, on the mesh; each process reads the rows of its own devices.
 
     With input.cache=device, their images are made there.
     """
-    c, rows = config.input, local_rows(layout["weight"])
-    if device_cache.is_cached(c):
+    rows = local_rows(layout["weight"])
+    if c.cache == DEVICE:
+        from vit_jax.run.parts import device_cache
+
         cached = device_cache.cached_set(c, SplitOfRun("input", source, c.preprocess), layout)
-        order = stream(c, source, seed=config.seed)
-        choose = streams.train_slots(order, rows, c.batch_size, config.seed)
+        order = stream(c, source, seed=seed)
+        choose = streams.train_slots(order, rows, c.batch_size, seed)
         return cached.feed(choose, itertools.count(start_step), timeout_secs=c.timeout_secs)
-    batches = train_batches(config, source, start_step=start_step, rows=rows)
+    batches = train_batches(c, source, seed=seed, start_step=start_step, rows=rows)
     return Feed(batches, layout, timeout_secs=c.timeout_secs)
 
 

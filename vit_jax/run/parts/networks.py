@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 
 from vit_jax import models, weights
-from vit_jax.config import InitConfig, LoraConfig, RunConfig
+from vit_jax.config import InitConfig, InputConfig, LoraConfig, ModelConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
+from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning.method import Method, Sizes
 from vit_jax.learning.methods import SUPERVISED
-from vit_jax.models.adapters import Adapters, add
 from vit_jax.models.layers.kernels.choice import XLA
-from vit_jax.run.parts.pins import prefix_field
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.weights.description import describe
+
+if TYPE_CHECKING:
+    from vit_jax.models.adapters import Adapters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,22 +52,17 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
 
     A head that learns several labels of an image by the sigmoid loss has a probability for each.
     """
-    prepared = preprocess(config)
-    name, fields = architecture(config)
+    prepared = preprocess(config.input, config.evals)
+    name, fields = architecture(config.model, config.init, config.loss.kind)
     if several_labels and config.loss.kind == "sigmoid":
         known = hasattr(models.spec(name, **fields), "probabilities")
         fields |= {"probabilities": "sigmoid"} if known else {}
-    method = pretraining(config)
+    method = pretraining(config.method)
     if method is not None:
         method.check_name(name)  # before its fields, which may be those of another family
         sizes = Sizes(prepared.image_size, view_sizes(config.input))
         method.check(name, models.spec(name, **fields), sizes)
         num_classes = num_classes if method.uses_labels else 0
-    if config.input.views and not (method and method.reads_views):
-        raise errors.UserError(
-            f"input.views has {len(config.input.views)} further views of an image, which "
-            f"method.kind={config.method.kind} does not read: leave them out."
-        )
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
@@ -75,7 +72,10 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
 
     def make(rngs: nnx.Rngs, **changes: Any) -> nnx.Module:
         made = models.create(name, rngs=rngs, preprocess=prepared, **arguments | changes)
-        made = made if lora is None else add(made, lora, rngs)
+        if lora is not None:
+            from vit_jax.models.adapters import add
+
+            made = add(made, lora, rngs)
         extra = None if method is None else method.extend(made, rngs)
         if extra is not None:
             setattr(made, METHOD_PARAMS, extra)
@@ -88,82 +88,69 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     return Model(make, info, prepared, num_classes, lora, make_counted)
 
 
-def pretraining(config: RunConfig) -> Method | None:
-    """The method that the run learns by, unless it learns from labels."""
-    return None if config.method.kind == SUPERVISED else config.method
+def pretraining(c: Any) -> Method | None:
+    """The method of the section `method`, unless it learns from labels."""
+    return None if c.kind == SUPERVISED else c
 
 
 def adapters(c: LoraConfig) -> Adapters | None:
-    """The run's low-rank adapters, if any. Raises UserError for fields that would go unread."""
-    if c.kernels:
-        return Adapters(c.kernels, rank=c.rank, alpha=c.alpha, train=c.train)
-    unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
-    if unread:
-        raise errors.UserError(
-            f"lora.{unread[0]}={getattr(c, unread[0])} is about adapters, but no kernel has one: "
-            "set lora.kernels, such as --config.lora.kernels='blocks/.*/kernel'."
-        )
-    return None
+    """The run's low-rank adapters, if any."""
+    if not c.kernels:
+        return None
+    from vit_jax.models.adapters import Adapters
+
+    return Adapters(c.kernels, rank=c.rank, alpha=c.alpha, train=c.train)
 
 
-def architecture(config: RunConfig) -> tuple[str, dict[str, Any]]:
-    """The model's name, and the fields that differ from those that it implies. UserError."""
-    fields = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict[str, Any]]:
+    """The model's name, and the fields that differ from those that it implies. UserError.
+
+    loss: its kind.
+    """
+    fields = {k: v for k, v in dataclasses.asdict(c).items() if v is not None}
     if "name" in fields:
         return fields.pop("name"), fields
-    if config.init.weights is None:
+    if init.weights is None:
         raise errors.UserError(
-            "model.name=None takes the architecture from init.weights, which is not set: give "
-            "--config.init.weights=DIR, or a model by --config.model.name=ViT-B/16."
+            "model.name=None: give --config.init.weights=DIR, whose model is taken."
         )
-    trained = trained_weights(config.init)
+    trained = trained_weights(init)
     of_weights = models.architecture(trained.spec)
-    if config.init.head == "keep":
-        of_head = ["pre_logits", *(["probabilities"] if config.loss.kind == "sigmoid" else [])]
+    if init.head == "keep":
+        of_head = ["pre_logits", *(["probabilities"] if loss == "sigmoid" else [])]
         of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
 
 
 def check_init(c: InitConfig) -> None:
-    """Raises UserError for fields about loading weights that would go unread."""
+    """Raises UserError for an empty path, such as that of a shell's unset variable."""
     if c.weights == "":
-        raise errors.UserError(
-            "init.weights is empty: give a work directory or checkpoint, or none for random ones."
-        )
-    unread = [f.name for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
-    if c.weights is None and unread:
-        raise errors.UserError(
-            f"init.{unread[0]}={getattr(c, unread[0])} says how to take weights, but init.weights "
-            "is not set: give --config.init.weights=DIR."
-        )
+        raise errors.UserError("init.weights is empty: give a work directory or none.")
 
 
 def trained_weights(c: InitConfig) -> weights.CheckpointInfo:
     """The description of init.weights, which has to be set."""
     assert c.weights is not None
-    try:
+    with errors.naming("init.weights", c.weights):
         return weights.checkpoint_info(c.weights)
-    except errors.UserError as error:
-        raise prefix_field("init.weights", c.weights, error) from error
 
 
-def preprocess(config: RunConfig) -> models.Preprocess:
+def preprocess(c: InputConfig, evals: Mapping[str, EvalConfig]) -> models.Preprocess:
     """The preparation of images for prediction: that of the first evaluation.
 
     Without an evaluation, the whole image replaces the random crops of training.
     """
-    size = image_size(config.input.preprocess, "input.preprocess")
+    size = image_size(c.preprocess, "input.preprocess")
     like = models.Preprocess(size, size)
-    for name, c in list(config.evals.items())[:1]:
-        of_eval = as_preprocess(c.preprocess, f"evals.{name}.preprocess")
+    for name, first in list(evals.items())[:1]:
+        of_eval = as_preprocess(first.preprocess, f"evals.{name}.preprocess")
         if of_eval.resize is not None or of_eval.crop is not None:
             like = of_eval
-    return dataclasses.replace(like, image_size=size, mean=config.input.mean, std=config.input.std)
+    return dataclasses.replace(like, image_size=size, mean=c.mean, std=c.std)
 
 
-def description(config: RunConfig, model: Model, source: Source) -> dict[str, Any]:
+def description(init: InitConfig, model: Model, source: Source) -> dict[str, Any]:
     """The description in the run's checkpoints."""
-    init = config.init
     return describe(
         model.info,
         num_classes=model.num_classes,

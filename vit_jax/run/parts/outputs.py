@@ -1,5 +1,7 @@
 """The outputs of a run: its checkpoints and logs, and the clock that measures its speed."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Sequence
 
@@ -8,7 +10,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax import config as configs
-from vit_jax.config import LogConfig, RunConfig
+from vit_jax.config import CheckpointConfig, InputConfig, LogConfig, RunConfig
 from vit_jax.core import class_names, errors
 from vit_jax.core.metric_names import best_mode
 from vit_jax.core.schema import entry_points
@@ -16,16 +18,21 @@ from vit_jax.data.source import Source
 from vit_jax.learning.clock import Clock
 from vit_jax.learning.feed import Feed, SkippedImages
 from vit_jax.learning.loggers import Logger, RunLog
-from vit_jax.learning.loggers.mlflow_runs import MLflow, check_experiment
-from vit_jax.learning.loggers.tensorboard import TensorBoard
-from vit_jax.learning.loggers.weights_and_biases import WeightsAndBiases, check_project
 from vit_jax.learning.method import Teacher
-from vit_jax.parallel.products import Products
+from vit_jax.learning.state import StateLayout, total_bytes
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.updates import StepParts
 from vit_jax.store import checkpoint_dir
+from vit_jax.store import workdir as workdirs
 from vit_jax.store.checkpoints import Checkpoints
-from vit_jax.store.workdir import MayDiffer, WorkdirRecord, check_workdir
+from vit_jax.store.workdir import (
+    MayDiffer,
+    WorkdirRecord,
+    check_workdir,
+    read_document,
+    saved_step,
+)
 
 # Fields of a work directory's config that may differ when a run resumes there.
 MAY_DIFFER = MayDiffer(configs.FREE_FIELDS, configs.STEP_FIELDS, configs.with_new_fields)
@@ -49,7 +56,23 @@ def workdir_record(
     )
     if moved := _classes_that_moved(workdir, source):
         found.changes.append(f"classes: {moved}; the head keeps its rows, whatever they meant")
+    step = saved_step(workdir)
+    if step and any(change.startswith("input.batch_size: ") for change in found.changes):
+        before = read_document(workdir)["config"]["input"]["batch_size"]
+        found.changes.append(_moved(step, before, config.input.batch_size, source.num_examples))
     return found
+
+
+def _moved(step: int, before: int, batch_size: int, num_examples: int) -> str:
+    """The place in the data that a step stands for with another batch size than before."""
+    then, now = step * before, step * batch_size
+    what = "skipped" if now > then else "repeated"
+    epochs = [f"epoch {examples / num_examples:.2f}" for examples in (then, now)]
+    return (
+        f"place: step {step:,} was at example {then:,} ({epochs[0]}) and is at {now:,} "
+        f"({epochs[1]}) now: the {abs(now - then):,} between are {what}; the learning rate is that "
+        "of this step in the new plan"
+    )
 
 
 def _classes_that_moved(workdir: epath.Path, source: Source) -> str:
@@ -65,9 +88,8 @@ def _classes_that_moved(workdir: epath.Path, source: Source) -> str:
         return ""
 
 
-def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
+def store(c: CheckpointConfig, workdir: epath.Path) -> Checkpoints:
     """The checkpoints of a work directory."""
-    c = config.checkpoint
     return Checkpoints(
         workdir / "checkpoints",
         keep_last=c.keep_last,
@@ -80,8 +102,12 @@ def store(config: RunConfig, workdir: epath.Path) -> Checkpoints:
 def check_log(c: LogConfig) -> None:
     """Raises UserError if the run cannot be logged as configured."""
     if c.wandb_project is not None:
+        from vit_jax.learning.loggers.weights_and_biases import check_project
+
         check_project(c.wandb_project)
     if c.mlflow_experiment is not None:
+        from vit_jax.learning.loggers.mlflow_runs import check_experiment
+
         check_experiment(c.mlflow_experiment)
     for name in c.loggers:
         if entry_points.find("loggers", name) is None:
@@ -106,17 +132,23 @@ def log(
         for name in c.loggers:
             log.add(entry_points.find("loggers", name)(workdir, fields))
         if c.wandb_project is not None:
+            from vit_jax.learning.loggers.weights_and_biases import WeightsAndBiases
+
             log.add(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
         if c.mlflow_experiment is not None:
+            from vit_jax.learning.loggers.mlflow_runs import MLflow
+
             log.add(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
         if c.tensorboard:
+            from vit_jax.learning.loggers.tensorboard import TensorBoard
+
             log.add(TensorBoard(workdir, start_step=start_step))
         opening.pop_all()
     return log
 
 
 def skipped_images(
-    config: RunConfig,
+    c: InputConfig,
     source: Source,
     feed: Feed,
     logged: Sequence[tuple[int, float]],
@@ -128,27 +160,35 @@ def skipped_images(
         feed.bad_images,
         logged=logged,
         step=start_step,
-        batch_size=config.input.batch_size,
+        batch_size=c.batch_size,
         num_examples=source.num_examples,
-        max_fraction=config.input.max_bad_fraction,
+        max_fraction=c.max_bad_fraction,
     )
 
 
-def clock(
-    config: RunConfig,
-    products: Products,
-    durations: Durations,
-    mesh: Mesh,
-    feed: Feed,
-    *,
-    start_step: int,
-) -> Clock:
+def clock(config: RunConfig, step: StepParts, mesh: Mesh, feed: Feed, *, start_step: int) -> Clock:
     """Measures the speed of the run."""
+    batch_size = config.input.batch_size
     return Clock(
-        batch_size=config.input.batch_size,
-        step_flops=products.training * config.input.batch_size,
+        batch_size=batch_size,
+        step_flops=step.products.training * batch_size,
         peak_flops=environment.total_peak_flops(mesh, config.log.peak_tflops),
         start_step=start_step,
-        total_steps=durations.total_steps,
+        total_steps=step.durations.total_steps,
         feed=feed,
+    )
+
+
+def check_disk_space(
+    c: CheckpointConfig, workdir: epath.Path, layout: StateLayout, durations: Durations
+) -> None:
+    """Raises UserError unless the disk has room for the checkpoints of the run."""
+    workdirs.check_disk_space(
+        workdir,
+        checkpoint_bytes=total_bytes(layout.state),
+        keep_last=c.keep_last,
+        keep_every_steps=c.keep_every_steps,
+        keep_best=c.best_metric is not None,
+        every_steps=c.every_steps,
+        total_steps=durations.total_steps,
     )

@@ -13,7 +13,7 @@ from etils import epath
 from vit_jax import weights
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import naming
 from vit_jax.store import workdir as workdirs
 
 FIELDS = (("init", "weights"), ("method", "teacher"))
@@ -25,11 +25,9 @@ def named_weights(config: RunConfig) -> dict[tuple[str, str], str]:
     found = {}
     for section, field in FIELDS:
         value = getattr(getattr(config, section), field, None) or ""
-        try:
+        with naming(f"{section}.{field}", value):
             if value and weights.is_name(value):
                 found[section, field] = value
-        except UserError as error:
-            raise prefix_field(f"{section}.{field}", value, error) from error
     return found
 
 
@@ -44,10 +42,8 @@ def pin_weights(config: RunConfig, folder: epath.Path, peers: Peers) -> RunConfi
     before = _earlier_pins(folder)
     found = {}
     for (section, field), name in names.items():
-        try:
+        with naming(f"{section}.{field}", name):
             found[name] = before.get(name) or str(weights.fetch(name))
-        except UserError as error:
-            raise prefix_field(f"{section}.{field}", name, error) from error
     found = peers.from_first("after weights were fetched", found)
     sections: dict[str, Any] = {}
     for (section, field), name in names.items():
@@ -61,11 +57,6 @@ def describe_pins(requested: RunConfig, pinned: RunConfig) -> dict[str, Any]:
     after = named_weights(pinned)
     found = {name: after[where] for where, name in named_weights(requested).items()}
     return {RECORD: found} if found else {}
-
-
-def prefix_field(field: str, value: str, error: UserError) -> UserError:
-    """The error, with the field in front; messages about a name begin with it."""
-    return UserError(f"{field}={value}: {str(error).removeprefix(f'{value}: ')}")
 
 
 def _earlier_pins(folder: epath.Path) -> dict[str, str]:

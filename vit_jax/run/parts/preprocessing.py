@@ -20,15 +20,11 @@ _FITS = {"resize": "stretch", "resize_small": "cover", "resize_long": "inside"}
 def image_size(preprocess: str, field: str) -> tuple[int, int]:
     """(height, width) that a preprocess string ends with. Raises UserError if it is not fixed."""
     if _ops_before_weights(preprocess) is not None:
-        raise errors.UserError(
-            f"{field}={preprocess!r} is for vit-jax evaluate, which has the weights: "
-            "write the ops, such as decode|resize_small(256)|central_crop(224)."
-        )
+        raise errors.UserError(f"{field}={preprocess!r} is for vit-jax evaluate alone.")
     size = ops.parse(preprocess, field=field).output_size
     if size is None:
         raise errors.UserError(
-            f"{field}={preprocess!r} gives images of different sizes: end it with an op that takes "
-            "a size, such as resize(224)."
+            f"{field}={preprocess!r} gives several sizes: end it with resize(224), say."
         )
     return size
 
@@ -43,9 +39,6 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
 
     How values become whole (`levels`) is left out: prediction rounds to the nearest. So is
     `white_level`, which belongs to how the data are stored: prediction is of ordinary images.
-
-    Raises:
-      UserError: prediction cannot do that.
     """
     size = image_size(preprocess, field)
     fields: dict[str, Any] = {"resize": None}
@@ -61,9 +54,8 @@ def as_preprocess(preprocess: str, field: str) -> models.Preprocess:
             fields |= {"crop": _pair(wanted)} | _said(call, {"middle": 1, "fill": 2})
         elif call.name not in (_DECODE, "white_level"):
             raise errors.UserError(
-                f"{field}={preprocess!r} is the first evaluation's, which prediction repeats; it "
-                "can: decode, then resize, resize_small or resize_long or none of them, then "
-                "central_crop or not."
+                f"{field}={preprocess!r}: prediction can repeat decode, a resize and central_crop "
+                "alone."
             )
     return models.Preprocess(image_size=size, **fields)
 

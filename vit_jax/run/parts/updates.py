@@ -1,19 +1,28 @@
 """The parts of a training step: durations, model, optimizer, layout of the state, objective."""
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from vit_jax.config import ModelConfig, OptimConfig, RunConfig
+from vit_jax.config import (
+    InputConfig,
+    LoraConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    check_constraints,
+)
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.learning.losses import LOSSES, LossConfig, Objective
+from vit_jax.learning.losses import LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
@@ -25,23 +34,29 @@ from vit_jax.run.parts.durations import Durations, make_durations
 from vit_jax.run.parts.examples import class_frequencies
 from vit_jax.run.parts.networks import Model, adapters, model, pretraining
 from vit_jax.run.parts.preprocessing import view_sizes
-from vit_jax.run.parts.teachers import teacher
+
+if TYPE_CHECKING:
+    from vit_jax.models.adapters import Adapters
 
 BALANCED = "balanced"  # of loss.class_weights
-LEAST_ALPHA = 1e-6  # for mixup and CutMix
 
 
 def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
-    """Learning rate by number of updates done. UserError for fields that would go unread."""
-    _check_read(
-        "optim.schedule", c, {name: decay.reads for name, decay in schedules.DECAYS.items()}
-    )
+    """Learning rate by number of updates done."""
     return schedules.schedule(
         c.schedule,
         peak=c.lr,
+        lr_min=c.lr_min,
+        warmup=c.warmup,
+        warmup_lr=c.warmup_lr,
         warmup_steps=durations.warmup_steps,
         cooldown_steps=durations.cooldown_steps,
         total_steps=durations.total_steps,
+        steps_per_epoch=durations.steps_per_epoch,
+        by_epoch=c.lr_by_epoch,
+        decay_from_start=c.decay_from_start,
+        cycles=c.cycles,
+        cycle_decay=c.cycle_decay,
         rsqrt_timescale_steps=c.rsqrt_timescale_steps,
         exponential_factor=c.exponential_factor,
         exponential_steps=c.exponential_epochs * durations.steps_per_epoch,
@@ -77,16 +92,16 @@ def rates(
 
 
 def optimizer(
-    c: OptimConfig, schedule: schedules.Schedule, lora: patterns.Adapters | None = None
+    c: OptimConfig, schedule: schedules.Schedule, lora: Adapters | None = None
 ) -> optax.GradientTransformation:
-    """The gradient transformation of the run. UserError for fields that would go unread."""
-    _check_read("optim.name", c, {name: o.reads for name, o in optimizers.OPTIMIZERS.items()})
+    """The gradient transformation of the run."""
     optimizer = optimizers.create(
         c.name,
         schedule=schedule,
         peak_lr=c.lr,
         weight_decay=c.weight_decay,
         weight_decay_meaning=c.weight_decay_meaning,
+        weight_decay_on=c.weight_decay_on,
         grad_clip_norm=c.grad_clip_norm,
         b1=c.b1,
         b2=c.b2,
@@ -117,57 +132,44 @@ def layout(
         make_model,
         optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
-        ema_decay=ema_decay(config),
+        ema_decay=ema_decay(config.optim, config.method),
         shard_optimizer=config.mesh.shard_optimizer,
-        unstacked_steps=_unstacked_steps(config, mesh),
+        unstacked_steps=_unstacked_steps(config.model, config.optim, config.lora, mesh),
         teacher=teacher,
     )
-    _check_accumulation(config, done)
-    _check_frozen_statistics(config, done)
+    if not getattr(config.model, "frozen_statistics", False):
+        _check_accumulation(config.optim.grad_accum_steps, done)
+        _check_frozen_statistics(config.optim.freeze, adapters(config.lora), done)
     return done
 
 
-def ema_decay(config: RunConfig) -> float | None:
+def ema_decay(c: OptimConfig, method: Any) -> float | None:
     """The decay of the weights' EMA, at first if the run's method changes it; None: no EMA."""
-    method = pretraining(config)
-    decay = config.optim.ema_decay
-    by_method = None if method is None else method.averaging(0.0)
-    if by_method is None:
-        return decay
-    if decay is None:
-        return float(by_method)
-    raise errors.UserError(
-        f"optim.ema_decay={decay:g}: method.kind={config.method.kind} averages the weights in its "
-        "own way, by the fields of method: leave out optim.ema_decay."
-    )
+    learnt = pretraining(method)
+    by_method = None if learnt is None else learnt.averaging(0.0)
+    return c.ema_decay if by_method is None else float(by_method)
 
 
-def _check_accumulation(config: RunConfig, layout: StateLayout) -> None:
+def _check_accumulation(parts: int, layout: StateLayout) -> None:
     """UserError for microbatches where norms take their moments from the whole batch."""
-    parts, method = config.optim.grad_accum_steps, pretraining(config)
-    if parts > 1 and method is not None and method.whole_batch:
-        raise errors.UserError(
-            f"optim.grad_accum_steps={parts}: method.{method.whole_batch} compares the images of "
-            "the whole batch, which no microbatch has. Set optim.grad_accum_steps=1."
-        )
     # What a method averages is a sum over examples, which microbatches add up.
     params = {k: v for k, v in layout.state.params.items() if k != METHOD_PARAMS}
     moving = pytrees.without_statistics(params) is not params
-    if parts > 1 and moving and not config.model.frozen_statistics:
+    if parts > 1 and moving:
         raise errors.UserError(
-            f"optim.grad_accum_steps={parts}: batch norms take mean and variance of the whole "
-            "batch, which no microbatch has. Set optim.grad_accum_steps=1, or "
-            "model.frozen_statistics=true, which leaves them as the weights have them."
+            f"optim.grad_accum_steps={parts}: batch norms need the whole batch; set 1, or "
+            "model.frozen_statistics=true."
         )
 
 
-def _check_frozen_statistics(config: RunConfig, layout: StateLayout) -> None:
+def _check_frozen_statistics(
+    freeze: tuple[str, ...], lora: Adapters | None, layout: StateLayout
+) -> None:
     """UserError where batch norms train by the batch's moments and would keep the running ones.
 
     Evaluations would then be of another function than the one that was trained.
     """
-    freeze, lora = config.optim.freeze, adapters(config.lora)
-    if not (freeze or lora) or config.model.frozen_statistics:
+    if not (freeze or lora):
         return
     masks = pytrees.flatten(patterns.frozen(layout.state.params, freeze, lora))
     beside = f"{METHOD_PARAMS}/"
@@ -176,21 +178,20 @@ def _check_frozen_statistics(config: RunConfig, layout: StateLayout) -> None:
     if kept:
         field = "optim.freeze" if freeze else "lora.kernels"
         raise errors.UserError(
-            f"{field} keeps {kept[0]} as it is, by which the model is evaluated, while training "
-            "would take mean and variance of each batch. Set model.frozen_statistics=true."
+            f"{field} keeps {kept[0]}, while training would take moments of each batch. Set "
+            "model.frozen_statistics=true."
         )
 
 
-def _unstacked_steps(config: RunConfig, mesh: Mesh) -> bool:
-    """Whether a step updates each layer's kernels on their own.
+def _unstacked_steps(model: ModelConfig, c: OptimConfig, lora: LoraConfig, mesh: Mesh) -> bool:
+    """Returns whether a step updates each layer's kernels on their own.
 
     Where blocks are unrolled on TPUs or GPUs that have copies of all parameters, stacking their
     gradients would cost a twentieth of the step (docs/benchmarks.md). Names of layers in patterns,
     and rules that look at whole matrices, take the stacked form.
     """
-    c = config.optim
-    plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None or config.lora.kernels)
-    unrolled = not config.model.scan and mesh.devices.flat[0].platform != "cpu"
+    unrolled = not model.scan and mesh.devices.flat[0].platform != "cpu"
+    plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None or lora.kernels)
     copied = mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
     return unrolled and copied and plain and optimizers.OPTIMIZERS[c.name].elementwise
 
@@ -202,45 +203,22 @@ def _check_offload(c: ModelConfig, mesh: Mesh) -> None:
     kinds = [memory.kind for memory in device.addressable_memories()]
     if OFFLOAD_MEMORY not in kinds:
         raise errors.UserError(
-            f"model.remat=offload takes {OFFLOAD_MEMORY} memory, but {device.device_kind} "
-            f"has {', '.join(kinds)}: set model.remat=full, which keeps the blocks' inputs there."
+            f"model.remat=offload takes {OFFLOAD_MEMORY} memory, which {device.device_kind} lacks: "
+            "set model.remat=full."
         )
 
 
 def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
     device = mesh.devices.flat[0]
-    check_devices(c.attention or AUTO, Target(device.platform, device.device_kind))
-
-
-def _check_read(choice: str, c: Any, reads: Mapping[str, Collection[str]]) -> None:
-    """UserError for a field of the section `c` that is set, and not read by what was chosen.
-
-    choice: the field that chooses, such as "optim.name". reads: the fields that each of its values
-    reads, of those that not all do.
-    """
-    section, _, name = choice.partition(".")
-    chosen, default = getattr(c, name), type(c)()
-    for field in sorted({field for fields in reads.values() for field in fields}):
-        value, unset = getattr(c, field), getattr(default, field)
-        if field not in reads[chosen] and value != unset:
-            readers = ", ".join(name for name, fields in reads.items() if field in fields)
-            raise errors.UserError(
-                f"{section}.{field}={value} is not read by {choice}={chosen}, only by {readers}: "
-                f"set {section}.{field}={unset}."
-            )
+    check_devices(
+        getattr(c, "attention", None) or AUTO, Target(device.platform, device.device_kind)
+    )
 
 
 def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> Objective:
     """The objective of a step, from uint8 images on."""
     c = config.loss
-    for field, alpha in (("mixup", c.mixup), ("cutmix", c.cutmix)):
-        if 0 < alpha < LEAST_ALPHA:
-            raise errors.UserError(
-                f"loss.{field}={alpha}: give 0 for none, or at least {LEAST_ALPHA:g}; below that, "
-                "draws from a Beta distribution are not finite in float32."
-            )
-    _check_read("loss.kind", c, {name: loss.reads for name, loss in LOSSES.items()})
-    method = pretraining(config)
+    method = pretraining(config.method)
     if method is not None:
         _check_method_reads(c, method)
     return Objective(
@@ -261,38 +239,36 @@ def _loss(
 ) -> Objective:
     """The objective with the class weights of `source`; None: not known, all alike."""
     unweighted = objective(config, num_classes=num_classes, total_steps=total_steps)
-    weights = class_weights(config, source, num_classes=num_classes)
+    weights = class_weights(
+        config.loss.class_weights, config.input, source, num_classes=num_classes
+    )
     return dataclasses.replace(unweighted, class_weights=weights)
 
 
 def class_weights(
-    config: RunConfig, source: Source | None, *, num_classes: int
+    weights: tuple[float, ...] | str | None,
+    images: InputConfig,
+    source: Source | None,
+    *,
+    num_classes: int,
 ) -> tuple[float, ...] | None:
-    """A weight for each class of the run's data, or None where loss.class_weights is None.
+    """A weight for each class of the run's data, or None where loss.class_weights are None.
 
     "balanced" is 1 / (C * share of the class in all labels), with C the number of classes that
     occur: n / (C * count). A class without a label weighs 1. All are 1 if `source` is None.
 
     UserError for numbers that do not fit, and where there is nothing to balance.
     """
-    weights = config.loss.class_weights
     if weights is None:
         return None
     if weights != BALANCED:
         return _checked(weights, num_classes)
-    if config.input.balance is not None:
-        raise errors.UserError(
-            "loss.class_weights=balanced and input.balance=class both make all classes count "
-            "alike: set one of them to none."
-        )
     if source is None:
         return (1.0,) * num_classes
-    shares = class_frequencies(config.input, source)
+    shares = class_frequencies(images, source)
     occurring = int((shares > 0).sum())
     if not occurring:
-        raise errors.UserError(
-            "loss.class_weights=balanced: no example has a label. Set loss.class_weights=none."
-        )
+        raise errors.UserError("loss.class_weights=balanced: no example has a label.")
     return tuple(float(1 / (occurring * share)) if share else 1.0 for share in shares)
 
 
@@ -300,14 +276,10 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
     assert not isinstance(weights, str)
     if len(weights) != num_classes:
         raise errors.UserError(
-            f"loss.class_weights has {len(weights):,} numbers, the data {num_classes:,} classes: "
-            'give one for each, in their order, or "balanced".'
+            f"loss.class_weights has {len(weights):,} numbers, the data {num_classes:,} classes."
         )
     if not any(weights):
-        raise errors.UserError(
-            "loss.class_weights are all 0, so that nothing would be learnt: give at least one "
-            "class more."
-        )
+        raise errors.UserError("loss.class_weights are all 0, so that nothing would be learnt.")
     return weights
 
 
@@ -325,17 +297,14 @@ def _check_method_reads(c: LossConfig, method: Method) -> None:
     if not method.uses_labels:
         raise errors.UserError(
             f"{assignment} is about labels, which method.kind={method.kind} does not learn from: "
-            f"leave it out, or set {cure}."
+            f"set {cure}."
         )
-    raise errors.UserError(
-        f"{assignment} is not read by method.kind={method.kind} as it is configured, which reads "
-        f"loss.{', loss.'.join(read)}: leave it out, or set {cure}."
-    )
+    raise errors.UserError(f"{assignment} is not read by method.kind={method.kind}: set {cure}.")
 
 
 def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Products:
     """FLOPs of the products that the run computes for one example."""
-    method = pretraining(config)
+    method = pretraining(config.method)
     if method is None:
         return Products(model.info.forward_flops)
     return count_products(
@@ -344,22 +313,30 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
         Sizes(model.preprocess.image_size, view_sizes(config.input)),
         batch_size=config.input.batch_size,
         num_classes=model.num_classes,
-        has_average=ema_decay(config) is not None,
+        has_average=ema_decay(config.optim, config.method) is not None,
         teacher_flops=0 if teacher is None else teacher.forward_flops,
     )
 
 
-class StepParts(NamedTuple):
-    """The parts of a step; shapes and shardings only.
+def teacher(
+    c: Any,
+    model: ModelConfig,
+    images: InputConfig,
+    mesh: Mesh,
+    num_classes: int,
+    class_names: Sequence[str] | None,
+) -> Teacher | None:
+    """The teacher of a method, if it has one."""
+    method = pretraining(c)
+    if method is None or not method.teacher:
+        return None
+    from vit_jax.run.parts import teachers
 
-    Attributes:
-      durations: the length of the run, and when its events are due.
-      model: the model, not built yet.
-      schedule: learning rate by number of updates done.
-      layout: of the state.
-      objective: from a batch to its loss.
-      products: FLOPs of the matrix products of one example.
-    """
+    return teachers.teacher(method, model, images, mesh, num_classes, class_names)
+
+
+class StepParts(NamedTuple):
+    """The parts of a step; shapes and shardings only."""
 
     durations: Durations
     model: Model
@@ -378,36 +355,39 @@ def step_parts(
     class_names: Sequence[str] | None = (),
     source: Source | None = None,
     rising: schedules.Schedule | None = None,
-    attempt: Callable[..., Any] | None = None,
+    attempt: errors.Attempt = errors.make_or_raise,
 ) -> StepParts:
     """The parts of a step on `mesh`; nothing is allocated.
 
     class_names: of the data; None: they have none; (): not known, since no data were read.
     source: the data, if there are; for what the loss and the head take from their labels.
     rising: a learning rate to be tried, instead of the config's schedule.
-    attempt: ErrorCollector.attempt, which makes each part; None: the first error is raised.
+    attempt: makes each part; default: the first error is raised.
     """
-    attempt = attempt or (lambda _, make, *args, **kwargs: make(*args, **kwargs))
+    check_constraints(config, attempt)
     durations = attempt("plan", make_durations, config, num_examples=num_examples)
     several_labels = source is not None and source.max_labels > 1
     network = attempt(
         "model", model, config, num_classes=num_classes, several_labels=several_labels
     )
     learning_rate = rising or attempt("optim", schedule, config.optim, durations)
-    classes = {"num_classes": num_classes, "class_names": class_names}
-    teacher_model = attempt("method", teacher, config, mesh, **classes)
-    make_layout = lambda network, *rest: layout(config, network.make, *rest)
-    abstract_state = attempt("optim", make_layout, network, learning_rate, mesh, teacher_model)
-    counts = {
-        "num_classes": num_classes,
-        "total_steps": 1 if durations is errors.NOT_MADE else durations.total_steps,
-    }
+    read = config.method, config.model, config.input
+    teacher_model = attempt("method", teacher, *read, mesh, num_classes, class_names)
+    abstract_state = attempt(
+        "optim",
+        lambda network, *others: layout(config, network.make, *others),
+        *(network, learning_rate, mesh, teacher_model),
+    )
+    total_steps = 1 if durations is errors.NOT_MADE else durations.total_steps
+    learnt = attempt(
+        "loss", _loss, config, source, num_classes=num_classes, total_steps=total_steps
+    )
     return StepParts(
         durations=durations,
         model=network,
         schedule=learning_rate,
         layout=abstract_state,
-        objective=attempt("loss", _loss, config, source, **counts),
+        objective=learnt,
         products=attempt("method", products, config, network, teacher_model),
     )
 

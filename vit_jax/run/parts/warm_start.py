@@ -15,12 +15,17 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax import weights
-from vit_jax.core import pytrees
+from vit_jax.config import InitConfig, RunConfig
+from vit_jax.core import class_names, pytrees, synsets
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import METHOD_PARAMS
-from vit_jax.learning.state import TrainState
+from vit_jax.core.screen import Screen
+from vit_jax.data.source import Source
+from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.models.layers.posemb import is_offsets, is_table, places_axis, resize
+from vit_jax.run import announce
+from vit_jax.run.parts.networks import Model
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset(
@@ -29,6 +34,23 @@ OPTIONAL = frozenset(
 HEADS = {"head", "distillation_head"}
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+def initial_state(
+    config: RunConfig,
+    layout: StateLayout,
+    model: ModelInfo,
+    trained: weights.CheckpointInfo | None,
+    screen: Screen,
+) -> TrainState:
+    """The state after 0 steps: from scratch, or with the parameters of `trained`."""
+    state, init = layout.init(config.seed), config.init
+    if trained is None:
+        return state
+    resize = init.position_resize
+    state = warm_start(state, trained, model, head=init.head, position_resize=resize, ema=init.ema)
+    announce.warm_start(screen, trained, model)
+    return layout.with_params(state, state.params)
 
 
 def warm_start(
@@ -44,11 +66,6 @@ def warm_start(
 
     head="keep" takes the head from the checkpoint too, "reset" leaves the fresh one; `ema` takes
     the EMA of its parameters; `position_resize` is "bilinear" or "bicubic".
-
-    Raises:
-      UserError: another architecture; lists all differences. Or no EMA, or numbers that are not
-        finite.
-      DamagedError: the checkpoint cannot be read, or its bits have changed.
     """
     fresh_params = pytrees.flatten(fresh.params)
     shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
@@ -65,10 +82,13 @@ def warm_start(
     taken = trained.read(layout, ema=ema)
     _check_finite(taken, trained)
     for name in filter(is_table, shapes):
-        resized = lambda table, name=name: resize(
-            name, table, trained.tokens, model.tokens, method=position_resize
+        resize_table = jax.jit(
+            lambda table, name=name: resize(
+                name, table, trained.tokens, model.tokens, method=position_resize
+            ),
+            out_shardings=fresh_params[name].sharding,
         )
-        taken[name] = jax.jit(resized, out_shardings=fresh_params[name].sharding)(taken[name])
+        taken[name] = resize_table(taken[name])
     return fresh._replace(params=pytrees.unflatten(fresh_params | taken))
 
 
@@ -80,9 +100,8 @@ def _check_finite(taken: Mapping[str, jax.Array], trained: weights.CheckpointInf
     bad = [name for name, is_finite in finite.items() if not is_finite]
     if bad:
         raise UserError(
-            f"init.weights={trained.origin}: {len(bad)} of {len(taken)} arrays have numbers that "
-            f"are not finite, {bad[0]} among them: they are damaged, or their training diverged. "
-            "Give other weights."
+            f"init.weights={trained.origin}: {len(bad)} of {len(taken)} arrays are not finite, "
+            f"{bad[0]} first."
         )
 
 
@@ -102,11 +121,35 @@ def shapes_to_take(
         left_out = HEADS | (OPTIONAL - our_parts)
     stays_fresh.add(METHOD_PARAMS)
     left_out.add(METHOD_PARAMS)
-    is_taken = lambda name: _part(name) not in stays_fresh and not pytrees.is_adapter(name)
-    wanted = {n: x.shape for n, x in ours.items() if is_taken(n)}
+    wanted = {
+        name: x.shape
+        for name, x in ours.items()
+        if _part(name) not in stays_fresh and not pytrees.is_adapter(name)
+    }
     offered = {n: s for n, s in theirs.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
     return {name: theirs[name] for name in wanted}
+
+
+def shapes_by_config(
+    c: InitConfig, trained: weights.CheckpointInfo, layout: StateLayout, model: Model
+) -> Shapes:
+    """The same by the section `init` of a config, for the run's model."""
+    return shapes_to_take(layout.state.params, trained, model.info, head=c.head, ema=c.ema)
+
+
+def check_head(c: InitConfig, trained: weights.CheckpointInfo, source: Source) -> None:
+    """Raises UserError if a head is kept whose classes have other names than those of the data."""
+    names = source.class_names
+    if c.head != "keep" or not names or not trained.class_names:
+        return
+    theirs, in_order = trained.class_names, tuple(range(len(names)))
+    if class_names.agree(names, theirs) or synsets.places(names, theirs) == in_order:
+        return
+    raise UserError(
+        f"init.head=keep: {class_names.difference(names, theirs)} in init.weights={c.weights}. Set "
+        "init.head=reset."
+    )
 
 
 def _part(name: str) -> str:
@@ -149,9 +192,7 @@ def _check(
             "--config.model.name=none, and nothing else in model.* that changes the architecture, "
             "takes it from the weights."
         )
-    raise UserError(
-        f"init.weights={trained.origin} does not fit this model:\n  " + "\n  ".join(lines)
-    )
+    raise UserError(f"init.weights={trained.origin} does not fit:\n  " + "\n  ".join(lines))
 
 
 def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:

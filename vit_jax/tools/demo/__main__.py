@@ -1,4 +1,4 @@
-"""A page on this machine that says what a model sees in an image that is dropped on it.
+"""Serves a page that explains a model's predictions for images that are dropped on it.
 
     vit-jax demo --checkpoint runs/digits
 
@@ -7,6 +7,7 @@ Ctrl-C ends it.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -27,11 +28,9 @@ ENDING_SECS = 10.0  # how long the end waits for the image that is being looked 
 
 
 def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[examples.Sample]) -> str:
-    """The page: HTML that needs nothing but the server's answers."""
+    """The page, which needs nothing but the server's answers."""
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    thumbnails = [
-        (s.name, html_page.thumbnail_url(s.data, THUMBNAIL_PX, upright=True)) for s in samples
-    ]
+    thumbnail_url = functools.partial(html_page.thumbnail_url, side=THUMBNAIL_PX, upright=True)
     return html_page.render(
         "tools/demo/page.html",
         title="What does it see?",
@@ -43,14 +42,13 @@ def render_page(explainer: Explainer, checkpoint: str, samples: Sequence[example
         size=explainer.image_size,
         smallest=SMALL,
         max_bytes=MAX_BYTES,
-        examples=thumbnails,
+        examples=[(sample.name, thumbnail_url(sample.data)) for sample in samples],
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
 def main(_: list[str]) -> None:
-    """The command."""
     with Server(FLAGS.host, FLAGS.port) as server:
         if server.is_public:
             print(
@@ -75,16 +73,10 @@ def main(_: list[str]) -> None:
 
 if __name__ == "__main__":
     command.define_checkpoint()
-    flags.DEFINE_string(
-        "host", "127.0.0.1", "Address to answer at; 0.0.0.0 lets everybody in who reaches it."
-    )
-    flags.DEFINE_integer(
-        "port", 8080, "Port to answer at; 0: any.", lower_bound=0, upper_bound=65535
-    )
-    flags.DEFINE_integer("top_k", 5, "How many classes to show for an image.", lower_bound=1)
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
-    flags.DEFINE_multi_string(
-        "examples", [], "Image, or folder of images, to try; default: some of the run's own data."
-    )
+    flags.DEFINE_string("host", "127.0.0.1", "Address to answer at; 0.0.0.0 lets everybody in.")
+    flags.DEFINE_integer("port", 8080, "Port to answer at; 0: any.", 0, 65535)
+    flags.DEFINE_integer("top_k", 5, "Number of classes to show for an image.", lower_bound=1)
+    flags.DEFINE_bool("ema", False, "Use the EMA of the weights, where the run kept one.")
+    flags.DEFINE_multi_string("examples", [], "Images, or folders, to try; default: the run's own.")
     flags.mark_flag_as_required("checkpoint")
     command.run(main)

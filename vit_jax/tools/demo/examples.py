@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core import cloud
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.data.source import Source
-from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.data.sources.request import Request
-from vit_jax.data.sources.table import Digits
+from vit_jax.data.sources.table import Digits, open_folder
 from vit_jax.models import images
 from vit_jax.store import workdir
 
@@ -21,25 +20,12 @@ MAX_EXAMPLES = 24
 
 
 class Sample(NamedTuple):
-    """An image file.
-
-    Attributes:
-      name: its label on the page.
-      data: its bytes.
-    """
-
     name: str
     data: bytes
 
 
 def find(paths: list[str], checkpoint: str) -> list[Sample]:
-    """At most `MAX_EXAMPLES` images of files and folders, or without any of the run's own data.
-
-    None of a run whose data have moved.
-
-    Raises:
-      UserError: a path does not exist, or has no image.
-    """
+    """Takes up to `MAX_EXAMPLES` images from paths, or else from the run's data, if they exist."""
     if paths:
         files = images.find(paths, sys.stderr)
         places = images.evenly_spaced(len(files), MAX_EXAMPLES)
@@ -51,12 +37,11 @@ def find(paths: list[str], checkpoint: str) -> list[Sample]:
 
 
 def _read_sample(file: Path) -> Sample:
-    with explain_unreadable(file):
+    with reading("--examples", file):
         return Sample(file.stem, file.read_bytes())
 
 
 def _samples_of_run(checkpoint: str) -> list[Sample]:
-    """Images of the digits or of the image folder that a work directory's run has seen."""
     folder = Path(checkpoint).expanduser()
     folders = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
     workdirs = [each for each in folders if (each / workdir.CONFIG_FILE).is_file()]
@@ -75,9 +60,8 @@ def _samples_of_run(checkpoint: str) -> list[Sample]:
 
 
 def _source(section: dict[str, Any]) -> Source | None:
-    """Held-out images of the input, where they need no TensorFlow."""
     if section["source"] == "digits":
         return Digits(Request("test", where="input.split"))
     if section["source"] == "image_folder":
-        return ImageFolder(Request("val", section["data_dir"], where="input.split"))
+        return open_folder(Request("val", section["data_dir"], where="input.split"))
     return None

@@ -5,15 +5,12 @@ from __future__ import annotations
 import io
 import math
 import threading
-import warnings
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError
-from vit_jax.core.image_files import OPENED
 from vit_jax.draw import html_page
 from vit_jax.draw.attention_pictures import blend
 from vit_jax.models import images, observe
@@ -25,14 +22,6 @@ SIDE = 320  # so many of the screen's
 
 
 class Kind(NamedTuple):
-    """A kind of heat map that is shown over an image.
-
-    Attributes:
-      title: its name on the page.
-      note: its meaning, for people who know no networks.
-      method: how it is computed.
-    """
-
     title: str
     note: str
     method: str
@@ -53,19 +42,7 @@ GRAD_CAM = Kind(
 
 
 class Explainer:
-    """A trained model that explains one image at a time; its weights are read once.
-
-    Args:
-      checkpoint: as --checkpoint.
-      ema: the EMA of the weights is used instead of the weights themselves.
-      top_k: how many classes are named.
-
-    Attributes:
-      name: of the model, such as "ViT-Ti/16".
-      kind: the heat map over images.
-      image_size: (height, width) of the model's input.
-      num_classes: of its head.
-    """
+    """Explains images, one at a time, by a trained model; arguments as the command's flags."""
 
     def __init__(self, checkpoint: str, *, ema: bool = False, top_k: int = 5) -> None:
         loaded = load_classifier(checkpoint, ema=ema)
@@ -83,16 +60,9 @@ class Explainer:
         self._look(np.zeros((1, *self.image_size, 3), np.float32))
 
     def __call__(self, data: bytes) -> dict:
-        """The bytes of an image file -> what the page shows.
-
-        {"classes": as of `most_likely`, "seen" and "heat": pictures as data: URLs}.
-
-        Raises:
-          UserError: the file is not an image, or is damaged or too large.
-          NonFiniteError: as `Predictor`.
-        """
+        """Explains an image file: "classes" of `most_likely`, "seen" and "heat" as data: URLs."""
         with self.one_at_a_time:
-            inputs = images.load(opened(data), self._preprocess, "The file")
+            inputs = images.load(data, self._preprocess, "The file")
             p, heat = self._look(inputs[None])
         check_finite(p, "The file", self._checkpoint)
         shown = images.displayed(inputs[None], self._preprocess)
@@ -114,26 +84,8 @@ class Explainer:
         return np.asarray(probabilities(self._model, logits[0])), heat[0]
 
 
-def opened(data: bytes) -> Image.Image:
-    """An image file that was sent, not decoded yet. UserError if it is not an image."""
-    if not data:
-        raise UserError("The file is empty: choose an image.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # `images.load` has its own limit
-            return Image.open(io.BytesIO(data), formats=OPENED)
-    except UnidentifiedImageError as error:
-        *most, last = OPENED
-        raise UserError(
-            f"The file is not an image that can be read: {', '.join(most)} and {last} can. Of a "
-            "phone’s HEIC, send a JPEG."
-        ) from error
-    except Exception as error:  # decoders raise anything
-        raise UserError(f"The file is not an image that can be read: {error}") from error
-
-
 def enlarged(pixels: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] -> the same with each pixel repeated, where the image is small."""
+    """Repeats the pixels of small images, uint8 [H, W, 3]."""
     longer = max(pixels.shape[:2])
     times = math.ceil(SIDE / longer) if longer <= SMALL else 1
     return pixels.repeat(times, axis=0).repeat(times, axis=1)

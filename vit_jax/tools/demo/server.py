@@ -7,7 +7,6 @@ cannot point at this machine (DNS rebinding), only from the page itself, and nev
 from __future__ import annotations
 
 import contextlib
-import errno
 import http.server
 import io
 import ipaddress
@@ -23,7 +22,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from vit_jax.core.errors import NonFiniteError, UserError
+from vit_jax.core.errors import NonFiniteError, UserError, describe_error
 from vit_jax.tools.demo.examples import Sample
 
 MAX_BYTES = 20 * 2**20  # of an image file
@@ -45,40 +44,28 @@ UNKNOWN = "application/octet-stream"  # what a page of another site cannot send 
 
 
 class Site(NamedTuple):
-    """What is served.
-
-    Attributes:
-      page: HTML.
-      examples: image files, /examples/0 and so on.
-      look: the bytes of an image file -> what is sent as JSON; UserError for a bad file.
-    """
-
-    page: str
-    examples: Sequence[Sample]
+    page: str  # HTML
+    examples: Sequence[Sample]  # image files, at /examples/0 and so on
+    # Function of an image file's bytes to the JSON answer; UserError for a bad file.
     look: Callable[[bytes], dict]
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Takes the port at once, so that a wrong one is said before a model is read.
-
-    Args:
-      host: a name or an address of this machine.
-      port: 0 for any that is free.
-
-    Raises:
-      UserError: the port or the address cannot be had.
-    """
+    """A server that takes its port at once, so that a wrong one is told before a model is read."""
 
     daemon_threads = True
+    request_queue_size = 1024  # of http.server 5; clients behind a full queue may wait for ever
     site: Site  # set before `serve_forever`
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            self.address_family, address = found[0][0], found[0][4]
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self.address_family = family
             super().__init__((str(address[0]), int(address[1])), Handler)
         except OSError as error:
-            raise _unavailable(host, port, error) from error
+            rule = f"cannot be listened at: {describe_error(error)}."
+            cure = "--port=0 takes a free port."
+            raise UserError(rule, field=f"--host={host} --port", value=port, cure=cure) from error
         self.host, self.waiting = host, threading.BoundedSemaphore(MAX_WAITING)
         self._slow: dict[socket.socket, None] = {}  # connections that wait for their client
         self._lock = threading.Lock()
@@ -89,7 +76,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread of its own. Slow clients make room for new ones."""
+        """Answers in a new thread; slow clients make room for it."""
         with self._lock:
             while len(self._slow) >= MAX_CONNECTIONS:
                 oldest = next(iter(self._slow))
@@ -100,28 +87,28 @@ class Server(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection."""
         with self._lock:
             self._slow.pop(request, None)
         super().shutdown_request(request)
 
     @contextlib.contextmanager
     def working(self, request: Any) -> Iterator[None]:
-        """Meanwhile a connection waits for the model, not for its client."""
+        """Excludes a connection from the slow ones while the model works for it."""
         with self._lock:
             self._slow.pop(request, None)
-        yield
-        with self._lock:
-            self._slow[request] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._slow[request] = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away is no news."""
+        """Ignores browsers that go away."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     @property
     def is_public(self) -> bool:
-        """Whether other machines reach it."""
         return not ipaddress.ip_address(self.server_name).is_loopback
 
     @property
@@ -133,10 +120,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://{f'[{name}]' if ':' in name else name}:{self.server_port}/"
 
     def knows(self, host: str) -> bool:
-        """Whether a request for this Host is meant for this server: HOST or HOST:PORT.
-
-        An address is: only names can be pointed elsewhere by a stranger.
-        """
+        """Returns whether a request for HOST or HOST:PORT is meant for this server."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -144,23 +128,21 @@ class Server(http.server.ThreadingHTTPServer):
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
-            own = {"localhost", self.host.lower()}
-            return name in (own | {socket.gethostname().lower()} if self.is_public else own)
+            public = [socket.gethostname().lower()] if self.is_public else []
+            return name in ("localhost", self.host.lower(), *public)
         return address.is_loopback or self.is_public
 
 
 class _Receiving(io.RawIOBase):
-    """What a client sends, as long as it comes before a deadline."""
+    """Bytes that a client sends before a deadline."""
 
     def __init__(self, connection: socket.socket):
         self._connection, self._deadline = connection, time.monotonic() + REQUEST_SECS
 
     def readable(self) -> bool:
-        """Always."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Reads some bytes. TimeoutError after the deadline."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -168,9 +150,13 @@ class _Receiving(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers one request."""
+class _Refused(Exception):
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
+
+class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "vit_jax", ""
 
@@ -181,92 +167,80 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_Receiving(self.connection))
 
     def do_GET(self) -> None:
-        """The page, or an example."""
-        if not self._is_meant():
-            return
-        path, site = urlsplit(self.path).path, self.server.site
-        examples = {f"/examples/{k}": each.data for k, each in enumerate(site.examples)}
-        if path == "/":
-            self._send(HTTPStatus.OK, HTML, site.page.encode())
-        elif path in examples:
-            self._send(HTTPStatus.OK, UNKNOWN, examples[path])
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND, "There is no such page. The demo’s is /.")
+        self._answer(self._page_or_example)
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        """An image, which is the body as it is."""
-        if not self._is_meant():
-            return
-        if urlsplit(self.path).path != "/look":
-            self.send_error(HTTPStatus.NOT_FOUND, "There is no such page. Images go to /look.")
-        elif self.headers.get_content_type() != UNKNOWN:
-            self.send_error(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Send the image as Content-Type: {UNKNOWN}."
-            )
-        elif (data := self._received()) is None:
-            pass
-        elif not self.server.waiting.acquire(blocking=False):
-            self.send_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "Other images are being looked at: try again."
-            )
-        else:
-            try:
-                with self.server.working(self.request):
-                    answer = self._look(data)
-            finally:
-                self.server.waiting.release()
-            self._send(*answer)
+        self._answer(self._explanation)
 
-    def _received(self) -> bytes | None:
-        """The image; None if that was answered with what is wrong about it."""
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
-            self.send_error(HTTPStatus.LENGTH_REQUIRED, "The request does not say how long it is.")
-            return None
-        if len(length) > 18 or int(length) > MAX_BYTES:
-            self.send_error(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"The file is larger than {MAX_BYTES // 2**20} MiB. Make the image smaller.",
-            )
-            self._drain()
-            return None
-        data = self.rfile.read(int(length))
-        if len(data) < int(length):
-            self.send_error(HTTPStatus.BAD_REQUEST, "The image came only in part: send it again.")
-            return None
-        return data
-
-    def _look(self, data: bytes) -> tuple[HTTPStatus, str, bytes]:
-        """What is sent about an image: the arguments of `_send`."""
+    def _answer(self, content: Callable[[], tuple[str, bytes]]) -> None:
         try:
-            return HTTPStatus.OK, JSON, json.dumps(self.server.site.look(data)).encode()
-        except UserError as error:
-            status, message = HTTPStatus.UNPROCESSABLE_ENTITY, str(error)
-        except NonFiniteError as error:
-            status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
-        except Exception:
-            traceback.print_exc()
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            message = "This image met a bug: what it was is printed where the demo was started."
-        return status, JSON, json.dumps({"error": message}).encode()
+            self._check_sender()
+            kind, body = content()
+        except _Refused as error:
+            self.send_error(error.status, str(error))
+            if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                self._drain()
+        else:
+            self._send(HTTPStatus.OK, kind, body)
 
-    def _is_meant(self) -> bool:
-        """Whether the request came to this server by a name of its own, and from no other site."""
+    def _check_sender(self) -> None:
+        """Refuses requests under names that are not this server's, and from other sites."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if not self.server.knows(host):
-            self.send_error(
-                HTTPStatus.FORBIDDEN, f"The demo does not answer to this name: {self.server.url}"
-            )
-        elif origin is not None and urlsplit(origin).netloc != host:
-            self.send_error(HTTPStatus.FORBIDDEN, "The demo does not answer to other sites.")
-        else:
-            return True
-        return False
+            message = f"The demo does not answer to this name: {self.server.url}"
+            raise _Refused(HTTPStatus.FORBIDDEN, message)
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise _Refused(HTTPStatus.FORBIDDEN, "The demo does not answer to other sites.")
+
+    def _page_or_example(self) -> tuple[str, bytes]:
+        path, site = urlsplit(self.path).path, self.server.site
+        examples = {f"/examples/{k}": each.data for k, each in enumerate(site.examples)}
+        if path == "/":
+            return HTML, site.page.encode()
+        if path in examples:
+            return UNKNOWN, examples[path]
+        raise _Refused(HTTPStatus.NOT_FOUND, "There is no such page. The demo’s is /.")
+
+    def _explanation(self) -> tuple[str, bytes]:
+        if urlsplit(self.path).path != "/look":
+            raise _Refused(HTTPStatus.NOT_FOUND, "There is no such page. Images go to /look.")
+        if self.headers.get_content_type() != UNKNOWN:
+            message = f"Send the image as Content-Type: {UNKNOWN}."
+            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message)
+        data = self._body()
+        if not self.server.waiting.acquire(blocking=False):
+            message = "Other images are being looked at: try again."
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, message)
+        try:
+            with self.server.working(self.request):
+                return JSON, json.dumps(self.server.site.look(data)).encode()
+        except UserError as error:
+            raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        except NonFiniteError as error:
+            raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from error
+        except Exception as error:
+            traceback.print_exc()
+            message = "This image met a bug: what it was is printed where the demo was started."
+            raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, message) from error
+        finally:
+            self.server.waiting.release()
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "The request does not say how long it is.")
+        if len(length) > 18 or int(length) > MAX_BYTES:
+            message = f"The file is larger than {MAX_BYTES // 2**20} MiB. Make the image smaller."
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+        data = self.rfile.read(int(length))
+        if len(data) < int(length):
+            raise _Refused(HTTPStatus.BAD_REQUEST, "The image came only in part: send it again.")
+        return data
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """One message, as JSON; http.server calls it too, for what it does not understand."""
+        """Sends a message as JSON; http.server calls it too."""
         text = message or HTTPStatus(code).phrase
         self._send(HTTPStatus(code), JSON, json.dumps({"error": text}).encode())
 
@@ -287,19 +261,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
             left -= len(read)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what people look at is theirs."""
-
-
-def _unavailable(host: str, port: int, error: OSError) -> UserError:
-    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return UserError(
-            f"--host={host} is not an address of this machine: give 127.0.0.1 for this machine "
-            "alone, 0.0.0.0 for all that reach it."
-        )
-    reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
-    return UserError(f"--port={port} {reason}. Give another: --port={_free(host)} is free.")
-
-
-def _free(host: str) -> int:
-    with socket.create_server((host, 0), family=socket.getaddrinfo(host, 0)[0][0]) as free:
-        return free.getsockname()[1]
+        """Logs nothing."""

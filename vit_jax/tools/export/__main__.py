@@ -1,4 +1,4 @@
-"""Exporting a model: vit-jax export --checkpoint runs/digits --output digits_hf
+"""Exports a model: vit-jax export --checkpoint runs/digits --output digits_hf
 
 --to=huggingface writes a folder that transformers loads; --to=stablehlo a program that JAX runs
 without this package, on any of the platforms it was made for; --to=onnx a file for ONNX's runtimes;
@@ -9,7 +9,6 @@ from absl import flags
 
 from vit_jax import weights
 from vit_jax.core import cloud, command
-from vit_jax.core.errors import UserError
 from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import tflite
 from vit_jax.tools.export.onnx_file import save as onnx
@@ -22,36 +21,26 @@ FORMATS = {
     "onnx": "a file for ONNX's runtimes",
     "tflite": "a file for LiteRT",
 }
-READ_BY = {"batch_size": "tflite", "platforms": "stablehlo"}
+READ_BY = {"batch_size": ("tflite",), "int8": ("onnx", "stablehlo")}
+READ_BY |= {"platforms": ("stablehlo",), "dtype": ("stablehlo",)}
 IN_FLOAT32 = ("onnx", "tflite")
 
 
 def chosen_format() -> str:
-    """The format of --to, or else of --output's ending.
-
-    UserError for flags that do not fit it, or an output that is there.
-    """
-    for name in ("checkpoint", "output", "platforms"):
-        if not FLAGS[name].value:
-            raise UserError(f"--{name} is empty: give a value.")
+    """The format of --to, or else of --output's ending, after checks of the other flags."""
     ending = FLAGS.output.rpartition(".")[2]
     to = FLAGS.to or (ending if ending in IN_FLOAT32 else "huggingface")
-    for name, reader in READ_BY.items():
-        if FLAGS[name].present and to != reader:
-            raise UserError(f"--{name} is read by --to={reader} alone: leave it out.")
-    if to != "stablehlo" and FLAGS.dtype == "bfloat16":
-        raise UserError(f"--to={to} computes in float32: leave --dtype=bfloat16 out.")
-    if FLAGS.int8 and to not in ("onnx", "stablehlo"):
-        raise UserError(f"--to={to} cannot be with --int8: give --to=onnx or stablehlo.")
+    for name, readers in READ_BY.items():
+        rule = f"is for --to={' and '.join(readers)} alone."
+        command.refuse_flags(name, when=to not in readers, rule=rule)
     if to in IN_FLOAT32:
-        new_file(FLAGS.output, to, f".{to}")
+        new_file(FLAGS.output, to)
     else:
         cloud.check_new(FLAGS.output)
     return to
 
 
 def main(_: list[str]) -> None:
-    """The command."""
     to = chosen_format()
     dtype = "float32" if to in IN_FLOAT32 else FLAGS.dtype
     loaded = weights.load_with_info(FLAGS.checkpoint, ema=FLAGS.ema, head=FLAGS.head, dtype=dtype)
@@ -67,31 +56,22 @@ def main(_: list[str]) -> None:
             tflite.save(loaded, output, FLAGS.batch_size)
         else:
             stablehlo(loaded, output, FLAGS.platforms)
-    height, width = loaded.model.preprocess.image_size
-    print(
-        f"saved {FLAGS.output}, {FORMATS[to]}: {loaded.name}, images of {height} x {width} pixels"
-    )
+    size = "{} x {}".format(*loaded.model.preprocess.image_size)
+    print(f"saved {FLAGS.output}, {FORMATS[to]}: {loaded.name}, images of {size} pixels")
     if notice:
         print(notice)
 
 
 if __name__ == "__main__":
     command.define_checkpoint()
-    flags.DEFINE_string("output", None, "A folder; of onnx and tflite a file. Not there yet.")
-    flags.DEFINE_enum(
-        "to",
-        None,
-        FORMATS,
-        "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
-        + "; default: by the ending of --output, .onnx or .tflite, else huggingface.",
-    )
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, if the run kept one.")
-    flags.DEFINE_bool("int8", False, "Of stablehlo and onnx: dense layers' kernels in 8 bits.")
-    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Whether to keep the classification layer.")
-    flags.DEFINE_enum(
-        "dtype", None, ("float32", "bfloat16"), "Of stablehlo: type of the computation."
-    )
-    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Of stablehlo: platforms to run on.")
-    flags.DEFINE_integer("batch_size", 1, "Of tflite: images that a call takes.", lower_bound=1)
+    flags.DEFINE_string("output", None, "New folder, or new file for onnx and tflite.")
+    kinds = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    flags.DEFINE_enum("to", None, FORMATS, f"{kinds}; default: as --output ends, else huggingface.")
+    flags.DEFINE_bool("ema", False, "Export the EMA of the weights, if the run kept one.")
+    flags.DEFINE_bool("int8", False, "Store dense layers' kernels in 8 bits (stablehlo, onnx).")
+    flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Keep or drop the classification layer.")
+    flags.DEFINE_enum("dtype", None, ("float32", "bfloat16"), "Of the computation (stablehlo).")
+    flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Platforms to run on (stablehlo).")
+    flags.DEFINE_integer("batch_size", 1, "Images that a call takes (tflite).", lower_bound=1)
     flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

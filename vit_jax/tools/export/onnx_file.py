@@ -18,9 +18,8 @@ from jax import export as jax_export
 from jax.extend import core
 
 from vit_jax.core import cloud
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, writing
 from vit_jax.models.layers.kernels import choice
-from vit_jax.store.workdir import explain_unwritable
 from vit_jax.tools.export import onnx_operators
 from vit_jax.tools.export.onnx_operators import Graph, Node, Value, constant
 from vit_jax.tools.export.program import about, new_file
@@ -39,21 +38,20 @@ CALLS = {
 
 
 def write(graph: Graph, program: Any, arguments: Sequence[Value]) -> list[Value]:
-    """Adds the nodes of a (closed) program; its results.
-
-    Raises UserError for a primitive that has no translation.
-    """
     consts: Sequence[Any] = ()
     if hasattr(program, "jaxpr"):
         program, consts = program.jaxpr, program.consts
     known: dict[Any, Value] = {}
     known.update(zip(program.constvars, map(constant, consts), strict=True))
     known.update(zip(program.invars, arguments, strict=True))
-    read = lambda v: constant(v.val) if isinstance(v, core.Literal) else known[v]
+
+    def values(variables: Sequence[Any]) -> list[Value]:
+        return [constant(v.val) if isinstance(v, core.Literal) else known[v] for v in variables]
+
     for equation in program.eqns:
-        results = _results(graph, equation, [read(v) for v in equation.invars])
+        results = _results(graph, equation, values(equation.invars))
         known.update(zip(equation.outvars, results, strict=True))
-    return [read(v) for v in program.outvars]
+    return values(program.outvars)
 
 
 def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Value]:
@@ -73,10 +71,7 @@ def _results(graph: Graph, equation: Any, operands: list[Value]) -> Sequence[Val
 
 
 def _folded(equation: Any, operands: list[Value]) -> list[Value] | None:
-    """The results of an operation on constants; None if there are others.
-
-    Integers of 8 bits stay as they are, which is what they are for.
-    """
+    """The results of an operation on constants alone; those of 8 bits are not widened."""
     arrays = [operand.whole for operand in operands]
     static = all(isinstance(s, int) for v in equation.outvars for s in v.aval.shape)
     widens = equation.primitive.name == "convert_element_type" and operands[0].dtype == np.int8
@@ -103,7 +98,7 @@ def _loop(graph: Graph, params: dict[str, Any], operands: list[Value]) -> list[V
 
 
 def _parts_of_loop(params: dict[str, Any], operands: list[Value]) -> list[list[Value]]:
-    """What all rounds share, what goes from one to the next, and what has a row for each."""
+    """The operands that all rounds share, that one hands to the next, and that have a row each."""
     if "ft_in" in params:  # since JAX 0.12
         return [list(part) for part in params["ft_in"].update(operands).unpack()]
     first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
@@ -111,7 +106,6 @@ def _parts_of_loop(params: dict[str, Any], operands: list[Value]) -> list[list[V
 
 
 def _row(graph: Graph, x: Value, i: int) -> Value:
-    """x[i]."""
     whole = x.whole
     if whole is not None:
         return constant(whole[i])
@@ -121,7 +115,6 @@ def _row(graph: Graph, x: Value, i: int) -> Value:
 
 
 def _stacked(graph: Graph, rows: list[Value]) -> Value:
-    """Values along a new first axis."""
     wider = [graph.reshape(row, (1, *row.shape)) for row in rows]
     return (
         wider[0] if len(wider) == 1 else onnx_operators.concatenate(graph, {"dimension": 0}, *wider)
@@ -142,25 +135,18 @@ def save(loaded: Loaded, path: str | Path) -> None:
     The graph takes `images` [batch, H, W, 3] float32, normalised, for any number of images, and
     gives `logits` [batch, C], or `features` [batch, D] of a model without a head. Weights of 2 GiB
     and more are in a second file beside it, of the same name with .data behind.
-
-    Raises:
-      UserError: another ending; a file is there, or cannot be written; `onnx` is not installed; or
-        the model has an operation without a translation.
     """
-    path = new_file(path, "onnx", ".onnx")
+    path = new_file(path, "onnx")
     beside = path.with_name(path.name + ".data")
     cloud.check_new(beside)
     try:
         import onnx
     except ImportError as error:
-        raise UserError(
-            "--to=onnx needs the package onnx, which is not installed: pip install onnx, or "
-            "install this project with the extra, '.[onnx]'."
-        ) from error
+        raise UserError("needs pip install onnx.", field="--to", value="onnx") from error
     proto = as_proto(onnx, loaded)
     large = sum(len(array.raw_data) for array in proto.graph.initializer) >= MOST_BYTES
     how: dict[str, Any] = {"location": beside.name, "size_threshold": SMALL_BYTES}
-    with explain_unwritable(path):
+    with writing("--output", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             written = Path(folder) / path.name
@@ -171,7 +157,6 @@ def save(loaded: Loaded, path: str | Path) -> None:
 
 
 def as_graph(model: Any) -> tuple[Graph, Value]:
-    """The graph of a model's forward pass, and its result."""
     structure, state = nnx.split(model, nnx.Param)
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(state))
     (batch,) = jax_export.symbolic_shape("batch")
@@ -186,7 +171,6 @@ def as_graph(model: Any) -> tuple[Graph, Value]:
 
 
 def as_proto(onnx: Any, loaded: Loaded) -> Any:
-    """The model as ONNX's message."""
     graph, result = as_graph(loaded.model)
     facts = about(loaded)
     last = graph.full(result)
@@ -197,9 +181,11 @@ def as_proto(onnx: Any, loaded: Loaded) -> Any:
         if used.intersection(node.outputs):
             used.update(node.inputs)
             nodes.append(_node(helper, node))
-    info = lambda name, shape: helper.make_tensor_value_info(
-        name, onnx.TensorProto.FLOAT, [x if isinstance(x, int) else BATCH for x in shape]
-    )
+
+    def info(name: str, shape: Sequence[Any]) -> Any:
+        sizes = [x if isinstance(x, int) else BATCH for x in shape]
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)
+
     proto = helper.make_model(
         helper.make_graph(
             nodes[::-1],

@@ -7,6 +7,7 @@ the parameters is "result", the shape and dtype of the first one in JAX's progra
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,10 @@ Shape = tuple[Any, ...]  # of numbers and expressions of the number of images
 
 
 def unsupported(operation: str) -> UserError:
-    """The error for an operation of a model that has no translation."""
     return UserError(f"--to=onnx does not support {operation}: give --to=stablehlo.")
 
 
 class Node(NamedTuple):
-    """One operation, with the names of its inputs and outputs."""
-
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -35,20 +33,13 @@ class Value:
     """An array of JAX's program: a constant, or the result of a node.
 
     The stored array may have axes of 1 where `shape` has more: ONNX broadcasts as NumPy does.
-
-    Attributes:
-      shape: as in JAX's program.
-      dtype: likewise.
-      stored: shape of the stored array, with as many axes as `shape`; or (), for a scalar.
-      name: the node's result; "" for a constant.
-      array: the constant; None for a node's result.
     """
 
     shape: Shape
     dtype: np.dtype
-    stored: Shape
-    name: str = ""
-    array: np.ndarray | None = None
+    stored: Shape  # shape of the stored array, with as many axes as `shape`, or () for a scalar
+    name: str = ""  # name of the node's result, or "" for a constant
+    array: np.ndarray | None = None  # the constant, or None for a node's result
 
     @property
     def whole(self) -> np.ndarray | None:
@@ -66,13 +57,7 @@ def constant(array: Any, shape: Shape | None = None) -> Value:
 
 
 class Graph:
-    """Nodes and constants, in the order in which they were added.
-
-    Attributes:
-      nodes: the operations.
-      constants: arrays by name.
-      inputs: name -> shape of each argument.
-    """
+    """Nodes and constants, in the order in which they were added, and shapes of inputs by name."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -106,7 +91,6 @@ class Graph:
         return names
 
     def named(self, array: np.ndarray) -> str:
-        """The name of a constant."""
         key: tuple[Any, ...] = (id(array),)
         if array.size <= 64:
             key = (array.dtype.str, array.shape, array.tobytes())
@@ -116,7 +100,6 @@ class Graph:
         return self._named[key]
 
     def integers(self, numbers: Sequence[int]) -> str:
-        """The name of a constant of ONNX's index type."""
         return self.named(np.array(numbers, np.int64))
 
     def stored(self, value: Value) -> str:
@@ -148,7 +131,6 @@ class Graph:
         return name if factor == 1 else self.node("Mul", [name, self.integers([factor])])
 
     def reshape(self, value: Value, shape: Shape) -> Value:
-        """The same numbers in another shape, in which one axis may be unknown."""
         whole = value.whole
         if whole is not None and all(isinstance(size, int) for size in shape):
             return constant(whole.reshape(shape))
@@ -161,7 +143,6 @@ class Graph:
         return Value(shape, value.dtype, shape, name)
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """The axes in another order."""
         order = tuple(order)
         if order == tuple(range(len(value.shape))):
             return value
@@ -179,29 +160,22 @@ Translation = Callable[..., Any]  # (Graph, dict, *Value) -> Value or list of Va
 
 
 def _stored(*values: Value) -> Shape:
-    """The stored shape of the result of an operator on elements."""
     stored: Shape = ()
     for value in values:
         if len(value.stored) < len(stored) or not value.stored:
             continue
-        own = stored or (1,) * len(value.stored)
-        stored = tuple(a if b == 1 else b for a, b in zip(own, value.stored, strict=True))
+        before = stored or (1,) * len(value.stored)
+        stored = tuple(a if b == 1 else b for a, b in zip(before, value.stored, strict=True))
     return stored
 
 
-def elements(operator: str) -> Translation:
-    """An operator on elements."""
-
-    def translate(graph: Graph, params: dict[str, Any], *values: Value) -> Value:
-        name = graph.node(operator, [graph.stored(value) for value in values])
-        result = params["result"]
-        return Value(result.shape, result.dtype, _stored(*values), name)
-
-    return translate
+def elements(operator: str, graph: Graph, params: dict[str, Any], *values: Value) -> Value:
+    name = graph.node(operator, [graph.stored(value) for value in values])
+    result = params["result"]
+    return Value(result.shape, result.dtype, _stored(*values), name)
 
 
 def _then(value: Value, name: str) -> Value:
-    """The result of an operator on the elements of one value."""
     return Value(value.shape, value.dtype, value.stored, name)
 
 
@@ -210,34 +184,25 @@ def _number(graph: Graph, number: float, value: Value) -> str:
 
 
 def same(_: Graph, __: dict[str, Any], *values: Value) -> list[Value]:
-    """The operands themselves."""
     return list(values)
 
 
 def rsqrt(graph: Graph, _: dict[str, Any], x: Value) -> Value:
-    """1 / sqrt(x)."""
     return _then(x, graph.node("Reciprocal", [graph.node("Sqrt", [graph.stored(x)])]))
 
 
 def erfc(graph: Graph, _: dict[str, Any], x: Value) -> Value:
-    """1 - erf(x)."""
     erf = graph.node("Erf", [graph.stored(x)])
     return _then(x, graph.node("Sub", [_number(graph, 1, x), erf]))
 
 
-def square(graph: Graph, _: dict[str, Any], x: Value) -> Value:
-    """x * x."""
-    return _then(x, graph.node("Mul", [graph.stored(x)] * 2))
-
-
 def integer_pow(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """x ** y for a whole y."""
-    name, y = graph.stored(x), params["y"]
-    if y == 2:
-        return square(graph, params, x)
-    if y == 3:
-        return _then(x, graph.node("Mul", [graph.node("Mul", [name, name]), name]))
-    return _then(x, graph.node("Pow", [name, _number(graph, y, x)]))
+    """x ** y for a whole y; 2 for the primitive "square"."""
+    name, y = graph.stored(x), params.get("y", 2)
+    if y not in (2, 3):
+        return _then(x, graph.node("Pow", [name, _number(graph, y, x)]))
+    product = graph.node("Mul", [name, name])
+    return _then(x, product if y == 2 else graph.node("Mul", [product, name]))
 
 
 def select(graph: Graph, params: dict[str, Any], which: Value, *cases: Value) -> Value:
@@ -249,7 +214,6 @@ def select(graph: Graph, params: dict[str, Any], which: Value, *cases: Value) ->
 
 
 def convert(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """Another dtype."""
     dtype = np.dtype(params["new_dtype"])
     if dtype == x.dtype:
         return x
@@ -265,28 +229,21 @@ def broadcast(graph: Graph, params: dict[str, Any], x: Value) -> Value:
     for place, size in zip(places, x.stored, strict=True):
         stored[place] = size
     alone = Value(x.stored, x.dtype, x.stored, x.name, x.array)
-    there = graph.reshape(alone, tuple(stored))
-    return Value(shape, x.dtype, there.stored, there.name, there.array)
+    x = graph.reshape(alone, tuple(stored))
+    return Value(shape, x.dtype, x.stored, x.name, x.array)
 
 
 def reshape(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """The same numbers in the shape of the result."""
     return graph.reshape(x, params["result"].shape)
 
 
-def reduce(operator: str) -> Translation:
-    """Over some axes, which the result lacks."""
-
-    def translate(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-        shape = params["result"].shape
-        name = graph.node(operator, [graph.full(x), graph.integers(params["axes"])], keepdims=0)
-        return Value(shape, x.dtype, shape, name)
-
-    return translate
+def reduce(operator: str, graph: Graph, params: dict[str, Any], x: Value) -> Value:
+    shape = params["result"].shape
+    name = graph.node(operator, [graph.full(x), graph.integers(params["axes"])], keepdims=0)
+    return Value(shape, x.dtype, shape, name)
 
 
 def concatenate(graph: Graph, params: dict[str, Any], *values: Value) -> Value:
-    """One behind the other along an axis."""
     axis = params["dimension"]
     size = sum(value.shape[axis] for value in values)
     shape = (*values[0].shape[:axis], size, *values[0].shape[axis + 1 :])
@@ -295,7 +252,6 @@ def concatenate(graph: Graph, params: dict[str, Any], *values: Value) -> Value:
 
 
 def split(graph: Graph, params: dict[str, Any], x: Value) -> list[Value]:
-    """Parts along an axis."""
     axis, sizes = params["axis"], params["sizes"]
     if len(sizes) == 1:
         return [x]
@@ -323,7 +279,6 @@ def cut(graph: Graph, x: Value, starts: Any, limits: Any, strides: Any) -> Value
 
 
 def slice_(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-    """A part of each axis."""
     strides = params["strides"] or (1,) * len(x.shape)
     return cut(graph, x, params["start_indices"], params["limit_indices"], strides)
 
@@ -384,7 +339,6 @@ def gather(graph: Graph, params: dict[str, Any], x: Value, indices: Value) -> Va
 
 
 def _rows(graph: Graph, x: Value, axis: int, rows: np.ndarray) -> Value:
-    """Some of x along an axis."""
     steps = np.unique(np.diff(rows))
     if len(steps) == 1 and steps[0] > 0:
         starts, limits, strides = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
@@ -441,43 +395,34 @@ def convolution(graph: Graph, params: dict[str, Any], x: Value, kernel: Value) -
 
 
 def _in_order(graph: Graph, params: dict[str, Any], name: str, order: Sequence[int]) -> Value:
-    """The result of a node that gives its axes in this order."""
     result = params["result"]
     shape = tuple(result.shape[axis] for axis in order)
     value = Value(shape, result.dtype, shape, name)
     return graph.transpose(value, np.argsort(order).tolist())
 
 
-def pooling(operator: str) -> Translation:
-    """The maximum or sum of windows of pixels of [B, H, W, C]."""
-
-    def translate(graph: Graph, params: dict[str, Any], x: Value) -> Value:
-        window, strides, pads = (
-            params[name] for name in ("window_dimensions", "window_strides", "padding")
-        )
-        spatial = [i for i in range(len(window)) if window[i] > 1 or strides[i] > 1]
-        others = [i for i in range(len(window)) if i not in spatial]
-        plain = {1} == {*params["base_dilation"], *params["window_dilation"]}
-        if not plain or len(others) < 2 or 0 not in others:
-            raise unsupported("pooling with dilation, or over images or channels")
-        order = (*others, *spatial)
-        own = lambda each: [each[i] for i in spatial]
-        attributes: dict[str, Any] = {} if operator == "MaxPool" else {"count_include_pad": 1}
-        turned = graph.transpose(x, order)
-        name = graph.node(
-            operator,
-            [graph.full(turned)],
-            kernel_shape=own(window),
-            strides=own(strides),
-            pads=[pads[i][0] for i in spatial] + [pads[i][1] for i in spatial],
-            **attributes,
-        )
-        if operator == "AveragePool":
-            number = _number(graph, math.prod(window), x)
-            name = graph.node("Mul", [name, number])
-        return _in_order(graph, params, name, order)
-
-    return translate
+def pooling(operator: str, graph: Graph, params: dict[str, Any], x: Value) -> Value:
+    window, strides, pads = (
+        params[name] for name in ("window_dimensions", "window_strides", "padding")
+    )
+    spatial = [i for i in range(len(window)) if window[i] > 1 or strides[i] > 1]
+    others = [i for i in range(len(window)) if i not in spatial]
+    plain = {1} == {*params["base_dilation"], *params["window_dilation"]}
+    if not plain or len(others) < 2 or 0 not in others:
+        raise unsupported("pooling with dilation, or over images or channels")
+    order = (*others, *spatial)
+    attributes: dict[str, Any] = {} if operator == "MaxPool" else {"count_include_pad": 1}
+    name = graph.node(
+        operator,
+        [graph.full(graph.transpose(x, order))],
+        kernel_shape=[window[i] for i in spatial],
+        strides=[strides[i] for i in spatial],
+        pads=[pads[i][side] for side in (0, 1) for i in spatial],
+        **attributes,
+    )
+    if operator == "AveragePool":
+        name = graph.node("Mul", [name, _number(graph, math.prod(window), x)])
+    return _in_order(graph, params, name, order)
 
 
 # JAX's primitives, by their names, that are operators of ONNX on elements.
@@ -488,7 +433,7 @@ ELEMENTS = {
     "neg": "Neg", "pow": "Pow", "sin": "Sin", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
 OPERATORS: dict[str, Translation] = {
-    **{name: elements(operator) for name, operator in ELEMENTS.items()},
+    **{name: partial(elements, operator) for name, operator in ELEMENTS.items()},
     "broadcast_in_dim": broadcast,
     "concatenate": concatenate,
     "conv_general_dilated": convolution,
@@ -503,18 +448,18 @@ OPERATORS: dict[str, Translation] = {
     "name": same,
     "optimization_barrier": same,
     "pad": pad,
-    "reduce_max": reduce("ReduceMax"),
-    "reduce_min": reduce("ReduceMin"),
-    "reduce_sum": reduce("ReduceSum"),
-    "reduce_window_max": pooling("MaxPool"),
-    "reduce_window_sum": pooling("AveragePool"),
+    "reduce_max": partial(reduce, "ReduceMax"),
+    "reduce_min": partial(reduce, "ReduceMin"),
+    "reduce_sum": partial(reduce, "ReduceSum"),
+    "reduce_window_max": partial(pooling, "MaxPool"),
+    "reduce_window_sum": partial(pooling, "AveragePool"),
     "reshape": reshape,
     "rsqrt": rsqrt,
     "select_n": select,
     "sharding_constraint": same,
     "slice": slice_,
     "split": split,
-    "square": square,
+    "square": integer_pow,
     "squeeze": reshape,
     "stop_gradient": same,
     "transpose": lambda graph, params, x: graph.transpose(x, params["permutation"]),

@@ -12,17 +12,17 @@ from flax import nnx
 from jax import export as jax_export
 
 from vit_jax.core import __version__, cloud, pytrees
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, writing
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.head import has_sigmoids
 from vit_jax.models.layers.kernels import choice
-from vit_jax.store.workdir import explain_unwritable
+from vit_jax.store.workdir import check_output
 from vit_jax.weights import Loaded
 from vit_jax.weights.files import from_array, npz
 
 
 def about(loaded: Loaded) -> dict[str, Any]:
-    """Classes, how images are prepared, versions: for about.json, or a file's metadata."""
+    """Classes, preparation of images and versions, for about.json or a file's metadata."""
     model = loaded.model
     return {
         "model": loaded.name,
@@ -35,12 +35,10 @@ def about(loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def new_file(path: str | Path, flag: str, ending: str) -> Path:
-    """The output file of --to=flag. UserError for another ending, or if it is there already."""
-    if Path(path).suffix != ending:
-        raise UserError(f"--output={path}: of --to={flag} it is a file that ends in {ending}.")
+def new_file(path: str | Path, to: str) -> Path:
+    """The output file of --to, which must not exist yet and is named after it."""
     cloud.check_new(path)
-    return Path(path).expanduser()
+    return Path(check_output(path, endings=(f".{to}",)))
 
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")  # as jax.export calls them
@@ -50,17 +48,14 @@ PROGRAM, ARRAYS, ABOUT = "program.jax_export", "weights.npz", "about.json"
 def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> None:
     """Writes the program, its weights and their metadata into a folder that must not exist yet.
 
-    The program takes the weights as a dictionary of arrays by name and images [B, H, W, 3], for any
-    B, and gives logits [B, C], or features [B, D] of a model without a head. The weights are not
-    part of the program, so that it stays small and takes others.
-
-    Raises:
-      UserError: the folder is there, or cannot be written; or an unknown platform.
+    The program takes the weights, which are not part of it, as a dictionary of arrays by name, and
+    images [B, H, W, 3], for any B. It gives logits [B, C], or features [B, D] of a model without a
+    head.
     """
     folder = Path(folder).expanduser()
-    for platform in platforms:
-        if platform not in PLATFORMS:
-            raise UserError(f"--platforms: {platform!r}. {nearest(platform, PLATFORMS)}")
+    if unknown := [each for each in platforms if each not in PLATFORMS]:
+        cure = nearest(unknown[0], PLATFORMS)
+        raise UserError("is not a platform.", field="--platforms", value=unknown[0], cure=cure)
     cloud.check_new(folder)
     graph, state = nnx.split(loaded.model, nnx.Param)
     params = pytrees.flatten(nnx.to_pure_dict(state))
@@ -70,7 +65,7 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
     with choice.portable():
         program = jax_export.export(forward, platforms=platforms)(shapes, images)
-    with explain_unwritable(folder), atomic_folder(folder) as temporary:
+    with writing("--output", folder), atomic_folder(folder) as temporary:
         (temporary / PROGRAM).write_bytes(program.serialize())
         arrays = {name: from_array(np.asarray(x)) for name, x in params.items()}
         npz.write(temporary / ARRAYS, arrays)

@@ -13,12 +13,11 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error, writing
 from vit_jax.core.files import atomic_file
 from vit_jax.models.layers.block import Mlp
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.stack import Stack
-from vit_jax.store.workdir import explain_unwritable
 from vit_jax.tools.export.program import ABOUT, about, new_file
 from vit_jax.weights import Loaded
 
@@ -33,15 +32,11 @@ def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
     It takes `images` [batch_size, H, W, 3] float32, normalised, and gives `logits`, or `features`
     of a model without a head, by LiteRT's own operators alone. A zip archive at the file's end, as
     LiteRT's metadata have it, holds about.json.
-
-    Raises:
-      UserError: another ending; a file is there, or cannot be written; or the model has an
-        operation that the converter lacks.
     """
-    path = new_file(path, "tflite", ".tflite")
+    path = new_file(path, "tflite")
     facts = about(loaded) | {"batch_size": batch_size}
     content = _converted(loaded.model, facts["gives"], batch_size)
-    with explain_unwritable(path):
+    with writing("--output", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
             temporary.write_bytes(content)
@@ -50,7 +45,6 @@ def save(loaded: Loaded, path: str | Path, batch_size: int) -> None:
 
 
 def _converted(model: Any, result: str, batch_size: int) -> bytes:
-    """The file, without metadata."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # its notes for its own developers
     import tensorflow as tf
     from jax.experimental import jax2tf
@@ -58,8 +52,11 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     structure, state = nnx.split(model, nnx.Param)
     # Layer by layer: the converter takes long to cut stacks.
     params = pytrees.unstack_layers(jax.tree.map(np.asarray, nnx.to_pure_dict(state)), list)
-    forward = lambda p, x: _convertible(nnx.merge(structure, pytrees.group_layers(p)))(x)
-    program = jax2tf.convert(forward, native_serialization_platforms=("cpu",), with_gradient=False)
+    program = jax2tf.convert(
+        lambda p, x: _convertible(nnx.merge(structure, pytrees.group_layers(p)))(x),
+        native_serialization_platforms=("cpu",),
+        with_gradient=False,
+    )
     variables = jax.tree.map(tf.Variable, params)
     module = tf.Module()
     module.all = jax.tree.leaves(variables)
@@ -74,17 +71,15 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     try:
         return tf.lite.TFLiteConverter.from_concrete_functions([concrete], module).convert()
     except Exception as error:
-        raise UserError(
-            "TensorFlow's converter refuses this model: export to onnx or stablehlo instead. It "
-            f"says: {str(error).strip().splitlines()[0]}"
-        ) from error
+        rule = f"is refused by TensorFlow's converter: {describe_error(error)}."
+        raise UserError(rule, field="--to", value="tflite") from error
 
 
 def _convertible(model: Any) -> Any:
-    """The model without loops, and without JAX's erfc, which TensorFlow 2.21 cannot read."""
+    """Removes loops, and JAX's erfc, which TensorFlow 2.21 cannot read."""
     for _, module in nnx.iter_modules(model):
         if isinstance(module, Stack):
-            module.scan = False
+            module.run = Stack.unroll
         if isinstance(module, Mlp) and getattr(module.activation, "keywords", None) == EXACT:
             module.activation = _exact_gelu
     return model

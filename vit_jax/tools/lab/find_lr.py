@@ -1,4 +1,4 @@
-"""Searches for a learning rate: vit-jax find_lr --config FILE --output lr.png
+"""Suggests a learning rate: vit-jax find_lr --config FILE --output lr.png
 
 Trains for some steps while the rate rises by equal factors (arXiv 1506.01186, section 3.3), until
 the loss diverges, and suggests the rate at which it falls the fastest. Keeps only the picture.
@@ -25,12 +25,12 @@ from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.draw import charts, style, tiles
-from vit_jax.learning.updates import lower_update
+from vit_jax.learning.step import lower_update
 from vit_jax.run import adapt
-from vit_jax.run.build import check_folders
+from vit_jax.run.folders import check_folders
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import examples, inputs, networks, pins, updates
-from vit_jax.run.session import initial_state
+from vit_jax.run.parts.warm_start import initial_state
 from vit_jax.store import workdir
 from vit_jax.store.workdir import write_output
 
@@ -43,16 +43,10 @@ SIZE_IN = 7.6, 4.2  # of the picture
 
 
 class RateTest(NamedTuple):
-    """The losses at rising rates.
-
-    Attributes:
-      rates, losses: of each step, before its update; the last one where it diverged left out.
-      diverged: the rate at which it did; None: nowhere.
-    """
-
+    # Of each step, before its update; the last one where it diverged left out.
     rates: list[float]
     losses: list[float]
-    diverged: float | None
+    diverged: float | None  # the rate at which it did; None: nowhere
 
     @property
     def falling(self) -> list[float]:
@@ -78,11 +72,9 @@ class RateTest(NamedTuple):
 
     @property
     def lowest(self) -> float:
-        """The rate of the lowest loss."""
         return self.rates[int(np.argmin(self.falling))]
 
     def document(self) -> dict[str, Any]:
-        """Everything, for JSON."""
         found = {"steepest": self.steepest, "lowest": self.lowest, "diverged": self.diverged}
         return found | {"rates": self.rates, "losses": self.losses, "smoothed": self.smoothed}
 
@@ -115,20 +107,15 @@ def has_diverged(losses: Sequence[float]) -> bool:
 def rate_test(
     config: RunConfig, *, min_lr: float, max_lr: float, steps: int, screen: Screen
 ) -> RateTest:
-    """Trains from the first state of the config's run, at rates that rise to `max_lr`.
-
-    The batches, the model, the optimizer and all else are the run's; only the schedule is not.
-    """
-    if steps < FEWEST:
-        raise UserError(f"--steps={steps}: give at least {FEWEST}.")
+    """Trains as the config's run begins, but at rates that rise to `max_lr`."""
     if not 0 < min_lr < max_lr < math.inf:
         raise UserError(
-            f"--min_lr={min_lr:g} --max_lr={max_lr:g}: give rates that rise from above 0."
+            f"{max_lr:g} are not rising rates.", field="--min_lr, --max_lr", value=f"{min_lr:g},"
         )
     config = pins.pin_weights(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
-    examples.check_views(config.input)
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
-    batches = inputs.batch_layout(config, source, mesh)
+    inputs.check_batch(config.input, mesh, parts=config.optim.grad_accum_steps)
+    batches = inputs.batch_layout(config.input, source, mesh)
     growth = math.log(max_lr / min_lr) / (steps - 1)
     parts = updates.step_parts(
         config,
@@ -144,7 +131,7 @@ def rate_test(
     losses: list[float] = []
     with (
         explain_out_of_memory(config),
-        inputs.train_feed(config, source, batches, start_step=0) as feed,
+        inputs.train_feed(config.input, source, batches, seed=config.seed, start_step=0) as feed,
     ):
         layout = parts.layout
         update = lower_update(updates.update(config, parts), layout.in_steps, batches).compile()
@@ -200,40 +187,38 @@ def draw(found: RateTest, name: str) -> Figure:
 
 
 def say(found: RateTest, config: RunConfig) -> list[str]:
-    """Returns the lines that the command prints."""
-    lines = [f"the config's  {config.optim.lr:g}"]
-    if found.steepest is None:
-        lines.append("steepest      nowhere: the loss does not fall; try more --steps")
-    else:
-        lines.append(f"steepest      --config.optim.lr={found.steepest:.2g}")
-    lines.append(f"lowest        {found.lowest:.2g}")
-    lines.append(
-        f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}"
-    )
-    return lines
+    steepest = "nowhere: the loss does not fall; try more --steps"
+    if found.steepest is not None:
+        steepest = f"--config.optim.lr={found.steepest:.2g}"
+    return [
+        f"the config's  {config.optim.lr:g}",
+        f"steepest      {steepest}",
+        f"lowest        {found.lowest:.2g}",
+        f"diverged      {'nowhere' if found.diverged is None else f'{found.diverged:.2g}'}",
+    ]
 
 
 FLAGS = flags.FLAGS
 
 
 def main(_: list[str]) -> None:
-    """The command."""
-    output = None if FLAGS.output is None else epath.Path(FLAGS.output).expanduser()
-    if output is not None and output.suffix != ".png":
-        raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
-    if output is not None:
-        workdir.check_output(output)  # before a search of minutes
+    output = FLAGS.output and workdir.check_output(FLAGS.output, endings=(".png",))
     check_folders(configs.load(FLAGS.config, FLAGS.config_override))
     config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
     compilation_cache.use()
-    limits = {"min_lr": FLAGS.min_lr, "max_lr": FLAGS.max_lr, "steps": FLAGS.steps}
-    found = rate_test(config, **limits, screen=Screen(sys.stderr))
-    if len(found.rates) < 2:
+    test = rate_test(
+        config,
+        min_lr=FLAGS.min_lr,
+        max_lr=FLAGS.max_lr,
+        steps=FLAGS.steps,
+        screen=Screen(sys.stderr),
+    )
+    if len(test.rates) < 2:
         raise UserError(f"The loss diverges at once: give an --min_lr below {FLAGS.min_lr:g}.")
     if output is not None:
         name = " ".join([FLAGS.config, *FLAGS.config_override])
-        write_output(output, style.png(draw(found, name)))
-    print(json.dumps(found.document()) if FLAGS.json else "\n".join(say(found, config)))
+        write_output(output, style.png(draw(test, name)))
+    print(json.dumps(test.document()) if FLAGS.json else "\n".join(say(test, config)))
     if output is not None and not FLAGS.json:
         print(f"saved         {output}")
 
@@ -242,7 +227,7 @@ if __name__ == "__main__":
     command.define_config(configs.fields)
     flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
     flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
-    flags.DEFINE_integer("steps", 100, "How many steps, each on a batch of the training data.")
+    flags.DEFINE_integer("steps", 100, "Number of steps of the training.", lower_bound=FEWEST)
     flags.DEFINE_string("output", None, "The PNG file to draw.")
     flags.DEFINE_bool("json", False, "All rates and losses as one JSON object.")
     command.run(main)

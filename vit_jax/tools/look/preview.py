@@ -1,4 +1,4 @@
-"""Shows a step's images: vit-jax preview --config configs/vit_digits.py --output a.png
+"""Draws the images of a training step: vit-jax preview --config vit_digits --output a.png
 
 A contact sheet of the images and labels that step N of this config learns from, after all random
 preprocessing, mixup and CutMix: a batch is a function of the config, the seed and the step. Of a
@@ -11,11 +11,10 @@ from collections.abc import Callable
 import jax
 import numpy as np
 from absl import flags
-from etils import epath
 from PIL import Image
 
 from vit_jax import config as configs
-from vit_jax.config import RunConfig
+from vit_jax.config import RunConfig, check_constraints
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.draw import contact_sheet, tiles
@@ -23,7 +22,7 @@ from vit_jax.draw.contact_sheet import Cell
 from vit_jax.learning import step as steps
 from vit_jax.learning.method import view_names
 from vit_jax.run import adapt
-from vit_jax.run.build import check_folders
+from vit_jax.run.folders import check_folders
 from vit_jax.run.parts import examples, inputs, updates
 from vit_jax.run.parts.durations import make_durations
 from vit_jax.store import workdir
@@ -33,23 +32,17 @@ VIEW_GAP = 2  # pixels between views of an image
 
 
 def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Image.Image:
-    """The first examples, at most `max_images`, that update number `step` learns from.
-
-    `step` counts from 1, as the log does; `name` is what the title calls the run. UserError if this
-    run has no such step, or for data that cannot be read.
-    """
-    if max_images < 1:
-        raise UserError(f"--max_images={max_images}: give at least 1.")
-    examples.check_views(config.input)
+    """Draws the first `max_images` examples of a step, counted from 1, of a run called `name`."""
+    check_constraints(config)
     source = examples.source(config.input)
     durations = make_durations(config, num_examples=source.num_examples)
     if not 1 <= step <= durations.total_steps:
-        raise UserError(
-            f"--step={step}: this run has the steps 1 to {durations.total_steps:,}; nearest: "
-            f"{min(max(step, 1), durations.total_steps):,}. total.* says how many."
-        )
+        rule = f"is not a step of this run, from 1 to {durations.total_steps:,} (total.*)."
+        raise UserError(rule, field="--step", value=step)
     objective = updates.objective(config, num_classes=source.num_classes)
-    with inputs.train_batches(config, source, start_step=step - 1) as batches:
+    with inputs.train_batches(
+        config.input, source, seed=config.seed, start_step=step - 1
+    ) as batches:
         batch = next(batches)
 
     @jax.jit
@@ -79,8 +72,10 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> Imag
 def side_by_side(views: list[np.ndarray]) -> np.ndarray:
     """Views of images, uint8 [N, h, w, 3] each -> [N, H, W, 3], with white around smaller ones."""
     height = max(view.shape[1] for view in views)
-    room = lambda view: ((0, 0), (0, height - view.shape[1]), (0, VIEW_GAP), (0, 0))
-    padded = [np.pad(view, room(view), constant_values=255) for view in views]
+    padded = [
+        np.pad(x, ((0, 0), (0, height - x.shape[1]), (0, VIEW_GAP), (0, 0)), constant_values=255)
+        for x in views
+    ]
     return np.concatenate(padded, axis=2)[:, :, :-VIEW_GAP]
 
 
@@ -93,13 +88,10 @@ def _cell(
     names: tuple[str, ...],
     describe: Callable[[int], str],
 ) -> Cell:
-    """An example above its largest targets, and its file or number.
-
-    "cat: 0.700", "dog: 0.300"; "cat" for one of 1. The weight is said where it is not 1.
-    """
+    """An example above its largest targets ("cat: 0.700"), and its file or number and weight."""
     order = [c for c in np.argsort(-targets, kind="stable") if targets[c] > 0]
-    lam = lambda target: "" if target == 1 else f": {target:.3f}"
-    labels = [(_drawable(names[c], c), lam(targets[c])) for c in order]
+    shares = ["" if targets[c] == 1 else f": {targets[c]:.3f}" for c in order]
+    labels = [(_drawable(names[c], c), share) for c, share in zip(order, shares, strict=True)]
     if len(labels) > MOST_LABELS:
         labels[MOST_LABELS - 1 :] = [(f"and {len(labels) - MOST_LABELS + 1} more", "")]
     file = describe(int(index)).rpartition("/")[2]
@@ -118,12 +110,9 @@ FLAGS = flags.FLAGS
 
 
 def main(_: list[str]) -> None:
-    """The command."""
-    output = epath.Path(FLAGS.output).expanduser()
-    if output.suffix != ".png":
-        raise UserError(f"--output={output} is not a PNG file: give a name that ends in .png.")
+    output = workdir.check_output(FLAGS.output, endings=(".png",))
     if (FLAGS.config is None) == (FLAGS.workdir is None):
-        raise UserError("Give --config, or --workdir for a run that has begun: one of the two.")
+        raise UserError("Give either --config or --workdir.")
     if FLAGS.workdir is None:
         check_folders(configs.load(FLAGS.config, FLAGS.config_override))
         config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
@@ -140,9 +129,9 @@ def main(_: list[str]) -> None:
 
 if __name__ == "__main__":
     command.define_config(configs.fields, required=False)
-    flags.DEFINE_string("workdir", None, "A run's work directory, instead of --config.")
-    flags.DEFINE_integer("step", 1, "Which step, counted from 1 as in the log.")
-    flags.DEFINE_integer("max_images", 64, "How many images to show: the first of the batch.")
-    flags.DEFINE_string("output", None, "The PNG file to write.")
+    flags.DEFINE_string("workdir", None, "Work directory of a run, instead of --config.")
+    flags.DEFINE_integer("step", 1, "Step, counted from 1 as in the log.")
+    flags.DEFINE_integer("max_images", 64, "Number of images to show.", lower_bound=1)
+    flags.DEFINE_string("output", None, "PNG file to write.")
     flags.mark_flag_as_required("output")
     command.run(main)

@@ -1,4 +1,4 @@
-"""Plans a run before any device time is spent.
+"""Estimates memory, time and cost of a run, before any device time is spent.
 
     vit-jax plan --config configs/vit_l16_i21k.py --topology v5e:16x16
 
@@ -10,6 +10,7 @@ follows from shapes and shardings alone.
 
 import bisect
 import dataclasses
+import functools
 import json
 import math
 import sys
@@ -37,46 +38,29 @@ from vit_jax.tools.plan.forecast import SECS_A_DAY, Forecast, Memory, forecast
 Row = tuple[str, str]  # label and value
 
 
-class PaperRun(NamedTuple):
-    """A pre-training of the paper.
-
-    Attributes:
-      model: its name.
-      images: millions of images seen.
-      exaflops: exaFLOPs of matrix products (table 6).
-      core_days: TPUv3 core-days (table 2).
-    """
-
-    model: str
-    images: float
-    exaflops: float
-    core_days: float
-
-
+# The paper's runs: model, millions of images, exaFLOPs (table 6), TPUv3-core-days (table 2).
 # JFT has 303 M images, ImageNet-21k 14.2 M. Of ViT-L/16 on ImageNet-21k table 3 has 30 and 90
 # epochs, and table 2 does not say which it lists. At 90 it would have run at 38 % of the chips'
 # rate, between the other two (43 and 32 %); at 30 at 13 %. Table 6 does not list it; its exaFLOPs
 # follow the same rule.
 RUNS = (
-    PaperRun("ViT-H/14", 14 * 303, 4262, 2500),
-    PaperRun("ViT-L/16", 14 * 303, 1567, 680),
-    PaperRun("ViT-L/16", 90 * 14.2, 472, 230),
+    ("ViT-H/14", 14 * 303, 4262, 2500),
+    ("ViT-L/16", 14 * 303, 1567, 680),
+    ("ViT-L/16", 90 * 14.2, 472, 230),
 )
 
 
 def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
-    """Rows of the table; price: of a chip-hour. Empty rows separate its parts."""
-    model = forecast.model
+    """Rows of the table, with empty ones between its parts, and `price` a chip-hour."""
+    model, figures = forecast.model, forecast.figures
     axes = " x ".join(f"{axis} {size}" for axis, size in forecast.mesh.items())
     where = f"{forecast.topology}: " if forecast.topology else ""
     steps = f"{forecast.steps:,} steps of {forecast.batch_size:,} images"
     flops = f"{forecast.exaflops:,.4g} exaFLOPs"
     if forecast.exaflops < 1e-3:
         flops = f"{format_count(forecast.exaflops * 1e18)}FLOPs"
-    yield (
-        "devices",
-        f"{where}{forecast.devices:,} x {forecast.device_kind}{f', {axes}' if axes else ''}",
-    )
+    axes = f", {axes}" if axes else ""
+    yield "devices", f"{where}{forecast.devices:,} x {forecast.device_kind}{axes}"
     yield "hosts", f"{forecast.hosts:,}"
     yield "", ""
     yield "model", f"{model.name}, {format_count(model.parameters)} parameters"
@@ -91,9 +75,9 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     yield "", ""
     yield from _time(forecast)
     yield from _cost(forecast, price)
-    if forecast.compile_secs is not None:
+    if figures is not None:
         cached = ", for an earlier plan (--nocache compiles anew)" if forecast.from_cache else ""
-        yield "compiled in", f"{forecast.compile_secs:.1f} s{cached}"
+        yield "compiled in", f"{figures.compile_secs:.1f} s{cached}"
 
 
 def _memory(forecast: Forecast) -> Iterator[Row]:
@@ -117,14 +101,14 @@ def _memory(forecast: Forecast) -> Iterator[Row]:
         free = memory.there - (taken or memory.state) - memory.images
         tight = ": it will hardly fit; without --nocompile the plan tries what would"
         yield "  free", size(free) + ("" if free >= 0 else tight)
-    if forecast.sent is not None:
+    if figures := forecast.figures:
         yield "", ""
-        yield "a device sends in a step", "" if any(forecast.sent.values()) else "nothing"
-        for kind, nbytes in sorted(forecast.sent.items()):
+        yield "a device sends in a step", "" if any(figures.sent.values()) else "nothing"
+        for kind, nbytes in sorted(figures.sent.items()):
             yield f"  {kind}", size(nbytes)
-    if forecast.kernels is not None:
-        yield "a device runs in a step", f"{forecast.kernels:,} kernels"
-        yield "  that read and write", size(forecast.accessed or 0)
+        if figures.kernels is not None:
+            yield "a device runs in a step", f"{figures.kernels:,} kernels"
+            yield "  that read and write", size(figures.accessed_bytes or 0)
 
 
 def _time(forecast: Forecast) -> Iterator[Row]:
@@ -174,22 +158,19 @@ def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
 
 
 def paper_comparison(forecast: Forecast) -> dict[str, Any] | None:
-    """The paper's TPUv3 core-days for the run that a forecast repeats, and the ratio to them.
-
-    None if it repeats none; the ratio is None for other chips than TPUv3.
-    """
+    """Core-days of the paper's run that a forecast repeats, and on TPUv3 the ratio to them."""
     images = forecast.batch_size * forecast.steps / 1e6
-    near = lambda a, b: abs(a / b - 1) <= 0.05
-    for run in RUNS:
-        same = near(images, run.images) and near(forecast.exaflops, run.exaflops)
-        if forecast.model.name == run.model and same:
+    near = functools.partial(math.isclose, rel_tol=0.05)
+    for model, its_images, exaflops, core_days in RUNS:
+        same = near(images, its_images) and near(forecast.exaflops, exaflops)
+        if forecast.model.name == model and same:
             ours = forecast.core_days if (forecast.topology or "").startswith("v3:") else None
-            return {"core_days": run.core_days, "ratio": ours and ours / run.core_days}
+            return {"core_days": core_days, "ratio": ours and ours / core_days}
     return None
 
 
 def size(nbytes: float) -> str:
-    """Bytes formatted by format_bytes, aligned at the unit."""
+    """Formats bytes, aligned at the unit."""
     number, unit = format_bytes(nbytes).split()
     return f"{number:>8} {unit}"
 
@@ -199,10 +180,12 @@ def _ms(secs: float | None) -> str:
 
 
 def as_json(forecast: Forecast, *, price: float | None) -> str:
-    """The forecast and figures derived from it as JSON; price: of a chip-hour."""
+    """The forecast and figures derived from it as JSON, with `price` a chip-hour."""
     derived = ("exaflops", "days", "chip_hours", "core_days", "mfu", "images_per_host_second")
     document = dataclasses.asdict(forecast) | {name: getattr(forecast, name) for name in derived}
-    hours = forecast.chip_hours
+    hours, figures = forecast.chip_hours, document.pop("figures")
+    for key in ("sent", "accessed_bytes", "kernels", "compile_secs"):
+        document[key.removesuffix("_bytes")] = None if figures is None else getattr(figures, key)
     document["products"] = forecast.products._asdict()
     document["cost"] = None if price is None or hours is None else hours * price
     document["paper"] = paper_comparison(forecast)
@@ -215,26 +198,16 @@ LONG_RUN = TotalConfig(steps=10**9)  # for larger batches; memory does not depen
 
 
 class LargestBatch(NamedTuple):
-    """The fewest microbatches with which a batch fits, and the largest batch without any.
-
-    Attributes:
-      batch_size: the config's.
-      grad_accum_steps: the fewest microbatches of it that fit; 1: it fits in one go.
-      peak: bytes of a device with these microbatches.
-      there: bytes that a device has.
-      in_one_go: the largest batch tried that fits without microbatches.
-      too_large: the smallest batch tried that does not; None: all did.
-    """
+    """The fewest microbatches with which a batch fits, and the largest batch without any."""
 
     batch_size: int
-    grad_accum_steps: int
-    peak: int
-    there: int
-    in_one_go: int
-    too_large: int | None
+    grad_accum_steps: int  # number of microbatches
+    peak: int  # bytes of a device with these microbatches
+    there: int  # bytes that a device has
+    in_one_go: int  # largest batch tried that fits without microbatches
+    too_large: int | None  # smallest batch tried that does not, if any
 
     def rows(self) -> list[Row]:
-        """Rows of the table."""
         parts, micro = self.grad_accum_steps, self.batch_size // self.grad_accum_steps
         how = "in one go" if parts == 1 else f"in {parts:,} microbatches of {micro:,}"
         most = f"{self.in_one_go:,} images"
@@ -256,16 +229,10 @@ def largest_batch(
     there: int | None,
     say: Callable[[str], None] = lambda text: None,
 ) -> LargestBatch:
-    """The fewest microbatches with which the config's batch fits, found by bisection.
+    """Finds the fewest microbatches with which the config's batch fits, by bisection.
 
-    Args:
-      memory_of: compiles the step of a config; may raise DoesNotFit.
-      there: bytes of a device; None: as `memory_of` says.
-      say: shows the batch that is being tried.
-
-    Raises:
-      DoesNotFit: not even the smallest microbatches fit.
-      UserError: the memory of a device is not known.
+    `memory_of` compiles the step of a config, and may raise DoesNotFit, as this does where not even
+    the smallest fit; `there` are the bytes of a device, by default those that it tells.
     """
     batch_size, devices = config.input.batch_size, axes.num_devices(BATCH_AXES, mesh.shape)
     fitting: dict[int, tuple[int, int]] = {}  # microbatch -> peak and memory there, where it fits
@@ -281,9 +248,7 @@ def largest_batch(
         limit = memory.there if there is None else there
         assert memory.peak is not None
         if limit is None:
-            raise UserError(
-                "How much memory a device has is not known here: give --memory_gib, or --topology."
-            )
+            raise UserError("The memory of a device is not known: give --memory_gib or --topology.")
         peak = memory.peak + memory.images
         fitting[batch_size // parts] = peak, limit
         return peak <= limit
@@ -297,7 +262,7 @@ def largest_batch(
         if last == 0 or not fits(batch_size, divisors[last]):
             least = batch_size // divisors[last]
             raise DoesNotFit(f"Not even {divisors[last]:,} microbatches of {least:,} images fit.")
-        fits_in = lambda parts: fits(batch_size, parts)
+        fits_in = functools.partial(fits, batch_size)
         fewest = bisect.bisect_left(divisors, True, lo=1, hi=last, key=fits_in)
         micro, one_less = batch_size // divisors[fewest], batch_size // divisors[fewest - 1]
         return LargestBatch(batch_size, divisors[fewest], *fitting[micro], micro, one_less)
@@ -309,7 +274,6 @@ def largest_batch(
 
 
 def _with_batch(config: RunConfig, batch_size: int, parts: int) -> RunConfig:
-    """The run with this batch in `parts` microbatches."""
     same = batch_size == config.input.batch_size
     return dataclasses.replace(
         config,
@@ -331,14 +295,14 @@ SMALLER = (
 
 
 def smaller(overrides: list[str], name: str, screen: Screen) -> str:
-    """A sentence about the first of SMALLER that fits; "" if none does."""
+    """A sentence about the first of SMALLER that fits, if any."""
     several = len(topology.devices(name)) > 1
     tries = [more for more in SMALLER if several or "mesh.fsdp=-1" not in more]
     for number, more in enumerate(tries):
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
             config = load([*overrides, "model.scan=true", *more])
-            planned = forecast(config, name, compiled=True, anew=not FLAGS.cache)
+            planned = _forecast(config)
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
@@ -351,43 +315,37 @@ FLAGS = flags.FLAGS
 
 
 def load(overrides: list[str]) -> RunConfig:
-    """The config for the devices that are planned for; where the data are here, with their counts.
-
-    Data that are not here are left to the config's own counts.
-    """
+    """The config for the planned devices, with the counts of its data where they can be read."""
     on_cpu = (lambda: False) if FLAGS.topology else None
     config = adapt.load(FLAGS.config, overrides, on_cpu=on_cpu)
     c = config.input
     if None not in (c.num_examples, c.num_classes):
         return config
-    whole = dataclasses.replace(  # which num_examples is of
-        c, subset_fraction=None, subset_examples=None, subset_per_class=None
-    )
+    subset: Any = dict.fromkeys(("subset_fraction", "subset_examples", "subset_per_class"))
     try:
-        source = examples.source(whole)
+        source = examples.source(dataclasses.replace(c, **subset))
     except UserError:
         return config
-    counted = dataclasses.replace(
-        c, num_examples=source.num_examples, num_classes=source.num_classes
-    )
-    return dataclasses.replace(config, input=counted)
+    c = dataclasses.replace(c, num_examples=source.num_examples, num_classes=source.num_classes)
+    return dataclasses.replace(config, input=c)
+
+
+def _forecast(config: RunConfig, *, compiled: bool = True) -> Forecast:
+    return forecast(config, FLAGS.topology, compiled=compiled, anew=not FLAGS.cache)
 
 
 def main(_: list[str]) -> None:
     """The command."""
     overrides = list(FLAGS.config_override)
     config = load(overrides)
-    price = FLAGS.chip_hour_price
-    if price is not None and not math.isfinite(price):
-        raise UserError(f"--chip_hour_price={price}: give a number, such as 1.2.")
-    if price is not None and FLAGS.topology is None:
-        raise UserError("--chip_hour_price needs --topology, which says how many chips.")
-    if FLAGS.largest_batch and not FLAGS.compile:
-        raise UserError("--largest_batch needs the compiler: leave out --nocompile.")
-    if FLAGS.memory_gib is not None and not 0 < FLAGS.memory_gib < math.inf:
-        raise UserError(f"--memory_gib={FLAGS.memory_gib:g}: give a number above 0.")
-    if FLAGS.memory_gib is not None and not FLAGS.largest_batch:
-        raise UserError("--memory_gib is read by --largest_batch alone: give both, or neither.")
+    price, gib = FLAGS.chip_hour_price, FLAGS.memory_gib
+    for is_wrong, rule in (
+        (price is not None and not FLAGS.topology, "--chip_hour_price needs --topology."),
+        (FLAGS.largest_batch and not FLAGS.compile, "--largest_batch cannot be with --nocompile."),
+        (gib is not None and not FLAGS.largest_batch, "--memory_gib needs --largest_batch."),
+    ):
+        if is_wrong:
+            raise UserError(rule)
     if FLAGS.topology:
         topology.check(FLAGS.topology)
         # jax would cache programs for absent devices, and not read them.
@@ -397,13 +355,11 @@ def main(_: list[str]) -> None:
     screen = Screen(sys.stderr)
     try:
         if FLAGS.largest_batch:
-            gib = FLAGS.memory_gib
+            mesh = topology.mesh(FLAGS.topology, config.mesh)
             largest = largest_batch(
                 config,
-                topology.mesh(FLAGS.topology, config.mesh),
-                lambda tried: (
-                    forecast(tried, FLAGS.topology, compiled=True, anew=not FLAGS.cache).memory
-                ),
+                mesh,
+                lambda c: _forecast(c).memory,
                 there=None if gib is None else int(gib * 2**30),
                 say=screen.say,
             )
@@ -411,7 +367,7 @@ def main(_: list[str]) -> None:
             return
         if FLAGS.compile:
             screen.say("compiling ...")
-        planned = forecast(config, FLAGS.topology, compiled=FLAGS.compile, anew=not FLAGS.cache)
+        planned = _forecast(config, compiled=FLAGS.compile)
     except DoesNotFit as error:
         hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
         hint = hint or "Nothing that was tried fits: take more chips."
@@ -431,18 +387,16 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "topology",
         None,
-        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the devices here.",
+        "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the local devices.",
     )
-    flags.DEFINE_bool("compile", True, "Compile the step; else only what shapes tell.")
-    flags.DEFINE_bool("cache", True, "Take from the cache what an earlier plan has compiled.")
-    flags.DEFINE_float("chip_hour_price", None, "Of one chip, in any currency.", lower_bound=0)
+    flags.DEFINE_bool("compile", True, "Compile the step; else use shapes alone.")
+    flags.DEFINE_bool("cache", True, "Use figures of steps that an earlier plan has compiled.")
+    flags.DEFINE_float("chip_hour_price", None, "Price of a chip-hour, in any currency.", 0)
     flags.DEFINE_bool(
         "largest_batch",
         False,
         "Only find the fewest microbatches with which the batch fits, and the largest batch.",
     )
-    flags.DEFINE_float(
-        "memory_gib", None, "With --largest_batch: of a device, if not all it has.", lower_bound=0
-    )
-    flags.DEFINE_bool("json", False, "All figures as one JSON object.")
+    flags.DEFINE_float("memory_gib", None, "Memory for --largest_batch; default: a device's.", 0)
+    flags.DEFINE_bool("json", False, "Print all figures as one JSON object.")
     command.run(main)

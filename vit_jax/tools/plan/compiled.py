@@ -1,9 +1,8 @@
 """The real training step, compiled for the local devices, or for absent TPUs or GPUs.
 
-jax's own cache keeps programs that can be run; of those for absent devices a plan needs only a few
-figures, or the fact that the step did not fit. The cache of these is a folder of small files, each
-named after a hash of the compiler's whole input and of the code that reads the figures. A file that
-cannot be read counts as missing.
+jax's own cache keeps programs that can be run. For absent devices a folder of small files has the
+few figures that a plan needs, or the fact that the step did not fit, each named after a hash of the
+compiler's whole input and of the code that reads the figures.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.files import cache_dir, write_file
 from vit_jax.learning.losses import Batch, batch_layout
 from vit_jax.learning.state import StateLayout
-from vit_jax.learning.updates import lower_update
+from vit_jax.learning.step import lower_update
 from vit_jax.models import ModelInfo
 from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
@@ -63,85 +62,60 @@ class LoweredStep(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Figures that a plan reads from a compiled step; all are for one device.
+    """Figures that a plan reads from a compiled step; all are for one device."""
 
-    Attributes:
-      peak_bytes: peak memory use.
-      sent: bytes that it sends or reduces, by kind of collective.
-      cycles: the compiler's own estimates, summed; it has them for TPUs alone, and none for
-        collectives.
-      accessed_bytes: memory traffic; on a GPU of all kernels, else None for a step with a loop,
-        whose body would count once.
-      compile_secs: the time of compilation.
-      kernels: their number, on a GPU alone.
-      kernels_secs: their time one after the other, each at the rate of matrix products or the
-        memory's bandwidth, whichever is slower; on GPUs of chips.GPUS alone.
-    """
-
-    peak_bytes: int
-    sent: dict[str, int]
+    peak_bytes: int  # peak memory use
+    sent: dict[str, int]  # bytes that it sends or reduces, by kind of collective
+    # The compiler's own estimates, summed; it has them for TPUs alone, and none for collectives.
     cycles: float
+    # Memory traffic; on a GPU of all kernels, else None for a step with a loop, whose body would
+    # count once.
     accessed_bytes: float | None
-    compile_secs: float
-    kernels: int | None = None
+    compile_secs: float  # the time of compilation
+    kernels: int | None = None  # their number, on a GPU alone
+    # Their time one after the other, each at the rate of matrix products or the memory's bandwidth,
+    # whichever is slower; on GPUs of chips.GPUS alone.
     kernels_secs: float | None = None
 
 
 def planned_step(config: RunConfig, mesh: Mesh, *, num_examples: int | None = None) -> PlannedStep:
-    """The step of a run whose number of classes is declared (input.num_classes).
-
-    Without `num_examples` an epoch has the declared number of examples, or else one batch.
-    """
+    """The step of a run that declares input.num_classes; an unknown epoch is one batch."""
     num_classes, batch_size = config.input.num_classes, config.input.batch_size
     assert num_classes is not None
     num_examples = num_examples or examples.declared_examples(config.input) or batch_size
     parts = updates.step_parts(config, mesh, num_examples=num_examples, num_classes=num_classes)
-    batch = batch_layout(
-        mesh,
-        batch_size=batch_size,
-        image_size=parts.model.preprocess.image_size,
-        views=preprocessing.view_sizes(config.input),
-        max_labels=1,
-    )
-    update = updates.update(config, parts)
-    layout = parts.layout.in_steps
+    size, views = parts.model.preprocess.image_size, preprocessing.view_sizes(config.input)
+    batch = batch_layout(mesh, batch_size=batch_size, image_size=size, views=views, max_labels=1)
+    update, layout = updates.update(config, parts), parts.layout.in_steps
     total_steps = parts.durations.total_steps
     return PlannedStep(parts.model.info, parts.products, layout, batch, update, total_steps)
 
 
 def lower(planned: PlannedStep) -> LoweredStep:
-    """Lowers the step, to be compiled."""
     started = time.perf_counter()
     lowered = lower_update(planned.update, planned.layout, planned.batch)
     return LoweredStep(lowered, planned.layout.mesh, time.perf_counter() - started)
 
 
 def compile_(step: LoweredStep) -> Any:
-    """The compiled step. DoesNotFit if the compiler says so."""
+    """Compiles a step; raises DoesNotFit where the compiler runs out of memory."""
     try:
         return step.lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        message = str(error)
-        match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", message)
-        needed = match[0] if match else message.splitlines()[0]
+        match = re.search(r"Ran out of memory.*?(?=\. |\n|$)", str(error))
+        needed = match[0] if match else str(error).splitlines()[0]
         raise DoesNotFit(f"The step does not fit: {needed}.") from error
 
 
 def read_figures(lowered: LoweredStep) -> Figures:
-    """Compiles a step, and reads its figures. DoesNotFit if the compiler says so."""
     started = time.perf_counter()
     compiled = compile_(lowered)
     secs = lowered.secs + time.perf_counter() - started
     hlo = compiled.as_text()
-    figures = Figures(
-        peak_bytes=peak_bytes(compiled.memory_analysis()),
-        sent=dict(sent_bytes(hlo, lowered.mesh.shape)),
-        cycles=mega_cycles(hlo) * 1e6,
-        accessed_bytes=None,
-        compile_secs=secs,
-    )
+    peak, sent = peak_bytes(compiled.memory_analysis()), dict(sent_bytes(hlo, lowered.mesh.shape))
+    figures = Figures(peak, sent, mega_cycles(hlo) * 1e6, None, secs)
     device = lowered.mesh.devices.flat[0]
     if device.platform != "gpu":
         accessed = None if " while(" in hlo else compiled.cost_analysis().get("bytes accessed")
@@ -161,28 +135,18 @@ def peak_bytes(memory: Any) -> int:
 
 
 def cached_figures(step: LoweredStep, topology: str | None, *, anew: bool) -> tuple[Figures, bool]:
-    """The figures of a step for a topology "v5e:16x16", and whether they are from the cache.
-
-    Args:
-      topology: None for the devices here; of these jax keeps the program itself.
-      anew: compile it even if its figures are cached, and cache the new ones.
-
-    Raises:
-      DoesNotFit: the compiler says so, or said so before.
-    """
+    """The figures of a step, and True if they are from the cache, which `anew` does not read."""
     if topology is None:
         return read_figures(step), False
     path = cache_dir() / "plans" / f"{key(step, topology)}.json"
-    cached: Any = None
+    document: dict[str, Any] = {}
     if not anew:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            document = json.loads(path.read_text())
-            if document["checksum"] == _checksum(document["content"]):
-                cached = document["content"]
-    if cached and "does_not_fit" in cached:
-        raise DoesNotFit(cached["does_not_fit"])
-    if cached:
-        return Figures(**cached), True
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            document = dict(json.loads(path.read_text()))
+    if "does_not_fit" in document:
+        raise DoesNotFit(str(document["does_not_fit"]))
+    with contextlib.suppress(TypeError):  # without a file, or with a damaged one
+        return Figures(**document), True
     try:
         figures = read_figures(step)
     except DoesNotFit as error:
@@ -214,12 +178,7 @@ def without_addresses(program: str) -> str:
     return _ADDRESS.sub(r"\1", program)
 
 
-def _checksum(content: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def _write(path: Path, content: dict[str, object]) -> None:
-    document = {"content": content, "checksum": _checksum(content)}
     with contextlib.suppress(OSError):  # a plan works without a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(epath.Path(path), json.dumps(document))
+        write_file(epath.Path(path), json.dumps(content))

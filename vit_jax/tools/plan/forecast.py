@@ -30,32 +30,27 @@ MXUS = {"v2": 1, "v3": 2, "v4": 8, "v5e": 4, "v5p": 8}
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step, by each resource alone; None: unknown.
+    """Seconds of a step, by each resource alone, as far as known."""
 
-    Attributes:
-      matrix: the matrix products (parallel/products.py) at the data sheet's rate.
-      hbm: the bytes that the compiled step accesses, at the memory's bandwidth. On TPUs unrolled
-        steps only: the compiler counts the body of a loop once.
-      interconnect: the bytes that devices exchange, at the bandwidth of all-reduces.
-      cycles: the compiler's own estimates of all operations but those between devices; TPUs only.
-      kernels: one kernel after the other, each at the slower of the first two; GPUs only.
-    """
-
-    matrix: float | None
+    matrix: float | None  # the matrix products (parallel/products.py) at the data sheet's rate
+    # The bytes that the compiled step accesses, at the memory's bandwidth. On TPUs unrolled steps
+    # only: the compiler counts the body of a loop once.
     hbm: float | None
-    interconnect: float | None
+    interconnect: float | None  # the bytes that devices exchange, at the bandwidth of all-reduces
+    # The compiler's own estimates of all operations but those between devices; TPUs only.
     cycles: float | None
+    # One kernel after the other, each at the slower of the first two; GPUs only.
     kernels: float | None = None
 
     @property
     def roofline(self) -> float | None:
-        """A lower bound: all of them overlap."""
+        """Lower bound of the time, with all resources in parallel."""
         parts = (self.matrix, self.hbm, self.interconnect, self.kernels)
         return max((x for x in parts if x is not None), default=None)
 
     @property
     def estimate(self) -> float | None:
-        """The compiler's cycles plus the communication, without overlap; else `roofline`."""
+        """Sum of the compiler's cycles and the communication, else `roofline`."""
         if self.cycles is None:
             return self.roofline
         return max(self.cycles + (self.interconnect or 0), self.roofline or 0)
@@ -69,11 +64,7 @@ def step_time(
     peak: float | None,
     hosts: int,
 ) -> StepTime:
-    """Seconds of a step.
-
-    images: those of one device in a step; generation: of chips.TPUS or chips.GPUS, None for the
-    devices here; peak: FLOP/s of one device; hosts: their number.
-    """
+    """Seconds of a step with `images` a device, at `peak` FLOP/s a device."""
     flops = products.training * images
     matrix = flops / peak if peak else None
     if generation is None or figures is None:
@@ -83,13 +74,11 @@ def step_time(
     chip, accessed, units = chips.TPUS[generation], figures.accessed_bytes, MXUS.get(generation)
     # Cycles a second, from the data sheet's rate of matrix products.
     clock = peak / (units * 2 * 128 * 128) if units and peak else None
-    per_second = lambda gbps: gbps * 1e9 / chip.cores
+    giga, sent = 1e9 / chip.cores, sum(figures.sent.values())
     return StepTime(
         matrix=matrix,
-        hbm=accessed / per_second(chip.hbm_gbps) if accessed and chip.hbm_gbps else None,
-        interconnect=sum(figures.sent.values()) / per_second(chip.reduce_gbps)
-        if chip.reduce_gbps
-        else None,
+        hbm=accessed / (chip.hbm_gbps * giga) if accessed and chip.hbm_gbps else None,
+        interconnect=sent / (chip.reduce_gbps * giga) if chip.reduce_gbps else None,
         cycles=figures.cycles / clock if clock else None,
     )
 
@@ -97,8 +86,7 @@ def step_time(
 def _gpu_time(figures: Figures, matrix: float | None, chip: chips.GpuChip, hosts: int) -> StepTime:
     """Seconds of a step on GPUs: bounds, since XLA's own times are not usable (docs/plan.md)."""
     # An all-reduce is a reduce-scatter and an all-gather.
-    share = lambda kind: 1.0 if kind == "all-reduce" else 0.5
-    sent = sum(share(kind) * nbytes for kind, nbytes in figures.sent.items())
+    sent = sum(n if kind == "all-reduce" else n / 2 for kind, n in figures.sent.items())
     return StepTime(
         matrix=matrix,
         hbm=(figures.accessed_bytes or 0) / (chip.hbm_gbps * 1e9),
@@ -119,93 +107,58 @@ BATCHES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of one device.
-
-    Attributes:
-      parameters, optimizer, average: sizes by shapes and shardings.
-      activations: those that the blocks keep for the backward pass, by the model's shapes and the
-        method's products alone; None where remat leaves that to the compiler.
-      peak: total peak of the compiled step; None: not compiled.
-      there: memory of the device; None: unknown.
-      teacher: of a model that no step changes, by shapes and shardings; 0 without one.
-      images: the training images that input.cache=device keeps, beside the peak; those of
-        evaluations come on top, since only their data say how many there are.
-    """
-
+    # Sizes by shapes and shardings.
     parameters: int
     optimizer: int
     average: int
+    # Kept by the blocks for the backward pass, by the model's shapes and the method's products
+    # alone; None where remat leaves that to the compiler.
     activations: int | None
-    peak: int | None
-    there: int | None
+    peak: int | None  # total peak of the compiled step; None if it was not compiled
+    there: int | None  # memory of the device, or None if unknown
+    # Training images that input.cache=device keeps, beside the peak; those of evaluations come on
+    # top, since only their data say how many there are.
     images: int = 0
     teacher: int = 0
 
     @property
     def state(self) -> int:
-        """Bytes that persist from step to step."""
         return self.parameters + self.optimizer + self.average + self.teacher
 
 
 @dataclasses.dataclass(frozen=True)
 class HostNeeds:
-    """Needs of the host that needs the most.
+    """Needs of the host that needs the most."""
 
-    Attributes:
-      images: the images of each batch that it reads.
-      input_bytes: size of the batches in its memory; files and images being decoded are excluded,
-        since only the data determine their sizes.
-      saving_bytes: memory while a checkpoint is written.
-    """
-
-    images: int
-    input_bytes: int
-    saving_bytes: int
+    images: int  # images of each batch that it reads
+    input_bytes: int  # size of the batches in memory, without files and images being decoded
+    saving_bytes: int  # memory while a checkpoint is written
 
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """A run on some devices.
-
-    Attributes:
-      topology: its name; None: the devices here.
-      chips: their number, of TPUs or GPUs; None without a topology.
-      sent: bytes that a device sends or reduces in a step, by kind; None: not compiled.
-      accessed: bytes that a device reads and writes in a step; None: not compiled, or unknown.
-      method: the config's method.kind.
-      products: FLOPs that it computes for one example.
-      kernels: those that a GPU runs in a step; None: not compiled, or not for a GPU.
-      compile_secs: None: not compiled.
-      from_cache: whether it was compiled for an earlier plan, in `compile_secs`.
-      saved_bytes: size of a checkpoint, all hosts together.
-      host: the needs of one host.
-    """
-
-    topology: str | None
+    topology: str | None  # its name, or None for the devices here
     device_kind: str
     devices: int
-    chips: int | None
+    chips: int | None  # number of TPUs or GPUs; None without a topology
     hosts: int
     mesh: dict[str, int]
     model: ModelInfo
-    method: str
-    products: Products
+    method: str  # the config's method.kind
+    products: Products  # FLOPs of one example
     batch_size: int
     steps: int
     memory: Memory
-    sent: dict[str, int] | None
-    accessed: float | None
-    kernels: int | None
-    compile_secs: float | None
-    from_cache: bool
+    figures: Figures | None  # figures of the compiled step; None if it was not compiled
+    from_cache: bool  # True if an earlier plan has compiled it
     time: StepTime
     peak_flops: float | None
-    saved_bytes: int
+    saved_bytes: int  # size of a checkpoint, all hosts together
     host: HostNeeds
 
     @property
     def on_gpus(self) -> bool:
-        """Whether it is for GPUs, and so its times are bounds."""
+        """True for GPUs, whose times are bounds."""
         return (self.topology or "").partition(":")[0] in chips.GPUS
 
     @property
@@ -226,10 +179,7 @@ class Forecast:
 
     @property
     def core_days(self) -> float | None:
-        """TensorCore-days, as in the paper's table 2: two cores in a chip, one in v5e and v6e.
-
-        None for GPUs.
-        """
+        """TensorCore-days, as in the paper's table 2: two cores a chip, one in v5e and v6e."""
         if self.chip_hours is None or self.on_gpus:
             return None
         generation = (self.topology or "").partition(":")[0]
@@ -237,10 +187,7 @@ class Forecast:
 
     @property
     def mfu(self) -> float | None:
-        """Share of the data sheet's rate that the model's products take, by the estimate.
-
-        On GPUs an upper bound.
-        """
+        """Model FLOPs utilisation by the estimate; on GPUs an upper bound."""
         matrix, estimate = self.time.matrix, self.time.estimate
         if matrix is None or estimate is None:
             return None
@@ -250,7 +197,6 @@ class Forecast:
 
     @property
     def images_per_host_second(self) -> float | None:
-        """Images per second that each host's input has to supply."""
         secs = self.time.estimate
         return None if not secs else self.host.images / secs
 
@@ -258,20 +204,13 @@ class Forecast:
 def forecast(
     config: RunConfig, topology: str | None = None, *, compiled: bool, anew: bool = False
 ) -> Forecast:
-    """The forecast of a run, by what its config says of the data.
-
-    Args:
-      topology: the name of devices that may be absent, such as "v5e:16x16"; None: those here.
-      compiled: whether to compile the step.
-      anew: even if its figures are cached.
+    """Forecasts a run from its config alone, on a topology "v5e:16x16" or the devices here.
 
     Raises:
-      UserError: the config does not fit the devices, or lacks fields that a plan needs.
-      DoesNotFit: the step takes more memory than there is.
+      DoesNotFit: the step takes more memory than a device has.
     """
     c, mesh = config.input, topologies.mesh(topology, config.mesh)
     num_examples = _declared_examples(c)
-    examples.check_views(c)
     _check_batch(config, mesh, topology)
     step = compiling.planned_step(config, mesh, num_examples=num_examples)
     figures, from_cache = None, False
@@ -297,10 +236,7 @@ def forecast(
         batch_size=c.batch_size,
         steps=step.total_steps,
         memory=memory,
-        sent=figures.sent if figures else None,
-        accessed=figures.accessed_bytes if figures else None,
-        kernels=figures.kernels if figures else None,
-        compile_secs=figures.compile_secs if figures else None,
+        figures=figures,
         from_cache=from_cache,
         time=step_time(figures, step.products, c.batch_size / mesh.size, generation, peak, hosts),
         peak_flops=peak,
@@ -310,33 +246,28 @@ def forecast(
 
 
 def _declared_examples(c: InputConfig) -> int:
-    """Examples of an epoch. UserError unless the config declares them and the classes."""
+    """Examples of an epoch, which the config has to declare, as the number of classes."""
     declared = examples.declared_examples(dataclasses.replace(c, subset_per_class=None))
     values = {"num_examples=...": declared, "num_classes=...": c.num_classes}
     missing = [field for field, number in values.items() if number is None]
     if c.subset_per_class is not None:
         missing += ["subset_per_class=none", "subset_examples=..."]
     if missing or declared is None:
-        raise UserError(
-            "How many examples and classes there are is not known: the data are not here, or only "
-            f"reading them would tell. Give {' '.join(f'--config.input.{f}' for f in missing)}"
-        )
+        fields = " ".join(f"--config.input.{field}" for field in missing)
+        raise UserError(f"The numbers of examples and classes are not known: give {fields}")
     return declared
 
 
 def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
-    """UserError unless a batch divides over the mesh; names topologies over which it does."""
+    """Checks that a batch divides over the mesh; the error names topologies over which it does."""
     try:
-        inputs.check_batch(config, mesh)
+        inputs.check_batch(config.input, mesh, parts=config.optim.grad_accum_steps)
     except UserError as error:
         if topology is None or -1 not in dataclasses.astuple(config.mesh):
             raise
-        near = topologies.dividing(
-            topology,
-            batch_size=config.input.batch_size,
-            parts=config.optim.grad_accum_steps,
-            share=mesh.shape["tensor"],
-        )
+        parts, share = config.optim.grad_accum_steps, mesh.shape["tensor"]
+        batch_size = config.input.batch_size
+        near = topologies.dividing(topology, batch_size=batch_size, parts=parts, share=share)
         others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
         raise UserError(f"{topology}: {error}{others}") from error
 
@@ -348,11 +279,6 @@ def _memory(
     generation: str | None,
     num_examples: int,
 ) -> Memory:
-    """The memory of a device, with the images of input.cache=device, of one label each.
-
-    Where only the files tell their size, it is taken to be the model's. UserError for random ops
-    that do not run on devices.
-    """
     layout, state = step.layout, step.layout.state
     if generation is None:
         there = (layout.mesh.local_devices[0].memory_stats() or {}).get("bytes_limit")
@@ -361,7 +287,7 @@ def _memory(
     else:
         there = int(chips.TPUS[generation].hbm_gib * 2**30) // _cores(generation)
     images = 0
-    if device_cache.is_cached(config.input):
+    if config.input.cache == examples.DEVICE:
         size = device_cache.cached_size(config.input.preprocess, "input.preprocess")
         images = device_cache.cached_bytes(num_examples, size, layout.mesh, there).on_device
     return Memory(
@@ -377,53 +303,36 @@ def _memory(
 
 
 def _check_memory(memory: Memory, *, on_gpu: bool) -> None:
-    """DoesNotFit if a step and the images beside it take more than there is.
-
-    Of the step alone compilers for TPUs say so themselves, those for GPUs do not.
-    """
+    """Raises DoesNotFit for a step, and images beside it, as compilers for GPUs do not."""
     peak, there, images = memory.peak, memory.there, memory.images
     if peak is None or there is None or peak + images <= there:
         return
     if peak <= there:
         raise DoesNotFit(
-            f"The images of input.cache=device do not fit: they take {format_bytes(images)} "
-            f"beside {format_bytes(peak)} of the step, of {format_bytes(there)}. Set "
-            "input.cache=ram, which keeps images on the host."
+            f"The images of input.cache=device do not fit: they take {format_bytes(images)} beside "
+            f"{format_bytes(peak)} of the step, of {format_bytes(there)}. Set input.cache=ram."
         )
-    share = (
-        " that JAX gives to programs, a share of the GPU's memory that "
-        f"{topologies.FRACTIONS[0]} sets (default: {topologies.MEMORY_FRACTION})"
-        if on_gpu
-        else " that a device has"
-    )
+    share = f", a share of the GPU's memory that {topologies.FRACTIONS[0]} sets" if on_gpu else ""
     raise DoesNotFit(
-        f"The step does not fit: it takes {format_bytes(peak)} of the {format_bytes(there)}{share}."
+        f"The step does not fit: it takes {format_bytes(peak)} of {format_bytes(there)}{share}."
     )
 
 
 def _cores(generation: str) -> int:
-    """JAX devices per chip."""
     return chips.TPUS[generation].cores if generation in chips.TPUS else 1
 
 
 def _activations(config: RunConfig, model: ModelInfo, products: Products, mesh: Mesh) -> int | None:
-    """Activation bytes of one device, for one microbatch.
-
-    A method's views, masks and decoder change them about as they change the products.
-    """
+    """Activation bytes of a device and microbatch, which a method changes as it does products."""
     parts = mesh.size // mesh.shape["tensor"] * config.optim.grad_accum_steps
     images = config.input.batch_size / parts * products.learnt / model.forward_flops
     is_bfloat16 = model.spec["dtype"] == "bfloat16"
-    nbytes = {
-        "none": model.activation_bytes,
-        "dots": model.activation_bytes,
-        "full": model.block_input_bytes,
-    }.get(model.spec["remat"])
+    kept, inputs_alone = model.activation_bytes, model.block_input_bytes
+    nbytes = {"none": kept, "dots": kept, "full": inputs_alone}.get(model.spec["remat"])
     return None if nbytes is None else int(nbytes * images * (1 if is_bfloat16 else 2))
 
 
 def _host_needs(layout: StateLayout, batch: Batch) -> HostNeeds:
-    """The needs of a run; shardings of layout and batch may be over absent devices."""
     copied = sum(_copied_bytes(x) for x in jax.tree.leaves(layout.state))
     weight, host_parts = batch["weight"], collections.defaultdict(set)
     for device, index in weight.sharding.devices_indices_map(weight.shape).items():

@@ -21,7 +21,6 @@ import numpy as np
 
 from vit_jax.parallel import chips
 
-# Kinds of collectives.
 KINDS = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.+?) ([a-z][a-z0-9-]*)\(")
@@ -48,32 +47,20 @@ KERNEL_FLOPS_A_CYCLE = 40_000
 
 
 class Instruction(NamedTuple):
-    """An instruction that the program executes.
-
-    Attributes:
-      name: without the leading "%".
-      result: type of its result, as written: "f32[8,128]{1,0}", or a tuple of these.
-      opcode: "all-reduce", "fusion", "while" ...
-      text: the whole line.
-      computation: name of the computation that it is in.
-      fused: whether it is a part of a fusion, whose costs the fusion itself states.
-      runs: how often it runs in one run of the program.
-      counted: whether that is known; an instruction in a loop that ends on a condition, such as
-        drawing random numbers until one is accepted, counts as if the loop ran once.
-    """
-
-    name: str
-    result: str
-    opcode: str
-    text: str
-    computation: str
-    fused: bool
-    runs: int
+    name: str  # name without the leading "%"
+    result: str  # type of its result, such as "f32[8,128]{1,0}", or a tuple of these
+    opcode: str  # "all-reduce", "fusion", "while" ..
+    text: str  # the whole line
+    computation: str  # name of its computation
+    fused: bool  # True for a part of a fusion, which states the costs of all its parts
+    runs: int  # number of runs in one run of the program
+    # True if that is known; a loop that ends on a condition, such as drawing random numbers until
+    # one is accepted, counts as if it ran once.
     counted: bool
 
 
 def instructions(hlo: str) -> list[Instruction]:
-    """All instructions that run. Each branch of a conditional counts as if it were taken."""
+    """All instructions that run, and those of all branches."""
     computations, entry = _computations(hlo)
     executed: list[Instruction] = []
 
@@ -99,7 +86,7 @@ def instructions(hlo: str) -> list[Instruction]:
 
 
 def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of each computation by its name, and the name of the one that is run."""
+    """Lines of the computations by name, and the name of the entry."""
     lines: dict[str, list[str]] = {}
     entry = here = ""
     for line in hlo.splitlines():
@@ -115,7 +102,7 @@ def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
-    """The number of runs of a while's body; None if only a condition ends it."""
+    """Number of runs of a while's body, or None if only a condition ends it."""
     if known := _TRIPS.search(line):
         return int(known[1])
     # A loop that counts from 0: its condition compares with a constant.
@@ -142,21 +129,13 @@ def _step(condition: list[str], body: list[str]) -> int:
 
 
 class Collective(NamedTuple):
-    """An array that devices exchange.
+    """An array that devices exchange."""
 
-    Attributes:
-      kind: one of KINDS.
-      dtype: "f32", "bf16" ...
-      array_bytes: size of the array that a device reduces, or has after gathering.
-      runs: how often it occurs in one run of the program.
-      axes: the mesh axes along which the participating devices differ.
-    """
-
-    kind: str
-    dtype: str
-    array_bytes: int
-    runs: int
-    axes: tuple[str, ...]
+    kind: str  # one of KINDS
+    dtype: str  # "f32", "bf16" ..
+    array_bytes: int  # size of the array that a device reduces, or has after gathering
+    runs: int  # number of runs in one run of the program
+    axes: tuple[str, ...]  # the mesh axes along which the participating devices differ
 
     @property
     def total_bytes(self) -> int:
@@ -167,9 +146,11 @@ class Collective(NamedTuple):
 def collectives(hlo: str, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """Collectives of a program (compiled.as_text()) for a mesh with axes of these sizes.
 
-    A collective that is split into several instructions, to overlap with others, counts once; an
-    operation on several arrays counts as several. ValueError for one in a loop whose number of
-    iterations is unknown.
+    A collective that is split into several instructions counts once, and one on several arrays as
+    several.
+
+    Raises:
+      ValueError: a collective is in a loop whose number of iterations is unknown.
     """
     result, channels = [], set()
     for one in instructions(hlo):
@@ -201,9 +182,8 @@ def _kind(one: Instruction) -> str | None:
 
 def arrays(result: str) -> list[tuple[str, int]]:
     """Dtype and bytes of each array in a type as written, such as "(f32[8]{0}, pred[2,2]{1,0})"."""
-    bits = lambda dtype: 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
     return [
-        (dtype, math.prod(_integers(shape)) * bits(dtype) // 8)
+        (dtype, math.prod(_integers(shape)) * int((re.findall(r"\d+", dtype) or [8])[0]) // 8)
         for dtype, shape in _ARRAY.findall(result)
     ]
 
@@ -280,19 +260,10 @@ _PRODUCT = re.compile(r'custom_call_target="__cublas[^"]*"')
 
 
 class Kernel(NamedTuple):
-    """A kernel that a GPU runs.
-
-    Attributes:
-      name: of the instruction that starts it.
-      runs: how often it runs in one run of the program.
-      nbytes: read and written in one run.
-      flops: of a matrix product, in one run; 0 for all others, attention's kernels included.
-    """
-
-    name: str
-    runs: int
-    nbytes: int
-    flops: int
+    name: str  # name of the instruction that starts it
+    runs: int  # number of runs in one run of the program
+    nbytes: int  # bytes read and written in one run
+    flops: int  # FLOPs of a matrix product in one run; 0 for all others, attention's included
 
 
 def kernels(hlo: str) -> list[Kernel]:
@@ -304,10 +275,8 @@ def kernels(hlo: str) -> list[Kernel]:
     sums = {name for one in listed if one.opcode != "call" for name in _APPLIED.findall(one.text)}
     result = []
     for one in listed:
-        kind = one.opcode.removesuffix("-start")
-        if one.fused or one.computation in sums or kind in KINDS:
-            continue
-        if one.opcode in _FREE or one.opcode.endswith("-done"):
+        is_free = one.opcode in _FREE or one.opcode.endswith("-done")
+        if one.fused or one.computation in sums or is_free or _kind(one) is not None:
             continue
         siblings, called = by_computation[one.computation], _CALLS.search(one.text)
         inside = by_computation[called[1]] if called and one.opcode == "fusion" else {}
@@ -318,11 +287,7 @@ def kernels(hlo: str) -> list[Kernel]:
 
 
 def kernel_secs(step_kernels: list[Kernel], device_kind: str) -> float | None:
-    """Seconds of a step's kernels by roofline; None for a GPU that is not in chips.GPUS.
-
-    One after the other, each at the rate of matrix products or at the memory's bandwidth, whichever
-    is slower.
-    """
+    """Seconds of kernels one by one, by products' rate or bandwidth, for a GPU of chips.GPUS."""
     chip = next((c for c in chips.GPUS.values() if c.device_kind == device_kind), None)
     peak = chips.peak_flops(device_kind)
     if chip is None or peak is None:

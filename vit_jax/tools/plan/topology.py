@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from vit_jax.config import MeshConfig
 from vit_jax.core import errors
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel.chips import GPUS, GPUS_A_HOST, MOST_GPU_HOSTS, TPUS
 from vit_jax.run.parts import inputs
@@ -40,23 +40,16 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "v6e": FLAT,
     **dict.fromkeys(GPUS, HOSTS),
 }
-EXAMPLE = "such as v5e:16x16 or h100:2x8"
 
 
 def devices(name: str) -> list[jax.Device]:
-    """The devices of a topology such as "v5e:16x16"; needs libtpu, but no TPU.
-
-    Or such as "h100:2x8", two hosts with eight GPUs each; needs XLA's compiler for them.
-    UserError if there is no such topology (names the nearest), or the compiler is missing.
-    """
+    """The devices of a topology such as "v5e:16x16", or "h100:2x8" for two hosts of eight GPUs."""
     generation = check(name)
     if generation in GPUS:
         *hosts, gpus = map(int, name.partition(":")[2].split("x"))
         return _gpus(generation, math.prod(hosts), gpus)
     if importlib.util.find_spec("libtpu") is None:
-        raise UserError(
-            "To plan for TPUs that are not there, their compiler is needed: pip install libtpu."
-        )
+        raise UserError("Planning for absent TPUs needs their compiler: pip install libtpu.")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")  # this machine's; required
@@ -67,12 +60,12 @@ def devices(name: str) -> list[jax.Device]:
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except jax.errors.JaxRuntimeError as error:
-        raise UserError(f"No topology {name!r}: {_nearest(name)}") from error
+        raise _unknown(name) from error
     return list(topology.devices)
 
 
 def mesh(name: str | None, c: MeshConfig) -> Mesh:
-    """The mesh of a config over the devices of a topology; None: over the devices here."""
+    """The mesh of a config over the devices of a topology, or over the local devices."""
     if name is None:
         return inputs.mesh(c)
     return meshes.make_mesh(
@@ -81,35 +74,32 @@ def mesh(name: str | None, c: MeshConfig) -> Mesh:
 
 
 def check(name: str) -> str:
-    """The generation in a topology's name. UserError if it cannot be one."""
     generation, _, shape = name.partition(":")
     if generation not in SHAPES:
-        raise UserError(
-            f"No topology {name!r}, {EXAMPLE}: generation {generation!r}. "
-            f"{errors.nearest(generation, list(SHAPES))}"
-        )
+        rule, cure = "has no generation, as v5e:16x16.", errors.nearest(generation, SHAPES)
+        raise UserError(rule, field="--topology", value=name, cure=cure)
     sizes = [int(n) for n in shape.split("x")] if re.fullmatch(r"[0-9]+(x[0-9]+)*", shape) else [0]
-    wanted = (1, 2) if generation in GPUS else (len(SHAPES[generation][0].split("x")),)
-    if len(sizes) not in wanted or not math.prod(sizes):
-        raise UserError(f"No topology {name!r}: {_nearest(name)}")
-    if generation in TPUS and math.prod(sizes) > TPUS[generation].most_chips:
-        raise UserError(
-            f"No topology {name!r}: a slice of {generation} has at most "
-            f"{TPUS[generation].most_chips:,} chips. {_nearest(name)}"
-        )
-    if generation in GPUS and (sizes[-1] > GPUS_A_HOST or sizes[0] > MOST_GPU_HOSTS):
-        raise UserError(
-            f"No topology {name!r}: write hosts x GPUs; a host has at most {GPUS_A_HOST} GPUs, and "
-            f"there are at most {MOST_GPU_HOSTS} hosts. {_nearest(name)}"
-        )
+    if generation in GPUS:
+        fits = len(sizes) <= 2 and sizes[-1] <= GPUS_A_HOST and sizes[0] <= MOST_GPU_HOSTS
+        limit = f"at most {MOST_GPU_HOSTS} hosts x {GPUS_A_HOST} GPUs"
+    else:
+        most_chips = TPUS[generation].most_chips
+        num_axes = len(SHAPES[generation][0].split("x"))
+        fits = len(sizes) == num_axes and math.prod(sizes) <= most_chips
+        limit = f"{num_axes} axes, at most {most_chips:,} chips"
+    if not fits or not math.prod(sizes):
+        raise _unknown(name, f" ({limit})")
     return generation
 
 
-def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
-    """The nearest topologies of the same generation that a batch divides over; at most three.
+def _unknown(name: str, limit: str = "") -> UserError:
+    generation = name.partition(":")[0]
+    near = ", ".join(f"{generation}:{shape}" for shape in _nearest_shapes(SHAPES[generation], name))
+    return UserError(f"is not a topology{limit}; nearest: {near}.", field="--topology", value=name)
 
-    Each of its `parts` has to divide; `share` devices work on the same images (mesh.tensor).
-    """
+
+def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
+    """The three nearest topologies over which each of the `parts` of a batch divides."""
     generation = check(name)
     unit = parts * (TPUS[generation].cores if generation in TPUS else 1)
     divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
@@ -123,14 +113,8 @@ def _chips(shape: str) -> int:
 def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
     shape = name.partition(":")[2]
     wanted = math.prod(int(size) for size in re.findall(r"[0-9]+", shape)) if shape else 1
-    distance = lambda shape: abs(math.log(_chips(shape) / max(wanted, 1)))
-    return sorted(sorted(shapes, key=distance)[:3], key=_chips)
-
-
-def _nearest(name: str) -> str:
-    generation = name.partition(":")[0]
-    near = _nearest_shapes(SHAPES[generation], name)
-    return "nearest: " + ", ".join(f"{generation}:{shape}" for shape in near) + "."
+    nearest = sorted(shapes, key=lambda shape: abs(math.log(_chips(shape) / max(wanted, 1))))[:3]
+    return sorted(nearest, key=_chips)
 
 
 GPU_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
@@ -141,15 +125,13 @@ FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 class _Processor(NamedTuple):
-    """A GPU's processors, as CUDA's device properties describe them to XLA."""
-
     capability: tuple[int, int]
     cores: int  # streaming multiprocessors
     lanes: int  # float32 units in each
     clock_ghz: float
     cache_bytes: int  # level 2
     shared_bytes: int  # memory of a core that its threads share
-    architecture_specific: bool  # whether instructions of this capability alone may be used
+    architecture_specific: bool  # instructions of this capability alone may be used
 
 
 # openxla/xla, xla/backends/gpu/target_config/specs.
@@ -210,12 +192,8 @@ def target(generation: str) -> str:
 
 
 def _gpus(generation: str, hosts: int, gpus: int) -> list[jax.Device]:
-    """`hosts` hosts with `gpus` GPUs each."""
     if not any(_is_installed(plugin) for plugin in GPU_PLUGINS):
-        raise UserError(
-            "To plan for GPUs that are not there, their compiler is needed: pip install "
-            "--constraint constraints.txt --editable '.[plan-gpu]' in the clone (docs/plan.md)."
-        )
+        raise UserError("Planning for absent GPUs needs '.[plan-gpu]' installed: docs/plan.md.")
     if not getattr(jax.config, "jax_platforms", None):
         # Else JAX looks for a GPU and for the libraries to use one, and drops the plugin without.
         jax.config.update("jax_platforms", "cpu")
@@ -224,10 +202,10 @@ def _gpus(generation: str, hosts: int, gpus: int) -> list[jax.Device]:
             platform="cuda", target_config=target(generation), topology=f"1x{hosts}x{gpus}"
         )
     except NotImplementedError as error:  # JAX looked for a GPU, found none, and gave up CUDA
-        raise UserError(
-            f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS')} asks for devices that are not here. "
-            "To plan for absent GPUs set JAX_PLATFORMS=cpu."
-        ) from error
+        value = os.environ.get("JAX_PLATFORMS")
+        cure = "To plan for absent GPUs set it to cpu."
+        rule = "asks for devices that are not here."
+        raise UserError(rule, field="JAX_PLATFORMS", value=value, cure=cure) from error
     return list(topology.devices)
 
 
@@ -235,18 +213,15 @@ def usable_bytes(generation: str) -> int:
     """Memory of a GPU that JAX gives to programs."""
     for variable in FRACTIONS:
         if fraction := os.environ.get(variable):
-            try:
-                usable = int(float(fraction) * GPUS[generation].hbm_bytes)
-            except (ValueError, OverflowError):  # inf
-                usable = 0
-            if usable <= 0:
-                raise UserError(f"{variable}={fraction}: give a number above 0, such as 0.9.")
-            return usable
+            with reading(variable, fraction):
+                if not 0 < float(fraction) < math.inf:
+                    raise ValueError("not above 0")
+            return int(float(fraction) * GPUS[generation].hbm_bytes)
     return int(MEMORY_FRACTION * GPUS[generation].hbm_bytes)
 
 
 def compiler_versions() -> str:
-    """Versions of the packages that compile for GPUs, as far as they are installed."""
+    """Versions of the installed packages that compile for GPUs."""
     versions = {d.name: d.version for d in metadata.distributions() if d.name}
     compilers = sorted(name for name in versions if _PACKAGE.fullmatch(name))
     return ", ".join(f"{name} {versions[name]}" for name in compilers)

@@ -1,4 +1,4 @@
-"""Makes a data set for training from a raw collection of images.
+"""Prepares a data set for training from a raw collection of images.
 
     vit-jax prepare imagenet21k --source fall11_whole.tar --output DIR
     vit-jax prepare imagenet2012 --source folder_of_both_tars --output DIR
@@ -28,10 +28,18 @@ from vit_jax.core.errors import Preempted, UserError, nearest
 from vit_jax.core.files import cache_dir
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data.sources.tfds_writer import NOTE
-from vit_jax.store import workdir_lock
-from vit_jax.tools.prepare import image_folder, imagenet, records, report_files, tars, tasks
+from vit_jax.tools.prepare import (
+    image_folder,
+    imagenet,
+    pipeline,
+    records,
+    report_files,
+    tars,
+    tasks,
+)
 from vit_jax.tools.prepare.collection import Collection, CollectionRequest, PrepareOptions, is_text
-from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
+from vit_jax.tools.prepare.entries import SPLIT_NAME
+from vit_jax.tools.prepare.pipeline import WORK_DIR
 from vit_jax.tools.prepare.prepared_set import PreparedSet
 
 COLLECTIONS: dict[str, Callable[[CollectionRequest], Collection]] = {
@@ -49,7 +57,6 @@ FLAGS = flags.FLAGS
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
     kind = _collection_name(arguments)
     output, remote = _output(kind)
     values = _flag_values(PrepareOptions)
@@ -57,33 +64,34 @@ def main(arguments: list[str]) -> None:
     values["drop_duplicates_of"] = tuple(FLAGS.drop_duplicates_of)
     options = PrepareOptions(**values)
     screen = Screen()
-    try:
-        values = _flag_values(CollectionRequest) | {
-            "source": str(_local_path("source", FLAGS.source))
-        }
-        collection = COLLECTIONS[kind](CollectionRequest(**values))
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    source = str(_local_path("source", FLAGS.source))
+    request = CollectionRequest(**_flag_values(CollectionRequest) | {"source": source})
+    collection = COLLECTIONS[kind](request)
     if FLAGS.name is not None:
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", FLAGS.name):
-            raise UserError(
-                f"--name={FLAGS.name}: give lower-case letters, digits and _, with a letter first."
-            )
+        if not re.fullmatch(SPLIT_NAME, FLAGS.name):
+            rule = "is not a name of a-z, 0-9 and _ that begins with a letter."
+            raise UserError(rule, field="--name", value=FLAGS.name)
         collection = dataclasses.replace(collection, name=FLAGS.name)
     if remote:
         _check_bucket(remote, output / collection.name / FLAGS.version)
     for note in collection.notes:
         screen.say(note)
-    screen.say(f"{len(collection.parts):,} parts, {len(collection.class_names):,} classes")
+    screen.say(f"{len(collection.parts):,} pieces, {len(collection.class_names):,} classes")
+    share = pipeline.JOIN if FLAGS.join else pipeline.WHOLE
+    if FLAGS.part is not None:
+        share = pipeline.Share.parse(FLAGS.part)
+        _refuse("join", "runner", rule="cannot be with --part.")
     if FLAGS.runner == "beam":
         folder = output / collection.name / options.version / WORK_DIR / "beam"
         run = tasks.beam_runner(folder, FLAGS.beam_flags)
     else:
         run = tasks.process_runner(FLAGS.workers or machine.cores())
     try:
-        data_set = prepare(collection, output, options, run, screen)
+        data_set = pipeline.prepare(collection, output, options, run, screen, share)
     except KeyboardInterrupt as error:
         raise Preempted("Stopped. What is done is kept: the same command goes on.") from error
+    if data_set is None:
+        return
     _summarise(data_set, screen)
     if remote:
         screen.say(f"uploaded     {_upload(data_set, remote, screen)}")
@@ -97,17 +105,14 @@ def _output(kind: str) -> tuple[Path, str]:
         scratch = Path(FLAGS.scratch).expanduser() if FLAGS.scratch else cache_dir() / "prepared"
         name = hashlib.sha256(FLAGS.output.rstrip("/").encode()).hexdigest()[:16]
         return scratch / name, FLAGS.output
-    if FLAGS.scratch is not None:
-        raise UserError("--scratch is for --output=gs://...: leave it out.")
+    _refuse("scratch", rule="is for --output=gs://...: leave it out.")
     output = _local_path("output", FLAGS.output)
     if kind == "image_folder":
         folder = output / (FLAGS.name or kind) / FLAGS.version
         source = _local_path("source", FLAGS.source)
         if folder.resolve().is_relative_to(source.resolve()):
-            raise UserError(
-                f"--output={output}: {folder}, the new data set, would be in --source={source}, "
-                "where every folder is a class or a split: give a folder beside it."
-            )
+            rule = f"would put {folder} into --source={source}, as a class: give another."
+            raise UserError(rule, field="--output", value=output)
     return output, ""
 
 
@@ -115,46 +120,33 @@ def _check_bucket(output: str, made: Path) -> None:
     """UserError if another data set than `made` is at the output; makes its folder there."""
     there = epath.Path(output) / made.parent.name / made.name
     if (there / NOTE).exists() and not (made / NOTE).is_file():
-        raise UserError(
-            f"{there} holds a data set that was made elsewhere: give another --version or --name, "
-            "or delete it."
-        )
+        rule = "holds a data set that was made elsewhere."
+        raise UserError(rule, field=str(there), cure="Give another --version, or move it away.")
     there.mkdir(parents=True, exist_ok=True)
 
 
 def _upload(data_set: PreparedSet, output: str, screen: Screen) -> epath.Path:
-    """Copies what is missing; returns the folder. UserError if another command writes there.
-
-    The file that says that the data set is ready is uploaded last.
-    """
+    """Copies what is missing, last the file that says that the data set is ready."""
     version = data_set.folder
     target = epath.Path(output) / version.parent.name / version.name
-    with workdir_lock.hold_lease(str(target), ".lock"):
-        cloud.upload(
-            version,
-            target,
-            last=NOTE,
-            leave_out=(WORK_DIR,),
-            tell=lambda done, total: screen.bar("uploading", done, total),
-        )
+    tell = functools.partial(screen.bar, "uploading")
+    cloud.upload(version, target, last=NOTE, leave_out=(WORK_DIR,), tell=tell)
     return target
 
 
 def _collection_name(arguments: list[str]) -> str:
-    if len(arguments) != 1:
-        raise UserError(f"Name one collection: {', '.join(COLLECTIONS)}.")
-    if arguments[0] not in COLLECTIONS:
-        raise UserError(f"No collection {arguments[0]!r}. {nearest(arguments[0], COLLECTIONS)}")
+    kind = " ".join(arguments)
+    if kind not in COLLECTIONS:
+        raise UserError(f"No collection {kind!r}. {nearest(kind, COLLECTIONS)}")
     for field in FIELDS:
-        kinds = field.metadata["only_for"]
-        if kinds and FLAGS[field.name].present and arguments[0] not in kinds:
-            raise UserError(f"--{field.name} is for {' and '.join(kinds)}: leave it out.")
-    # Otherwise "" would be taken for the default.
-    for name in ("source", "output", "scratch", "name", *(field.name for field in FIELDS)):
-        value = FLAGS[name].value
-        if FLAGS[name].present and "" in (value if isinstance(value, list) else [value]):
-            raise UserError(f"--{name} is empty: give a value.")
-    return arguments[0]
+        kinds = field.metadata["only_for"] or COLLECTIONS
+        rule = f"is for {' and '.join(kinds)}: leave it out."
+        _refuse(field.name, when=kind not in kinds, rule=rule)
+    return kind
+
+
+def _refuse(*names: str, when: bool = True, rule: str) -> None:
+    command.refuse_flags(*names, when=when, rule=rule, values=FLAGS)
 
 
 def _flag_values(kind: type) -> dict[str, Any]:
@@ -162,26 +154,20 @@ def _flag_values(kind: type) -> dict[str, Any]:
 
 
 def _local_path(flag: str, path: str) -> Path:
-    if not is_text(path):
-        raise UserError(
-            f"--{flag}={path!r}: the path is not UTF-8: rename it, or give a link to it."
-        )
-    if "\0" in path:
-        raise UserError(f"--{flag} has a zero character in it, which no path can have.")
+    if not is_text(path) or "\0" in path:
+        rule = "is not UTF-8, or has a zero character: give a link to it."
+        raise UserError(rule, field=f"--{flag}", value=path)
     if cloud.is_remote(path):
-        raise UserError(
-            f"--{flag}={path}: only folders of this machine's file system are read; written are "
-            "these and gs://... Copy it to a disk, or mount the bucket (gcsfuse)."
-        )
+        rule = "is not on this machine: copy it to a disk, or mount the bucket (gcsfuse)."
+        raise UserError(rule, field=f"--{flag}", value=path)
     return Path(path).expanduser()
 
 
 def _summarise(data_set: PreparedSet, screen: Screen) -> None:
     for split, size in data_set.splits.items():
-        screen.say(
-            f"{split:12} {sum(size.shard_lengths):,} examples in {len(size.shard_lengths):,} files,"
-            f" {format_bytes(size.nbytes)}"
-        )
+        number, files = sum(size.shard_lengths), len(size.shard_lengths)
+        sizes = f"{number:,} examples in {files:,} files, {format_bytes(size.nbytes)}"
+        screen.say(f"{split:12} {sizes}")
     report = report_files.read(data_set.folder)
     if left_out := report["left_out"]:
         counts = ", ".join(f"{number:,} {reason}" for reason, number in left_out.items())
@@ -194,20 +180,15 @@ def _summarise(data_set: PreparedSet, screen: Screen) -> None:
 
 
 def define(values: flags.FlagValues = FLAGS) -> None:
-    """Defines the command's flags."""
-    text, integer, choice, several = (
-        functools.partial(define_one, flag_values=values)
-        for define_one in (
-            flags.DEFINE_string, flags.DEFINE_integer, flags.DEFINE_enum, flags.DEFINE_list
-        )
-    )  # fmt: skip
-    by_type: dict[str, Callable[..., Any]] = {
+    define_by_type: dict[str, Callable[..., Any]] = {
         "str": flags.DEFINE_string,
         "int": flags.DEFINE_integer,
         "float": flags.DEFINE_float,
         "bool": flags.DEFINE_boolean,
         "tuple[str, ...]": flags.DEFINE_multi_string,
     }
+    text = functools.partial(flags.DEFINE_string, flag_values=values)
+    choice = functools.partial(flags.DEFINE_enum, flag_values=values)
     text("source", None, "The collection: a file or a folder.")
     text("output", None, "The data set becomes OUTPUT/<name>/<version>; a folder, or gs://...")
     text("scratch", None, "For gs://: a folder to make it in; it stays. Default: a cache.")
@@ -218,11 +199,15 @@ def define(values: flags.FlagValues = FLAGS) -> None:
         if about["choices"]:
             choice(field.name, field.default, about["choices"], help)
         else:
-            define_one = by_type[str(field.type).removesuffix(" | None")]
-            define_one(field.name, field.default, help, flag_values=values)
-    integer("workers", None, "Processes; default: one per core.", 1, tasks.MOST_WORKERS)
+            define_one = define_by_type[str(field.type).removesuffix(" | None")]
+            define_one(field.name, field.default, help, *about["bounds"], flag_values=values)
+    most, here = tasks.MOST_WORKERS, dict[str, Any](flag_values=values)
+    flags.DEFINE_integer("workers", None, "Processes; default: one per core.", 1, most, **here)
     choice("runner", "local", ("local", "beam"), "Processes here, or Apache Beam.")
-    several("beam_flags", [], "Flags for Beam, as --runner=DataflowRunner,--project=ID.")
+    text("part", None, "As 3/20: does the work of the third of 20 machines (docs/imagenet21k.md).")
+    flags.DEFINE_boolean("join", False, "Finishes what all --part made.", **here)
+    about_beam = "Flags for Beam, as --runner=DataflowRunner,--project=ID."
+    flags.DEFINE_list("beam_flags", [], about_beam, **here)
     flags.mark_flags_as_required(["source", "output"], values)
 
 

@@ -51,10 +51,7 @@ Labels = tuple[int, ...]
 
 
 class ImageRow(NamedTuple):
-    """All that is known of an image, on its way from the reader to the shard.
-
-    A reader fills in the name, the location and the labels; the check of the image adds the rest.
-    """
+    """All that is known of an image: a reader knows where it is, the check of it adds the rest."""
 
     name: str  # unique in the collection and the same for everyone, since it decides the order
     # Location of the bytes to store, in a file that can be read again; "" if there is none.
@@ -110,9 +107,11 @@ def rows_at(table: pa.Table, columns: Sequence[str], rows: np.ndarray) -> Iterat
         yield from chosen.take(pa.array(rows[start : start + ROWS_AT_ONCE])).to_pylist()
 
 
-def _flag(default: Any, help: str, *choices: str, only_for: Sequence[str] = ()) -> Any:
+def _flag(
+    default: Any, help: str, *choices: str, only_for: Sequence[str] = (), bounds: Any = ()
+) -> Any:
     """A field that is a flag of the command, of some collections `only_for`; () for all."""
-    about = {"help": help, "choices": choices, "only_for": only_for}
+    about = {"help": help, "choices": choices, "only_for": only_for, "bounds": bounds}
     return dataclasses.field(default=default, metadata=about)
 
 
@@ -170,23 +169,16 @@ class Collection:
 
 
 def check_class_names(names: Sequence[str]) -> None:
-    """UserError if class names would not be read back unchanged from a list of lines.
-
-    TFDS keeps them so, one per line, and strips the lines: names would shift or coincide.
-    """
+    """UserError for names that TFDS, which strips the lines of a list, would not read unchanged."""
     if len(names) > MOST_CLASSES:
         raise UserError(f"{len(names):,} classes: at most {MOST_CLASSES:,} are possible.")
     for label, name in enumerate(names):
         if not is_line(name):
-            raise UserError(
-                f"The name of class {label} is {name!r}: it must be UTF-8 text in one line, not "
-                "empty and not with spaces at its ends, since the data set keeps names as lines of "
-                "a file. Rename it."
-            )
+            raise UserError(f"Class {label} is called {name!r}: give it one line of UTF-8 text.")
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be encoded as UTF-8; names from the operating system may not."""
+    """Returns whether a name can be encoded as UTF-8; those of files may not."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -195,18 +187,15 @@ def is_text(name: str) -> bool:
 
 
 def is_line(name: str) -> bool:
-    """Whether a name is UTF-8 text in one line, not empty and without spaces at its ends."""
+    """Returns whether a name is a line of UTF-8 text, without spaces at its ends."""
     return is_text(name) and name.strip() == name and name.splitlines() == [name]
 
 
 VERSION = r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}"  # what TFDS can read
-LEAST_SHARD_MIB, MOST_SHARD_MIB = 0.001, 2**20
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareOptions:
-    """The flags that the data set depends on besides the collection."""
-
     version: str = _flag("1.0.0", "Version of the data set: three numbers.")
     # See split_assignment.Splits and .stratified.
     splits: str = _flag("", "As test=25600,train=rest; default: those of the collection.")
@@ -220,26 +209,19 @@ class PrepareOptions:
         "report", "Copies that look alike when mirrored.", "report", "drop"
     )
     near_bits: int = _flag(
-        NEAR_BITS, "Most bits, of 64, in which perceptual hashes of near duplicates differ."
-    )
+        NEAR_BITS, "Most bits, of 64, in which perceptual hashes of near duplicates differ.",
+        bounds=(0, MOST_BITS),
+    )  # fmt: skip
     drop_duplicates_of: tuple[str, ...] = _flag(
         (),
         "An evaluation set whose images are left out: DATA_SET:SPLIT, a folder of images, or a "
         "Parquet file of hashes. May be repeated.",
     )
-    max_image_pixels: int = _flag(100_000_000, "Larger images are set aside.")
-    shard_mib: float = _flag(256, "Approximate size of a file.")
+    max_image_pixels: int = _flag(100_000_000, "Larger images are set aside.", bounds=(1, 2**62))
+    shard_mib: float = _flag(256, "Approximate size of a file.", bounds=(0.001, 2**20))
 
     def __post_init__(self) -> None:
-        """UserError for values out of range; splits and policy are checked where they are read."""
+        """UserError for a wrong version; splits and policy are checked where they are read."""
         if not re.fullmatch(VERSION, self.version):
-            raise UserError(f"--version={self.version}: give three numbers, as in 1.0.0.")
-        if not LEAST_SHARD_MIB <= self.shard_mib <= MOST_SHARD_MIB:  # nor NaN
-            raise UserError(
-                f"--shard_mib={self.shard_mib:g}: from {LEAST_SHARD_MIB:g} to {MOST_SHARD_MIB:,} "
-                "are possible; 256 is usual."
-            )
-        if not 0 <= self.near_bits <= MOST_BITS:
-            raise UserError(f"--near_bits={self.near_bits}: from 0 to {MOST_BITS} are possible.")
-        if self.max_image_pixels < 1:
-            raise UserError(f"--max_image_pixels={self.max_image_pixels}: at least 1.")
+            rule = "is not three numbers, as 1.0.0."
+            raise UserError(rule, field="--version", value=self.version)

@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +28,12 @@ NEAR_BITS = 4  # docs/data_right.md has the measurement
 MOST_COMPARISONS = 512
 MOST_BITS = 8  # more would take thousands of rounds, and match unrelated images
 _SORT = 30  # cost of sorting a hash, in comparisons of two
-# Hashes to permute, and to compare, at once: as many as fit into a core's cache.
-_AT_ONCE, _COMPARED_AT_ONCE = 1 << 15, 1 << 17
+_COMPARED_AT_ONCE = 1 << 17  # as many hashes as fit into a core's cache
 
 Progress = Callable[[int, int], None]  # called with the work that is done, and all work
 
 
 class EvaluationSet(NamedTuple):
-    """Hashes of a set that models are evaluated on."""
-
     name: str
     hashes: pa.Table  # with the columns `sha256` and `look` of collection.SCHEMA
 
@@ -158,7 +155,6 @@ def _near(places: np.ndarray, looks: int, pairs: Pairs) -> np.ndarray:
 
 
 def _same(digests: pa.ChunkedArray, order: np.ndarray) -> dict[int, int]:
-    """Row -> the first row with the same digest."""
     in_order = digests.take(pa.array(order))
     first = order[pc.index_in(in_order, value_set=in_order).to_numpy()]
     copies = np.flatnonzero(first != order)
@@ -166,14 +162,11 @@ def _same(digests: pa.ChunkedArray, order: np.ndarray) -> dict[int, int]:
 
 
 def _looks(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """(looks, whether a row has one), uint64 and bool [n]."""
     column = table["look"]
     return column.fill_null(0).to_numpy(), column.is_valid().to_numpy()
 
 
 class Pairs(NamedTuple):
-    """Pairs of near hashes."""
-
     first: np.ndarray  # int64 [n], places of hashes in the input; sorted
     second: np.ndarray  # int64 [n], > first
     crowded: np.ndarray  # int64 [m], in a group so crowded that pairs may be missing; sorted
@@ -194,87 +187,48 @@ def near_pairs(
     hashes: np.ndarray, bits: int, progress: Progress = lambda done, total: None
 ) -> Pairs:
     """The pairs that differ in 1 to `bits` bits, of at most 2**32 hashes, distinct and rising."""
-    rounds = list(_rounds(bits, len(hashes))) if bits else []
+    masks = list(_masks(bits, len(hashes))) if bits else []
     packed, crowds = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    progress(0, len(rounds))
-    for done, step in enumerate(rounds):
-        # Permuted so that the round's bits are the highest: sorting the values is all it takes.
-        moved = _moved(hashes, step.to)
-        moved.sort()
-        where = lambda values, back=step.back: np.searchsorted(hashes, _moved(values, back))
+    progress(0, len(masks))
+    for done, mask in enumerate(masks, 1):
+        # Stable, so that the same pairs of a crowd are compared on every machine.
+        order = np.argsort(hashes & mask, kind="stable")
         crowded: list[np.ndarray] = []
-        for one, other in _close(moved, step.bits, bits, crowded):
-            packed.append(_packed(where(one), where(other)))
+        for one, other in _close(hashes[order], mask, bits, crowded):
+            packed.append(_packed(order[one], order[other]))
         packed = [np.unique(np.concatenate(packed))]
-        crowds += [where(some) for some in crowded]
-        progress(done + 1, len(rounds))
+        crowds += [order[places] for places in crowded]
+        progress(done, len(masks))
     return _unpacked(packed[0], np.unique(np.concatenate(crowds)))
 
 
 def _close(
-    values: np.ndarray, agreeing: int, bits: int, crowded: list[np.ndarray]
+    values: np.ndarray, mask: np.uint64, bits: int, crowded: list[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of rising values that agree in the highest bits and differ in few of the others.
-
-    Appends values that were not compared with all of their group to `crowded`.
-    """
-    less = np.uint64(2 ** (64 - agreeing))
+    """Places of near pairs equal under the mask that sorts `values`; adds to `crowded` the rest."""
     for start in range(0, len(values), _COMPARED_AT_ONCE):
         some = values[start : start + _COMPARED_AT_ONCE + MOST_COMPARISONS]
-        places = np.flatnonzero(some[1:] ^ some[:-1] < less)
+        places = np.flatnonzero((some[1:] ^ some[:-1]) & mask == 0)
         places = places[: np.searchsorted(places, _COMPARED_AT_ONCE)]
         distance = 1
         while len(places):
             if distance > MOST_COMPARISONS:
-                crowded.append(some[places])
+                crowded.append(start + places)
                 break
             differing = some[places] ^ some[places + distance]
-            close = places[np.bitwise_count(differing) <= bits]
+            close = start + places[np.bitwise_count(differing) <= bits]
             if len(close):
-                yield some[close], some[close + distance]
+                yield close, close + distance
             distance += 1
             places = places[: np.searchsorted(places, len(some) - distance)]
-            places = places[some[places] ^ some[places + distance] < less]
+            places = places[(some[places] ^ some[places + distance]) & mask == 0]
 
 
-class _Round(NamedTuple):
-    """A permutation that makes the bits to sort by the highest."""
-
-    bits: int  # to sort by
-    to: list[tuple[int, int]]  # (mask, shift to the left) of bits moved together
-    back: list[tuple[int, int]]  # the inverse
-
-
-def _shifted(bits: Any, left: int) -> Any:
-    return bits << left if left >= 0 else bits >> -left
-
-
-def _moved(hashes: np.ndarray, moves: Sequence[tuple[int, int]]) -> np.ndarray:
-    moved = np.zeros_like(hashes)
-    for start in range(0, len(hashes), _AT_ONCE):
-        some, out = hashes[start : start + _AT_ONCE], moved[start : start + _AT_ONCE]
-        for mask, left in moves:
-            out |= _shifted(some & mask, left)
-    return moved
-
-
-def _rounds(bits: int, hashes: int) -> Iterator[_Round]:
+def _masks(bits: int, hashes: int) -> Iterator[np.uint64]:
     agreeing = min(range(1, 9), key=lambda k: _work(bits, k, hashes))
     ends = [64 * i // (bits + agreeing) for i in range(bits + agreeing + 1)]
-    blocks = list(itertools.pairwise(ends))
-    for chosen in itertools.combinations(blocks, agreeing):
-        others = [block for block in blocks if block not in chosen]
-        to: dict[int, int] = {}  # to the left -> mask
-        place = 0
-        for start, end in (*others, *chosen):
-            mask = (1 << end) - (1 << start)
-            to[place - start] = to.get(place - start, 0) | mask
-            place += end - start
-        yield _Round(
-            sum(end - start for start, end in chosen),
-            [(mask, left) for left, mask in to.items()],
-            [(_shifted(mask, left), -left) for left, mask in to.items()],
-        )
+    blocks = [(1 << end) - (1 << start) for start, end in itertools.pairwise(ends)]
+    return (np.uint64(sum(chosen)) for chosen in itertools.combinations(blocks, agreeing))
 
 
 def _work(bits: int, agreeing: int, hashes: int) -> float:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,20 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vit_jax.core.class_names import are_same, difference, normal, normal_names
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden
+from vit_jax.data.sources.splits import splits_in_paths
 from vit_jax.tools.prepare.collection import MOST_CLASSES, CollectionRequest, Labels
 
 MOST_BYTES = 256 * 2**20  # of a list of names
 MOST_FILES = 1_000_000
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_SPLIT = re.compile(r"([a-z][a-z0-9_]*)=(.+)")
+SPLIT_NAME = r"[a-z][a-z0-9_]*"
+_SPLIT = re.compile(rf"({SPLIT_NAME})=(.+)")
 
 
 class SourceFile(NamedTuple):
-    """A file of the source."""
-
     name: str  # its path below the folder that all files are in
     path: Path
     split: str | None  # of its images; None: assigned by their order
@@ -41,54 +41,89 @@ def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
     """The files of a source, sorted by split and path; `suffixes`: of those taken from a folder.
 
     `source` has files, folders, or patterns such as "shard-{000..127}.tar" and "*.tar", separated
-    by commas; "train=..." puts a pattern's files into a split. UserError if a pattern matches no
-    file, or too many.
+    by commas; "train=..." puts a pattern's files into a split.
     """
-    named = []
+    named, roots = [], []
     for item in source.split(","):
         if not item:
-            raise UserError(f"--source={source} has an empty item before or after a comma.")
+            raise UserError("has an empty item.", field="--source", value=source)
         match = _SPLIT.fullmatch(item)
         split, pattern = match.groups() if match else (None, item)
-        named += [(split or "", path) for path in _files(pattern, suffixes)]
-    paths = [path for _, path in named]
-    twice = [path for path, count in collections.Counter(paths).items() if count > 1]
-    if twice:
-        raise UserError(f"--source={source} names {twice[0]} twice.")
-    root = os.path.commonpath([path.parent for path in paths])
+        folder, found = _files(pattern, suffixes)
+        roots.append(folder)
+        named += [(split or "", path) for path in found]
+    path, number = collections.Counter(path for _, path in named).most_common(1)[0]
+    if number > 1:
+        raise UserError(f"names {path} twice.", field="--source", value=source)
+    root = os.path.commonpath(roots)
     return [
         SourceFile(str(path.relative_to(root)), path, split or None)
         for split, path in sorted(named)
     ]
 
 
-def _files(pattern: str, suffixes: Sequence[str]) -> list[Path]:
+def split_by_names(
+    files: Sequence[SourceFile], source: str
+) -> tuple[list[SourceFile], tuple[str, ...]]:
+    """Files in the splits that their paths say (splits_in_paths), unless --source does; a note."""
+    paths = [file.name for file in files if file.split is None]
+    by_path = dict(zip(paths, splits_in_paths(paths), strict=True)) if paths else {}
+    if any(all(splits == same for splits in by_path.values()) for same in ([], ["train"])):
+        return list(files), ()
+    unclear = [
+        path
+        for path, splits in by_path.items()
+        if len(splits) != 1 or not re.fullmatch(SPLIT_NAME, splits[0])
+    ]
+    if unclear:
+        rule = f"has files whose paths say splits, but of some say none, or several: {unclear[0]}."
+        cure = 'Name all: --source="train=a-*.tar,test=b-*.tar".'
+        raise UserError(rule, field="--source", value=source, cure=cure)
+    sizes = collections.Counter(splits[0] for splits in by_path.values())
+    listed = ", ".join(f"{split} ({number:,})" for split, number in sizes.items())
+    note = f"Splits by the paths of files, as Hugging Face's datasets reads them: {listed}."
+    named = {path: splits[0] for path, splits in by_path.items()}
+    return [file._replace(split=named.get(file.name, file.split)) for file in files], (note,)
+
+
+def _files(pattern: str, suffixes: Sequence[str]) -> tuple[str, list[Path]]:
+    """The folder that all files are in, and the files: in a folder, or else below it."""
     path = Path(pattern)
     if path.is_dir():
         wanted = tuple(suffixes)
         there = [p for p in path.iterdir() if p.is_file() and not is_hidden(p.name)]
+        if not any(p.name.lower().endswith(wanted) for p in there):
+            there = list(_files_below(path))
         paths = [p for p in there if p.name.lower().endswith(wanted)]
         # Others would be lost in silence: shard-0001.tar.zst among tars.
         packed = [p for p in there if p not in paths and p.stem.lower().endswith(wanted)]
         if packed := sorted(p for p in packed if p.suffix.lower() in _COMPRESSED):
-            raise UserError(
-                f"--source: {packed[0]} is compressed and not read ({len(packed):,} of {path}): "
-                "decompress it, or name the files to read with a pattern."
-            )
+            rule = f"has {packed[0]}, which is compressed and not read ({len(packed):,} such)."
+            raise UserError(rule, field="--source", value=path)
     elif path.exists():
         paths = [path]
     else:
-        named = _ranges(pattern)
-        paths = [
-            Path(p) for one in named for p in (glob.glob(one) if glob.has_magic(one) else [one])
-        ]
-        if missing := [p for p in paths if not p.is_file()]:
-            raise UserError(
-                f"--source: no file {missing[0]} ({len(missing)} of {len(paths)} are missing)."
-            )
-    if not paths:
-        raise UserError(f"--source: {pattern} names no files ({', '.join(suffixes)}).")
-    return [path.absolute() for path in paths]
+        found = [glob.glob(one) if glob.has_magic(one) else [one] for one in _ranges(pattern)]
+        paths = [Path(name) for names in found for name in names]
+    missing = [p for p in paths if not p.is_file()]
+    if missing or not paths:
+        rule = f"lacks {f'{len(missing):,} files, as {missing[0]}' if missing else 'any file'}"
+        raise UserError(f"{rule} ({', '.join(suffixes)}).", field="--source", value=pattern)
+    paths = [path.absolute() for path in paths]
+    folders = [path.absolute()] if path.is_dir() else [path.parent for path in paths]
+    return os.path.commonpath(folders), paths
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for inside, folders, names in os.walk(folder, onerror=raise_unreadable):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        yield from (Path(inside, name) for name in names if not is_hidden(name))
+
+
+def raise_unreadable(error: OSError) -> None:
+    """Raises UserError for a folder, where os.walk would pass over it."""
+    with reading(error.filename):
+        raise error
 
 
 def _ranges(pattern: str) -> list[str]:
@@ -97,12 +132,11 @@ def _ranges(pattern: str) -> list[str]:
     if not match:
         return [pattern]
     first, last = int(match[1]), int(match[2])
-    if not 0 <= last - first < MOST_FILES:
-        raise UserError(f"--source: {match[0]} names no files, or more than {MOST_FILES:,}.")
-    numbers = [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     rest = _ranges(pattern[match.end() :])
-    if len(rest) * len(numbers) > MOST_FILES:
-        raise UserError(f"--source: {pattern} names more than {MOST_FILES:,} files.")
+    if (last + 1 - first) * len(rest) > MOST_FILES:
+        rule = f"names more than {MOST_FILES:,} files."
+        raise UserError(rule, field="--source", value=pattern)
+    numbers = [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     return [pattern[: match.start()] + number + end for number in numbers for end in rest]
 
 
@@ -113,18 +147,16 @@ class BadLabelError(ValueError):
 # The reprs of Classes and Reading are hashed with their part (see collection.Part).
 @dataclasses.dataclass(frozen=True)
 class Classes:
-    """Classes of a data set whose source does not define them.
-
-    The names stay in their file, since each of very many tasks holds a copy of this.
-    """
+    """Classes of a source; names stay in their file, since each of very many tasks has a copy."""
 
     number: int
     path: str = ""  # of a file with their names; "": they are numbers
-    digest: str = ""  # of this file
+    digest: str = ""  # of these
+    field: str = ""  # a column of a Parquet file, which names them as Hugging Face's data sets do
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Unique; the index of a name is its label. UserError if the file has changed."""
+        """Unique; the index of a name is its label."""
         return tuple(_numbers(self))
 
     def label(self, value: object) -> int:
@@ -141,7 +173,6 @@ class Classes:
         return self.label(int(text) if is_number else text)
 
     def labels(self, value: object, *, several: bool) -> Labels:
-        """The labels of one value or, with `several`, of a list; () for None. BadLabelError."""
         if value is None:
             return ()
         if isinstance(value, list) and (several or len(value) <= 1):
@@ -150,13 +181,6 @@ class Classes:
                 return labels
             raise BadLabelError(value)
         return (self.label(value),)
-
-
-@dataclasses.dataclass(frozen=True)
-class ClassesInParquet(Classes):
-    """Classes that the Parquet file `path` names, as Hugging Face's data sets do."""
-
-    field: str = ""  # the column of the labels
 
 
 def weights(value: object, labels: Labels) -> tuple[float, ...]:
@@ -173,41 +197,22 @@ def weights(value: object, labels: Labels) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The way in which entries of lists and samples are read."""
-
     classes: Classes
     label_field: str  # with the class or classes
     several: bool  # whether an image has a list of labels
     images_root: str = ""  # the folder that paths of images are relative to, and must not leave
-    folder = ""  # put before a path to make it a name; not a field, see ReadingInFolder
-    image_field = "image"  # with the path or the bytes; see ReadingOfField
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadingInFolder(Reading):
-    """The reading of lists that lie in several folders, where paths alone are not unique."""
-
-    folder: str = ""  # of the list, below the one that all are in
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadingOfField(ReadingInFolder):
-    """The reading of lists whose images have another field than `image`."""
-
-    image_field: str = "image"
+    folder: str = ""  # of the list, put before a path where several folders have lists
+    image_field: str = "image"  # with the path or the bytes
 
 
 def classes(request: CollectionRequest) -> Classes:
-    """The classes of --classes or --num_classes. UserError."""
     if (request.classes is None) == (request.num_classes is None):
-        raise UserError(
-            "Give the classes: either --classes, a file with their names, one per line, or "
-            "--num_classes where labels are numbers; not both."
-        )
+        raise UserError("Give --classes, a file of names, one per line, or --num_classes.")
     if request.classes is None:
         number = request.num_classes or 0
         if not 1 <= number <= MOST_CLASSES:
-            raise UserError(f"--num_classes={number:,}: from 1 to {MOST_CLASSES:,} are possible.")
+            rule = f"is not from 1 to {MOST_CLASSES:,}."
+            raise UserError(rule, field="--num_classes", value=number)
         return Classes(number)
     path = Path(request.classes).expanduser().absolute()
     data = _read(path)
@@ -216,56 +221,42 @@ def classes(request: CollectionRequest) -> Classes:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(known: Classes) -> dict[str, int]:
-    """Name -> label."""
     if not known.path:
         return {str(number): number for number in range(known.number)}
-    if isinstance(known, ClassesInParquet):
+    if known.field:
         named = names_in_parquet(known.path, known.field) or ()
-        if _digest(named) != known.digest:
-            raise UserError(f"{known.path} has changed in the meantime: start again.")
-        return {name: number for number, name in enumerate(named)}
-    data = _read(Path(known.path))
-    if hashlib.sha256(data).hexdigest() != known.digest:
-        raise UserError(f"--classes={known.path} has changed in the meantime: start again.")
-    return _names(Path(known.path), data)
+        numbers, digest = {name: number for number, name in enumerate(named)}, _digest(named)
+    else:
+        data = _read(Path(known.path))
+        numbers, digest = _names(Path(known.path), data), hashlib.sha256(data).hexdigest()
+    if digest != known.digest:
+        raise UserError("has changed: start again.", field=known.path)
+    return numbers
 
 
 def _read(path: Path) -> bytes:
-    with explain_unreadable(f"--classes={path}"):
+    with reading("--classes", path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise UserError(
-                f"--classes={path} is not a file of at most {MOST_BYTES // 2**20:,} MiB: a list of "
-                "names, one per line."
-            )
+            raise OSError(f"not a file of at most {MOST_BYTES // 2**20:,} MiB")
         return path.read_bytes()
 
 
 def _names(path: Path, data: bytes) -> dict[str, int]:
-    """Name -> label, for the lines of the file."""
-    try:
-        # Line ends as TFDS knows them, not every separator of Unicode.
-        lines = io.StringIO(data.decode("utf-8-sig"), newline=None)
-        names = [line.strip() for line in lines]
-    except UnicodeDecodeError as error:
-        raise UserError(f"--classes={path} is not UTF-8 text ({error}).") from error
-    if not names or not all(names):
-        raise UserError(f"--classes={path} has an empty line; each must have a class's name.")
-    numbers: dict[str, int] = {}
-    for number, name in enumerate(map(normal, names)):
-        if name in numbers:
-            raise UserError(
-                f"--classes={path}: lines {numbers[name] + 1} and {number + 1} are both {name!r}."
-            )
-        numbers[name] = number
+    with reading("--classes", path):
+        text = data.decode("utf-8-sig")
+    # Line ends as TFDS knows them, not every separator of Unicode.
+    names = [normal(line.strip()) for line in io.StringIO(text, newline=None)]
+    numbers = {name: number for number, name in enumerate(names)}
+    for number, name in enumerate(names or [""]):
+        if not name or numbers[name] != number:
+            rule = f"has an empty line, or a name twice: {name!r} in line {number + 1}."
+            raise UserError(rule, field="--classes", value=path)
     return numbers
 
 
 def classes_of_lists(request: CollectionRequest, field: str, parquet: Sequence[Path]) -> Classes:
-    """Like `classes`, but those that Parquet files name need not be given.
-
-    UserError where the names of two files, or of a file and --classes, differ.
-    """
+    """Like `classes`, but those that Parquet files name need not be given."""
     named = {path: names for path in parquet if (names := names_in_parquet(str(path), field))}
     if not named:
         return classes(request)
@@ -274,24 +265,17 @@ def classes_of_lists(request: CollectionRequest, field: str, parquet: Sequence[P
         known = classes(request)
         for path, theirs in named.items():
             if lacking := [name for name in theirs if name not in _numbers(known)]:
-                raise UserError(
-                    f"{path} names the class {lacking[0]!r} in its metadata, which --classes="
-                    f"{request.classes} does not have ({len(lacking):,} of {len(theirs):,}). Add "
-                    "it, or leave --classes out: then the names of the file are taken."
-                )
+                rule = f"lacks {len(lacking):,} classes of {path}, as {lacking[0]!r}."
+                raise UserError(rule, field="--classes", value=request.classes)
         return known
     for path, theirs in named.items():
         if not are_same(theirs, names):
-            raise UserError(
-                f"{path} and {first} name other classes: {difference(theirs, names)}. Give all of "
-                "them with --classes: then they are matched by name."
-            )
+            rule = f"{path} and {first} name other classes: {difference(theirs, names)}."
+            raise UserError(rule, cure="With --classes they are matched by name.")
     if request.num_classes not in (None, len(names)):
-        raise UserError(
-            f"--num_classes={request.num_classes}, but {first} names {len(names):,} classes: "
-            f"{', '.join(names[:5])} ... Leave it out."
-        )
-    return ClassesInParquet(len(names), str(first), _digest(names), field)
+        rule = f"is not the number of classes that {first} names, {len(names):,}: leave it out."
+        raise UserError(rule, field="--num_classes", value=request.num_classes)
+    return Classes(len(names), str(first), _digest(names), field)
 
 
 def names_in_parquet(path: str, field: str) -> tuple[str, ...] | None:

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
 from vit_jax.data.sources.request import Request
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import IMAGES_PER_PART, ImageRow, Part, RowAndBytes, is_text
 from vit_jax.tools.prepare.duplicates import EvaluationSet
+from vit_jax.tools.prepare.entries import raise_unreadable
 from vit_jax.tools.prepare.image_folder import parts_of_folder
 from vit_jax.tools.prepare.split_assignment import ALL
 
@@ -36,8 +37,7 @@ def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
     """The sets at `paths`: data sets in TFDS layout, folders of images, Parquet files of hashes.
 
     A split of a data set is PATH:SPLIT, all of several splits are PATH:all. `read` makes a table of
-    collection.SCHEMA of the parts of the set with this name. UserError if a path is none of these,
-    or does not say which of several splits is meant.
+    collection.SCHEMA of the parts of the set with this name.
     """
     sets: dict[str, EvaluationSet] = {}
     for path in paths:
@@ -49,32 +49,20 @@ def load(paths: Sequence[str], read: Read) -> list[EvaluationSet]:
 
 
 def _load(text: str, read: Read) -> EvaluationSet:
-    path, split = Path(text).expanduser(), ""
-    if not text:
-        raise UserError(f"{FLAG} is empty: name a data set, a folder or a file, or leave it out.")
-    if not is_text(text):
-        raise UserError(f"{FLAG}={text!r}: the path is not UTF-8: rename it, or give a link to it.")
+    path, split = Path(text), ""
     if not path.exists():
         start, _, split = text.rpartition(":")
-        path = Path(start).expanduser()
-        if not start or not path.exists():
-            raise UserError(f"{FLAG}={text}: no such file or folder.")
-    folder = tfds.find(path, where=FLAG) if path.is_dir() else None
+        path = Path(start or text)
+    folder = tfds.find(path, where=FLAG) if path.is_dir() and is_text(text) else None
     if folder:
         name = f"{folder.parent.name}-{split}" if split else folder.parent.name
         return EvaluationSet(name, read(_examples(folder, split, text), name))
-    if split:
-        raise UserError(
-            f"{FLAG}={text}: {path} is not a data set in TFDS layout, and has no splits."
-        )
+    if split or not path.exists() or not is_text(text):
+        rule = "is not a file or folder with a name in UTF-8, or a split of a data set of TFDS."
+        raise UserError(rule, field=FLAG, value=text)
     if path.is_file():
-        try:
+        with reading(FLAG, path):
             return EvaluationSet(path.stem, pq.read_table(path, columns=COLUMNS))
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(
-                f"{FLAG}={path}: not a Parquet file with the columns {' and '.join(COLUMNS)}, as a "
-                f"preparation leaves it ({error})."
-            ) from error
     return EvaluationSet(path.absolute().name, read(_images(path), path.absolute().name))
 
 
@@ -92,14 +80,12 @@ def save(folder: Path, evaluations: Sequence[EvaluationSet]) -> None:
 
 
 def _examples(folder: Path, split: str, text: str) -> list[Part]:
-    """Parts of the chosen splits. UserError if it is not clear which is meant."""
     splits = tfds.split_sizes(folder)
     if split in splits:
         splits = {split: splits[split]}
     elif split != ALL and (split or len(splits) > 1):
-        path = text.removesuffix(f":{split}")
-        choices = " or ".join(f"{path}:{name}" for name in [*splits, ALL])
-        raise UserError(f"{FLAG}={text}: say which split is evaluated on, {choices}.")
+        choices = " or ".join(f":{name}" for name in [*splits, ALL])
+        raise UserError(f"has splits: end it with {choices}.", field=FLAG, value=text)
     return [
         Part(f"{split}[{start}:]", "tfds", str(folder), files=(f"{split}[{start}:{stop}]",))
         for split, size in splits.items()
@@ -120,24 +106,13 @@ def examples(part: Part) -> Iterator[RowAndBytes]:
 
 def _images(root: Path) -> list[Part]:
     names, seen = [], {os.path.realpath(root)}
-    for folder, folders, files in os.walk(root, onerror=_raise, followlinks=True):
+    for folder, folders, files in os.walk(root, onerror=raise_unreadable, followlinks=True):
         paths = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
         folders[:] = [name for name, path in paths.items() if path not in seen]  # links in a circle
         seen.update(paths.values())
-        names += [
-            os.path.relpath(os.path.join(folder, name), root)
-            for name in files
-            if is_image_name(name) and os.path.isfile(os.path.join(folder, name))
-        ]
-    names.sort()
+        images = (os.path.join(folder, name) for name in files if is_image_name(name))
+        names += [os.path.relpath(path, root) for path in images if os.path.isfile(path)]
     if not names:
-        raise UserError(
-            f"{FLAG}={root} is neither a data set in TFDS layout (it has no dataset_info.json) nor "
-            "a folder with images in it."
-        )
-    return parts_of_folder(root.name, root, names)
-
-
-def _raise(error: OSError) -> None:
-    with explain_unreadable(error.filename):
-        raise error
+        rule = "has neither a dataset_info.json nor images."
+        raise UserError(rule, field=FLAG, value=root)
+    return parts_of_folder(root.name, root, sorted(names))

@@ -10,7 +10,14 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.image_files import EXTENSIONS, FORMATS, OPENED, UnknownRangeError, extension, rgb
+from vit_jax.core.image_files import (
+    EXTENSIONS,
+    FORMATS,
+    UnknownRangeError,
+    extension,
+    open_image,
+    rgb,
+)
 from vit_jax.core.image_files import orientation as exif_orientation
 from vit_jax.data.reader import orientation, stored_size
 from vit_jax.tools.prepare.collection import ImageRow
@@ -19,8 +26,6 @@ ACTIONS = KEEP, CONVERT, SET_ASIDE = "keep", "convert", "set_aside"
 
 
 class Fault(NamedTuple):
-    """A kind of fault."""
-
     description: str  # in messages and reports
     action: str = SET_ASIDE  # the default
     choices: tuple[str, ...] = ()  # other possible actions
@@ -76,21 +81,17 @@ TURNED: Policy = {"rotated": CONVERT}
 
 
 def policy(choices: Sequence[str], defaults: Policy) -> Policy:
-    """Fault -> action: from `choices` ("gray:set_aside"), else `defaults`, else FAULTS.
-
-    UserError for an unknown fault, or an action that is not possible for it.
-    """
+    """Fault -> action: from `choices` ("gray:set_aside"), else `defaults`, else FAULTS."""
     chosen = {name: fault.action for name, fault in FAULTS.items()} | dict(defaults)
+    possible = {
+        f"{name}:{action}" for name, of in FAULTS.items() for action in (of.action, *of.choices)
+    }
     for choice in choices:
         name, _, action = choice.partition(":")
-        if name not in FAULTS:
-            raise UserError(f"--policy={choice}: no such fault. {nearest(name, FAULTS)}")
-        possible = (FAULTS[name].action, *FAULTS[name].choices)
-        if action not in possible:
-            raise UserError(
-                f"--policy={choice}: {name} ({FAULTS[name].description}) can be "
-                f"{' or '.join(possible)}."
-            )
+        if choice not in possible:
+            of_fault = [each for each in possible if each.startswith(f"{name}:")]
+            cure = nearest(choice, of_fault) or nearest(name, FAULTS)
+            raise UserError("is no action for a fault.", field="--policy", value=choice, cure=cure)
         chosen[name] = action
     return chosen
 
@@ -128,14 +129,16 @@ def check(row: ImageRow, data: bytes, policy: Policy, max_pixels: int) -> tuple[
 
 
 def _decoded(row: ImageRow, data: bytes, policy: Policy, max_pixels: int) -> tuple[ImageRow, bytes]:
-    bad = lambda row, fault: (row._replace(faults=(fault,), action=policy[fault]), data)
+    def bad(row: ImageRow, fault: str) -> tuple[ImageRow, bytes]:
+        return row._replace(faults=(fault,), action=policy[fault]), data
+
     # Pillow's plugins raise exceptions of any type for damaged files.
     try:
-        image = Image.open(io.BytesIO(data), formats=OPENED)
+        image = open_image(io.BytesIO(data))
         row = row._replace(width=image.width, height=image.height, format=image.format or "")
+        if min(image.size) < 1:
+            raise ValueError("no pixels")
     except Exception:
-        return bad(row, "unreadable")
-    if min(image.size) < 1:
         return bad(row, "unreadable")
     if row.width * row.height > max_pixels:
         return bad(row, "too_large")
@@ -177,7 +180,7 @@ def _visible_faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ..
 
 def _converted(data: bytes) -> bytes:
     """The first image of a file as RGB, upright: a JPEG remains one, all else becomes a PNG."""
-    image = Image.open(io.BytesIO(data), formats=OPENED)
+    image = open_image(io.BytesIO(data))
     kind = "JPEG" if image.format in ("JPEG", "MPO") else "PNG"
     pixels = rgb(image, upright=True)
     out = io.BytesIO()
@@ -189,13 +192,10 @@ def _converted(data: bytes) -> bytes:
 def perceptual_hashes(gray: Image.Image) -> tuple[int, int] | tuple[None, None]:
     """64-bit hashes of an image of mode "L" and of its mirror image; None below LEAST_CONTRAST.
 
-    Copies of other size or quality have nearly the same hash: the signs of the lowest frequencies
-    of the cosine transform, the well-known "pHash" (Zauner, Implementation and benchmarking of
-    perceptual image hash functions, 2010).
-
-    Signs of the odd columns of the transform would give the mirrored hash as well, but for pixels
-    that Pillow's reduction counts to their left neighbours: 67 % of mirrored copies would be found
-    within 4 bits, where mirroring the image before it is reduced finds 100 %.
+    Copies of other size or quality have nearly the same: the signs of the lowest frequencies of the
+    cosine transform ("pHash"; Zauner, Implementation and benchmarking of perceptual image hash
+    functions, 2010). The odd columns' signs would mirror it too, but for pixels that Pillow counts
+    to their left neighbours: 67 % of mirrored copies would be found, instead of 100 %.
     """
     pixels, mirrored = (
         np.asarray(one.resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BOX), np.float32)
@@ -207,7 +207,6 @@ def perceptual_hashes(gray: Image.Image) -> tuple[int, int] | tuple[None, None]:
 
 
 def _signs(pixels: np.ndarray) -> int:
-    """The frequencies above their median, the lowest bit first."""
     spectrum = (_COSINES @ pixels @ _COSINES.T).ravel()
     middle = np.partition(spectrum, (31, 32))[31:33].mean()  # of an even number, as np.median
     return int.from_bytes(np.packbits(spectrum > middle, bitorder="little").tobytes(), "little")

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden, is_image_name
+from vit_jax.data.sources.image_folder import are_not_classes
 from vit_jax.tools.prepare.collection import (
     IMAGES_PER_PART,
     Collection,
@@ -16,7 +17,6 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
-    is_line,
 )
 from vit_jax.tools.prepare.faults import TURNED
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
@@ -26,7 +26,7 @@ def images(part: Part) -> Iterator[RowAndBytes]:
     """The part's files below its folder."""
     for name in part.files:
         path = Path(part.path, name)
-        with explain_unreadable(path):
+        with reading(path):
             row = ImageRow(name, str(path), 0, path.stat().st_size)
             if row.nbytes > MAX_MEMBER_BYTES:
                 yield row._replace(faults=("too_large",)), None
@@ -62,45 +62,42 @@ def collection(request: CollectionRequest) -> Collection:
     """UserError if the folders do not have this form."""
     root = Path(request.source)
     if not root.is_dir():
-        raise UserError(f"--source={root} is not a folder.")
+        raise UserError("is not a folder.", field="--source", value=root)
     folders = _folders(root)
     by_split = {name: _folders(root / name) for name in folders}
     has_splits = _are_splits(root, by_split)
-    if odd := [name for name in folders if has_splits and not re.fullmatch(r"[\w-]+", name)]:
-        raise UserError(
-            f"{root} has the folder {odd[0]!r} in the place of a split, whose name may have only "
-            "letters, digits, _ and -: rename it."
-        )
-    # Images that would be passed over, since other folders contain folders.
-    for name in by_split if has_splits else ():
-        for file in _names(root / name):
-            if is_image_name(file) and os.path.isfile(root / name / file):
-                within = next(split for split, names in by_split.items() if names)
-                other = "" if within == name else f"{root / within} "
-                raise UserError(
-                    f"{root / name} holds images ({file!r}), as a class does, and {other}folders "
-                    f"({by_split[within][0]!r}), as a split does. All must be <class>/*, or all "
-                    "<split>/<class>/*."
-                )
+    # Images beside the classes of a split would be passed over.
+    odd = [
+        str(Path(name, file))
+        for name in (by_split if has_splits else ())
+        for file in ("", *_names(root / name))
+        if (not re.fullmatch(r"[\w-]+", name) if not file else is_image_name(file))
+        and os.path.exists(root / name / file)
+    ]
+    if odd:
+        rule = f"has {odd[0]!r} beside folders of splits: all must be <split>/<class>/*."
+        raise UserError(rule, field="--source", value=root)
     of_classes = by_split if has_splits else {"": folders}
     for where, names in of_classes.items():
         normal_names(names, str(root / where))  # no two of them are one name
     classes = sorted({normal(name) for names in of_classes.values() for name in names})
+    if classes and are_not_classes(classes):
+        rule = f"has images in {', '.join(classes)}, whose names say splits, not classes."
+        raise UserError(rule, field="--source", value=root)
     labels = {name: label for label, name in enumerate(classes)}
-    passed_over = PassedOver(root)
+    passed_over, parts = PassedOver(root), list[Part]()
     if has_splits:
         passed_over.pass_over(name for name in _entries(root) if name not in folders)
     for where, names in of_classes.items():
         others = [name for name in _entries(root / where) if name not in names]
         passed_over.pass_over(str(Path(where, name)) for name in others)
-    parts = []
-    for where, names in of_classes.items():
         for name in names:
             folder = str(Path(where, name))
             files, label = passed_over.files_of_class(folder), labels[normal(name)]
             parts += parts_of_folder(folder, root, files, where or None, (label,))
     if not parts:
-        raise UserError(f"--source={root} holds no files as <class>/* or <split>/<class>/*.")
+        rule = "holds no files as <class>/* or <split>/<class>/*."
+        raise UserError(rule, field="--source", value=root)
     return Collection(
         name="image_folder",
         description=f"Images of {root.name}.",
@@ -111,13 +108,10 @@ def collection(request: CollectionRequest) -> Collection:
 
 
 def _are_splits(root: Path, folders: Mapping[str, Sequence[str]]) -> bool:
-    """Whether these folders, with the folders in each, are splits and not classes.
-
-    Folders inside classes are passed over where it is plain that these are classes: some hold
-    images alone, and none holds folders alone.
-    """
+    """Returns whether these folders, with the folders in each, are splits and not classes."""
     if not any(folders.values()):
         return False
+    # Classes, plainly, are where some hold images alone, and none holds folders alone.
     holding = {
         (bool(inside), any(is_image_name(name) for name in _names(root / folder)))
         for folder, inside in folders.items()
@@ -126,7 +120,7 @@ def _are_splits(root: Path, folders: Mapping[str, Sequence[str]]) -> bool:
 
 
 class PassedOver:
-    """What is below a folder and not an image of a class, by the fault that says why."""
+    """Files below a folder that are not images of a class, by their fault."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -169,18 +163,11 @@ class PassedOver:
 
 
 def _folders(folder: Path) -> list[str]:
-    names = [name for name in _names(folder) if _is_folder(folder / name)]
-    for name in names:
-        if not is_line(name):
-            raise UserError(
-                f"{folder} has a folder whose name is not UTF-8, has several lines, or has spaces "
-                f"at its ends, {name!r}: rename it. It would be a class."
-            )
-    return names
+    return [name for name in _names(folder) if _is_folder(folder / name)]
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder, and not a link to one that it is in itself."""
+    """Returns whether it is a folder, and not a link to one that it is in."""
     above = os.path.realpath(path.parent)
     return os.path.isdir(path) and not (
         os.path.islink(path) and Path(above).is_relative_to(os.path.realpath(path))
@@ -192,5 +179,5 @@ def _names(folder: Path) -> list[str]:
 
 
 def _entries(folder: Path) -> list[str]:
-    with explain_unreadable(folder):
+    with reading(folder):
         return sorted(os.listdir(folder))

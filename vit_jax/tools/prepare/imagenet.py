@@ -40,7 +40,6 @@ _TAR_NAME = re.compile(r"(n\d{8})\.tar")
 
 
 def imagenet21k(request: CollectionRequest) -> Collection:
-    """All synsets of the source. UserError if it is not ImageNet-21k."""
     known = synsets.names()
     parts, others = _synset_tars(Path(request.source))
     ids = [_synset_of(part) for part in parts]
@@ -64,18 +63,13 @@ def release(ids: Sequence[str]) -> str:
     if len(ids) == synsets.WINTER_2021 and set(ids) < fall:
         return f"{len(ids):,} synsets, as many as winter 2021 has, all of them in fall 2011."
     missing = sorted(fall - set(ids))
-    return (
-        f"{len(ids):,} synsets: neither fall 2011 ({len(fall):,}) nor winter 2021 "
-        f"({synsets.WINTER_2021:,}). Of fall 2011 {len(missing):,} are missing, "
-        f"first {', '.join(missing[:3])}."
-    )
+    lacks = f"Of fall 2011 {len(missing):,} are missing, first {', '.join(missing[:3])}."
+    archives = f"neither fall 2011 ({len(fall):,}) nor winter 2021 ({synsets.WINTER_2021:,})"
+    return f"{len(ids):,} synsets: {archives}. {lacks}"
 
 
 def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
-    """(parts of the tars, sorted, without labels; parts of what is left out).
-
-    UserError if there are no tars, or two of a synset.
-    """
+    """(parts of the tars, sorted, without labels; parts of what is left out)."""
     passed_over = PassedOver(source)
     parts = []
     if source.is_dir():
@@ -92,17 +86,10 @@ def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
                     passed_over.add("hidden" if is_hidden(name) else "beside_classes", info.name)
                 else:
                     parts.append(Part(name, "tar", str(source), info.offset_data, info.size))
-    else:
-        raise UserError(f"--source={source}: no such file or folder.")
     if not parts:
-        raise UserError(
-            f"{source} holds no tars named as synsets (n01440764.tar ...): neither the archive as "
-            "published, nor a folder of the tars in it."
-        )
+        rule = "is not a tar or folder of tars named as synsets (n01440764.tar ...)."
+        raise UserError(rule, field="--source", value=source)
     parts.sort(key=lambda part: part.name)
-    counts = collections.Counter(part.name for part in parts)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise UserError(f"{source} holds {', '.join(twice[:5])} twice.")
     return parts, passed_over.parts()
 
 
@@ -113,27 +100,23 @@ def _synset_of(part: Part) -> str:
 def _labelled(
     parts: Sequence[Part], label: Mapping[str, int], *, split: str | None = None
 ) -> list[Part]:
-    """The parts with the labels of their synsets. UserError if a synset has none."""
-    if unknown := [_synset_of(part) for part in parts if _synset_of(part) not in label]:
-        raise UserError(
-            f"{parts[0].path} has synsets that do not belong there: {', '.join(unknown[:5])} "
-            f"({len(unknown)} of {len(parts)})."
-        )
+    counts = collections.Counter(map(_synset_of, parts))
+    if wrong := [name for name, count in counts.items() if name not in label or count > 1]:
+        rule = f"has synsets that are unknown, or twice: {', '.join(wrong[:5])}."
+        raise UserError(rule, field=parts[0].path)
     return [
         dataclasses.replace(part, labels=(label[_synset_of(part)],), split=split) for part in parts
     ]
 
 
 def imagenet2012(request: CollectionRequest) -> Collection:
-    """`train` and `validation`, or the one that exists. UserError if neither does."""
-    source = _folder(request.source)
+    """`train` and `validation`, or the one that exists."""
+    source = Path(request.source)
     names = synsets.names_1k()
     train, validation = _first_existing(source, TRAIN), _first_existing(source, VALIDATION)
     if train is None and validation is None:
-        raise UserError(
-            f"--source={source} holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor a folder of what "
-            f"is in them ({TRAIN[1]}, {VALIDATION[1]})."
-        )
+        rule = f"holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor folders of what is in them."
+        raise UserError(rule, field="--source", value=source)
     label = {synset: number for number, synset in enumerate(names)}
     parts: list[Part] = []
     left_out: list[Part] = []
@@ -142,11 +125,8 @@ def imagenet2012(request: CollectionRequest) -> Collection:
         parts, left_out = _synset_tars(train)
         missing = sorted(set(names) - set(map(_synset_of, parts)))
         parts = _labelled(parts, label, split="train")
-        notes.append(
-            f"Of the {len(names):,} synsets {len(missing)} have no tar, first {missing[0]}."
-            if missing
-            else f"All {len(names):,} synsets have a tar."
-        )
+        lacks = f"{len(missing)} have no tar, first {missing[0]}" if missing else "all have a tar"
+        notes.append(f"Of the {len(names):,} synsets {lacks}.")
     if validation:
         labels = {name: (label[synset],) for name, synset in _validation().items()}
         parts += _images_of_validation(validation, labels)
@@ -165,40 +145,23 @@ def imagenet2012(request: CollectionRequest) -> Collection:
 def imagenet2012_real(request: CollectionRequest) -> Collection:
     """The validation images with all their labels; images without labels are set aside.
 
-    https://github.com/google-research/reassessed-imagenet, arXiv 2006.07159. UserError if the
-    images or real.json are missing, or real.json is damaged.
+    https://github.com/google-research/reassessed-imagenet, arXiv 2006.07159.
     """
-    source = _folder(request.source)
+    source = Path(request.source)
     validation, path = _first_existing(source, VALIDATION), source / REAL
-    if validation is None or not path.is_file():
-        raise UserError(
-            f"--source={source} must hold {VALIDATION[0]} and {REAL} (of "
-            "https://github.com/google-research/reassessed-imagenet); one of them is missing."
-        )
-    listed = read_real(str(path), str(path))
-    if len(listed) != VALIDATION_IMAGES:
-        raise UserError(
-            f"{path} has labels for {len(listed):,} images, not for all {VALIDATION_IMAGES:,}. Get "
-            "it again."
-        )
-    labels = {
-        name: tuple(sorted(set(of_image)))
-        for name, of_image in zip(sorted(_validation()), listed, strict=True)
-    }
+    listed = read_real(str(path), str(path)) if path.is_file() else []
+    if validation is None or len(listed) != VALIDATION_IMAGES:
+        rule = f"lacks {VALIDATION[0]}, or {REAL} of {VALIDATION_IMAGES:,} images: {len(listed):,}."
+        raise UserError(rule, field="--source", value=source)
+    labels = [tuple(sorted(set(of_image))) for of_image in listed]
+    by_name = dict(zip(sorted(_validation()), labels, strict=True))
     return Collection(
         name="imagenet2012_real",
         description="ImageNet-1k's validation images with the ReaL labels (arXiv 2006.07159).",
         class_names=list(synsets.names_1k().values()),
-        parts=_images_of_validation(validation, labels),
+        parts=_images_of_validation(validation, by_name),
         multi_label=True,
     )
-
-
-def _folder(source: str) -> Path:
-    folder = Path(source)
-    if not folder.is_dir():
-        raise UserError(f"--source={source} is not a folder: it should hold {VALIDATION[0]} ...")
-    return folder
 
 
 def _first_existing(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -228,16 +191,14 @@ def _validation() -> dict[str, str]:
 
 
 def imagenet_v2(request: CollectionRequest) -> Collection:
-    """The test images. UserError if the source is neither a tar nor a folder of numbered ones."""
     source = Path(request.source)
     if source.is_file():
         parts = [Part(source.name, "numbered_tar", str(source), split=V2_SPLIT)]
     else:
         parts = _numbered_parts(source)
     if not parts:
-        raise UserError(
-            f"--source={source}: neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
-        )
+        rule = "is neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
+        raise UserError(rule, field="--source", value=source)
     return Collection(
         name="imagenet_v2",
         description="ImageNet-V2 (arXiv 1902.10811), images as published.",
@@ -252,11 +213,10 @@ def _numbered_parts(source: Path) -> list[Part]:
     numbered = sorted((n for n in names if _class_label(n) and (source / n).is_dir()), key=int)
     passed_over = PassedOver(source)
     passed_over.pass_over((name for name in names if name not in numbered), "no_label")
-    files = {number: tuple(passed_over.files_of_class(number)) for number in numbered}
     parts = [
         Part(number, "files", str(source), files=some, split=V2_SPLIT, labels=_class_label(number))
-        for number, some in files.items()
-        if some
+        for number in numbered
+        if (some := tuple(passed_over.files_of_class(number)))
     ]
     return [*parts, *passed_over.parts()] if parts else []
 

@@ -31,8 +31,6 @@ _NOT_KEPT = ["path", "offset"]
 
 @dataclasses.dataclass(frozen=True)
 class PreparedSet:
-    """A finished data set."""
-
     folder: Path
     splits: dict[str, SplitSize]
     digest: str  # of names, labels and images in their order; hexadecimal
@@ -64,33 +62,25 @@ def write(data_set: WrittenSet, note: Mapping[str, Any]) -> None:
 
 def read_note(folder: Path) -> dict[str, Any] | None:
     """The contents of prepared.json; None: the data set is not ready."""
-    return workdir.read_json(folder / NOTE, dict, f"Delete {folder}.")
+    return workdir.read_json(folder / NOTE, dict, f"Move {folder} away.")
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of the data set's files except prepared.json."""
     paths = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != NOTE)
     return {path.name: path.stat().st_size for path in paths if not path.name.startswith(".")}
 
 
 def read(folder: Path) -> PreparedSet:
-    """A data set that has a prepared.json. UserError if files are damaged or missing."""
     note = read_note(folder)
     assert note is not None
     now = _sizes(folder)
     for name, size in note.get("files", {}).items():
         if now.get(name) != size:
-            problem = f"{now[name]:,} bytes" if name in now else "missing"
-            raise UserError(
-                f"{folder / name} is {problem}, and had {size:,} bytes when the set was ready. "
-                f"Delete {folder / NOTE}: the same command then makes the data set again, the same "
-                "bytes."
-            )
-    try:
-        splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
-        return PreparedSet(folder, splits, note["content"])
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / NOTE} is damaged ({error}). Delete {folder}.") from error
+            rule = f"has {now.get(name, 0):,} bytes, and had {size:,} when the set was ready."
+            cure = f"Move {folder / NOTE} away: the same command then makes the same bytes again."
+            raise UserError(rule, field=str(folder / name), cure=cure)
+    splits = {name: SplitSize(**size) for name, size in note["splits"].items()}
+    return PreparedSet(folder, splits, note["content"])
 
 
 def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
@@ -102,12 +92,10 @@ def _with_assignment(table: pa.Table, assignment: SplitAssignment) -> pa.Table:
     split, example = np.full(len(table), -1), np.full(len(table), -1)
     for number, rows in enumerate(assignment.splits.values()):
         split[rows], example[rows] = number, np.arange(len(rows))
-    in_split = pa.DictionaryArray.from_arrays(
-        pa.array(split.astype(np.int32), mask=split < 0), pa.array(names, pa.string())
-    )
+    places = pa.array(split.astype(np.int32), mask=split < 0)
     columns = {
         "left_out": pa.array(left_out, pa.string()).dictionary_encode(),
-        "in_split": in_split,
+        "in_split": pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())),
         "example": pa.array(example, mask=example < 0),
     }
     for kind in _COPIES:

@@ -22,13 +22,12 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.data.sources import table_file
 from vit_jax.data.sources.table_file import Column, Columns, Table
 from vit_jax.tools.prepare import entries
@@ -39,15 +38,8 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
-    is_line,
 )
-from vit_jax.tools.prepare.entries import (
-    BadLabelError,
-    Reading,
-    ReadingInFolder,
-    ReadingOfField,
-    SourceFile,
-)
+from vit_jax.tools.prepare.entries import BadLabelError, Reading, SourceFile
 from vit_jax.tools.prepare.faults import FAULTS, TURNED
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
@@ -59,35 +51,32 @@ MAX_ID_LENGTH = 4096
 LEAST_PART_BYTES = 2**20
 LINES_PER_PART = 1000  # about
 ROWS_AT_ONCE = 16  # of Parquet
-_PARQUET_ERRORS = (OSError, pa.ArrowException, MemoryError)
-_NO_SUCH_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_NO_SUCH_FILE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+)
 
 
 def collection(request: CollectionRequest) -> Collection:
-    """Images of all lists. UserError: no lists, no classes, columns that lack; or both kinds."""
+    """Images of all lists."""
     files = entries.source_files(request.source, SUFFIXES)
     tables = [file for file in files if file.path.name.lower().endswith(TABLES)]
-    notes: list[str] = []
     if tables:
-        several = request.label_separator is not None
-        names, parts, notes = _collect_tables(request, files, tables)
+        names, parts, notes, several = _collect_tables(request, files, tables)
     else:
-        for flag in ("split_field", "label_separator"):
-            if getattr(request, flag) is not None:
-                raise UserError(f"--{flag} is for CSV and TSV: other lists have lists of labels.")
+        if request.split_field is not None or request.label_separator is not None:
+            raise UserError("are for CSV and TSV.", field="--split_field and --label_separator")
         several = request.multi_label is not False
         field = request.label_field or ("labels" if several else "label")
         parquet = [file.path for file in files if file.path.suffix.lower() == ".parquet"]
         known = entries.classes_of_lists(request, field, parquet)
         images_root = _images_root(request)
         names, parts = known.names, []
+        files, notes = entries.split_by_names(files, request.source)
         for file in files:
-            reading = Reading(known, field, several, str(images_root or file.path.parent))
-            folder, image_field = _folder(file, images_root), request.image_field
-            if image_field:
-                reading = ReadingOfField(**vars(reading), folder=folder, image_field=image_field)
-            elif folder:
-                reading = ReadingInFolder(**vars(reading), folder=folder)
+            folder, root = _folder(file, images_root), str(images_root or file.path.parent)
+            image_field = request.image_field or "image"
+            reading = Reading(known, field, several, root, folder, image_field)
             of_file = _parts_of_parquet if file.path in parquet else _parts_of_json
             parts += of_file(file, reading)
     if not parts:
@@ -104,62 +93,45 @@ def collection(request: CollectionRequest) -> Collection:
 
 
 def _images_root(request: CollectionRequest) -> Path | None:
-    """The folder of --images_root; None: that of each list."""
     if request.images_root is None:
         return None
     images_root = Path(request.images_root).expanduser().absolute()
-    if not request.images_root or not images_root.is_dir():
-        raise UserError(
-            f"--images_root={request.images_root} is not a folder. Paths in the lists are "
-            "relative to it; without it, to the folder of their list."
-        )
+    if not images_root.is_dir():
+        raise UserError("is not a folder.", field="--images_root", value=request.images_root)
     return images_root
 
 
 def _folder(file: SourceFile, images_root: Path | None) -> str:
-    """What comes before paths in a list to make them names; "" if they are unique without."""
+    """The start of names that paths in a list become; "" if they are unique without."""
     return "" if images_root else os.path.dirname(file.name)
 
 
 def _parts_of_json(file: SourceFile, reading: Reading) -> list[Part]:
-    """Pieces with about LINES_PER_PART lines."""
     with open(file.path, "rb") as opened:
         if opened.read(2) == b"\x1f\x8b":
-            raise UserError(f"{file.path} is compressed: decompress it (gzip -d {file.path}).")
+            raise UserError(f"{file.path} is compressed: gzip -d {file.path}")
         opened.seek(0)
         step = max(LINES_PER_PART * len(opened.readline(MAX_LINE_BYTES)), LEAST_PART_BYTES)
-    size = file.path.stat().st_size
-    return [
-        Part(
-            name=f"{file.name}@{start}",
-            reader="json_lines",
-            path=str(file.path),
-            offset=start,
-            nbytes=min(step, size - start),
-            split=file.split,
-            reading=reading,
+    size, path, parts = file.path.stat().st_size, str(file.path), list[Part]()
+    for start in range(0, size, step):
+        nbytes = min(step, size - start)
+        name = f"{file.name}@{start}"
+        parts.append(
+            Part(name, "json_lines", path, start, nbytes, split=file.split, reading=reading)
         )
-        for start in range(0, size, step)
-    ]
+    return parts
 
 
-def _parts_of_parquet(file: SourceFile, reading: Reading) -> list[Part]:
-    """A part for each row group. UserError if the file is damaged or lacks columns."""
+def _parts_of_parquet(file: SourceFile, way: Reading) -> list[Part]:
     path = str(file.path)
-    try:
-        with pq.ParquetFile(path) as opened:
-            names, groups = opened.schema_arrow.names, opened.num_row_groups
-    except _PARQUET_ERRORS as error:
-        raise _damaged_parquet(path, error) from error
-    for name in (reading.image_field, reading.label_field):
+    with reading(path), pq.ParquetFile(path) as opened:
+        names, groups = opened.schema_arrow.names, opened.num_row_groups
+    for flag, name in (("--image_field", way.image_field), ("--label_field", way.label_field)):
         if name not in names:
-            raise UserError(
-                f"{path} has no column {name!r}; it has {', '.join(map(repr, names[:20]))}. The "
-                "columns are image (or --image_field), labels (or --label_field) and, optionally, "
-                "weights and id."
-            )
+            rule = f"is not a column of {path}. {nearest(name, names)}"
+            raise UserError(rule, field=flag, value=name)
     return [
-        Part(f"{file.name}@{k}", "parquet", path, offset=k, split=file.split, reading=reading)
+        Part(f"{file.name}@{k}", "parquet", path, offset=k, split=file.split, reading=way)
         for k in range(groups)
     ]
 
@@ -167,21 +139,20 @@ def _parts_of_parquet(file: SourceFile, reading: Reading) -> list[Part]:
 def json_lines(part: Part) -> Iterator[RowAndBytes]:
     """The images of the lines that begin in the part."""
     list_name = part.name.rpartition("@")[0]
-    with explain_unreadable(part.path):
-        for offset, line in _lines(part):
-            row = ImageRow(f"{list_name}@{offset}", part.path, offset, len(line or b""))
-            try:
-                entry = json.loads(line) if line is not None else None
-            except (ValueError, RecursionError):
-                entry = None
-            yield _image(entry, part, row)
+    for offset, line in _lines(part):
+        row = ImageRow(f"{list_name}@{offset}", part.path, offset, len(line or b""))
+        try:
+            entry = json.loads(line) if line is not None else None
+        except (ValueError, RecursionError):
+            entry = None
+        yield _image(entry, part, row)
 
 
 def _lines(part: Part) -> Iterator[tuple[int, bytes | None]]:
     """(offset, line), None for a line that is too long; a line may end behind the part."""
     assert part.nbytes is not None
     stop = part.offset + part.nbytes
-    with open(part.path, "rb") as file:
+    with reading(part.path), open(part.path, "rb") as file:
         if part.offset:
             file.seek(part.offset - 1)
             _skip_line(file, stop)
@@ -200,27 +171,27 @@ def _skip_line(file: IO[bytes], stop: int) -> None:
 
 
 def parquet_rows(part: Part) -> Iterator[RowAndBytes]:
-    """The images of a row group; a row that is not text has a bad entry."""
+    for number, entry in enumerate(_parquet_entries(part)):
+        yield _image(entry, part, ImageRow(f"{part.name}.{number}", part.path))
+
+
+def _parquet_entries(part: Part) -> Iterator[dict[str, Any] | None]:
+    """The rows of a row group; None for one that is not text."""
     assert part.reading is not None
     field = part.reading.label_field
     wanted = (part.reading.image_field, field, "weights", "id")
     names = entries.names_in_parquet(part.path, field)
-    number = 0
-    try:
-        with pq.ParquetFile(part.path) as file:
-            columns = [name for name in wanted if name in file.schema_arrow.names]
-            for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[part.offset], columns=columns):
-                for k in range(len(batch)):
-                    try:
-                        entry = batch.slice(k, 1).to_pylist()[0]
-                        if names:
-                            entry[field] = _label_names(entry[field], names)
-                    except UnicodeDecodeError:
-                        entry = None
-                    yield _image(entry, part, ImageRow(f"{part.name}.{number}", part.path))
-                    number += 1
-    except _PARQUET_ERRORS as error:
-        raise _damaged_parquet(part.path, error) from error
+    with reading(part.path), pq.ParquetFile(part.path) as file:
+        columns = [name for name in wanted if name in file.schema_arrow.names]
+        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=[part.offset], columns=columns):
+            for k in range(len(batch)):
+                try:
+                    entry = batch.slice(k, 1).to_pylist()[0]
+                    if names:
+                        entry[field] = _label_names(entry[field], names)
+                except UnicodeDecodeError:
+                    entry = None
+                yield entry
 
 
 def _label_names(labels: object, names: Sequence[str]) -> object:
@@ -228,10 +199,6 @@ def _label_names(labels: object, names: Sequence[str]) -> object:
     if isinstance(labels, list):
         return [_label_names(label, names) for label in labels]
     return names[labels] if isinstance(labels, int) and 0 <= labels < len(names) else labels
-
-
-def _damaged_parquet(path: str, error: BaseException) -> UserError:
-    return UserError(f"{path} is not a Parquet file, or it is damaged ({error}). Get it again.")
 
 
 def _image(entry: object, part: Part, row: ImageRow) -> RowAndBytes:
@@ -280,11 +247,10 @@ def _from_file(row: ImageRow, path: str, root: str) -> RowAndBytes:
         if not fault and os.stat(real).st_size > MAX_MEMBER_BYTES:
             fault = "too_large"
         data = None if fault else Path(real).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
-        fault, data = "missing", None  # ValueError: a zero in the name
-    except OSError as error:
-        if error.errno not in _NO_SUCH_NAME:
-            raise
+    except (OSError, ValueError) as error:  # ValueError: a zero in the name
+        if isinstance(error, OSError) and error.errno not in _NO_SUCH_FILE:
+            with reading(path):
+                raise
         fault, data = "missing", None
     if data is None:
         return row._replace(faults=(fault,)), None
@@ -301,19 +267,12 @@ def _regular_file(root: str, path: str) -> tuple[str, str]:
 
 def _collect_tables(
     request: CollectionRequest, files: Sequence[SourceFile], tables: Sequence[SourceFile]
-) -> tuple[Sequence[str], list[Part], list[str]]:
-    """Names of classes, parts, notes. UserError: other lists beside the tables, lists of labels."""
+) -> tuple[Sequence[str], list[Part], Sequence[str], bool]:
+    """Names of classes, parts, notes, whether an image may have several labels."""
     if len(files) > len(tables):
         other = next(file.path for file in files if file not in tables)
-        raise UserError(
-            f"--source={request.source} has tables ({tables[0].path}) and other lists ({other}):"
-            " name those of one kind, as --source=labels.csv."
-        )
-    if request.multi_label and request.label_separator is None:
-        raise UserError(
-            "--multi_label: several labels in a row of a CSV need --label_separator, such as "
-            '--label_separator="|"; or list them as JSON lines or Parquet.'
-        )
+        rule = f"has tables ({tables[0].path}) and other lists ({other}): name those of one kind."
+        raise UserError(rule, field="--source", value=request.source)
     columns = Columns(
         Column("--image_field", request.image_field),
         Column("--label_field", request.label_field),
@@ -321,7 +280,21 @@ def _collect_tables(
         Column("--label_separator", request.label_separator),
     )
     read = [table_file.read_table(str(file.path), columns) for file in tables]
-    notes = [f"{table.note}." for table in read]
+    several = any(table.several for table in read)
+    if request.multi_label and not several:
+        rule = 'needs, for a CSV, what is between labels, as --label_separator="|".'
+        raise UserError(rule, field="--multi_label")
+    unsplit = [file for file, table in zip(tables, read, strict=True) if table.splits is None]
+    in_splits, notes = entries.split_by_names(unsplit, request.source)
+    by_path = {file.path: file for file in (*tables, *in_splits)}
+    images_root = _images_root(request)
+    roots = [str(images_root or file.path.parent) for file in tables]
+    found = [table_file.find_files(root, table) for root, table in zip(roots, read, strict=True)]
+    read = [
+        table if file.split else table_file.with_splits_in_paths(table, images, root, cure="")
+        for file, table, images, root in zip(by_path.values(), read, found, roots, strict=True)
+    ]
+    notes = (*notes, *(f"{table.note}." for table in read))
     if request.classes is not None or request.num_classes is not None:
         known = entries.classes(request)
         names: Sequence[str] = known.names
@@ -330,39 +303,34 @@ def _collect_tables(
         names = _inferred_classes(read)
         label = {name: number for number, name in enumerate(names)}.__getitem__
         more = " ..." if len(names) > 5 else ""
-        notes.append(f"The classes are the labels, sorted: {', '.join(names[:5])}{more}.")
-    images_root = _images_root(request)
+        notes += (f"The classes are the labels, sorted: {', '.join(names[:5])}{more}.",)
     parts = [
         part
-        for file, table in zip(tables, read, strict=True)
-        for part in _parts_of_table(file, table, label, images_root)
+        for file, table, images in zip(by_path.values(), read, found, strict=True)
+        for part in _parts_of_table(file, table, images, label, images_root)
     ]
     # What is left out comes last.
-    return names, sorted(parts, key=lambda part: part.reader in FAULTS), notes
+    return names, sorted(parts, key=lambda part: part.reader in FAULTS), notes, several
 
 
 def _inferred_classes(tables: Sequence[Table]) -> list[str]:
-    """The labels of all rows: whole numbers in their order, else sorted as text. UserError."""
     names = {name for table in tables for name in table.labels.unique().to_pylist()}
-    for name in names:
-        if not is_line(name):
-            raise UserError(f"{tables[0].path}: {name!r} is not a class's name, of one line.")
     if not names:
-        raise UserError(f"{tables[0].path}: no row has a label.")
+        raise UserError("has no row with a label.", field=tables[0].path)
     return table_file.class_order(list(names))
 
 
 def _parts_of_table(
-    file: SourceFile, table: Table, label: Callable[[str], int], images_root: Path | None
+    file: SourceFile,
+    table: Table,
+    found: table_file.Found,
+    label: Callable[[str], int],
+    images_root: Path | None,
 ) -> list[Part]:
-    """Parts of the files that are there, and of rows that are left out.
-
-    Raises:
-      UserError: an address instead of a path; a file with two labels, or that may be two files.
-    """
     root, folder = images_root or file.path.parent, _folder(file, images_root)
     above = Path(str(root).removesuffix(folder))  # names are relative to it
-    found, real_root = table_file.find_files(str(root), table), os.path.realpath(root)
+    real_root = os.path.realpath(root)
+    places = table_file.first_of_same(found.folders, found.prefixes)[found.places]
     labels: dict[str, Labels] = {}
     first: dict[str, int] = {}
     splits: dict[str, list[str]] = {}
@@ -371,12 +339,15 @@ def _parts_of_table(
     for line in table.bad_lines:
         left_out.add("bad_entry", f"{file.name}, line {line}")
     texts, ends = table.labels.to_pylist(), np.cumsum(table.counts).tolist()
-    texts_of = lambda row: texts[ends[row] - table.counts[row] : ends[row]]
+
+    def texts_of(row: int) -> list[str]:
+        return texts[ends[row] - table.counts[row] : ends[row]]
+
     split_of = _splits(file, table)
     for row, (cell, name) in enumerate(
         zip(table.images.to_pylist(), found.names.to_pylist(), strict=True)
     ):
-        path = os.path.relpath(os.path.join(found.folders[found.places[row]], name), root)
+        path = os.path.relpath(os.path.join(found.folders[places[row]], name), root)
         path = os.path.join(folder, path)
         fault = "" if cell else "bad_entry"
         if not fault and not found.found[row]:
@@ -401,10 +372,10 @@ def _parts_of_table(
     if conflicts:
         one, other = conflicts[0]
         raise UserError(
-            f"{table.path}: {len(conflicts):,} rows give an image another label than a row before "
-            f"them, first {table.images[one]}: {'|'.join(texts_of(one))!r} in line "
-            f"{table.lines[one]}, {'|'.join(texts_of(other))!r} in line {table.lines[other]}. Keep "
-            "one of each; several labels of an image stand in one cell, with --label_separator."
+            f"has {len(conflicts):,} rows that give an image another label than a row before, as "
+            f"line {table.lines[other]} to that of line {table.lines[one]}: {table.images[one]}.",
+            field=table.path,
+            cure="Several labels stand in one cell, with --label_separator.",
         )
     parts = []
     for split, names in splits.items():
@@ -414,18 +385,10 @@ def _parts_of_table(
 
 
 def _splits(file: SourceFile, table: Table) -> list[str]:
-    """The split of each row, "" where the table does not say. UserError for an impossible name."""
     splits = [""] * len(table.lines) if table.splits is None else table.splits.to_pylist()
-    for split in sorted(set(splits)):
-        if file.split is not None and split:
-            raise UserError(
-                f"{table.path} has splits in its column {table.split_column!r}, and --source puts "
-                f"it into {file.split}: leave that out, or the column."
-            )
-        if split and not re.fullmatch(r"[a-z][a-z0-9_]*", split):
-            raise UserError(
-                f"{table.path}: {split!r} in the column {table.split_column!r} cannot be the name "
-                "of a split, which begins with a letter and has small ones, digits and _. Rename "
-                "it, or name another column with --split_field=NAME."
-            )
+    for split in sorted({*splits} - {""}):
+        if file.split is not None or not re.fullmatch(entries.SPLIT_NAME, split):
+            rule = f"({table.split_column!r}) has {split!r} in {table.path}, which is no split"
+            cure = f"--source puts the file into {file.split}: leave one out." * bool(file.split)
+            raise UserError(f"{rule}.", field="--split_field", cure=cure)
     return splits

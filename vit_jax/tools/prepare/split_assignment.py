@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
+from vit_jax.data.sources import table_file
+from vit_jax.data.sources.splits import KEYWORDS
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
@@ -26,23 +28,14 @@ class Splits(tuple[tuple[str, int | None], ...]):
 
     @classmethod
     def parse(cls, text: str) -> Splits:
-        """The splits of a flag's value. UserError."""
         items = [item.partition("=") for item in text.split(",")]
         names = [name for name, _, _ in items]
-        if ALL in names:
-            raise UserError(
-                f"--splits={text}: {ALL} means all splits, and cannot be the name of one."
-            )
-        for name, _, number in items:
-            if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or not (
-                number == REST or re.fullmatch(r"[1-9]\d*", number)
-            ):
-                raise UserError(
-                    f"--splits={text}: {name}={number} is not a name and a number, as in "
-                    "test=25600,validation=25600,train=rest."
-                )
-        if len(set(names)) < len(names) or [n for _, _, n in items].count(REST) != 1:
-            raise UserError(f"--splits={text}: each name once, and one of them takes the {REST}.")
+        form = re.compile(rf"(?!{ALL}=)[a-z][a-z0-9_]*=({REST}|[1-9]\d*)")
+        is_form = all(form.fullmatch(item) for item in text.split(","))
+        rests = [number for _, _, number in items].count(REST)
+        if not is_form or len(set(names)) < len(names) or rests != 1:
+            rule = "is not of names and numbers, one of them rest: test=25600,train=rest."
+            raise UserError(rule, field="--splits", value=text)
         return cls((name, None if number == REST else int(number)) for name, _, number in items)
 
     def places(self, total: int) -> dict[str, np.ndarray]:
@@ -56,14 +49,13 @@ class Splits(tuple[tuple[str, int | None], ...]):
 def stratified(classes: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
     """Places of each split in `classes`, int [N], of the images in the order of the set.
 
-    They are rising; every place is in exactly one split.
-    Of a class with n of all N images, the first k splits with a number, which together take T, get
-    n T / N, rounded down or up: up where most is cut off, in ties where an image comes first, so
-    that each split has its number. One image of each class is always in the rest: a class with one
-    image is in the rest alone, and of two images at most one is in another split. Where so many
-    classes are so small that the others must give more, they do, again in proportion. The first
-    images of a class go to the split that is named first. UserError if a split wants more images
-    than can be given away.
+    They are rising; every place is in exactly one split. Of a class with n of all N images, the
+    first k splits with a number, which together take T, get n T / N, rounded down or up: up where
+    most is cut off, in ties where an image comes first, so that each split has its number. One
+    image of each class is always in the rest: a class with one image is in the rest alone, and of
+    two images at most one is in another split. Where so many classes are so small that the others
+    must give more, they do, again in proportion. The first images of a class go to the split that
+    is named first.
     """
     total = len(classes)
     _, first, member, counts = np.unique(
@@ -80,11 +72,8 @@ def stratified(classes: np.ndarray, splits: Splits) -> dict[str, np.ndarray]:
             continue
         room = int((counts - 1 - start).sum())
         if number > room:
-            raise UserError(
-                f"--stratify leaves one image of each of the {len(counts):,} classes for the "
-                f"{REST}, so {room:,} can be in {name}, and --splits wants {number:,}: "
-                f"--splits={name}={room} would be the most."
-            )
+            rule = f"leaves one image of each class for the {REST}: the most is {name}={room}."
+            raise UserError(rule, field="--stratify")
         taken += number
         end = start + _quotas(counts, start, number, taken, total, first)
         places[name] = np.flatnonzero((within >= start[member]) & (within < end[member]))
@@ -130,6 +119,40 @@ class SplitAssignment:
     weights: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
 
+def named_splits(table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
+    """The catalogue with the splits that names of images say, such as train/a.png; and a note.
+
+    Names say splits where folders, or else files, say `train` in some and a split that is held out
+    in others.
+
+    Raises:
+      UserError: others of these names say none, or several.
+    """
+    split = table["split"].cast(pa.string()).combine_chunks()
+    is_aside = pc.equal(table["action"].cast(pa.string()), SET_ASIDE).combine_chunks()
+    asked = pc.and_not(split.is_null(), is_aside)
+    names = table["name"].combine_chunks().filter(asked)
+    for beside in ("[^/]*$", "^.*/"):
+        said = table_file.splits_said(pc.replace_substring_regex(names, beside, ""))
+        if said[:, 0].any() and said[:, 1:].any():
+            break
+    else:
+        return table, ()
+    listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, said.sum(axis=0), strict=True) if n)
+    unclear = np.flatnonzero(said.sum(axis=1) != 1)
+    if len(unclear):
+        rule = (
+            f"are not given, and names of images say {listed}, as Hugging Face's datasets reads "
+            f"them, but {len(unclear):,} of {len(said):,} none, or several: {names[unclear[0]]}."
+        )
+        cure = "Rename these, or give --splits=train=rest to make no splits of names."
+        raise UserError(rule, field="--splits", cure=cure)
+    values = pa.array(list(KEYWORDS)).take(pa.array(said.argmax(axis=1)))
+    column = pc.replace_with_mask(split, asked, values).cast(table.schema.field("split").type)
+    note = f"Splits by the names of images, as Hugging Face's datasets reads them: {listed}."
+    return table.set_column(table.column_names.index("split"), "split", column), (note,)
+
+
 def assign_splits(
     table: pa.Table,
     splits: Splits,
@@ -141,8 +164,7 @@ def assign_splits(
 
     `table` is of collection.SCHEMA, the parts in their order; `splits` are those of images whose
     part names none. Images of `evaluations` are left out, except from splits that the collection
-    itself holds out: those that it names other than `train...`. UserError if nothing is left for a
-    split.
+    itself holds out: those that it names other than `train...`.
     """
     order = np.argsort(table["order"].to_numpy(), kind="stable")
     left_out = _set_aside(table, order)
@@ -151,21 +173,21 @@ def assign_splits(
     # Held-out images stay as they are, so they come before those that are trained on.
     rows = _remaining_rows(order, left_out)
     rows = np.concatenate([rows[~in_training[rows]], rows[in_training[rows]]])
+    drop_near = options.near_duplicates == "drop"
+    drop_mirrored = options.mirrored_duplicates == "drop"
     copies = find(
         table,
         rows,
         options.near_bits,
         evaluations,
         in_training,
-        without_near=options.near_duplicates == "drop",
-        without_mirrored=options.mirrored_duplicates == "drop",
+        without_near=drop_near,
+        without_mirrored=drop_mirrored,
         progress=progress,
     )
     left_out |= {row: f"in_evaluation:{name}" for row, name in copies.evaluated.items()}
-    if options.mirrored_duplicates == "drop":
-        left_out |= dict.fromkeys(copies.mirrored, "mirrored")
-    if options.near_duplicates == "drop":
-        left_out |= dict.fromkeys(copies.near, "near_duplicate")
+    left_out |= dict.fromkeys(copies.mirrored if drop_mirrored else (), "mirrored")
+    left_out |= dict.fromkeys(copies.near if drop_near else (), "near_duplicate")
     if options.duplicates != "keep":
         left_out |= dict.fromkeys(copies.same, "duplicate")
     same = copies.same if options.duplicates == "merge" else {}
@@ -178,12 +200,8 @@ def assign_splits(
     for name in split.unique().to_pylist():
         if name not in remaining and name is not None:
             emptied = np.flatnonzero(pc.fill_null(pc.equal(split, name), False).to_numpy())
-            counts = Counter(left_out[int(row)] for row in emptied).most_common()
-            raise UserError(
-                f"Nothing is left of {name}: of its {len(emptied):,} images were left out "
-                + ", ".join(f"{number:,} as {why}" for why, number in counts)
-                + ". Change --policy, --duplicates or --drop_duplicates_of, or leave the split out."
-            )
+            reasons = _counts([left_out[int(row)] for row in emptied])
+            raise UserError(f"Nothing is left of {name} ({reasons}): see --policy, --duplicates.")
     return SplitAssignment(
         _split(table, kept, splits, left_out, options),
         {row: tuple(weights) for row, (weights, _) in merged.items()},
@@ -194,7 +212,6 @@ def assign_splits(
 
 
 def weighted(table: pa.Table, assignment: SplitAssignment) -> bool:
-    """Whether labels of the examples have weights."""
     given = pc.greater(pc.list_value_length(table["weights"]), 0).to_numpy()
     return bool(assignment.weights) or any(given[rows].any() for rows in assignment.splits.values())
 
@@ -220,10 +237,7 @@ def _set_aside(table: pa.Table, order: np.ndarray) -> dict[int, str]:
 def _merged(
     table: pa.Table, same: dict[int, int], left_out: dict[int, str]
 ) -> dict[int, tuple[dict[int, float], bool]]:
-    """Row that stays for others -> (label -> largest weight, rising; whether any were given).
-
-    A label without a weight weighs 1.
-    """
+    """Row that stays for others -> (label -> largest weight, else 1; whether any were given)."""
     rows: dict[int, list[int]] = {}
     for row, first in same.items():
         if first not in left_out:
@@ -241,6 +255,13 @@ def _merged(
     return merged
 
 
+def _counts(reasons: Iterable[str]) -> str:
+    return "; ".join(
+        f"{number:,} {reason}" + (f": {FAULTS[reason].description}" if reason in FAULTS else "")
+        for reason, number in Counter(reasons).most_common()
+    )
+
+
 def _split(
     table: pa.Table,
     kept: np.ndarray,
@@ -256,32 +277,19 @@ def _split(
         rows = {str(name): kept[names == name] for name in sorted(set(names[named]))}
     free = kept[~named]
     if rows and not len(free):
-        for flag, value in (("--splits", options.splits), ("--stratify", options.stratify)):
-            if value:
-                raise UserError(
-                    f"{flag} is for images of which the collection names no split, and it names "
-                    f"{', '.join(rows)} for all: leave it out."
-                )
+        if options.splits or options.stratify:
+            rule = f"has no image to split: the collection has {', '.join(rows)} alone."
+            raise UserError(rule, field="--splits" if options.splits else "--stratify")
         return rows
     if options.stratify and len(splits) == 1:
-        raise UserError(
-            "--stratify is for splits that --splits makes, and all are in one: leave it out, or "
-            "give the numbers to split off, as --splits=validation=500,train=rest."
-        )
+        rule = "needs numbers to split off, as --splits=validation=500,train=rest."
+        raise UserError(rule, field="--stratify")
     taken = sum(number or 0 for _, number in splits)
     if len(free) <= taken:
         wanted = ",".join(f"{name}={number or REST}" for name, number in splits)
-        problem = (
-            f"{len(free):,} images are left, and --splits wants {taken:,} and some for the rest: "
-            f"{wanted}"
-            if taken
-            else "0 images are left"
-        )
-        counts = [
-            f"{number:,} {reason}" + (f": {FAULTS[reason].description}" if reason in FAULTS else "")
-            for reason, number in Counter(left_out.values()).most_common()
-        ]
-        raise UserError(problem + (f" ({'; '.join(counts)})" if counts else ""))
+        reasons = _counts(left_out.values())
+        rule = f"cannot be made of the {len(free):,} images that are left ({reasons or 'of none'})."
+        raise UserError(rule, field="--splits", value=wanted)
     if options.stratify:
         labels = pc.list_element(table["labels"].take(pa.array(free)), 0).to_numpy()
         places = stratified(labels, splits)
@@ -293,7 +301,6 @@ def _split(
 
 
 def shard_ends(nbytes: np.ndarray, shard_bytes: int) -> list[int]:
-    """Ends of a split's shards, in (0, n]; their numbers of examples are nearly equal."""
     count = min(max(1, round(float(nbytes.sum()) / shard_bytes)), len(nbytes))
     return [len(nbytes) * (i + 1) // count for i in range(count)]
 

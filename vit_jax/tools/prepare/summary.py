@@ -74,9 +74,8 @@ def summary(
 def reason_in_words(reason: str) -> str:
     """The reason that images are left out, in words."""
     kind, _, name = reason.partition(":")
-    if kind == "in_evaluation":
-        return f"also in the evaluation set {name}"
-    return REASONS.get(kind) or faults.FAULTS[kind].description
+    words = {"in_evaluation": f"also in the evaluation set {name}", **REASONS}
+    return words.get(kind) or faults.FAULTS[kind].description
 
 
 def left_out(table: pa.Table, assignment: SplitAssignment) -> Iterator[dict[str, Any]]:
@@ -94,18 +93,15 @@ def left_out(table: pa.Table, assignment: SplitAssignment) -> Iterator[dict[str,
 
 
 def _faults(table: pa.Table, policy: faults.Policy) -> dict[str, dict[str, Any]]:
-    """Fault -> number of images that have it, and the actions taken for these."""
     rows = np.repeat(np.arange(len(table)), pc.list_value_length(table["faults"]).to_numpy())
     names = pc.list_flatten(table["faults"]).cast(pa.string()).to_numpy(zero_copy_only=False)
     actions = table["action"].cast(pa.string()).to_numpy(zero_copy_only=False)
     counts = {}
     for name, fault in faults.FAULTS.items():
-        with_it = rows[names == name]
-        if len(with_it):
-            taken = Counter(actions[with_it].tolist())
-            became = {action: taken[action] for action in faults.ACTIONS if taken[action]}
-            images = {"images": len(with_it), "policy": policy[name]}
-            counts[name] = {"what": fault.description, **images, "became": became}
+        if images := int((names == name).sum()):
+            became = dict(Counter(actions[rows[names == name]].tolist()))
+            about = {"what": fault.description, "images": images, "policy": policy[name]}
+            counts[name] = {**about, "became": became}
     return counts
 
 
@@ -120,7 +116,6 @@ def _kept(assignment: SplitAssignment) -> np.ndarray:
 
 
 def _distribution(values: np.ndarray) -> dict[str, Any]:
-    """Distribution of the values in bins whose edges grow by equal factors."""
     if not len(values):
         return {"min": None, "median": None, "max": None, "mean": None, "bins": []}
     bins = np.floor(BINS * np.log2(np.maximum(values, 1)) + 1e-9).astype(int)
@@ -138,21 +133,19 @@ def _distribution(values: np.ndarray) -> dict[str, Any]:
 
 def _classes(table: pa.Table, assignment: SplitAssignment, names: Sequence[str]) -> dict[str, Any]:
     counts = labels_of(table, assignment, _kept(assignment), len(names))
-    by_count = np.argsort(-counts, kind="stable")
     empty = np.flatnonzero(counts == 0)
-    filled = by_count[: len(names) - len(empty)]
+    filled = np.argsort(-counts, kind="stable")[: len(names) - len(empty)]
     by_split = {
         name: labels_of(table, assignment, rows, len(names))
         for name, rows in assignment.splits.items()
     }
-    counted = lambda classes: [[names[i], int(counts[i])] for i in classes]
+    extremes = {"most": filled[:EXTREMES], "fewest": filled[EXTREMES:][::-1][:EXTREMES]}
     return {
         "number": len(names),
         "labels": int(counts.sum()),
         "empty": len(empty),
         "empty_names": [names[i] for i in empty.tolist()],
-        "most": counted(filled[:EXTREMES]),
-        "fewest": counted(filled[EXTREMES:][::-1][:EXTREMES]),
+        **{key: [[names[i], int(counts[i])] for i in classes] for key, classes in extremes.items()},
         "examples_of_each": counts.tolist(),
         "in_splits": {name: int((of > 0).sum()) for name, of in by_split.items()},
         "only_elsewhere": {
@@ -224,14 +217,10 @@ def copy_pairs(table: pa.Table, assignment: SplitAssignment) -> CopyPairs:
     other_split = (split[copy] != split[first]) & (split[copy] >= 0) & (split[first] >= 0)
     pairs = zip(_labels(table, copy), _labels(table, first), strict=True)
     other_class = np.array([one != other for one, other in pairs], bool)
-    rank = _rank(other_class, other_split)
+    rank = np.where(other_class, 0, np.where(other_split, 1, 2))
     order = np.lexsort((kind, table["order"].to_numpy()[copy], rank))
     kind, first, copy = kind[order], first[order], copy[order]
     return CopyPairs(kind, first, copy, other_class[order], other_split[order], split, splits)
-
-
-def _rank(other_class: np.ndarray, other_split: np.ndarray) -> np.ndarray:
-    return np.where(other_class, 0, np.where(other_split, 1, 2))
 
 
 def _splits(table: pa.Table, assignment: SplitAssignment) -> tuple[np.ndarray, list[str]]:
@@ -316,21 +305,13 @@ def class_pairs(table: pa.Table, names: Sequence[str], pairs: CopyPairs) -> dict
     }
 
 
-def to_show(pairs: CopyPairs) -> Iterator[int]:
-    """Places of pairs worth showing (not the same image twice in one class and split), in turn."""
-    rank = _rank(pairs.other_class, pairs.other_split)
-    for of_rank in range(3):
-        groups = [
-            np.flatnonzero((rank == of_rank) & (pairs.kind == kind)).tolist()
-            for kind, name in enumerate(KINDS)
-            if of_rank < 2 or name != "same"
-        ]
-        for turn in itertools.zip_longest(*groups):
-            yield from (at for at in turn if at is not None)
+def to_show(pairs: CopyPairs) -> list[int]:
+    """Places of pairs worth showing: not the same image twice in one class and split."""
+    is_same = pairs.kind == list(KINDS).index("same")
+    return np.flatnonzero(~is_same | pairs.other_class | pairs.other_split).tolist()
 
 
 def in_words(pairs: CopyPairs, at: int) -> str:
-    """A pair in words: "mirrored, of another class, test and train"."""
     words = [("the same bytes", "near", "mirrored")[pairs.kind[at]]]
     words += ["of another class"] if pairs.other_class[at] else []
     if pairs.other_split[at]:

@@ -8,17 +8,15 @@ two fields of the sample `clip`, and neither is its image.
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
 import json
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import NamedTuple, cast
 
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.tools.prepare.collection import (
     Collection,
@@ -28,37 +26,30 @@ from vit_jax.tools.prepare.collection import (
     Part,
     RowAndBytes,
 )
-from vit_jax.tools.prepare.entries import BadLabelError, Reading, classes, source_files
+from vit_jax.tools.prepare.entries import (
+    BadLabelError,
+    Reading,
+    classes,
+    source_files,
+    split_by_names,
+)
 from vit_jax.tools.prepare.faults import TURNED
 
 MAX_MEMBER_BYTES = 256 * 2**20  # no image is larger, and all of it is read at once
 MAX_HEADER_BYTES, MAX_LABEL_BYTES = 2**20, 2**20
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-CLASS = "cls"
+CLASS = "cls"  # extension of a sample's label
 _COMPRESSED = {b"\x1f\x8b": "gzip -d", b"BZh": "bzip2 -d", b"\xfd7z": "xz -d", b"(\xb5/": "zstd -d"}
-_DAMAGE = (
-    tarfile.TarError,
-    EOFError,
-    gzip.BadGzipFile,
-    zlib.error,
-    RecursionError,  # of very many headers for one member
-)
 _LONG_HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
 
 
 def images(
     part: Part, *, named: Callable[[str], str] = lambda path: PurePosixPath(path).name
 ) -> Iterator[RowAndBytes]:
-    """The members of a tar in their order, each an image; without locations if it is compressed.
-
-    `named` makes an image's name from its path in the tar.
-    """
+    """The members of a tar in their order, each an image; nowhere if it is compressed."""
     with Archive(part, decompress=True) as archive:
         for info, fault in archive.files():
             if fault:
@@ -68,38 +59,28 @@ def images(
 
 
 class Archive:
-    """A tar that is read from its beginning to its end.
-
-    All methods raise UserError if it is damaged or truncated, or compressed; `decompress` allows
-    gzip.
-    """
+    """A tar, gzipped where `decompress` allows it, that is read from its beginning to its end."""
 
     def __init__(self, part: Part, *, decompress: bool = False) -> None:
         self._part = part
-        with explain_unreadable(part.path):
+        self._title = f"{part.path}, {part.name} in it" if part.offset else part.path
+        with reading(self._title):
             self._opened = file = open(part.path, "rb")  # noqa: SIM115, closed by __exit__
-        try:
             if part.nbytes is not None:  # inside another tar
                 inner = tarfile.TarInfo(part.name)
                 inner.offset_data, inner.size = part.offset, part.nbytes
                 outer = tarfile.open(fileobj=file, mode="r:", tarinfo=_Header)  # noqa: SIM115
                 file = cast("io.BufferedReader", outer.extractfile(inner))
             start = file.read(4)
-        except _DAMAGE as error:
-            raise self._error(error) from error
-        file.seek(0)
+            file.seek(0)
         self._file = file
         self._is_gzip = decompress and start.startswith(b"\x1f\x8b")
         if self._is_gzip:
             # Buffered, since seeking back would decompress everything from the beginning.
             self._file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)  # type: ignore
-            return
-        for magic, program in _COMPRESSED.items():
-            if start.startswith(magic):
-                raise UserError(
-                    f"{part.path} is compressed and has no random access. Images gain nothing by "
-                    f"it: decompress it ({program} {part.path})."
-                )
+        elif program := next((_COMPRESSED[m] for m in _COMPRESSED if start.startswith(m)), None):
+            cure = f"{program} {part.path}"
+            raise UserError("is compressed: no random access.", field=part.path, cure=cure)
 
     def __enter__(self) -> Archive:
         return self
@@ -110,7 +91,7 @@ class Archive:
 
     def infos(self) -> Iterator[tarfile.TarInfo]:
         """All members; then checks the end mark, and that nothing is behind it."""
-        try:
+        with reading(self._title):
             with tarfile.open(fileobj=self._file, mode="r:", tarinfo=_Header) as tar:
                 before = -1
                 while (info := tar.next()) is not None:
@@ -121,14 +102,10 @@ class Archive:
                     tar.members.clear()  # type: ignore[attr-defined]  # would keep all
                 end = tar.offset
             self._file.seek(end)
-            mark = self._file.read(tarfile.BLOCKSIZE)
-            more = any(block.strip(b"\0") for block in iter(lambda: self._file.read(2**20), b""))
-        except (*_DAMAGE, ValueError, OverflowError, OSError) as error:
-            raise self._error(error) from error
-        if mark.count(0) != tarfile.BLOCKSIZE:
-            raise self._damaged("its end is missing")
-        if more:
-            raise self._damaged("data behind its end mark; of several tars in one, give each alone")
+            if self._file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise tarfile.ReadError("its end is missing")
+            if any(block.strip(b"\0") for block in iter(lambda: self._file.read(2**20), b"")):
+                raise tarfile.ReadError("data behind its end mark: give each of several tars alone")
 
     def files(self) -> Iterator[tuple[tarfile.TarInfo, str]]:
         """(member, its fault or ""), without folders."""
@@ -142,35 +119,18 @@ class Archive:
         return row.located(self._part.path, self._part.offset + info.offset_data, info.size)
 
     def read(self, info: tarfile.TarInfo) -> bytes:
-        """The bytes of a member."""
-        try:
+        with reading(self._title):
             self._file.seek(info.offset_data)
             data = self._file.read(info.size)
-        except (*_DAMAGE, OSError) as error:
-            raise self._error(error) from error
-        if len(data) != info.size:
-            raise self._damaged(f"it ends inside {info.name}")
+            if len(data) != info.size:
+                raise EOFError(f"it ends inside {info.name}")
         return data
-
-    def _error(self, error: Exception) -> UserError:
-        if not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile | ValueError):
-            return self._damaged(str(error))
-        if error.errno == errno.EINVAL:  # an offset that no file can have
-            return self._damaged("an absurd size")
-        return UserError(f"{self._part.path} cannot be read: {error.strerror}.")
-
-    def _damaged(self, why: str) -> UserError:
-        inside = f", {self._part.name} in it" if self._part.offset else ""
-        return UserError(
-            f"{self._part.path}{inside}: not a tar, or damaged or truncated ({why}). Get it again."
-        )
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is refused if reading it would take much memory."""
-
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.size < 0 or (self.type in _LONG_HEADERS and self.size > MAX_HEADER_BYTES):
+        most = MAX_HEADER_BYTES if self.type in _LONG_HEADERS else 2**62  # as an offset can be
+        if not 0 <= self.size <= most:
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
@@ -192,17 +152,18 @@ def fault(info: tarfile.TarInfo) -> str:
 
 
 def webdataset(request: CollectionRequest) -> Collection:
-    """The samples of WebDataset's tars. UserError: no tars, or the classes are not given."""
     reading = Reading(classes(request), request.label_field or "", bool(request.multi_label))
+    files, notes = split_by_names(source_files(request.source, SUFFIXES), request.source)
     return Collection(
         name="webdataset",
         description="Images of WebDataset tars.",
         class_names=reading.classes.names,
         parts=[
             Part(file.name, "webdataset", str(file.path), split=file.split, reading=reading)
-            for file in source_files(request.source, SUFFIXES)
+            for file in files
         ],
         multi_label=reading.several,
+        notes=notes,
         policy=TURNED,
     )
 
@@ -217,10 +178,7 @@ class _Sample(NamedTuple):
 
 
 def samples(part: Part) -> Iterator[RowAndBytes]:
-    """The samples of a tar, and its members that are not samples.
-
-    Each member that is an image has a row: that of its sample, or one that is left out.
-    """
+    """The samples of a tar; of other members that are images, rows that are left out."""
     assert part.reading is not None
     label_extension = "json" if part.reading.label_field else CLASS
     with Archive(part, decompress=True) as archive:

@@ -20,6 +20,7 @@ import shutil
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import pyarrow.parquet as pq
 
-from vit_jax.core.errors import UserError, explain_unreadable
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import atomic_file, write_file
 from vit_jax.core.screen import Screen, format_count
 from vit_jax.data.sources import tfds_writer
@@ -57,14 +58,13 @@ MOST_WORKERS = 1024  # processes
 PROGRESS_SUFFIX = ".progress"
 EVERY_SECS = 2.0
 
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
 class PartTask:
-    """A part to read."""
-
     number: int  # from 0
     part: Part
     policy: Policy
@@ -73,34 +73,30 @@ class PartTask:
 
     @functools.cached_property
     def catalogue(self) -> Path:
-        """The file to write; another one if the part's files or the options change.
-
-        UserError if the part does not exist any more.
-        """
+        """The file to write; another one if the part's files or the options change."""
         part = self.part
         # A folder's own time does not change when a file in it is replaced.
         paths = [Path(part.path, name) for name in part.files] if part.reader == FILES else ()
         state = []
         for path in paths or [Path(part.path)]:
-            with explain_unreadable(path):
+            with reading(path):
                 stat = path.stat()
             state.append((stat.st_size, stat.st_mtime_ns))
         definition = repr((part, state, sorted(self.policy.items()), self.max_pixels))
         digest = hashlib.sha256(definition.encode(errors="surrogateescape")).hexdigest()[:16]
         return Path(self.folder, f"{self.number:06}-{digest}.parquet")
 
+    @property
+    def has_catalogue(self) -> bool:
+        return self.catalogue.exists()
+
     def is_read(self) -> bool:
-        """Whether the catalogue is there, and no file of a list may have been mended since."""
-        if not self.catalogue.exists():
-            return False
-        if self.part.reader not in LISTS:
-            return True
-        set_aside = pq.read_table(
-            self.catalogue, columns=["path", "faults"], filters=[("action", "=", SET_ASIDE)]
-        )
-        return not any(
-            row["path"] and _OF_FILES.intersection(row["faults"]) for row in set_aside.to_pylist()
-        )
+        """Returns whether the catalogue is there, and no file of a list may have been mended."""
+        if not self.has_catalogue or self.part.reader not in LISTS:
+            return self.has_catalogue
+        columns, filters = ["path", "faults"], [("action", "=", SET_ASIDE)]
+        rows = pq.read_table(self.catalogue, columns=columns, filters=filters).to_pylist()
+        return not any(row["path"] and _OF_FILES.intersection(row["faults"]) for row in rows)
 
 
 def read_part_or_message(task: PartTask) -> int | str:
@@ -112,10 +108,6 @@ def read_part_or_message(task: PartTask) -> int | str:
 
 
 def read_part(task: PartTask) -> int:
-    """Writes the part's catalogue; returns the number of its images.
-
-    UserError if the part as a whole cannot be read.
-    """
     path = task.catalogue
     with ImageCopies(path.with_suffix(".images")) as copies:
         images = READERS[task.part.reader](task.part)
@@ -195,21 +187,23 @@ def _fraction(part: Part, row: ImageRow, images: int) -> float:
 class PartsBar:
     """A bar of the parts that are read, with fractions of unfinished ones; of few, in percent.
 
-    Within it, another thread draws it every few seconds: a single part may take minutes.
+    Within it, another thread draws it every few seconds: a single part may take minutes. The user
+    counts finished parts in `done`, and their images in `images`.
     """
 
     FEW = 100
 
-    def __init__(self, screen: Screen, title: str, folder: Path, parts: int, done: int) -> None:
-        self._screen, self._title, self._folder, self._parts = screen, title, folder, parts
-        self._done, self._images = done, 0
-        self._lock, self._over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def __init__(self, screen: Screen, title: str, todo: Sequence[PartTask], parts: int) -> None:
+        self._screen, self._title, self._parts = screen, title, max(parts, 1)
+        self._progress = {task.catalogue.with_suffix(PROGRESS_SUFFIX) for task in todo}
+        self.done, self.images = parts - len(todo), 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw, daemon=True)
 
     def __enter__(self) -> PartsBar:
-        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):  # of killed processes
+        for path in self._started():  # of killed processes
             path.unlink(missing_ok=True)
-        self._screen.bar(self._title, 0, max(self._parts, 1))  # the time counts from now on
+        self._screen.bar(self._title, 0, self._parts)  # the time counts from now on
         self._thread.start()
         return self
 
@@ -219,40 +213,32 @@ class PartsBar:
         if kind is None:
             self._screen.bar(self._title, self._parts, self._parts)
 
-    def add(self, images: int) -> None:
-        """Counts a part that is done, with so many images."""
-        with self._lock:
-            self._done += 1
-            self._images += images
-        self._draw(0, 0.0)
+    def _started(self) -> set[Path]:
+        """Files of progress of the parts; other machines may have some in the same folder."""
+        folders = {path.parent for path in self._progress}
+        return self._progress.intersection(*(f.glob(f"*{PROGRESS_SUFFIX}") for f in folders))
 
     def unfinished(self) -> tuple[int, float]:
         """Sums over the parts that are being read: images, and fractions of parts."""
         images, parts = 0, 0.0
-        for path in self._folder.glob(f"*{PROGRESS_SUFFIX}"):
+        for path in self._started():
             with contextlib.suppress(OSError, ValueError):  # just removed, or half written
                 number, fraction = path.read_text().split()
                 images, parts = images + int(number), parts + float(fraction)
         return images, parts
 
-    def _watch(self) -> None:
+    def _draw(self) -> None:
+        total, unit = (self._parts, "") if self._parts >= self.FEW else (100, ", %")
         while not self._over.wait(EVERY_SECS):
-            self._draw(*self.unfinished())
-
-    def _draw(self, images: int, parts: float) -> None:
-        with self._lock:
-            total = self._parts if self._parts >= self.FEW else 100
-            done = int((self._done + parts) / max(self._parts, 1) * total)
-            title = f"{self._title}, {format_count(self._images + images)} images"
-            # At 0 the time left is unknown; the end is shown once.
-            if 0 < done < total:
-                self._screen.bar(title + (", %" if total != self._parts else ""), done, total)
+            images, parts = self.unfinished()
+            done = int((self.done + parts) / self._parts * total)
+            if 0 < done < total:  # at 0 the time left is unknown; the end is shown once
+                title = f"{self._title}, {format_count(self.images + images)} images{unit}"
+                self._screen.bar(title, done, total)
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardTask:
-    """A shard to write."""
-
     path: str
     note: str  # path of a file that records that the shard is written, and its contents
     rows: tuple[ImageRow, ...]
@@ -267,8 +253,6 @@ class ShardTask:
 
 
 class WrittenShard(NamedTuple):
-    """The contents of a shard."""
-
     name: str  # of the file
     examples: int
     nbytes: int  # of its records
@@ -286,7 +270,6 @@ def already_written(task: ShardTask) -> WrittenShard | None:
 
 
 def write_shard(task: ShardTask) -> WrittenShard:
-    """Writes the shard, then its note."""
     digest, nbytes = hashlib.sha256(), 0
 
     def records() -> Iterator[bytes]:
@@ -319,8 +302,7 @@ def write_shard(task: ShardTask) -> WrittenShard:
 
 
 def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitStack) -> bytes:
-    """The bytes at a row's location, of a few `files` that stay open. UserError if they changed."""
-    with explain_unreadable(row.path):
+    with reading(row.path):
         if row.path not in files:
             if len(files) >= MOST_OPEN_FILES:
                 files.pop(next(iter(files))).close()
@@ -330,10 +312,9 @@ def _image(row: ImageRow, files: dict[str, IO[bytes]], stack: contextlib.ExitSta
     # The hash of a converted image is that of its original; nobody else changes the copy.
     is_same = row.action == CONVERT or hashlib.sha256(data).digest() == row.sha256
     if len(data) != row.nbytes or not is_same:
-        raise UserError(
-            f"{row.path} has been changed since it was checked: {row.name}. Give another "
-            "--version, or delete what was prepared so far."
-        )
+        rule = f"has been changed since it was checked: {row.name}."
+        cure = "Give another --version, or move what was prepared so far away."
+        raise UserError(rule, field=row.path, cure=cure)
     return data
 
 
@@ -408,7 +389,7 @@ def _end_with_parent() -> None:
 
 
 def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterator[object]]:
-    """Like `process_runner`, on one machine or many. UserError if Beam is not installed.
+    """Like `process_runner`, on one machine or many.
 
     Tasks and results are files in `folder`, which no other run uses, so the pipeline carries their
     numbers only. All machines must see the source and the output under the same paths, on a shared
@@ -418,9 +399,14 @@ def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterat
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
     except ImportError as error:
-        raise UserError(
-            f"--runner=beam needs Apache Beam ({error}): pip install 'vit-jax-pretraining[beam]'."
-        ) from error
+        rule = f"needs pip install 'vit-jax-pretraining[beam]': {error}."
+        raise UserError(rule, field="--runner", value="beam") from error
+
+    def new_pipeline() -> beam.Pipeline:
+        return beam.Pipeline(options=PipelineOptions(list(beam_flags)))
+
+    with _in_words_of_beam(beam_flags):
+        new_pipeline()  # an unknown runner is refused before anything is written
 
     def run(function: Callable[[Any], object], tasks: Iterable[object]) -> Iterator[object]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -429,7 +415,7 @@ def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterat
         for number, task in enumerate(tasks, 1):
             (folder / f"{number}.task").write_bytes(pickle.dumps(task))
         if number:
-            with beam.Pipeline(options=PipelineOptions(list(beam_flags))) as pipeline:
+            with _in_words_of_beam(beam_flags), new_pipeline() as pipeline:
                 numbers = pipeline | beam.Create(range(1, number + 1)) | beam.Reshuffle()
                 _ = numbers | beam.Map(run_task, function, str(folder))
         for k in range(1, number + 1):
@@ -442,15 +428,25 @@ def beam_runner(folder: Path, beam_flags: Sequence[str]) -> Callable[..., Iterat
     return run
 
 
+@contextlib.contextmanager
+def _in_words_of_beam(beam_flags: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        rule = f"cannot be run by Apache Beam: {type(error).__name__}: {error}"
+        raise UserError(rule, field="--beam_flags", value=",".join(beam_flags)) from error
+
+
 def run_task(number: int, function: Callable[[Any], object], folder: str) -> None:
-    """Runs a task on a worker; errors of the user or the disk are results, too."""
+    """Runs a task on a worker; its error is a result, too, which no runner repeats or rewords."""
     path = Path(folder, f"{number}.result")
     if path.exists():  # Beam may repeat a finished task
         return
     task = pickle.loads(path.with_suffix(".task").read_bytes())
     try:
         result = function(task)
-    except (UserError, OSError) as error:
+    except Exception as error:
+        error.add_note("".join(traceback.format_exception(error)))  # pickling loses it
         result = error
     with atomic_file(path) as temporary:
         temporary.write_bytes(pickle.dumps(result))

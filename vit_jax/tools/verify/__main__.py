@@ -16,7 +16,8 @@ from vit_jax import config as configs
 from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import config_file
-from vit_jax.store.runs import RESERVED
+from vit_jax.core.screen import aligned
+from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.verify import recipe_card
 from vit_jax.tools.verify.recipe_card import Comparison, LoggedRun, PublishedCurve
 
@@ -27,26 +28,19 @@ ACCURACY = "train/accuracy"
 
 
 def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
-    """The card of the run's config. UserError if there is none; it names the nearest."""
+    """The card of the run's config; without one the error names the nearest."""
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise UserError(f"{folder} has no recipe card: give one by --card FILE.")
-    cards = {file: recipe_card.read(file) for file in files}
-    by_file = {
-        file: recipe_card.differences(c.fields, c.fingerprint, run) for file, c in cards.items()
-    }
-    nearest, *others = sorted(files, key=lambda file: len(by_file[file]))
-    if by_file[nearest]:
-        more = f"\nOther cards: {', '.join(map(str, others))}" if others else ""
-        raise UserError(
-            f"No card in {folder} is of the config of {run.folder}. The nearest is {nearest}; "
-            "there is the card, here the run:\n  " + "\n  ".join(by_file[nearest]) + more
-        )
+        raise UserError("has no recipe card.", field=str(folder), cure="Give one by --card.")
+    cards = (recipe_card.read(file) for file in files)
+    different = [recipe_card.differences(card.fields, card.fingerprint, run) for card in cards]
+    fewest, nearest = min(zip(different, files, strict=True), key=lambda pair: len(pair[0]))
+    _refuse(run, f"a card in {folder}. The nearest is {nearest}", fewest)
     return nearest
 
 
 def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
-    """The published curve of the run's config, if there is one."""
+    """The published curve of the run's config, or None."""
     for file in sorted(folder.glob("*.json")):
         curve = recipe_card.read_published(file)
         fields = recipe_card.compared_fields(configs.load(str(folder.parent.parent / curve.config)))
@@ -65,31 +59,27 @@ def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
         print(f"         {run.folder} has no {curve.metric} yet to show beside it")
         return
     every = max(1, math.ceil(len(points) / MAX_SHOWN))
-    print("epoch   published       found  difference")
-    for point in [*points[every - 1 : -1 : every], points[-1]]:
-        difference = point.ours - point.theirs
-        print(f"{point.epoch:5g}  {point.theirs:10.4g}  {point.ours:10.4g}  {difference:+10.4f}")
+    rows = [
+        [f"{p.epoch:g}", f"{p.published:.4g}", f"{p.ours:.4g}", f"{p.ours - p.published:+.4f}"]
+        for p in [*points[every - 1 : -1 : every], points[-1]]
+    ]
+    print(*aligned(["epoch", "published", "found", "difference"], rows, left=()), sep="\n")
     print("A single run was published: there is no range that this one should be in.")
 
 
 def verify(run: LoggedRun, file: epath.Path) -> None:
-    """Prints a table. UserError if the run is of another config, or leaves the expected ranges."""
+    """Compares a run with a card, and prints a table."""
     card = recipe_card.read(file)
-    if different := recipe_card.differences(card.fields, card.fingerprint, run):
-        raise _other_config(run, f"the config of {file}", "the card", different)
+    different = recipe_card.differences(card.fields, card.fingerprint, run)
+    _refuse(run, f"the config of {file}", different)
     compared = recipe_card.compare(card, run.rows)
     last, loss = max(run.rows, default=0), recipe_card.LOSS
     is_finished = last >= card.end
     missing = [metric for metric in card.curves if metric not in {c.metric for c in compared}]
     if not compared or (is_finished and loss in missing):
-        nothing = f"no {loss}" if is_finished else "nothing yet"
-        steps = card.curves[loss].steps
-        raise UserError(
-            f"{run.folder} has logged {nothing} to compare with {file}: its last step is {last}, "
-            f"the card has losses at the steps {', '.join(map(str, steps[:3]))} ... {steps[-1]}. "
-            f"{'Train anew' if is_finished else 'Let it go on'}, with log.every_steps as in the "
-            "card's config."
-        )
+        steps = ", ".join(map(str, card.curves[loss].steps[:3]))
+        rule = f"has no {loss} up to its last step, {last}; {file} has those at {steps} ..."
+        raise UserError(rule, field=str(run.folder), cure="See log.every_steps.")
     seed, seeds = run.origin["seed"], [origin["seed"] for origin in card.runs]
     made = [
         f"jax {o['versions'].get('jax')}, {o['devices']['count']} x {o['devices']['kind']}"
@@ -100,28 +90,25 @@ def verify(run: LoggedRun, file: epath.Path) -> None:
     if seed in seeds:
         same = recipe_card.same_until(card, seed, run.rows)
         print(f"same     losses as the card's seed {seed}, all digits, up to step {same:,}")
-    for line in _table(compared):
-        print(line)
+    print(*_table(compared), sep="\n")
     if missing:
         print(f"missing  {', '.join(missing)}: not logged at the card's steps")
     outside = [c for c in compared if not c.is_within]
     if outside:
         first = outside[0]
-        raise UserError(
-            f"{run.folder} leaves the range of {file} at step {first.step:,}: {first.metric} "
-            f"{_shown(first.value)}, expected {first.low:.4g} to {first.high:.4g}. "
-            f"{len(outside)} of {len(compared)} numbers are outside."
-        )
+        where = f"at step {first.step:,}: {first.metric} {_shown(first.value)}"
+        rule = f"leaves the range of {file} {where}, not {first.low:.4g} to {first.high:.4g}."
+        cure = f"{len(outside)} of {len(compared)} numbers are outside."
+        raise UserError(rule, field=str(run.folder), cure=cure)
     end_of = "the finished run" if is_finished else "the run so far"
     print(f"within   all {len(compared)} numbers of {end_of} are in their ranges")
 
 
 def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> None:
-    """Writes a card. UserError if the runs are not all of this config, or cannot be recorded."""
+    """Writes a card of runs that are all of this config."""
     fields = recipe_card.compared_fields(configs.load(config_file))
     for run in runs:
-        if different := recipe_card.differences(fields, runs[0].fingerprint, run):
-            raise _other_config(run, config_file, "the file", different)
+        _refuse(run, config_file, recipe_card.differences(fields, runs[0].fingerprint, run))
     last = runs[0].rows[max(runs[0].rows)] if runs[0].rows else {}
     metrics = [name for name in last if name == ACCURACY or name.partition("/")[0] not in RESERVED]
     card = recipe_card.record(config_file, fields, runs, metrics)
@@ -129,27 +116,23 @@ def record(runs: Sequence[LoggedRun], config_file: str, output: epath.Path) -> N
     print(f"recorded {output}: {len(runs)} runs of {config_file}, {card.end:,} steps")
 
 
-def _other_config(run: LoggedRun, config: str, there: str, different: list[str]) -> UserError:
-    lines = "\n  ".join(different)
-    return UserError(
-        f"{run.folder} is not a run of {config}; there is {there}, here the run:\n  {lines}"
-    )
+def _refuse(run: LoggedRun, config: str, different: list[str]) -> None:
+    if different:
+        lines = "\n  ".join(different)
+        rule = f"is not a run of {config}, which has (there; the run: here):\n  {lines}"
+        raise UserError(rule, field=str(run.folder))
 
 
 def _table(compared: Sequence[Comparison]) -> list[str]:
     """A line for each metric: the number of its values within range, and the last one."""
-    by_metric: dict[str, list[Comparison]] = {}
-    for comparison in compared:
-        by_metric.setdefault(comparison.metric, []).append(comparison)
-    width = max(map(len, by_metric))
-    lines = [f"{'':{width}}    within  last to step       found      lowest     highest"]
-    for metric, each in by_metric.items():
-        last, within = each[-1], sum(c.is_within for c in each)
-        lines.append(
-            f"{metric:{width}}  {within:>3} of {len(each):<2}  {last.step:>12,}  "
-            f"{_shown(last.value):>10}  {last.low:>10.4g}  {last.high:>10.4g}"
-        )
-    return lines
+    rows = []
+    for metric in dict.fromkeys(comparison.metric for comparison in compared):
+        each = [comparison for comparison in compared if comparison.metric == metric]
+        last, within = each[-1], f"{sum(c.is_within for c in each)} of {len(each)}"
+        ends = [f"{last.low:.4g}", f"{last.high:.4g}"]
+        rows.append([metric, within, f"{last.step:,}", _shown(last.value), *ends])
+    head = ["", "within", "last to step", "found", "lowest", "highest"]
+    return aligned(head, rows, left={0})
 
 
 def _shown(value: float | None) -> str:
@@ -160,18 +143,14 @@ FLAGS = flags.FLAGS
 
 
 def main(_: list[str]) -> None:
-    """The command."""
-    runs = [recipe_card.read_run(epath.Path(folder).expanduser()) for folder in FLAGS.workdir]
+    without = not FLAGS.config or FLAGS.config_override
+    command.refuse_flags("record", when=without, rule="needs --config, without overrides.")
+    several = not FLAGS.record and len(FLAGS.workdir) > 1
+    command.refuse_flags("workdir", when=several, rule="is given several times without --record.")
+    runs = [recipe_card.read_run(epath.Path(folder)) for folder in FLAGS.workdir]
     if FLAGS.record:
-        if not FLAGS.config or FLAGS.config_override:
-            raise UserError(
-                "--record needs --config, the file that the runs were started with, and takes no "
-                "overrides: a card is of what a file says."
-            )
         record(runs, FLAGS.config, epath.Path(FLAGS.record))
         return
-    if len(runs) > 1:
-        raise UserError(f"Give one --workdir, not {len(runs)}; several are for --record.")
     (run,) = runs
     cards = epath.Path(config_file.folder(config_file.CARDS))
     if not FLAGS.card and (curve := find_published(run, cards / "published")):
@@ -182,8 +161,8 @@ def main(_: list[str]) -> None:
 
 if __name__ == "__main__":
     command.define_config(configs.fields, required=False)
-    flags.DEFINE_multi_string("workdir", None, "Of the run; of several runs to record a card.")
-    flags.DEFINE_string("card", None, "The card; default: that of the run's config in cards/.")
-    flags.DEFINE_string("record", None, "Writes a card to this file instead.")
+    flags.DEFINE_multi_string("workdir", None, "Of the run; may be repeated for --record.")
+    flags.DEFINE_string("card", None, "Recipe card; default: that of the run's config in cards/.")
+    flags.DEFINE_string("record", None, "File to write a new card to, instead of comparing.")
     flags.mark_flag_as_required("workdir")
     command.run(main)

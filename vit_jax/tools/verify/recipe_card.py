@@ -15,6 +15,7 @@ a run should be in. Their JSON files have the recipe's config, the source, the n
 our logs, and its values by epoch.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -26,62 +27,44 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, describe_error
 from vit_jax.core.schema import renamed
 from vit_jax.store import runs, workdir
+from vit_jax.store.metrics import explain_damage
 
 LOSS = "train/loss"
 MIN_SEEDS = 3
 FEW = 4  # windows: fewer estimate a spread badly
 
-Rows = Mapping[int, Mapping[str, float | None]]  # what was logged, by step; None: not finite
+Rows = Mapping[int, Mapping[str, float | None]]  # numbers by step; None if not finite
 
 
 class LoggedRun(NamedTuple):
-    """A run as its work directory records it.
-
-    Attributes:
-      fields: nested, those that a card has.
-      origin: seed, time, versions, commit, devices.
-      rows: numbers by step.
-    """
-
     folder: epath.Path
-    fields: dict[str, Any]
+    fields: dict[str, Any]  # nested fields that a card has
     fingerprint: dict[str, str]
-    origin: dict[str, Any]
-    rows: dict[int, dict[str, float | None]]
+    origin: dict[str, Any]  # seed, time, versions, commit, devices
+    rows: Rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """The allowed distance of a run from those of a card.
+    """The allowed distance of a run from those of a card."""
 
-    Attributes:
-      windows: number of windows that a curve of training is cut into.
-      neighbours: windows on each side that a window's spread is pooled with.
-      sigmas: for 4 or more pooled windows. With 3 seeds the spread has 8 degrees of freedom
-        or more, and Student's t stays within 5 in 99.9 % of all cases; batches under mixup, whose
-        losses have heavier tails, leave it more often.
-      few_sigmas: for fewer windows; with 2 degrees of freedom t stays within 10 in 99 %.
-      floor: share of the mean that is allowed in any case.
-    """
-
-    windows: int = 5
-    neighbours: int = 4
+    windows: int = 5  # number of windows of a curve of training
+    neighbours: int = 4  # windows on each side that a window's spread is pooled with
+    # For 4 or more pooled windows. With 3 seeds the spread has 8 degrees of freedom or more, and
+    # Student's t stays within 5 in 99.9 % of all cases; batches under mixup, whose losses have
+    # heavier tails, leave it more often.
     sigmas: float = 5.0
+    # For fewer windows; with 2 degrees of freedom t stays within 10 in 99 %.
     few_sigmas: float = 10.0
-    floor: float = 0.01
+    floor: float = 0.01  # share of the mean that is allowed in any case
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A metric over the steps.
-
-    Attributes:
-      steps: those at which all runs logged it, in order.
-      runs: its values at these steps, a list for each run.
-    """
+    """Values of a metric in each run, at the steps at which all runs logged it."""
 
     steps: list[int]
     runs: list[list[float]]
@@ -89,42 +72,37 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """The record of several runs of a config.
+    """The record of several runs of a config."""
 
-    Attributes:
-      config: its file, with its variant.
-      fields: nested, those that affect the numbers, except the seed.
-      fingerprint: of the data.
-      runs: seed, time, versions, commit and devices of each.
-      curves: by metric; LOSS is one of them.
-      tolerance: see above.
-    """
-
-    config: str
-    fields: dict[str, Any]
-    fingerprint: dict[str, str]
-    runs: list[dict[str, Any]]
-    curves: dict[str, Curve]
+    config: str  # file of the config, with its variant
+    fields: dict[str, Any]  # nested fields that affect the numbers, except the seed
+    fingerprint: dict[str, str]  # fingerprint of the data
+    runs: list[dict[str, Any]]  # seed, time, versions, commit and devices of each run
+    curves: dict[str, Curve]  # curves by metric, with LOSS among them
     tolerance: Tolerance
 
     @property
     def end(self) -> int:
-        """The last step of the runs."""
         return self.curves[LOSS].steps[-1]
 
     def write(self, path: epath.Path) -> None:
-        """Writes the card. UserError if the file cannot be written."""
+        """Writes the card as JSON, the numbers of a list on one line."""
         text = json.dumps(dataclasses.asdict(self), indent=1)
-        # Numbers of one list on one line.
         text = re.sub(r"\[[-+.,e\d\s]*\]", lambda match: " ".join(match[0].split()), text)
         workdir.write_output(path, text + "\n", "record")
 
 
-def read(path: epath.Path) -> Card:
-    """The card in a file. UserError if there is none, or a damaged one."""
-    if not path.exists():
-        raise UserError(f"No recipe card {path}.")
+@contextlib.contextmanager
+def _reading(path: epath.Path) -> Iterator[None]:
     try:
+        yield
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(f"cannot be read: {describe_error(error)}", field=str(path)) from error
+
+
+def read(path: epath.Path) -> Card:
+    """Reads a card, and checks what a comparison takes from it."""
+    with _reading(path):
         document = json.loads(path.read_text())
         document["fields"] = renamed.fields(document["fields"])
         curves = renamed.metrics(document.pop("curves"))
@@ -142,20 +120,10 @@ def read(path: epath.Path) -> Card:
         if any(not number > 0 for number in dataclasses.astuple(tolerance)):
             raise ValueError("its tolerance has numbers that are not above 0")
         return card
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path} is not an intact recipe card ({type(error).__name__}: {error}). Restore it, "
-            "or record a new one."
-        ) from error
 
 
 class Comparison(NamedTuple):
-    """A number of a run and the range that it should be in.
-
-    Attributes:
-      step: the last one that counted for `value`.
-      value: None: not finite.
-    """
+    """A number of a run, None if it is not finite, at the last step of its window; its range."""
 
     step: int
     metric: str
@@ -165,7 +133,6 @@ class Comparison(NamedTuple):
 
     @property
     def is_within(self) -> bool:
-        """Whether the value is in the card's range."""
         return self.value is not None and self.low <= self.value <= self.high
 
 
@@ -202,56 +169,43 @@ def _windows(card: Card, metric: str, curve: Curve, rows: Rows) -> Iterator[Comp
 def record(
     config: str, fields: dict[str, Any], runs: Sequence[LoggedRun], metrics: Sequence[str]
 ) -> Card:
-    """A card of several runs of one config; numbers keep 6 digits.
-
-    Of their logs LOSS and `metrics` are recorded. Raises UserError for too few seeds, runs of
-    different lengths, and numbers that are missing.
-    """
+    """Records LOSS and `metrics` of several runs of one config, with 6 digits."""
     seeds = [run.origin["seed"] for run in runs]
-    logged = [run.rows for run in runs]
     if len(set(seeds)) < max(MIN_SEEDS, len(seeds)):
-        raise UserError(
-            f"The runs have the seeds {', '.join(map(str, seeds))}: a card needs at least "
-            f"{MIN_SEEDS}, all different."
-        )
-    ends = [max(rows, default=0) for rows in logged]
-    if len(set(ends)) > 1:
-        raise UserError(f"The runs end at the steps {', '.join(map(str, ends))}: finish them all.")
-    curves = {metric: _curve(metric, logged) for metric in (LOSS, *metrics)}
-    for metric, curve in curves.items():
-        if curve.steps[-1:] != ends[:1]:
-            raise UserError(f"Not every run has logged {metric} at its last step, {ends[0]}.")
+        rule = f"have the seeds {', '.join(map(str, seeds))}, not {MIN_SEEDS} different ones."
+        raise UserError(rule, field="The runs")
+    curves = {metric: _curve(metric, runs) for metric in (LOSS, *metrics)}
     origins = [run.origin for run in runs]
     return Card(config, fields, runs[0].fingerprint, origins, curves, Tolerance())
 
 
-def _curve(metric: str, logged: Sequence[Rows]) -> Curve:
+def _curve(metric: str, runs: Sequence[LoggedRun]) -> Curve:
+    """The steps at which all runs logged it, the last step of each among them."""
+    logged = [run.rows for run in runs]
     steps = sorted(step for step in logged[0] if all(metric in r.get(step, {}) for r in logged))
-    return Curve(steps, [[_number(rows, step, metric) for step in steps] for rows in logged])
-
-
-def _number(rows: Rows, step: int, metric: str) -> float:
-    value = rows[step][metric]
-    if value is None:
-        raise UserError(f"A run has no finite {metric} at step {step}: it cannot be recorded.")
-    return rounded(value)
+    values = [[rows[step][metric] for step in steps] for rows in logged]
+    ends = {max(rows, default=0) for rows in logged}
+    if ends != {*steps[-1:]} or None in (x for each in values for x in each):
+        steps_ = ", ".join(map(str, sorted(ends)))
+        rule = f"have a {metric} that is not finite, or end at different steps ({steps_})."
+        raise UserError(rule, field="The runs", cure="Finish them.")
+    return Curve(steps, [[rounded(x) for x in each if x is not None] for each in values])
 
 
 def rounded(value: float) -> float:
-    """The number with the digits that a card keeps."""
     return float(f"{value:.6g}")
 
 
 def same_until(card: Card, seed: int, rows: Rows) -> int:
     """The last step up to which a run's losses equal those of the card's run of its seed; or 0."""
-    last = 0
-    for run, losses in zip(card.runs, card.curves[LOSS].runs, strict=True):
-        if run["seed"] == seed:
-            for step, loss in zip(card.curves[LOSS].steps, losses, strict=True):
-                value = rows.get(step, {}).get(LOSS)
-                if value is None or rounded(value) != loss:
-                    break
-                last = step
+    curve, last = card.curves[LOSS], 0
+    seeds = [run["seed"] for run in card.runs]
+    losses = curve.runs[seeds.index(seed)] if seed in seeds else []
+    for step, loss in zip(curve.steps, losses, strict=False):
+        value = rows.get(step, {}).get(LOSS)
+        if value is None or rounded(value) != loss:
+            break
+        last = step
     return last
 
 
@@ -260,10 +214,9 @@ FREE_FIELDS = (*configs.FREE_FIELDS, "seed", "deterministic")
 
 
 def read_run(folder: epath.Path) -> LoggedRun:
-    """The run in a work directory. UserError if the folder is not one, or is damaged."""
     document = workdir.read_document(folder)
     logged = runs.rows_by_step(folder)
-    with runs.explain_damage(folder):
+    with explain_damage(folder):
         config = configs.resolve(document["config"])
         started = document["runs"][-1]
         origin = {name: started[name] for name in ("time", "versions", "commit", "devices")}
@@ -289,61 +242,42 @@ def compared_fields(config: RunConfig) -> dict[str, Any]:
 
 
 def differences(fields: dict[str, Any], fingerprint: dict[str, str], run: LoggedRun) -> list[str]:
-    """What differs, such as "optim.lr: 0.003 there, 0.001 here"; "there" is not the run."""
+    """Differing fields, such as "optim.lr: 0.003 there, 0.001 here"; "here" is the run."""
     # A field that was added after a card was recorded had its default.
-    there = {"config": compared_fields(configs.resolve(fields)), "fingerprint": fingerprint}
-    here = {"config": run.fields, "fingerprint": run.fingerprint}
-    return list(workdir.differences(there, here).values())
+    expected = {"config": compared_fields(configs.resolve(fields)), "fingerprint": fingerprint}
+    actual = {"config": run.fields, "fingerprint": run.fingerprint}
+    return list(workdir.differences(expected, actual).values())
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedCurve:
-    """A curve that others measured.
-
-    Attributes:
-      config: its file, with its variant.
-      source: where it is published.
-      metric: its key in our logs, "validation/accuracy".
-      epochs: the epochs after which it was measured, rising.
-      values: of the metric.
-    """
-
-    config: str
-    source: str
-    metric: str
-    epochs: list[float]
+    config: str  # file of the config, with its variant
+    source: str  # place of the publication
+    metric: str  # key in our logs, such as "validation/accuracy"
+    epochs: list[float]  # rising epochs after which `values` were measured
     values: list[float]
 
 
 class CurvePoint(NamedTuple):
-    """A published number beside the run's."""
-
     epoch: float
-    theirs: float
+    published: float
     ours: float
 
 
 def read_published(path: epath.Path) -> PublishedCurve:
-    """The curve in a file. UserError if there is none, or a damaged one."""
-    try:
+    """Reads a curve, and checks that its epochs rise."""
+    with _reading(path):
         curve = PublishedCurve(**json.loads(path.read_text()))
         numbers = np.asarray([curve.epochs, curve.values], np.float64)  # ragged: ValueError
         if numbers.size == 0 or np.any(np.diff(numbers[0]) <= 0):
             raise ValueError("its epochs do not rise")
         return curve
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not an intact published curve ({type(error).__name__}: {error})."
-        ) from error
 
 
 def compare_published(
-    curve: PublishedCurve, rows: Mapping[int, Mapping[str, float | None]], steps_per_epoch: float
+    curve: PublishedCurve, rows: Rows, steps_per_epoch: float
 ) -> list[CurvePoint]:
-    """Compares published numbers with a run's, interpolated between its evaluations.
-
-    rows: by step. Points before the run's first evaluation and after its last are left out.
-    """
+    """Compares published numbers with a run's, interpolated between its evaluations."""
     logged = {step: row[curve.metric] for step, row in rows.items() if curve.metric in row}
     finite = {step: value for step, value in sorted(logged.items()) if value is not None}
     if not finite:
@@ -352,7 +286,7 @@ def compare_published(
     # A step is whole, an epoch of the plan need not be: half a step belongs to it.
     first, last = epochs[0] - 0.5 / steps_per_epoch, epochs[-1] + 0.5 / steps_per_epoch
     return [
-        CurvePoint(epoch, theirs, float(np.interp(epoch, epochs, list(finite.values()))))
-        for epoch, theirs in zip(curve.epochs, curve.values, strict=True)
+        CurvePoint(epoch, value, float(np.interp(epoch, epochs, list(finite.values()))))
+        for epoch, value in zip(curve.epochs, curve.values, strict=True)
         if first <= epoch <= last
     ]

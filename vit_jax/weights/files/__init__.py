@@ -1,10 +1,13 @@
 """Arrays in files, whose shapes and types are known before they are read."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
+
+from vit_jax.core.errors import UserError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Limits on shapes that a file states, since a header costs its writer nothing.
@@ -38,3 +41,17 @@ def listed(items: Sequence[object], limit: int = 5) -> str:
 def from_array(array: np.ndarray) -> Tensor:
     """A tensor of an array in memory."""
     return Tensor(array.shape, array.dtype, lambda: array)
+
+
+def check_shape(name: str, shape: Sequence[int], dtype: np.dtype, nbytes: int) -> None:
+    """Raises UserError for a shape that NumPy cannot have, or of another number of bytes."""
+    if (
+        len(shape) > MAX_DIMENSIONS
+        or any(side < 0 for side in shape)
+        or math.prod(shape) * dtype.itemsize != nbytes
+        or math.prod(filter(None, shape)) > max(MAX_EMPTY, nbytes)
+    ):
+        raise UserError(
+            f"{name} says {dtype} {str(tuple(shape))[:100]} ({len(shape)} axes), but has "
+            f"{nbytes:,} bytes: the file is damaged."
+        )

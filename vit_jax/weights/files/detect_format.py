@@ -6,26 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from vit_jax.core import errors
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import is_name
-from vit_jax.weights.files import Tensor, Tensors, npz, pytorch, safetensors
+from vit_jax.weights.files import Tensor, Tensors, listed, npz, pytorch, safetensors
 
 # The start of a file that Git LFS has put in place of a large one.
 _LFS_POINTER = b"version https://git-lfs"
+_SAVED = "load it in transformers 4 and save it by save_pretrained()"
+_MERGED = "an adapter's alone: merge it into its model in peft (merge_and_unload()) and save that"
+_PROGRAM = "a program, not weights by name: take the model it was exported from"
 # Files of weights that are not read, by the end of their names, and what to do about each.
 _UNREAD_FILES = {
-    "flax_model.msgpack": "Flax's: load it in transformers 4 and save it by save_pretrained()",
-    "tf_model.h5": "TensorFlow's: load it in transformers 4 and save it by save_pretrained()",
-    "adapter_model.safetensors": "an adapter's alone: merge it into its model in peft "
-    "(merge_and_unload()) and save that",
-    "adapter_model.bin": "an adapter's alone: merge it into its model in peft "
-    "(merge_and_unload()) and save that",
-    ".onnx": "a program, not weights by name: take the model it was exported from",
-    ".jax_export": "a program, not weights by name: take the model it was exported from",
+    "flax_model.msgpack": f"Flax's: {_SAVED}",
+    "tf_model.h5": f"TensorFlow's: {_SAVED}",
+    "adapter_model.safetensors": _MERGED,
+    "adapter_model.bin": _MERGED,
+    ".onnx": _PROGRAM,
+    ".jax_export": _PROGRAM,
     ".gguf": "quantised: take the model it was made from",
     ".h5": "Keras's: save the model as .npz or safetensors",
     ".msgpack": "Flax's: save its parameters as .npz",
 }
+_ENDINGS = (".safetensors", ".npz", ".pth", ".pt")  # of files that are read by their path
 INDEX = ".index.json"  # suffix to the name that the shards would have as one file
 # In a folder, the first of these that exists is read.
 FILES = tuple(
@@ -58,24 +60,21 @@ class Opened:
 
     @property
     def entries(self) -> dict[str, Any]:
-        """Those of config.json; none without it."""
+        """Entries of config.json; none without it."""
         return self.config or {}
 
 
 def is_external(path: Path) -> bool:
-    """Whether `path` is a file, or a folder in the form of Hugging Face and timm."""
-    try:
+    """Returns whether `path` is a file, or a folder in the form of Hugging Face and timm."""
+    with reading(path):  # a name may be too long
         return path.is_file() or any((path / name).is_file() for name in FILES)
-    except OSError as error:  # a name may be too long
-        raise UserError(f"{path} cannot be read: {error}.") from error
 
 
 def open_weights(path: Path) -> Opened:
     """Arrays of a file or folder; only PyTorch's are read now, others on demand. UserError."""
     inside = (path / name for name in FILES if (path / name).is_file())
     file = next(inside) if path.is_dir() else path
-    if file.name.endswith(tuple(_UNREAD_FILES)):
-        advice = next(text for end, text in _UNREAD_FILES.items() if file.name.endswith(end))
+    if advice := _unread(file.name):
         raise UserError(f"{file} is not read: it is {advice}.")
     kind, tensors, note = (_sharded if file.name.endswith(INDEX) else _arrays)(file)
     if not tensors:
@@ -87,95 +86,64 @@ def open_weights(path: Path) -> Opened:
     return Opened(path, kind, tensors, config, preprocessor, note)
 
 
+def _unread(name: str) -> str:
+    """Advice about a file that is not read; "" for others."""
+    return next((text for end, text in _UNREAD_FILES.items() if name.endswith(end)), "")
+
+
 def check_folder(folder: Path) -> None:
     """UserError for a folder with weights that are not read here, and no others."""
-    if not folder.is_dir():
-        return
-    names = sorted(file.name for file in folder.iterdir())
-    for end, advice in _UNREAD_FILES.items():
-        found = next((name for name in names if name.endswith(end)), None)
-        if found:
-            raise UserError(
-                f"{folder} has no {FILES[0]}, but {found}, which is {advice}. Files that are read "
-                f"from a folder: {', '.join(FILES)}."
-            )
-    named = [name for name in names if name.endswith((".safetensors", ".npz", ".pth", ".pt"))]
-    if named:
-        raise UserError(f"{folder} has no {FILES[0]}, but {named[0]}: give that file by its path.")
+    names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    unread = [(name, f"which is {_unread(name)}") for name in names if _unread(name)]
+    by_path = [(name, "which is read by its path") for name in names if name.endswith(_ENDINGS)]
+    for name, advice in (unread or by_path)[:1]:
+        raise UserError(f"{folder} has none of {', '.join(FILES)}, but {name}, {advice}.")
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object. UserError."""
-    try:
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise UserError(f"{file} is larger than {MAX_JSON_BYTES:,} bytes.")
-        data = file.read_bytes()
-        if data.startswith(_LFS_POINTER):
-            raise _not_pulled(file)
-        document = json.loads(data)
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{file} cannot be read as JSON: {error}.") from error
-    if not isinstance(document, dict):
-        raise UserError(f"{file} is not a JSON object.")
-    return document
+    _start(file)
+    with reading(file), file.open("rb") as stream:
+        document = json.loads(stream.read(MAX_JSON_BYTES))
+        if not isinstance(document, dict):
+            raise ValueError("it is not a JSON object")
+        return document
+
+
+def _start(file: Path) -> bytes:
+    """The first bytes of a file. UserError for a pointer of Git LFS."""
+    with reading(file), file.open("rb") as stream:
+        start = stream.read(len(_LFS_POINTER))
+    if start.startswith(_LFS_POINTER):
+        raise UserError(f"{file} is a pointer of Git LFS: run git lfs pull in its folder.")
+    return start
 
 
 def _arrays(file: Path) -> tuple[str, dict[str, Tensor], str]:
     """The kind of a file, its arrays, and the note of Opened."""
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(262)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error}.") from error
-    if start.startswith(_LFS_POINTER):
-        raise _not_pulled(file)
-    if start[257:] == b"ustar":
-        raise UserError(
-            f"{file} is an archive of files, a tar: unpack it and give the file of weights in it. "
-            "If PyTorch wrote it, before version 0.4, load it there and save it anew."
-        )
+    start = _start(file)
+    if start[8:9] == b"{":
+        return "safetensors", safetensors.read(file), ""
     if start[:4] == b"PK\x03\x04" and not pytorch.is_torch(file):
         return "npz", npz.read(file), ""
-    if start[8:9] == b"{" or file.suffix == ".safetensors":
-        return "safetensors", safetensors.read(file), ""
-    if start[:1] == b"\x80" or start[:2] == b"PK" or file.suffix in (".bin", ".pt", ".pth"):
+    if start[:1] == b"\x80" or start[:2] == b"PK":
         return "torch", *pytorch.read(file)
-    if file.suffix == ".npz":
-        return "npz", npz.read(file), ""  # its message states the error
-    raise UserError(
-        f"{file} is not a file of weights: it begins like none of .npz, .safetensors and PyTorch's."
-    )
-
-
-def _not_pulled(file: Path) -> UserError:
-    return UserError(
-        f"{file} is a pointer of Git LFS, not the file itself: run git lfs pull in its folder."
-    )
+    raise UserError(f"{file} begins like none of .npz, .safetensors and PyTorch's.")
 
 
 def _sharded(index: Path) -> tuple[str, dict[str, Tensor], str]:
     """The kind, the arrays and the note of several files, by their index."""
-    where = read_json(index).get("weight_map")
-    if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
-        raise UserError(f"{index} has no weight_map from names to files.")
-    files = sorted(set(where.values()))
-    outside = [f for f in files if not is_name(f)]
-    if outside:
-        name = errors.safe_repr(outside[0])
-        raise UserError(f"{index} names {name}, which is not a file in its own folder.")
-    absent = [f for f in files if not (index.parent / f).is_file()]
-    if absent:
+    where: Any = read_json(index).get("weight_map")
+    files = list(where.values()) if isinstance(where, dict) else [where]
+    odd = [name for name in files if not (isinstance(name, str) and is_name(name))]
+    if odd or not files:
         raise UserError(
-            f"{index} names {errors.shorten(', '.join(absent))}, which is not there: get all parts."
+            f"{index} has no weight_map from arrays to files of its folder, but "
+            f"{errors.safe_repr(odd or where)}."
         )
-    parts = {f: _arrays(index.parent / f) for f in files}
-    lost = [f"{name} in {f}" for name, f in where.items() if name not in parts[f][1]]
+    parts = {name: _arrays(index.parent / name) for name in sorted(set(files))}
+    lost = [f"{name} in {file}" for name, file in where.items() if name not in parts[file][1]]
     if lost:
-        shown = errors.shorten(", ".join(lost))
-        raise UserError(f"{index} names arrays that are not there: {shown}.")
-    if not files:
-        raise UserError(f"{index} names no files.")
+        raise UserError(f"{index} names arrays that are not there: {listed(lost)}.")
     kind, _, note = parts[files[0]]
-    return kind, {name: parts[f][1][name] for name, f in where.items()}, note
+    return kind, {name: parts[file][1][name] for name, file in where.items()}, note

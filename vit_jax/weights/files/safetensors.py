@@ -15,9 +15,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import atomic_file
-from vit_jax.weights.files import BFLOAT16, MAX_DIMENSIONS, MAX_EMPTY, Tensor
+from vit_jax.weights.files import BFLOAT16, Tensor, check_shape
 
 MAX_HEADER_BYTES = 16 * 2**20  # a ViT's has about 50 kB
 LENGTH_BYTES = 8
@@ -33,30 +33,25 @@ DTYPES = {
     **{f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "IU" for n in (8, 4, 2, 1)},
     "BOOL": np.dtype("?"),
 }
+_ANEW = "Get the file anew."
 # The other types of the format: packed in less than a byte, scales alone, complex.
 _UNREAD_DTYPES = ("F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64")
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Arrays by name, mapped into memory on demand.
-
-    Raises:
-      UserError: a file that is absent, or whose header is wrong.
-    """
-    try:
+    """Arrays by name, mapped into memory on demand."""
+    with reading(path, cure=_ANEW):
         header, start = _header(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    size = path.stat().st_size - start
-    header.pop(METADATA, None)
-    spans = {name: _span(path, name, entry, size) for name, entry in header.items()}
-    end = 0
-    for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
-        if first != end:
-            raise _Damaged(path, f"{name} begins at byte {first} of the data, expected {end}")
-        end = last
-    if end != size:
-        raise _Damaged(path, f"its arrays end at byte {end:,} of the data, which has {size:,}")
+        header.pop(METADATA, None)
+        size = path.stat().st_size - start
+        spans = {name: _span(path, name, entry, size) for name, entry in header.items()}
+        end = 0
+        for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+            if first != end:
+                raise ValueError(f"{name} begins at byte {first:,} of the data, expected {end:,}")
+            end = last
+        if end != size:
+            raise ValueError(f"its arrays end at byte {end:,} of the data, which has {size:,}")
     return {name: _tensor(path, header[name], start + spans[name][0]) for name in header}
 
 
@@ -75,27 +70,16 @@ def write(path: Path, arrays: Mapping[str, Tensor]) -> None:
             file.write(np.ascontiguousarray(tensor.read(), "<f4").data)
 
 
-class _Damaged(UserError):
-    def __init__(self, path: Path, reason: str):
-        super().__init__(f"{path} is not an intact safetensors file: {reason}. Get the file anew.")
-
-
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """(the header, bytes before the data)"""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
-            raise _Damaged(path, f"a header of {length:,} bytes in a file of {size:,}")
-        if length > MAX_HEADER_BYTES:
-            raise _Damaged(path, f"a header of {length:,} bytes; {MAX_HEADER_BYTES:,} is the limit")
-        text = file.read(length)
-    try:
-        header = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise _Damaged(path, f"its header is not JSON ({error})") from error
+        if length > min(size - LENGTH_BYTES, MAX_HEADER_BYTES):
+            raise ValueError(f"a header of {length:,} bytes in a file of {size:,}")
+        header = json.loads(file.read(length), object_pairs_hook=_unique)
     if not isinstance(header, dict):
-        raise _Damaged(path, "its header is not a JSON object")
+        raise ValueError("its header is not a JSON object")
     return header, LENGTH_BYTES + length
 
 
@@ -108,33 +92,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _span(path: Path, name: str, entry: Any, size: int) -> tuple[int, int]:
     """Position of an array in the data, once its type and shape agree with its length."""
-    if len(name) > MAX_NAME_CHARACTERS:
-        raise _Damaged(path, f"a name of {len(name):,} characters begins with {name[:40]!r}")
-    kind = entry.get("dtype") if isinstance(entry, dict) else None
-    if isinstance(kind, str) and kind in _UNREAD_DTYPES:
-        raise UserError(
-            f"{path} holds {name} as {kind}, which cannot be read here: convert it to one of "
-            f"{', '.join(DTYPES)} with the program that wrote it."
-        )
-    try:
-        dtype, (first, last) = DTYPES[entry["dtype"]], entry["data_offsets"]
-        numbers = [*entry["shape"], first, last]
-        whole = all(type(n) is int and n >= 0 for n in numbers)
-    except (KeyError, TypeError, ValueError) as error:
-        kinds = ", ".join(DTYPES)
-        reason = f"its entry {name!r} is {str(entry)[:100]} (types read: {kinds})"
-        raise _Damaged(path, reason) from error
-    if len(entry["shape"]) > MAX_DIMENSIONS:
-        raise _Damaged(path, f"{name} has {len(entry['shape'])} dimensions")
-    if not whole or not first <= last <= size:
-        raise _Damaged(path, f"its entry {name!r} is {str(entry)[:100]} in {size:,} bytes of data")
-    if math.prod(entry["shape"]) * dtype.itemsize != last - first:
-        raise _Damaged(
-            path,
-            f"{name} of the shape {str(entry['shape'])[:100]} does not have {last - first:,} bytes",
-        )
-    if math.prod(n for n in entry["shape"] if n) > max(MAX_EMPTY, size):
-        raise _Damaged(path, f"{name} is empty, but has the shape {str(entry['shape'])[:100]}")
+    kind: Any = entry.get("dtype") if isinstance(entry, dict) else None
+    if kind in _UNREAD_DTYPES:
+        raise UserError(f"{path} holds {name} as {kind}, not as one of {', '.join(DTYPES)}.")
+    with reading(f"{path}: {name[:100]}", str(entry)[:100], cure=_ANEW):
+        try:
+            dtype, shape, (first, last) = DTYPES[kind], entry["shape"], entry["data_offsets"]
+            if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
+                raise ValueError("shape and data_offsets are whole numbers")
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not an array of a type that is read here: {error!r}") from error
+        if len(name) > MAX_NAME_CHARACTERS or not first <= last <= size:
+            raise ValueError(f"not in {size:,} bytes, or a name of {len(name):,} characters")
+    check_shape(f"{path}: {name}", shape, dtype, last - first)
     return first, last
 
 

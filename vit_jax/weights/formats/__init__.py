@@ -20,19 +20,18 @@ FORMATS: tuple[Format, ...] = (
 
 
 def understand(opened: Opened) -> ExternalWeights:
-    """The model in another project's file.
-
-    Raises:
-      UserError: no known layout, with the first difference of each; or one that does not fit, with
-        all differences; or a model that cannot be computed here.
-    """
+    """The model in another project's file."""
     note = ""
     try:
-        there = _read(opened)
+        contents = _read(opened)
     except MisfitError as misfit:
-        read = lambda tensors: _read(dataclasses.replace(opened, tensors=tensors))
-        there, note = read_without(opened.path, opened.tensors, misfit.args[0], read)
-    return dataclasses.replace(there, notes=(opened.note, note, *there.notes))
+        contents, note = read_without(
+            opened.path,
+            opened.tensors,
+            misfit.args[0],
+            lambda tensors: _read(dataclasses.replace(opened, tensors=tensors)),
+        )
+    return dataclasses.replace(contents, notes=(opened.note, note, *contents.notes))
 
 
 def _read(opened: Opened) -> ExternalWeights:
@@ -48,7 +47,4 @@ def _read(opened: Opened) -> ExternalWeights:
         raise MisfitError(matches)
     readable = ", ".join(repr(kind) for f in FORMATS for kind in f.model_types)
     kind = safe_repr(opened.entries["model_type"])
-    raise UserError(
-        f"{opened.path} holds a model of the type {kind}; of Hugging Face's models {readable} "
-        "can be read."
-    )
+    raise UserError(f"{opened.path}: model_type={kind}; {readable} can be read.")

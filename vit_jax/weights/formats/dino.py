@@ -21,7 +21,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.models.layers.posemb import ROTARY_BASE
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
-from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Fits, Format
+from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files import Tensor, Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
@@ -43,22 +43,9 @@ scale[1 2]/scale : LAYERS.{}.layer_scale[1 2].lambda1
 # --- Dinov2
 
 REGISTERS = "dinov2_with_registers"  # a model_type of config.json
-# Defaults of transformers' configs, by type.
-_CONFIG = {
-    key: x
-    for key, x in huggingface.VIT_CONFIG.items()
-    if key not in ("intermediate_size", "pooler_act")
-} | {
-    "layer_norm_eps": 1e-6,
-    "patch_size": 14,
-    "mlp_ratio": 4,
-    "layerscale_value": 1.0,
-    "use_swiglu_ffn": False,
-}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "dinov2": _CONFIG | {"num_register_tokens": 0},
-    REGISTERS: _CONFIG | {"patch_size": 16, "num_register_tokens": 4},
-}
+# Defaults of transformers' configs.
+CONFIG = {**huggingface.VIT_CONFIG, "layer_norm_eps": 1e-6, "layerscale_value": 1.0}
+del CONFIG["pooler_act"]
 PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
 _TABLE = """
 attention/qkv : encoder.layer.{}.attention.attention.[query key value]
@@ -109,33 +96,35 @@ def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
         if PACKED not in name or not whole.shape or whole.shape[0] % 2:
             halves[name] = whole
             continue
-        rows = whole.shape[0] // 2
-        shape = (rows, *whole.shape[1:])
-        first = lambda whole=whole, rows=rows: whole.read()[:rows]
-        second = lambda whole=whole, rows=rows: whole.read()[rows:]
-        halves[name.replace(PACKED, GATE)] = Tensor(shape, whole.dtype, first)
-        halves[name.replace(PACKED, UP)] = Tensor(shape, whole.dtype, second)
+        for half, place in ((GATE, 0), (UP, 1)):
+            halves[name.replace(PACKED, half)] = Tensor(
+                (whole.shape[0] // 2, *whole.shape[1:]),
+                whole.dtype,
+                functools.partial(_half, whole, place),
+            )
     return halves
+
+
+def _half(whole: Tensor, place: int) -> np.ndarray:
+    return np.split(whole.read(), 2)[place]
+
+
+def _both(first: Tensor, second: Tensor) -> np.ndarray:
+    return np.concatenate([first.read(), second.read()])
 
 
 def _read(opened: Opened) -> ExternalWeights:
     kind = opened.entries["model_type"]
-    config = huggingface.with_defaults(opened, CONFIGS[kind])
+    config = huggingface.with_defaults(opened, CONFIG)
     gated = any(PACKED in name for name in opened.tensors)
     match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
     sizes = match.sizes
-    stated = {
-        "use_swiglu_ffn": external.flag_fit(gated),
-        "mlp_ratio": external.mlp_ratio("mlp_ratio", sizes, _behind_gate if gated else int),
-        # A last row of pixels that does not fill a patch is left out.
-        "image_size": Fits(
-            f"{sizes['N']} positions of patches of {sizes['P']} pixels",
-            lambda x: (external.side("image_size", x) // sizes["P"]) ** 2 + 1 == sizes["N"],
-        ),
-        "num_register_tokens": sizes.get("R", 0),
-    }
-    huggingface.check_sizes(opened, match, CONFIGS[kind], stated)
-    side = config["image_size"] // sizes["P"] * sizes["P"]
+    # A last row of pixels that does not fill a patch is left out.
+    image_size = external.side("image_size", config["image_size"])
+    side = image_size // sizes["P"] * sizes["P"]
+    if (side // sizes["P"]) ** 2 + 1 != sizes["N"]:
+        raise UserError(f"{opened.path}: image_size={image_size} is not of {sizes['N']} positions.")
+    huggingface.check_sizes(opened, match)
     preprocess = huggingface_processors.read(opened, (side, side), any_size=True)
     grid = (x // sizes["P"] for x in preprocess.image_size)
     return external.external_weights(
@@ -156,7 +145,7 @@ def _read(opened: Opened) -> ExternalWeights:
 
 
 def _holds(spec: Any, num_classes: int) -> bool:
-    """Whether a model is a Dinov2, and not a plain ViT."""
+    """Returns whether a model is a Dinov2, and not a plain ViT."""
     return (
         type(spec) is ViTSpec
         and spec.pool == ("cls_avg" if num_classes else "cls")
@@ -187,9 +176,8 @@ def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
     for name, one in tensors.items():
         if GATE in name:
             other = tensors[name.replace(GATE, UP)]
-            both = lambda one=one, other=other: np.concatenate([one.read(), other.read()])
-            shape = (2 * one.shape[0], *one.shape[1:])
-            arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, both)
+            shape, read = (2 * one.shape[0], *one.shape[1:]), functools.partial(_both, one, other)
+            arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, read)
         elif UP not in name:
             arrays[name] = one
     return huggingface.with_prefix(f"{_type(spec)}.", arrays, num_classes)
@@ -204,10 +192,7 @@ def _documents(
 ) -> Documents:
     height, width = about.image_size
     if height != width:
-        raise UserError(
-            f"Hugging Face's Dinov2 is for squares, this model for {height} x {width} pixels: give "
-            "--image_size."
-        )
+        raise UserError(f"Hugging Face's Dinov2 is for squares, not {height} x {width} pixels.")
     kind = "Dinov2WithRegisters" if spec.registers else "Dinov2"
     suffix = "ForImageClassification" if num_classes else "Model"
     config = huggingface.vit_config(
@@ -226,7 +211,7 @@ def _documents(
 
 DINOV2 = Format(
     destination="huggingface",
-    model_types=tuple(CONFIGS),
+    model_types=("dinov2", REGISTERS),
     needs_type=True,
     reads=_read,
     holds=_holds,
@@ -250,16 +235,11 @@ QKV_BIASES = {
 }
 # Defaults of transformers' DINOv3ViTConfig.
 V3_CONFIG: dict[str, Any] = {
-    "hidden_size": 384,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 12,
     "num_attention_heads": 6,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-5,
     "rope_theta": ROTARY_BASE,
     "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
     "query_bias": True,
     "key_bias": False,
     "value_bias": True,
@@ -267,7 +247,6 @@ V3_CONFIG: dict[str, Any] = {
     "mlp_bias": True,
     "layerscale_value": 1.0,
     "use_gated_mlp": False,
-    "num_register_tokens": 0,
 }
 _V3_TABLE = """
 attention/qkv              : LAYERS.{}.attention.[q_proj k_proj v_proj]
@@ -307,11 +286,10 @@ def _read_v3(opened: Opened) -> ExternalWeights:
     layout = v3_layout(layers, fields["qkv_bias"], fields["dense_bias"], fields["mlp"] != "mlp")
     # A model without registers has an empty array of them.
     match = best([layout], {name: x for name, x in opened.tensors.items() if 0 not in x.shape})
-    sizes, registers = match.sizes, match.sizes.get("R", 0)
-    stated = {"intermediate_size": sizes["M"], "num_register_tokens": registers}
-    external.check_sizes(opened, external.token_sizes(sizes) | stated, V3_CONFIG)
+    sizes = match.sizes
+    huggingface.check_sizes(opened, match)
     match = external.with_heads(opened, match, config["num_attention_heads"])
-    fields |= external.vit_sizes(match) | {"registers": registers}
+    fields |= external.vit_sizes(match) | {"registers": sizes.get("R", 0)}
     return external.external_weights(
         match,
         _preprocess(opened, config, sizes["P"]),
@@ -324,21 +302,15 @@ def _read_v3(opened: Opened) -> ExternalWeights:
 def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields in a complete config.json. UserError for those not computed here."""
     has_bias = tuple(external.flag(config, f"{name}_bias") for name in ("query", "key", "value"))
-    if has_bias not in QKV_BIASES:
-        query, key, value = has_bias
-        raise UserError(
-            f"config.json: query_bias={query}, key_bias={key}, value_bias={value}; supported are "
-            "all, none, and all but the key's."
-        )
     dense_bias = external.flag(config, "proj_bias")
-    if external.flag(config, "mlp_bias") != dense_bias:
-        raise UserError(
-            f"config.json: proj_bias={dense_bias}, mlp_bias={not dense_bias}; supported are both "
-            "or none."
-        )
     theta = external.positive(config, "rope_theta", ROTARY_BASE)
-    if theta != ROTARY_BASE:
-        raise UserError(f"config.json: rope_theta={theta:g}; only {ROTARY_BASE:g} is supported.")
+    if (
+        has_bias not in QKV_BIASES
+        or external.flag(config, "mlp_bias") != dense_bias
+        or theta != ROTARY_BASE
+    ):
+        biases = ", ".join(f"{key}={x}" for key, x in config.items() if key.endswith("_bias"))
+        raise UserError(f"config.json: {biases}, rope_theta={theta:g} cannot be computed here.")
     gated = external.flag(config, "use_gated_mlp")
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
     activation = gelus[external.word(config, "hidden_act", "gelu", gelus)]
@@ -373,16 +345,12 @@ def _preprocess(opened: Opened, config: Mapping[str, Any], patch: int) -> models
     about = huggingface_processors.read(opened, size, any_size=True)
     height, width = about.image_size
     if height % patch or width % patch:
-        raise UserError(
-            f"{opened.path}: its images are {height} x {width} pixels, which does not divide into "
-            f"patches of {patch}: change the size in preprocessor_config.json, or without it "
-            "image_size in config.json."
-        )
+        raise UserError(f"{opened.path}: patches of {patch} do not tile {height} x {width} pixels.")
     return about
 
 
 def _holds_v3(spec: Any, _: int) -> bool:
-    """Whether a model is a DINOv3, with a head or without."""
+    """Returns whether a model is a DINOv3, with a head or without."""
     return (
         type(spec) is ViTSpec
         and spec.pool == "cls"
@@ -393,17 +361,15 @@ def _holds_v3(spec: Any, _: int) -> bool:
 
 def _packed_v3(arrays: Tensors, spec: ViTSpec, _: int) -> Tensors:
     """Adds the arrays that a DINOv3ViTModel requires: a mask token, and registers, even 0."""
-    zeros = lambda number: from_array(np.zeros((1, number, spec.width), np.float32))
-    return {MASK_TOKEN: zeros(1), V3_REGISTERS: zeros(0), **arrays}
+    zeros = np.zeros((1, 1, spec.width), np.float32)
+    return {MASK_TOKEN: from_array(zeros), V3_REGISTERS: from_array(zeros[:, :0]), **arrays}
 
 
 def _v3_documents(
     spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
     if num_classes:
-        raise UserError(
-            "Hugging Face's DINOv3 has no head, this model has: leave it out (--head=drop)."
-        )
+        raise UserError("Hugging Face's DINOv3 has no head: leave it out (--head=drop).")
     query, key, value = next(has for has, word in QKV_BIASES.items() if word == spec.qkv_bias)
     config = huggingface.vit_config(
         spec, "DINOv3ViTModel", V3_TYPE, about.image_size, num_classes, names

@@ -165,8 +165,8 @@ def _documents(spec: Any, _: int, __: ClassNames, about: models.Preprocess) -> D
     height, width = about.image_size
     if height != width or (getattr(spec, "crop_to_patches", False) and height % spec.patch_size):
         raise UserError(
-            f"Google's .npz cannot say that images are {height} x {width} pixels: it is for "
-            "squares of whole patches, which --image_size gives."
+            f"Google's .npz is for squares of whole patches, not {height} x {width} pixels: give "
+            "--image_size."
         )
     return {}
 

@@ -39,16 +39,10 @@ from vit_jax.weights.tables import Layout, rules
 HEAD_PREFIXES = ("classifier.", "cls_classifier.", "distillation_classifier.")
 # Defaults of transformers' ViTConfig, ViTMAEConfig, DeiTConfig and IJepaConfig.
 VIT_CONFIG: Mapping[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
     "num_attention_heads": 12,
-    "intermediate_size": 3072,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
     "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "qkv_bias": True,
     "pooler_act": "tanh",
 }
 # Entries that arrays do not show: their defaults are assumed where there is no config.json.
@@ -128,14 +122,9 @@ def _read(opened: Opened) -> ExternalWeights:
     read, notes = _without_pooler(opened.tensors)
     match = best(layouts, read)
     config = with_defaults(opened, VIT_CONFIG)
-    sizes = {
-        "intermediate_size": match.sizes["M"],
-        "image_size": external.images("image_size", match, opened.caller_image_size),
-    }
     if match.has("pre_logits"):
-        sizes["pooler_output_size"] = match.sizes["E"]
         external.word(config, "pooler_act", "tanh", ("tanh",))
-    check_sizes(opened, match, VIT_CONFIG, sizes)
+    check_sizes(opened, match)
     size = external.sides("image_size", config["image_size"]) if opened.config else None
     match, image_size = external.with_image_size(opened, match, size)
     return external.external_weights(
@@ -170,17 +159,11 @@ def _type(spec: ViTSpec) -> str:
 def _documents(
     spec: ViTSpec, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
-    if spec.pool not in ("cls", "avg"):
-        raise UserError(f"Hugging Face's ViTs have no pool={spec.pool}.")
-    if spec.pre_logits and spec.pool == "avg":
+    layer_follows = spec.pre_logits and (num_classes or spec.pool == "avg")
+    if spec.pool not in ("cls", "avg") or layer_follows:
         raise UserError(
-            "Hugging Face's I-JEPA, its ViT for pool=avg, has no layer between mean and head, this "
-            "model has pre-logits."
-        )
-    if spec.pre_logits and num_classes:
-        raise UserError(
-            "Hugging Face's ViTForImageClassification has no layer between backbone and head, this "
-            "model has pre-logits: leave the head out (--head=drop)."
+            f"Hugging Face's ViTs have no pool={spec.pool} with pre_logits={spec.pre_logits} and "
+            f"{num_classes} classes."
         )
     kind = _type(spec)
     architecture = {"vit": "ViT", "ijepa": "IJepa", "deit": "DeiT"}[kind]
@@ -225,16 +208,11 @@ def with_defaults(opened: Opened, defaults: Mapping[str, Any]) -> dict[str, Any]
     return {**defaults, **{key: x for key, x in opened.config.items() if x is not None}}
 
 
-def check_sizes(
-    opened: Opened, match: Match, defaults: Mapping[str, Any], sizes: Mapping[str, Any]
-) -> None:
-    """Raises UserError where config.json, or its defaults, and the arrays differ in sizes or parts.
-
-    `sizes` are compared beside those that all ViTs state.
-    """
-    biases = {"qkv_bias": external.flag_fit(match.has("qkv_bias"))}
-    of_all = external.token_sizes(match.sizes) | biases | external.num_labels(match)
-    external.check_sizes(opened, of_all | dict(sizes), defaults)
+def check_sizes(opened: Opened, match: Match) -> None:
+    """Raises UserError where config.json is of another model, or names a head that is not there."""
+    sizes = match.sizes
+    stated = {"hidden_size": sizes["D"], "num_hidden_layers": sizes["L"], "patch_size": sizes["P"]}
+    external.check_sizes(opened, stated | {"qkv_bias": match.has("qkv_bias")})
     check_head(opened, match)
 
 
@@ -249,9 +227,8 @@ def check_head(opened: Opened, match: Match) -> None:
     lost = [n for r in match.layout.rules if part(r.ours).endswith("head") for n in r.names]
     kind = str(named[0]).partition("For")[0]
     raise UserError(
-        f"{opened.path}: its config.json says {named[0]}, but these arrays are missing: "
-        f"{', '.join(lost)}. Get the files that have them; or say that the model is a backbone, by "
-        f'"architectures": ["{kind}Model"] in config.json.'
+        f"{opened.path}: {named[0]}, of its config.json, lacks {', '.join(lost)}: get those files, "
+        f"or state {kind}Model."
     )
 
 
@@ -272,11 +249,7 @@ def probabilities(config: Mapping[str, Any], match: Match) -> str:
     kinds = {f"{x}_label_classification": y for x, y in _KINDS.items()}
     kind = external.word(config, "problem_type", f"{usual}_label_classification", (*kinds, _OTHER))
     if kind == _OTHER:
-        raise UserError(
-            "config.json: problem_type=regression; a head here gives logits of classes. To read "
-            "the model without it, leave the classifier's arrays out and name one without it in "
-            '"architectures".'
-        )
+        raise UserError("config.json: problem_type=regression; a head here has logits.")
     return kinds[kind]
 
 
@@ -313,19 +286,13 @@ def vit_config(
 
 
 def labels(spec: ModelSpec, num_classes: int, names: ClassNames) -> dict[str, Any]:
-    """Entries of config.json about classes; none for a model without a head.
-
-    UserError for the softmax of one class.
-    """
+    """Entries of config.json about classes; none for a model without a head."""
     if not num_classes:
         return {}
     names = names or tuple(map(placeholder, range(num_classes)))
     word = next(word for word, value in _KINDS.items() if value == spec.probabilities)
     if num_classes == 1 and word == "single":
-        raise UserError(
-            "Hugging Face's classifiers of one class give its sigmoid, this model "
-            "probabilities=softmax, which is always 1."
-        )
+        raise UserError("Hugging Face's classifiers of one class have a sigmoid, not a softmax.")
     return {
         **({"problem_type": f"{word}_label_classification"} if word == "multi" else {}),
         "id2label": {str(i): label for i, label in enumerate(names)},
@@ -363,8 +330,7 @@ _BIT_CONFIG: dict[str, Any] = {
     "width_factor": 1,
     "num_channels": 3,
 }
-# Further defaults of transformers' BitConfig.
-BIT_SIZES = {"embedding_size": 64, "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]}
+BIT_DEPTHS = [3, 4, 6, 3]  # of transformers' BitConfig by default
 
 
 def _check_bit(opened: Opened) -> None:
@@ -374,7 +340,7 @@ def _check_bit(opened: Opened) -> None:
         for key, value in _BIT_CONFIG.items()
         if config.get(key, value) != value
     ]
-    depths, stride = config.get("depths", BIT_SIZES["depths"]), config.get("output_stride", 32)
+    depths, stride = config.get("depths", BIT_DEPTHS), config.get("output_stride", 32)
     if isinstance(depths, list | tuple) and stride != max(32, 2 ** (1 + len(depths))):
         other.append(f"output_stride={stride!r}")
     if other:
@@ -396,7 +362,7 @@ def _read_bit(opened: Opened) -> ExternalWeights:
         "depths": list(shape.units),
         "hidden_sizes": _widths(shape.units, shape.root_width),
     }
-    external.check_sizes(opened, sizes | external.num_labels(match), BIT_SIZES)
+    external.check_sizes(opened, sizes)
     check_head(opened, match)
     _check_bit(opened)
     _, image_size = external.with_image_size(opened, match)

@@ -19,9 +19,8 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import RUNNING_MEAN, RUNNING_VARIANCE
 from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
-from vit_jax.models.efficientnet import EfficientNetSpec
+from vit_jax.models.efficientnet import SQUEEZE, STAGES, EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
-from vit_jax.models.layers.mbconv import SQUEEZE, STAGES
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -193,26 +192,29 @@ _CROP_MODES = tuple(_CROP_MODE_OF.values())
 _GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
 _POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
-# timm's architectures by (units, patch size in places of the feature map).
+# timm's architectures by the model here whose sizes they have.
 _HYBRIDS = {
-    ((), 8): "vit_tiny_r_s16_p8_224",
-    ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
-    ((3, 4, 9), 1): "vit_base_r50_s16_224",
-    ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
+    "R+ViT-Ti/16": "vit_tiny_r_s16_p8_224",
+    "R26+ViT-S/32": "vit_small_r26_s32_224",
+    "R50+ViT-B/16": "vit_base_r50_s16_224",
+    "R50+ViT-L/32": "vit_large_r50_s32_224",
 }
-_HYBRID_ROOT_WIDTH = 64
-_BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
-_UNREAD_OF_BIT = ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type")
-_UNREAD_OF_HYBRID = ("padding_same",)
+_BITS = {f"R{x}": f"resnetv2_{x}_bit" for x in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")}
+_EFFICIENTNETS = {f"EfficientNet-{x}": f"efficientnet_{x.lower()}" for x in efficientnet.SIZES}
+_EFFICIENTNET_NAME = re.compile(r"(?P<tf>tf_)?efficientnet_(b[0-8]|l2)(_(ap|ns|ns_475))?")
+# Arguments with which the same arrays make another model, by a layout's title.
+_UNREAD_ARGUMENTS = {
+    _BIT.title: ("act_layer", "avg_down", "basic", "output_stride", "preact", "stem_type"),
+    _HYBRID.title: ("padding_same",),
+    _HYBRID_OF_ROOT.title: ("padding_same",),
+    _EFFICIENTNET.title: (
+        "act_layer", "norm_layer", "se_layer", "aa_layer", "group_size", "output_stride",
+        "round_chs_fn",
+    ),
+}  # fmt: skip
 _FALSE_OF_VIT = ("pool_include_prefix", "dynamic_img_pad")
-_EFFICIENTNETS = re.compile(r"(?P<tf>tf_)?efficientnet_(b[0-8]|l2)(_(ap|ns|ns_475))?")
 _PADDINGS = {"same": "same", "": "symmetric"}
 _EPSILONS = {"same": 1e-3, "symmetric": 1e-5}  # the default of an architecture with this padding
-_UNREAD_OF_EFFICIENTNET = (
-    "act_layer", "norm_layer", "se_layer", "aa_layer", "group_size", "output_stride",
-    "round_chs_fn",
-)  # fmt: skip
-
 # --- reading
 
 
@@ -223,13 +225,15 @@ def _read(opened: Opened) -> ExternalWeights:
         opened = dataclasses.replace(opened, config=config)
     name = str(config.get("architecture", ""))
     if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
-        raise UserError(
-            f"config.json: architecture={name!r}; timm's DINOv3 cannot be read. Take the folder of "
-            "the same model as Hugging Face's DINOv3ViTModel."
-        )
+        raise UserError(f"config.json: {name!r}: take Hugging Face's DINOv3ViTModel of it.")
     layouts = (_EFFICIENTNET, VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
-    external.check_sizes(opened, _sizes(opened, match))
+    external.check_sizes(opened, {"num_features": match.sizes["D"]})
+    if "P" in match.sizes:
+        stated = {"embed_dim": "D", "depth": "L", "patch_size": "P"}
+        sizes = {f"model_args.{key}": match.sizes[letter] for key, letter in stated.items()}
+        external.check_sizes(opened, sizes)
+    _check_arguments(config, match)
     if match.layout is _EFFICIENTNET:
         return _read_efficientnet(opened, match)
     if not match.is_bit:
@@ -241,7 +245,6 @@ def _read(opened: Opened) -> ExternalWeights:
     match, image_size = external.with_image_size(
         opened, match, _stated_image_size(config), class_position=class_position
     )
-    _check_arguments(config, match)
     return external.external_weights(
         match,
         preprocess(config, image_size),
@@ -252,7 +255,7 @@ def _read(opened: Opened) -> ExternalWeights:
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What neither the architecture nor another entry of config.json states."""
+    """Values that neither the architecture nor another entry of config.json states."""
     if _heads(str(config.get("architecture", ""))):
         return _assumed_of_images(config)
     arguments = external.section(config, "model_args")
@@ -275,43 +278,27 @@ def _epsilon(architecture: str) -> float:
     return 1e-5 if re.match(r"vit_.*_clip_|beit3_", architecture) else 1e-6
 
 
-def _sizes(opened: Opened, match: Match) -> dict[str, Any]:
-    """Sizes in config.json; a hybrid's patches are of places in its ResNet's map."""
-    sizes = match.sizes
-    stated = {
-        "num_classes": sizes.get("C", 0),
-        "num_features": sizes["D"],
-        "model_args.num_classes": sizes.get("C", 0),
-        "model_args.in_chans": external.RGB,
-    }
-    if "P" not in sizes:  # no ViT
-        return stated
-    of_model = external.section(opened.entries, "model_args").get("img_size")
-    key = "model_args.img_size" if of_model else "pretrained_cfg.input_size"
-    return stated | {
-        "model_args.embed_dim": sizes["D"],
-        "model_args.depth": sizes["L"],
-        **external.num_heads(sizes),
-        "model_args.qkv_bias": external.flag_fit(match.has("qkv_bias")),
-        "model_args.mlp_ratio": external.mlp_ratio("model_args.mlp_ratio", sizes),
-        "model_args.patch_size": external.patch("model_args.patch_size", sizes),
-        key: external.images(key, match, opened.caller_image_size),
-    }
-
-
 def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
     """UserError for arguments with which the same arrays make another model."""
     arguments = external.section(config, "model_args")
-    unread = _UNREAD_OF_BIT if match.is_bit else _UNREAD_OF_HYBRID if match.resnet else ()
-    unknown = [f"{name}={arguments[name]!r}" for name in unread if name in arguments]
+    unread = _UNREAD_ARGUMENTS.get(match.layout.title, ())
+    unknown = [f"{name}={arguments[name]!r}" for name in unread if arguments.get(name) is not None]
     pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
-    if match.is_bit and pool != "avg":
-        unknown.append(f"global_pool={pool!r}")
-    if not match.is_bit:
+    if "P" in match.sizes:
         flags = [name for name in _FALSE_OF_VIT if external.flag(arguments, name)]
         unknown += [f"{name}=true" for name in flags]
+    elif pool != "avg":
+        unknown.append(f"global_pool={pool!r}")
+    if match.layout is _EFFICIENTNET and not _known_efficientnet(config):
+        unknown.append(f"architecture={config['architecture']!r}")
     if unknown:
         raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+
+
+def _known_efficientnet(config: Mapping[str, Any]) -> re.Match | None:
+    """The architecture's name, by default that of a model of TensorFlow's."""
+    architecture = str(config.get("architecture", "tf_efficientnet_b0"))
+    return _EFFICIENTNET_NAME.fullmatch(architecture.partition(".")[0])
 
 
 def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -319,10 +306,10 @@ def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     of_model = external.section(config, "model_args").get("img_size")
     if of_model:
         return external.sides("img_size", of_model)
-    size = external.section(config, "pretrained_cfg").get("input_size")  # with channels first
-    if not size:
-        return None
-    return external.sides("input_size", external.without_channels(size))
+    size = external.section(config, "pretrained_cfg").get("input_size")
+    if isinstance(size, list) and len(size) == 3:
+        size = size[1:]  # behind the channels
+    return external.sides("input_size", size) if size else None
 
 
 def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
@@ -334,8 +321,7 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     in_use = arguments if arguments.get("global_pool") else config
     if external.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
         raise UserError(
-            f"config.json: global_pool={in_use['global_pool']!r}, but its arrays are those of a "
-            f"model with {pool!r}; with these arrays no other pooling can be computed here."
+            f"config.json: global_pool={in_use['global_pool']!r}, the arrays' {pool!r}."
         )
     registers = match.sizes.get("R", 0)
     if registers and pool == "map":
@@ -422,31 +408,16 @@ def _efficientnet_name(opened: Opened, match: Match) -> str:
     name = efficientnet.with_sizes(units, channels, sizes["D"])
     if name is None or squeezed != [max(1, inputs // SQUEEZE) for inputs in from_inputs]:
         raise UserError(
-            f"{opened.path} has stages of {', '.join(map(str, units))} units and "
-            f"{', '.join(map(str, channels[1:]))} channels, squeezed to "
-            f"{', '.join(map(str, squeezed))}: not those of EfficientNet-B0 times coefficients of "
-            "width and depth, which are all that can be read here."
+            f"{opened.path}: stages of {units} units and {channels[1:]} channels, squeezed to "
+            f"{squeezed}, are not EfficientNet-B0 times coefficients."
         )
     return name
 
 
 def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Padding and epsilon. UserError for arguments that make another model of the same arrays."""
-    architecture = str(config.get("architecture", "tf_efficientnet_b0"))
-    arguments = external.section(config, "model_args")
-    known = _EFFICIENTNETS.fullmatch(architecture.partition(".")[0])
-    unknown = [
-        f"{name}={arguments[name]!r}"
-        for name in _UNREAD_OF_EFFICIENTNET
-        if arguments.get(name) is not None
-    ]
-    pool = arguments.get("global_pool") or config.get("global_pool") or "avg"
-    if not known:
-        unknown.append(f"architecture={architecture!r}")
-    if pool != "avg":
-        unknown.append(f"global_pool={pool!r}")
-    if not known or unknown:
-        raise UserError(f"config.json: {', '.join(unknown)} cannot be computed here.")
+    """Padding and epsilon."""
+    arguments, known = external.section(config, "model_args"), _known_efficientnet(config)
+    assert known
     default = "same" if known["tf"] else ""
     stated = arguments.get("pad_type")  # "" has a meaning
     word = stated if stated == "" else external.word(arguments, "pad_type", default, _PADDINGS)
@@ -463,14 +434,8 @@ def _efficientnet_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 def _documents(
     spec: Any, num_classes: int, names: ClassNames, about: models.Preprocess
 ) -> Documents:
-    if isinstance(spec, EfficientNetSpec):
-        config = _efficientnet_config(spec, num_classes, about)
-    elif isinstance(spec, BiTSpec):
-        config = _bit_config(spec, num_classes, about)
-    elif isinstance(spec, HybridSpec):
-        config = _hybrid_config(spec, num_classes, about)
-    else:
-        config = _vit_config(spec, num_classes, about)
+    make = _vit_config if isinstance(spec, ViTSpec) else _cnn_config
+    config = (_hybrid_config if isinstance(spec, HybridSpec) else make)(spec, num_classes, about)
     if names:
         config["label_names"] = list(names)
     return {"config.json": config}
@@ -478,17 +443,11 @@ def _documents(
 
 def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """config.json of a ViT. UserError for what its architecture here does not state."""
-    if spec.pre_logits:
-        raise UserError("timm's ViT has no pre-logits, this model has.")
-    if spec.norm_epsilon != 1e-6:
+    pooled_registers = spec.registers and spec.pool == "map"  # seen by older ones, such as 1.0.9
+    if spec.pre_logits or spec.norm_epsilon != 1e-6 or pooled_registers:
         raise UserError(
-            f"timm's ViT has layer norms with an epsilon of 1e-6, this model {spec.norm_epsilon}: "
-            "it would compute something else."
-        )
-    if spec.registers and spec.pool == "map":
-        raise UserError(
-            "timm's attention pooling sees registers in older versions, such as 1.0.9; this model "
-            f"has registers={spec.registers}."
+            f"timm's ViT has no pre_logits={spec.pre_logits} with "
+            f"norm_epsilon={spec.norm_epsilon}, registers={spec.registers}, pool={spec.pool}."
         )
     height, width = about.image_size
     arguments: dict[str, Any] = {
@@ -553,64 +512,49 @@ def _ratio(mlp_dim: int, width: int) -> float:
     return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
 
 
-def _bit_config(spec: BiTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
-    for bit in _BITS:
-        published = models.spec(f"R{bit}")
-        if (published.units, published.root_width) == (spec.units, spec.root_width):
-            break
+def _architecture(spec: Any, known: Mapping[str, str], *fields: str) -> str:
+    """That of the known model with the same `fields`. UserError if there is none."""
+    sizes = {field: getattr(spec, field) for field in fields}
+    for name, architecture in known.items():
+        published = models.spec(name)
+        if sizes == {field: getattr(published, field) for field in fields}:
+            return architecture
+    stated = ", ".join(f"{field}={x}" for field, x in sizes.items())
+    raise UserError(f"timm has no model with {stated}, but those of {', '.join(known)}.")
+
+
+def _cnn_config(
+    spec: BiTSpec | EfficientNetSpec, num_classes: int, about: models.Preprocess
+) -> dict[str, Any]:
+    """config.json of a BiT or an EfficientNet."""
+    arguments: dict[str, Any] = {}
+    if isinstance(spec, BiTSpec):
+        architecture = _architecture(spec, _BITS, "units", "root_width")
+        layers = {"first_conv": "stem.conv", "classifier": "head.fc"}
     else:
-        raise UserError(
-            f"timm has no BiT with units={spec.units} and root_width={spec.root_width}, but "
-            f"{', '.join(f'R{bit}' for bit in _BITS)}."
-        )
+        architecture = _architecture(spec, _EFFICIENTNETS, "units", "channels", "map_channels")
+        architecture = ("tf_" if spec.padding == "same" else "") + architecture
+        layers = {"first_conv": "conv_stem", "classifier": "classifier"}
+        if spec.batch_norm_epsilon != _EPSILONS[spec.padding]:
+            arguments = {"model_args": {"bn_eps": spec.batch_norm_epsilon}}
+    images = _pretrained_cfg(num_classes, about) | {"fixed_input_size": False} | layers
     return {
-        "architecture": f"resnetv2_{bit}_bit",
+        "architecture": architecture,
         "num_classes": num_classes,
         "num_features": spec.map_channels,
         "global_pool": "avg",
-        "pretrained_cfg": _pretrained_cfg(num_classes, about)
-        | {"fixed_input_size": False, "first_conv": "stem.conv", "classifier": "head.fc"},
+        "pretrained_cfg": images,
+        **arguments,
     }
 
 
 def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
-    name = _HYBRIDS.get((spec.units, spec.map_patch_size))
-    if name is None or spec.root_width != _HYBRID_ROOT_WIDTH:
-        raise UserError(
-            f"timm has no hybrid with units={spec.units}, root_width={spec.root_width} and patches "
-            f"of {spec.patch_size} pixels, but those of R+ViT-<size>/16, R26+ViT-<size>/32, "
-            "R50+ViT-<size>/16 and R50+ViT-<size>/32."
-        )
+    name = _architecture(spec, _HYBRIDS, "units", "map_patch_size", "root_width")
     config = _vit_config(spec, num_classes, about)
     config["architecture"] = name
     config["model_args"]["patch_size"] = spec.map_patch_size
     first = "stem.conv" if spec.units else "conv"
     config["pretrained_cfg"]["first_conv"] = f"patch_embed.backbone.{first}"
-    return config
-
-
-def _efficientnet_config(
-    spec: EfficientNetSpec, num_classes: int, about: models.Preprocess
-) -> dict[str, Any]:
-    name = efficientnet.with_sizes(spec.units, spec.channels, spec.map_channels) or ""
-    size = name.removeprefix("EfficientNet-")
-    if size not in efficientnet.SIZES:
-        raise UserError(
-            f"timm has no EfficientNet with model.width_coefficient={spec.width_coefficient:g} and "
-            f"model.depth_coefficient={spec.depth_coefficient:g}, but "
-            f"{', '.join(efficientnet.SIZES)}."
-        )
-    prefix = "tf_" if spec.padding == "same" else ""
-    config: dict[str, Any] = {
-        "architecture": f"{prefix}efficientnet_{size.lower()}",
-        "num_classes": num_classes,
-        "num_features": spec.map_channels,
-        "global_pool": "avg",
-        "pretrained_cfg": _pretrained_cfg(num_classes, about)
-        | {"fixed_input_size": False, "first_conv": "conv_stem", "classifier": "classifier"},
-    }
-    if spec.batch_norm_epsilon != _EPSILONS[spec.padding]:
-        config["model_args"] = {"bn_eps": spec.batch_norm_epsilon}
     return config
 
 

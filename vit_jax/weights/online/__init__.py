@@ -29,11 +29,12 @@ _HASH = "#sha256="
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _PREFIX = re.compile(r"(?P<prefix>[A-Za-z][\w+.-]+):(?P<rest>.*)", re.DOTALL)
 _HUB_HOSTS = ("huggingface.co", "hf.co")
+_WEB = ("https", "http")
 _STORAGES = ("gs", "s3", "az", "hf")  # epath reads folders there
 
 
 class Name(NamedTuple):
-    """What a name says.
+    """The parts of a name.
 
     Attributes:
       given: the name without its pin.
@@ -53,10 +54,7 @@ class Name(NamedTuple):
 
 
 def parse(path: str | os.PathLike | epath.Path) -> Name | None:
-    """What a name says; None for what is a path, or a folder in cloud storage.
-
-    UserError for a name with a mistake in it.
-    """
+    """Parses a name; None for a path, or a folder in cloud storage."""
     text = os.fspath(path)
     match = _PREFIX.fullmatch(text)
     if not match:
@@ -69,80 +67,53 @@ def parse(path: str | os.PathLike | epath.Path) -> Name | None:
     if rest.startswith("/") or os.path.exists(text):
         return None
     raise UserError(
-        f"{text}: there is no such file, and {prefix!r} is not a prefix of names. "
-        f"{nearest(_meant(prefix), (HUB, TIMM))} A repository of the Hugging Face hub is named as "
-        "in hf:google/vit-base-patch16-224, one of timm as in timm:vit_tiny_patch16_224."
+        f"{text}: no such file, and {prefix!r} is not a prefix as in hf:OWNER/NAME and timm:NAME. "
+        f"{nearest(prefix, (HUB, TIMM))}"
     )
-
-
-def _meant(prefix: str) -> str:
-    word = prefix.lower()
-    return HUB if "hugging" in word or word in ("hub", "hf_hub", "hf-hub") else word
 
 
 def _repository(text: str, prefix: str, rest: str) -> Name:
     repository, at, revision = rest.partition("@")
-    if not _REPOSITORY.fullmatch(repository) or (prefix == TIMM and "/" in repository):
-        rule = "hf:OWNER/NAME" if prefix == HUB else "timm:NAME, without an owner"
-        raise UserError(
-            f"{text} names no repository: give {rule}, with letters, digits, '-', '_' and '.', and "
-            "behind it a @ and a branch, tag or commit if it is not to be the newest. "
-            f"A file of this machine is given as ./{text}."
-        )
-    if at and (".." in revision or not re.fullmatch(r"[\w./-]+", revision, re.ASCII)):
-        raise UserError(f"{text}: behind the @ comes a branch, tag or commit of the repository.")
+    is_revision = ".." not in revision and re.fullmatch(r"[\w./-]+", revision, re.ASCII)
+    if (
+        not _REPOSITORY.fullmatch(repository)
+        or (prefix == TIMM and "/" in repository)
+        or (at and not is_revision)
+    ):
+        raise UserError(f"{text} is not hf:OWNER/NAME or timm:NAME, with @REVISION, nor ./{text}.")
     where = repository if prefix == HUB else f"timm/{repository}"
     return Name(f"{prefix}:{repository}", where, None, revision or None)
 
 
 def _file(text: str, scheme: str) -> Name | None:
     given, _, pin = text.partition(_HASH)
-    if pin and not re.fullmatch(r"[0-9a-f]{64}", pin):
-        raise UserError(
-            f"{text}: behind {_HASH} come the 64 hexadecimal digits of the file's hash."
-        )
-    if not text.isprintable():
-        raise UserError(f"{ascii(text)[1:-1]}: addresses have no characters that do not print.")
-    if scheme == "gs":
-        bucket, _, name = given.removeprefix("gs://").partition("/")
-        # Anything else there is a folder of a run, or one of checkpoints.
-        if not name.endswith(ENDINGS):
-            return None
-        return Name(
-            given, None, f"https://{download.STORAGE}/{quote(bucket)}/{quote(name)}", pin or None
-        )
-    if scheme in _STORAGES:
-        return None
     web, rest = scheme.lower(), given.partition("://")[2]
-    if web not in ("http", "https"):
-        place = f"give the path: /{rest.lstrip('/')}" if web == "file" else "download the file"
-        raise UserError(f"{text}: weights are not fetched by {scheme}://, {place}.")
+    bucket, _, name = rest.partition("/")
+    if scheme in _STORAGES and not (scheme == "gs" and name.endswith(ENDINGS)):
+        return None  # a folder of a run, or one of checkpoints
+    is_address = text.isprintable() and (not pin or re.fullmatch(r"[0-9a-f]{64}", pin))
+    if scheme == "gs" and is_address:
+        url = f"https://{download.STORAGE}/{quote(bucket)}/{quote(name)}"
+        return Name(given, None, url, pin or None)
     given = f"{web}://{rest}"
     try:
         parts = urlsplit(given)
-        path = unquote(parts.path)
-        is_address = bool(parts.hostname) and parts.port != 0
+        path, has_host = unquote(parts.path), bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_address = False
-    if not is_address or " " in given:
-        raise UserError(f"{text} is not an address: give https://HOST/PATH, with %20 for a space.")
-    if parts.hostname in _HUB_HOSTS:
-        owner_and_name = "/".join(path.strip("/").split("/")[:2])
+        has_host = False
+    # Nobody on the way can change what comes encrypted.
+    safe = ("https",) if has_host and parts.hostname not in download.LOOPBACK else _WEB
+    if not is_address or not has_host or " " in given or web not in safe:
         raise UserError(
-            f"{text} is a page of the Hugging Face hub: give hf:{owner_and_name}, which brings the "
-            "files beside the weights too."
+            f"{ascii(text)[1:-1]} is not https://HOST/PATH, with %20 for a space and {_HASH} and "
+            "64 digits behind."
         )
-    if not path.endswith(ENDINGS):
-        raise UserError(
-            f"{text} is not the address of a file of weights: it ends in neither "
-            f"{' nor '.join(ENDINGS)}. Files of other formats are pickles, which can run code."
-        )
-    if web == "http" and parts.hostname not in download.LOOPBACK:
-        raise UserError(f"{text}: weights come by https:// alone, so that nobody can change them.")
     if parts.username or parts.password:
+        raise UserError(f"{parts.hostname}: a password in an address would be logged.")
+    if parts.hostname in _HUB_HOSTS or not path.endswith(ENDINGS):
         raise UserError(
-            f"{parts.hostname}: an address with a password in it would be written into logs and "
-            "checkpoints. Download the file, and give its path."
+            f"{text} does not end in {' or '.join(ENDINGS)}: other formats are pickles, which run "
+            "code. Of the hub give hf:OWNER/NAME."
         )
     return Name(given, None, given, pin or None)
 
@@ -180,14 +151,10 @@ def check_name(path: str) -> None:
 
 
 def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
-    """The weights that a name means, fetched unless the cache has them; a path as it is.
-
-    Raises:
-      UserError: a mistake in a name, or it cannot be fetched.
-    """
+    """The weights that a name means, fetched unless the cache has them; a path as it is."""
     name = parse(path)
     if name is None:
-        folder = epath.Path(path).expanduser()
+        folder = epath.Path(cloud.expand_home(path))
         return Fetched(_copied(folder) if cloud.is_remote(path) else folder, None)
     called = os.fspath(path)
     if name.repository:

@@ -16,7 +16,6 @@ import base64
 import contextlib
 import datetime
 import errno
-import functools
 import hashlib
 import json
 import multiprocessing
@@ -87,12 +86,7 @@ class Refused(UserError):
 
 
 def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
-    """The file at an address; `name` is what messages call it.
-
-    Raises:
-      UserError: it is not there, cannot be read or kept, is damaged, or has another hash than
-        `sha256`.
-    """
+    """The file at an address; `name` is what messages call it."""
     folder = cache_dir() / "weights" / hashlib.sha256(url.encode()).hexdigest()[:16]
     file = folder / re.sub(r"[^\w.-]", "_", Path(unquote(urlsplit(url).path)).name)[-100:]
     try:
@@ -102,14 +96,10 @@ def fetch(url: str, sha256: str | None, *, name: str) -> Kept:
             kept = _fetched(url, file, sha256, name)
     except OSError as error:
         raise UserError(
-            f"{name} cannot be kept in {folder}: {error.strerror or error}. Make room, or give "
-            "another folder by VIT_JAX_CACHE."
+            f"{name} cannot be kept in {folder}, or VIT_JAX_CACHE: {error.strerror or error}."
         ) from error
     if sha256 is not None and kept.sha256 != sha256:
-        raise UserError(
-            f"{name}: what is there now has the SHA-256 {kept.sha256}, so it is another file than "
-            "the one that is asked for. Leave out #sha256= to take it as it is."
-        )
+        raise UserError(f"{name} has the SHA-256 {kept.sha256}: another file is asked for.")
     return kept
 
 
@@ -170,7 +160,7 @@ def _account(url: str) -> dict[str, str]:
 
 
 def _address(url: str) -> str:
-    """Where to ask: an emulator of Google's storage stands in for it where the environment says."""
+    """The address to ask: an emulator of Google's storage where the environment names one."""
     emulator = os.environ.get(EMULATOR)
     if emulator is None or urlsplit(url).hostname != STORAGE:
         return url
@@ -209,15 +199,11 @@ def _attempt(
         **account,
         **part.headers(etag),
     }
+    how: dict[str, Any] = {"retries": _RETRIES, "preload_content": False, "timeout": TIMEOUT_SECS}
     try:
         with _connections(url) as connections:
-            how: dict[str, Any] = {
-                "retries": _RETRIES,
-                "preload_content": False,
-                "timeout": TIMEOUT_SECS,
-            }
-            ask = functools.partial(connections.request, "GET", url, headers=headers, **how)
-            answer = within(ANSWER_SECS, ask)
+            request = connections.request
+            answer = within(ANSWER_SECS, lambda: request("GET", url, headers=headers, **how))
             if answer.status == 304 and "If-None-Match" in headers:
                 return None
             part.receive(answer, name)
@@ -260,10 +246,7 @@ def _connections(url: str) -> urllib3.PoolManager:
     def checked(host: str | None, port: Any = None, scheme: Any = "http", *more: Any) -> Any:
         plain = start.scheme == "http" and host in (start.host, *LOOPBACK)
         if scheme != "https" and not (scheme == "http" and plain):
-            raise UserError(
-                f"it redirects to {shown(scheme)}://{shown(host)}, and only https:// is followed: "
-                "elsewhere anybody on the way could change the weights."
-            )
+            raise UserError(f"it redirects to {shown(scheme)}://{shown(host)}, not to https://.")
         return connect(host, port, scheme, *more)
 
     connections.connection_from_host = checked  # type: ignore[assignment]
@@ -271,9 +254,9 @@ def _connections(url: str) -> urllib3.PoolManager:
 
 
 def shown(value: object) -> str:
-    """What a server says, fit to be shown: in one line that is not long."""
+    """A server's words, fit to be shown: one line that is not long."""
     text = ascii(str(value))[1:-1]
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def _odd(what: str) -> Unreachable:
@@ -282,21 +265,20 @@ def _odd(what: str) -> Unreachable:
 
 def _refused(answer: urllib3.BaseHTTPResponse) -> UserError:
     said = f"{answer.status} {shown(answer.reason or '')}".strip()
-    if answer.status in (404, 410):
-        return UserError("the server has no such file. See whether the name is right.")
     if answer.status in (401, 403):
         return Refused(
-            f"the server gives this to nobody without an account there, or has no such file "
-            f"({said}). Public files are fetched, and those at gs:// that this machine's account "
-            "may read (gcloud auth application-default login): else copy it to this machine by "
-            "the tools of that place, and give its path."
+            f"the server answers {said}. Public files are fetched, and those at gs:// that this "
+            "machine's account may read (gcloud auth application-default login): else copy it to "
+            "this machine by the tools of that place, and give its path."
         )
-    kind = _BrokenOff if answer.status in _MAY_PASS else Unreachable
-    return kind(f"the server answers {said}. Try again later, or download it by other means.")
+    kind: type[UserError] = _BrokenOff if answer.status in _MAY_PASS else Unreachable
+    if answer.status in (404, 410):
+        kind = UserError
+    return kind(f"the server answers {said}. Download it by other means, and give its path.")
 
 
 class _Part:
-    """What has arrived of a file."""
+    """The part of a file that has arrived."""
 
     def __init__(self, target: Path):
         self._target = target
@@ -314,7 +296,7 @@ class _Part:
         self._about.unlink(missing_ok=True)
 
     def headers(self, etag: str | None) -> dict[str, str]:
-        """What to ask for: the rest of what is there, else what is not called `etag`."""
+        """Headers that ask for the rest of what is there, else for what is not called `etag`."""
         if self._size and self._etag:
             return {"Range": f"bytes={self._size}-", "If-Range": self._etag}
         return {"If-None-Match": etag} if etag else {}
@@ -383,10 +365,7 @@ class _Part:
         stored = headers.get("x-goog-stored-content-encoding", "identity") == "identity"
         if stated and stored and base64.b64decode(stated[1]) != crc32c.digest():
             self._delete()
-            raise UserError(
-                "it was damaged on its way here: its CRC-32C is not what the server says. It is "
-                "deleted; start the same command again."
-            )
+            raise UserError("it was damaged on its way here (CRC-32C): start again.")
         self._target.with_name(ABOUT).unlink(missing_ok=True)  # that of another file
         os.replace(self._path, self._target)
         self._delete()
@@ -402,7 +381,7 @@ def check_room(folder: Path, size_bytes: int, setting: str) -> None:
     if size_bytes > free:
         raise UserError(
             f"{format_bytes(size_bytes)} are to come, and {folder} has room for "
-            f"{format_bytes(free)}. Make room, or give another folder by {setting}."
+            f"{format_bytes(free)}: give another by {setting}."
         )
 
 

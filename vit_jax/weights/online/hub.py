@@ -23,21 +23,13 @@ _BLOB = re.compile(r"(?!\.)[^/\\\0-\x1f]{1,200}")  # an ETag that can name a fil
 
 
 def fetch(repository: str, revision: str | None, *, name: str) -> Path:
-    """The folder of a repository's files, which its commit names; messages speak of `name`.
-
-    Raises:
-      UserError: no such repository or revision, no access, no network, no safetensors, a damaged
-        download, a full disk, or huggingface_hub is not installed.
-    """
+    """The folder of a repository's files, which its commit names; messages speak of `name`."""
     hub = library(name)
     try:
         resolve = hub.HfApi().resolve_revision
         commit = within(ANSWER_SECS, lambda: resolve(repository, revision=revision)).resolved
         if not re.fullmatch("[0-9a-f]{40}", str(commit)):
-            raise UserError(
-                f"the hub at {hub.constants.ENDPOINT} answers the commit {shown(commit)!r}, which "
-                "is not 40 hexadecimal digits. See whether HF_ENDPOINT is a hub."
-            )
+            raise ValueError(f"the commit {shown(commit)!r}; is HF_ENDPOINT a hub?")
         repo = _Files(hub, repository, commit)
         for file in BESIDE:
             repo.file(file)
@@ -45,7 +37,12 @@ def fetch(repository: str, revision: str | None, *, name: str) -> Path:
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
     except Exception as error:  # the types are those of huggingface_hub and its HTTP library
-        raise UserError(f"{name}: {_reason(hub, error, repository, revision)}") from error
+        slow = isinstance(error, multiprocessing.TimeoutError)
+        said = "it is too slow" if slow else f"{type(error).__name__}: {shown(error)}"
+        raise UserError(
+            f"{name}: {hub.constants.ENDPOINT} does not give it, nor has "
+            f"{hub.constants.HF_HUB_CACHE} it ({said}). What is private needs HF_TOKEN."
+        ) from error
     return weights.parent
 
 
@@ -54,9 +51,8 @@ def _parts(repo: "_Files") -> Path:
     index = repo.file(WEIGHTS + INDEX)
     if index is None:
         raise UserError(
-            f"it has neither {WEIGHTS} nor its parts. Of a repository nothing but safetensors is "
-            "read, since pickles can run code. Choose another with safetensors; or download and "
-            "convert what you trust (docs/weights.md)."
+            f"it has neither {WEIGHTS} nor its parts; other files are pickles, which run code "
+            "(docs/weights.md)."
         )
     where = read_json(index).get("weight_map")
     files = set(map(str, where.values())) if isinstance(where, dict) else set()
@@ -96,7 +92,8 @@ class _Files(NamedTuple):
     def _size(self, name: str) -> int | None:
         """Bytes that are to come; None if the hub does not say, 0 if it lacks the file.
 
-        UserError for an odd commit or ETag: huggingface_hub writes where they say.
+        Raises:
+          ValueError: an odd commit or ETag; huggingface_hub writes where they say.
         """
         url = self.hub.hf_hub_url(self.repository, name, revision=self.commit)
         try:
@@ -105,9 +102,8 @@ class _Files(NamedTuple):
         except self.hub.errors.EntryNotFoundError as error:
             commit, etag, size = error.response.headers.get("x-repo-commit"), None, 0
         if commit not in (self.commit, None) or not _BLOB.fullmatch(etag or "none"):
-            raise UserError(
-                f"the hub answers the commit {shown(commit)} and the ETag {shown(etag)} for {name} "
-                f"at commit {self.commit}, which cannot be. See whether HF_ENDPOINT is a hub."
+            raise ValueError(
+                f"{name} has the commit {shown(commit)}, ETag {shown(etag)}; is HF_ENDPOINT a hub?"
             )
         check_room(Path(self.hub.constants.HF_HUB_CACHE), size or 0, "HF_HOME")
         return size
@@ -125,10 +121,7 @@ class _Files(NamedTuple):
         if digest != blob.name:
             blob.unlink()
             path.unlink(missing_ok=True)
-            raise UserError(
-                f"{path.name} was damaged on its way here: its SHA-256 is {digest}, not "
-                f"{blob.name}. It is deleted; start the same command again."
-            )
+            raise UserError(f"{path.name} was damaged on its way here (SHA-256): start again.")
 
 
 def library(name: str) -> Any:
@@ -139,47 +132,6 @@ def library(name: str) -> Any:
         import huggingface_hub.errors
     except ImportError as error:
         raise UserError(
-            f"{name} is on the Hugging Face hub, and huggingface_hub is not installed: "
-            "pip install 'vit-jax-pretraining[hub]' (in a clone, --editable '.[hub]'). Or download "
-            "the repository, and give its folder."
+            f"{name} needs huggingface_hub: pip install 'vit-jax-pretraining[hub]'"
         ) from error
     return huggingface_hub
-
-
-def _reason(  # noqa: PLR0911  (one for each kind)
-    hub: Any, error: Exception, repository: str, revision: str | None
-) -> str:
-    """What to do about an error of huggingface_hub."""
-    errors, where, cache = hub.errors, hub.constants.ENDPOINT, hub.constants.HF_HUB_CACHE
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    token = "a token" if hub.get_token() is None else "another token than the one that was sent"
-    if isinstance(error, errors.GatedRepoError):
-        return (
-            f"access to {repository} is granted by its owners alone: ask for it at "
-            f"{where}/{repository}, and set HF_TOKEN to {token} of an account that has it."
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"{repository} has no branch, tag or commit {revision!r}: see {where}/{repository}."
-    if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-        return (
-            f"{where} has no repository {repository}, or it is private. See whether the name is "
-            f"right; for a private one set HF_TOKEN to {token} of an account that may read it."
-        )
-    if isinstance(error, errors.HFValidationError):
-        return f"the hub takes no such name ({error})."
-    if hub.constants.is_offline_mode():
-        return (
-            f"HF_HUB_OFFLINE forbids to ask the hub, and the cache in {cache} does not have all of "
-            "it: run once without it."
-        )
-    if isinstance(error, OSError) and error.errno is not None:
-        return (
-            f"{error.strerror or error}, at {error.filename or cache} or on the way from {where}. "
-            "Make room, or move the cache by HF_HOME; or try again."
-        )
-    slow = isinstance(error, multiprocessing.TimeoutError)
-    said = "it is too slow" if slow else f"{type(error).__name__}: {shown(error)}"
-    return (
-        f"it could not be fetched from {where} ({said}), and the cache does not have all of it. "
-        "Look at the network, and start the same command again."
-    )

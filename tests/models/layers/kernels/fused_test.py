@@ -75,14 +75,6 @@ def test_each_device_has_its_images_and_heads(run_python):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_an_instance_takes_whole_heads_and_lanes():
-    assert [fused.heads_of(16, n) for n in (50, 197, 257, 577)] == [8, 8, 4, 1]
-    assert [fused.heads_of(n, 50) for n in (3, 7, 9, 11)] == [3, 7, 3, 1]
-    assert [fused.queries_of(n) for n in (197, 640, 1025, 1370)] == [197, 640, 384, 512]
-    small, large = fused.vmem_bytes(512, 197, 197), fused.vmem_bytes(64, 1370, 512)
-    assert fused.LEAST_VMEM == small < large < fused.MOST_VMEM
-
-
 def test_nothing_but_the_projections_is_kept():
     query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 5, 2, 8))
     saved = jax.tree.leaves(jax.vjp(fused.attend, query, key, value)[1])

@@ -21,8 +21,3 @@ def test_blocks_add_up(monkeypatch):
     monkeypatch.setattr(splash, "BLOCKS", (128,))
     of = lambda f: outputs_and_gradients(f, "float32", 150)
     assert_close(of(splash.attend), of(plain), ROUNDING["float32"])
-
-
-def test_few_tokens_are_padding():
-    blocks = [splash.block_of(n) for n in (1, 128, 197, 577, 1025, 1370)]
-    assert blocks == [128, 128, 256, 640, 384, 512]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.draw.drawn import check
-from vit_jax.draw import style
 from vit_jax.probes import scaling_law
 from vit_jax.probes.scaling_law import Interval
 from vit_jax.tools.lab.study.page import Series, draw_scaling
@@ -61,23 +60,6 @@ def test_scaling(families):
     assert dashes[0].get_xdata().min() <= 1
 
 
-def test_families_have_colours_and_their_models_markers():
-    figure = draw_scaling(series(FAMILIES), metric="m", x_label="x", against="x")
-    points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
-    assert [line.get_color() for line in points] == [
-        style.SERIES[number] for number, n in enumerate(FAMILIES.values()) for _ in range(n)
-    ]
-    assert [line.get_marker() for line in points[:7]] == list(style.MARKERS)
-    alone = draw_scaling(series({"ViT": 3}), metric="m", x_label="x", against="x")
-    points = [line for line in alone.axes[0].lines if line.get_marker() != "None"]
-    assert len({line.get_color() for line in points}) == 3
-    for families in (FAMILIES, {"ViT": 20}):
-        figure = draw_scaling(series(families), metric="m", x_label="x", against="x")
-        points = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
-        looks = [(line.get_color(), line.get_marker()) for line in points]
-        assert len(set(looks)) == sum(families.values())
-
-
 def test_frontier_is_a_step_from_each_point_to_the_next():
     frontier = np.array([1e-3, 1e-2, 1e-1]), np.array([0.4, 0.5, 0.55])
     options = {"metric": "m", "x_label": "x", "against": "x", "frontier": frontier}
@@ -85,18 +67,6 @@ def test_frontier_is_a_step_from_each_point_to_the_next():
     (line,) = [one for one in figure.axes[0].lines if one.get_label() == "compute-optimal"]
     assert line.get_drawstyle() == "steps-post"
     np.testing.assert_array_equal(line.get_xydata(), np.transpose(frontier))
-
-
-def test_a_law_without_an_interval_and_no_points_at_all():
-    laws = [law("ViT-0/16", interval=False)]
-    options = {"metric": "test/loss", "x_label": "training examples", "against": "data"}
-    figure = check(
-        lambda: draw_scaling(series({"ViT": 1}), laws, **options), "dashed: extrapolated"
-    )
-    assert not any(
-        "bands" in text.get_text() for text in figure.findobj() if hasattr(text, "get_text")
-    )
-    check(lambda: draw_scaling([], [], **options), "training examples")
 
 
 def test_a_table_of_laws_has_a_row_for_each_curve():

@@ -50,24 +50,9 @@ def test_the_best_model_for_a_budget(frontiers):
     assert optimum({}, 1.0).model is None
 
 
-def test_a_budget_is_beyond_the_largest_training_even_if_that_was_no_better():
-    found = by_model(["a", "a"], [1.0, 4.0], [0.5, 0.6])
-    assert [optimum(found, budget).beyond for budget in (2.0, 4.0, 5.0)] == [False, False, True]
-
-
 def test_stretches_say_where_the_best_model_changes(frontiers):
     first, second = stretches(frontiers)
     assert (first.model, first.low, second.model, second.high) == ("small", 1.0, "large", 16.0)
     # ln 0.6 - a ln 0.5 = ln 0.4: the lines cross where the large one has come down to 0.4.
     crossing = 4 * 2 ** (np.log(0.6 / 0.4) / np.log(0.6 / 0.3))
     assert first.high == second.low == pytest.approx(crossing, rel=0.02)
-
-
-def test_one_training_is_a_stretch_of_its_own():
-    (only,) = stretches(by_model(["a"], [2.0], [0.1]))
-    assert only == (2.0, 2.0, "a")
-
-
-def test_an_error_of_zero_does_no_harm():
-    found = by_model(["a", "a"], [1.0, 2.0], [0.1, 0.0])
-    assert optimum(found, 2.0).loss == pytest.approx(0, abs=1e-9)

@@ -13,9 +13,9 @@ from etils import epath
 
 from tests import preloaded
 from tests.conftest import python_environment
-from tests.tools.lab.conftest import wait_until
+from tests.processes import wait_for
 from vit_jax.store import workdir
-from vit_jax.store.runs import MetricsFile
+from vit_jax.store.metrics import MetricsFile
 
 REPOSITORY = Path(__file__).parents[4]
 POINTS, STEPS, SAVE_EVERY, LOG_EVERY = 8, 40, 10, 5
@@ -53,7 +53,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path, preloaded_s
         return {name for name in names(folder) if 0 < status(folder, name) < STEPS}
 
     first = start()
-    wait_until(lambda: len(ended()) >= 2 and half_done(), secs=400)
+    wait_for(lambda: len(ended()) >= 2 and half_done(), secs=400)
     os.kill(first.pid, signal.SIGKILL)
     for name in names(folder):
         kill_training(folder / name)
@@ -67,7 +67,7 @@ def test_a_sweep_killed_twice_finishes_and_repeats_nothing(tmp_path, preloaded_s
         alive.update(half_done() - set(after_first) if len(ended()) >= 5 else ())
         return alive
 
-    wait_until(found_alive, secs=400)
+    wait_for(found_alive, secs=400)
     os.kill(second.pid, signal.SIGKILL)
     second.wait()
 

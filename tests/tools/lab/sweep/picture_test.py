@@ -51,29 +51,6 @@ def test_numbers_precede_names_and_only_finished_points_count(rows):
     }
 
 
-def test_a_variant_keeps_its_slash_in_the_legend(rows):
-    config = tuple(f"configs/vit_i1k.py:variant={v}" for v in ("S/16", "L/16"))
-    points = rows({"config": config, "optim.lr": LR}, lambda v: 0.5)
-    _, lines = picture.curves(points, "test/accuracy")
-    assert list(lines) == [f"config vit_i1k:variant={v}" for v in ("S/16", "L/16")]
-
-
-def test_config_files_of_one_name_have_lines_of_their_own(rows):
-    config = ("a/vit.py:small", "b/vit.py:small", "b/vit.py:large")
-    _, lines = picture.curves(
-        rows({"config": config, "optim.lr": LR}, lambda v: 0.5), "test/accuracy"
-    )
-    assert list(lines) == [f"config {name}" for name in (*config[:2], "vit:large")]
-
-
-def test_learning_rates_have_a_logarithmic_axis():
-    places = picture.places("optim.lr", LR)
-    assert places["1e-3"] == pytest.approx((places["1e-4"] + places["1e-2"]) / 2)
-    linear = picture.places("model.dropout", ("0", "0.1", "0.4"))
-    assert linear["0.1"] - linear["0"] == pytest.approx((linear["0.4"] - linear["0"]) / 4)
-    assert list(picture.places("config", ("a.py", "b.py")).values()) == [0.25, 0.75]
-
-
 @pytest.mark.parametrize(
     "axes",
     [
@@ -91,7 +68,3 @@ def test_every_grid_is_drawn(rows, axes):
     assert pixels.shape[:2] == (height, width)
     blue = [int(style.BLUE[i : i + 2], 16) for i in (1, 3, 5)]
     assert (np.abs(pixels.astype(int) - blue) < 40).all(-1).any()
-
-
-def test_without_results_there_is_no_line(rows):
-    assert picture.curves(rows({}, lambda v: math.nan), "test/accuracy") == ("", {})

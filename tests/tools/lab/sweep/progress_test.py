@@ -52,13 +52,6 @@ def test_a_run_that_stopped_early_is_finished(look):
     assert look(rows).state == "waiting"
 
 
-def test_time_comes_from_the_rows(look):
-    point = look([row(10), row(20), row(20, **{"test/loss": 1.0})], running=True)
-    assert (point.state, point.step, point.total_steps) == ("running", 20, 40)
-    assert point.train_secs == pytest.approx(2 * 10 * 100 / 200)
-    assert point.left_secs == pytest.approx(20 * 100 / 200)
-
-
 def test_a_failure_is_kept_until_it_is_forgotten(look, tmp_path):
     folder = epath.Path(tmp_path)
     progress.write_failure(folder, 1, "bad images")
@@ -67,12 +60,6 @@ def test_a_failure_is_kept_until_it_is_forgotten(look, tmp_path):
     assert look([row(20)], running=True).state == "running"
     progress.forget_failure(folder)
     assert look([row(20)]).state == "waiting"
-
-
-def test_an_empty_folder_waits(tmp_path):
-    point = progress.read_row(POINT, epath.Path(tmp_path / "none"))
-    assert (point.state, point.step) == ("waiting", 0)
-    assert math.isnan(point.left_secs)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +114,6 @@ def test_the_table_shows_the_state_of_each_point(shown_row):
         ["seed=4", "finished", "1,000/1,000", "not", "finite", "90.00%"],
     ]
     assert progress.summary(rows) == "4 points: 1 finished, 1 waiting, 1 failed, 1 running"
-
-
-def test_of_many_points_the_running_ones_are_shown(shown_row):
-    rows = [shown_row(k, "finished") for k in range(8)] + [
-        shown_row(8, "running"),
-        shown_row(9, "waiting"),
-    ]
-    assert [line.split()[0] for line in progress.table(rows, "x", most=3)[1:]] == [
-        "seed=0",
-        "seed=8",
-        "seed=9",
-    ]
 
 
 def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):

@@ -10,11 +10,10 @@ from etils import epath
 from PIL import Image
 
 from tests import preloaded
-from tests.tools.lab.conftest import wait_until
+from tests.processes import wait_for
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer.task import TransferTask
 
@@ -69,7 +68,7 @@ def test_the_test_is_not_read_before_the_choice(tmp_path, preloaded_server):
     assert list(error.value.reasons) == ["final/seed=0"]
     assert "/test/" in error.value.reasons["final/seed=0"]
     chosen = json.loads((folder / "choice.json").read_text())["chosen"]
-    assert results.read(folder)["test"] == {}
+    assert json.loads((folder / "results.json").read_text())["test"] == {}
     for file, content in sealed.items():
         file.write_bytes(content)
     result = transfer(retry_failed=True)
@@ -93,7 +92,7 @@ def test_the_whole_of_it_killed_twice(tmp_path, run_python, start_python, preloa
     ]
     for place in ("choose/optim.lr=3e-3", "final/seed=0"):
         process = start_python(tmp_path / "said", *command, **trained_by)
-        wait_until(lambda place=place: (folder / place / "checkpoints" / "10").exists(), secs=300)
+        wait_for(lambda place=place: (folder / place / "checkpoints" / "10").exists(), secs=300)
         os.kill(json.loads((folder / place / ".slot").read_text())["pid"], signal.SIGKILL)
         process.kill()
         process.wait()

@@ -32,11 +32,6 @@ def test_the_mean_over_seeds_decides():
     ]  # fmt: skip
 
 
-def test_a_loss_is_better_when_it_is_lower():
-    rows = [row(s, key="held_out/loss", optim__lr=lr) for lr, s in (("1", 2.0), ("2", 1.0))]
-    assert results.choose(rows, "held_out/loss").chosen == {"optim.lr": "2"}
-
-
 def test_of_equal_ones_the_smaller_learning_rate_then_fewer_steps():
     points = [("100", "3e-3"), ("50", "1e-2"), ("200", "3e-3"), ("50", "3e-3")]
     rows = [row(0.5, total__steps=steps, optim__lr=lr) for steps, lr in points]
@@ -73,11 +68,6 @@ def test_a_choice_at_the_edge_is_said(chosen, said):
     assert len(sentences) == (said is not None)
     if said:
         assert said in sentences[0]
-
-
-def test_names_have_no_edge():
-    rows = [row(0.5, optim__name=name) for name in ("sgd", "adam")]
-    assert results.choose(rows, KEY).at_edge == []
 
 
 def test_it_is_read_as_it_was_written(tmp_path):

@@ -8,18 +8,19 @@ import signal
 import threading
 
 import pytest
-from etils import epath
 
 from tests.messages import refused
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted
-from vit_jax.store import workdir_lock
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
 
 RATES = "--config.optim.lr=1e-3,2e-3,3e-3"
+
+
+def read(folder):
+    return json.loads((folder / "results.json").read_text())
 
 
 def test_a_transfer_chooses_trains_and_scores(world):
@@ -33,7 +34,7 @@ def test_a_transfer_chooses_trains_and_scores(world):
     document = json.loads((world.folder / "results.json").read_text())
     assert document["test"]["test/accuracy"]["values"] == {"0": 0.903, "1": 0.904}
     assert document["splits"]["held_out"] == "train[1293:1437]"
-    assert document == results.read(world.folder)
+    assert document == read(world.folder)
     with (world.folder / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["sweep"], row["optim.lr"], row["seed"]) for row in rows] == [
@@ -81,7 +82,7 @@ def test_failed_trainings_are_shown_the_rest_goes_on_and_the_status_tells(world)
     with refused("--retry_failed", error=TrainingsFailed) as error:
         world.transfer(RATES)
     assert list(error.value.reasons) == ["choose/optim.lr=3e-3", "final/seed=1"]
-    document = results.read(world.folder)
+    document = read(world.folder)
     assert document["choice"]["chosen"] == {"optim.lr": "2e-3"}
     assert document["test"]["test/accuracy"]["values"] == {"0": 0.902, "2": 0.904}
     assert "<h2>Did not finish</h2><ul><li>choose/" in (world.folder / "results.html").read_text()
@@ -113,25 +114,9 @@ def test_seeds_may_be_added_but_the_choice_stands(world):
     world.transfer(RATES, seeds=1)
     world.transfer(RATES, seeds=3)
     assert world.starts().count("seed=0") == 1
-    assert len(results.read(world.folder)["test"]["test/accuracy"]["values"]) == 3
+    assert len(read(world.folder)["test"]["test/accuracy"]["values"]) == 3
     with refused("optim.lr=1e"):
         world.transfer("--config.optim.lr=1e-3,2e-3,3e-3,1", seeds=3)
-
-
-def test_the_chosen_value_alone_is_another_transfer(world):
-    world.transfer(RATES, seeds=1)
-    before = results.read(world.folder)
-    with refused("optim.lr=1e-3", "--workdir"):
-        world.transfer("--config.optim.lr=3e-3", seeds=1)
-    assert results.read(world.folder) == before
-
-
-def test_values_may_be_added_before_the_test_is_scored(world):
-    world.fate("optim.lr=2e-3", "sleep 0")
-    stop_when_asleep(world, "optim.lr=2e-3")
-    with pytest.raises(Preempted):
-        world.transfer("--config.optim.lr=1e-3,2e-3", seeds=1)
-    assert world.transfer(RATES, seeds=1).choice.chosen == {"optim.lr": "3e-3"}
 
 
 @pytest.mark.parametrize(
@@ -140,17 +125,20 @@ def test_values_may_be_added_before_the_test_is_scored(world):
         ([RATES], {"held_out": 0.2}, ["held_out:", "None", "0.2"]),
         ([RATES], {"checkpoint": "w.npz"}, ["checkpoint:", "'none'", "'w.npz'"]),
         ([RATES, "--config.optim.momentum=0.5"], {}, ["optim.momentum:", "0.5"]),
+        (["--config.optim.lr=3e-3"], {}, ["optim.lr=1e-3", "--workdir"]),  # the chosen one
     ],
 )
 def test_another_transfer_is_refused(world, arguments, fields, names):
     world.transfer(RATES, seeds=1)
+    before = read(world.folder)
     with refused(*names):
         world.transfer(*arguments, seeds=1, **fields)
+    assert read(world.folder) == before
 
 
 def test_data_that_have_grown_are_noticed(world, monkeypatch):
     world.fate("seed=0", "1")
-    with refused():
+    with refused("log.txt"):
         world.transfer(RATES, seeds=1)
     monkeypatch.setattr(
         transfers, "check_all", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
@@ -159,28 +147,19 @@ def test_data_that_have_grown_are_noticed(world, monkeypatch):
         world.transfer(RATES, seeds=1)
 
 
-@pytest.mark.parametrize("file", ["config.json", "sweep.json"])
-def test_folders_of_others_are_refused(world, file):
+@pytest.mark.parametrize(
+    ("file", "text", "name"),
+    [
+        ("config.json", "{}", "--workdir"),
+        ("sweep.json", "{}", "--workdir"),
+        ("transfer.json", '{"task": 1}', "transfer.json"),
+    ],
+)
+def test_folders_of_others_and_damaged_ones_are_refused(world, file, text, name):
     world.folder.mkdir()
-    (world.folder / file).write_text("{}")
-    with refused("--workdir"):
+    (world.folder / file).write_text(text)
+    with refused(name):
         world.transfer(RATES)
-
-
-def test_a_damaged_record_is_named(world):
-    world.folder.mkdir()
-    (world.folder / "transfer.json").write_text('{"task": 1}')
-    with refused("transfer.json"):
-        world.transfer(RATES)
-
-
-def test_weights_of_a_run_that_is_still_trained_are_noted(world, tmp_path, monkeypatch):
-    run = epath.Path(tmp_path / "run")
-    run.mkdir()
-    monkeypatch.setattr(transfers, "pin_checkpoint", lambda _: str(run / "checkpoints" / "10"))
-    with workdir_lock.lock_for_process(run):
-        world.transfer("--config.optim.lr=2e-3", seeds=1, checkpoint=str(run))
-    assert any(f"{run} is still trained" in line for line in world.said)
 
 
 def test_a_dry_run_shows_the_names_of_the_jobs(world, task, capsys):

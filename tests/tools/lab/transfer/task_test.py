@@ -12,12 +12,10 @@ from tests.tools.lab.conftest import DIGITS, REPOSITORY
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax import config as configs
 from vit_jax import models
-from vit_jax.core.errors import UserError
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.data.sources.request import Request
 from vit_jax.run import adapt
 from vit_jax.tools.lab.transfer import task as tasks
-from vit_jax.tools.lab.transfer.run import FIXED
 from vit_jax.tools.lab.transfer.task import Splits
 
 FINETUNE = str(REPOSITORY / "configs" / "finetune.py")
@@ -76,18 +74,6 @@ def test_other_evaluations_and_a_best_metric_of_the_test_are_left_out(task):
     assert choose.early_stopping.metric is final.early_stopping.metric is None
 
 
-def test_a_removed_evaluation_of_the_config_file_stays_removed(task):
-    part = [
-        "--config.evals.val.split=train[:200]",
-        "--config.evals.val.preprocess=decode|resize(8)",
-    ]
-    asked = task(RATES, "--config.evals.test=none", *part, "--config.input.split=train[200:]")
-    choose = configs_of(tasks.choose_grid(asked, SPLITS, None))
-    final = configs_of(tasks.final_grid(asked, SPLITS, None, {"optim.lr": "1"}))
-    assert [list(config.evals) for config in choose] == [["held_out"]] * 2
-    assert [list(config.evals) for config in final] == [["val"]] * 3
-
-
 def test_the_held_out_part_is_of_the_training_data(task):
     asked = task(
         RATES,
@@ -101,67 +87,36 @@ def test_the_held_out_part_is_of_the_training_data(task):
 
 def test_from_scratch_nothing_of_init_is_left(task):
     asked = task(RATES, "--config.model.name=ViT-Ti/16", config=FINETUNE)
+    tasks.check(asked)
     assert configs_of(tasks.choose_grid(asked, SPLITS, "w"))[0].init.head == "reset"
     init = configs_of(tasks.choose_grid(asked, SPLITS, None))[0].init
     assert init == configs.InitConfig()
-
-
-def test_seeds_follow_the_configs_own(task):
-    asked = task(RATES, "--config.seed=5", seeds=2, choose_seeds=2)
-    grids = tasks.choose_grid(asked, SPLITS, None), tasks.final_grid(asked, SPLITS, None, {})
-    assert [sorted({c.seed for c in configs_of(grid)}) for grid in grids] == [[5, 6], [5, 6]]
-    grid = tasks.choose_grid(task(RATES, "--config.seed=5"), SPLITS, None)
-    assert [(c.seed, c.optim.lr) for c in configs_of(grid)] == [(5, 1e-3), (5, 3e-3)]
-
-
-def test_every_point_of_two_lists(task):
-    asked = task(RATES, "--config.total.steps=10,20")
-    grid = tasks.choose_grid(asked, SPLITS, None)
-    points = [(c.optim.lr, c.total.steps, c.total.epochs) for c in configs_of(grid)]
-    assert points == [(lr, steps, None) for lr in (1e-3, 3e-3) for steps in (10, 20)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "fields", "name"),
     [
         (["--config.seed=0,1"], {}, "--choose_seeds"),
-        (["--config.input.split=a,b"], {}, "input.split"),
         (["--config.evals.test.batch_size=1,2"], {}, "evals.test.batch_size"),
         (["--config.init.weights=a"], {}, "--checkpoint"),
         (["--config.optim.lrr=1,2"], {}, "optim.lrr"),
-        (["--config.optim.lr=1,x"], {}, "'x'"),
         (["--config.input.mixture.a.weight=1"], {}, "input.mixture"),
         (["--config.input.pseudo_labels=a.npz"], {}, "input.pseudo_labels"),
-        (["--config.evals.test=none"], {}, "'accuracy'"),
-        (["--config.evals.b.split=test"], {}, "--evaluation"),
+        (["--config.evals.test=none"], {}, "--metric=accuracy"),
         ([], {"metric": "accurcy"}, "--metric=accurcy"),
         ([], {"evaluation": "tset"}, "--evaluation=tset"),
         ([], {"ema": True}, "optim.ema_decay"),
-        ([], {"held_out": 0}, "--held_out=0:"),
-        ([], {"held_out": 1.5}, "--held_out=1.5:"),
-        ([], {"held_out": 1.0}, "--held_out=1:"),
-        ([], {"held_out": float("nan")}, "--held_out=nan:"),
+        ([], {"held_out": 0}, "--held_out=0 "),
+        ([], {"held_out": 1.0}, "--held_out=1 "),
         ([], {"held_out_split": "train[800:]"}, "--choose_split"),
-        ([], {"held_out": 0.2, "choose_split": "a", "held_out_split": "b"}, "--held_out=0.2"),
-        ([], {"seeds": 0}, "--seeds=0"),
-        ([], {"choose_seeds": -1}, "--choose_seeds=-1"),
-        ([], {"checkpoint": ""}, "--checkpoint"),
+        ([], {"held_out": 0.2, "choose_split": "a", "held_out_split": "b"}, "--held_out "),
+        ([], {"config": FINETUNE}, "--config.model.name"),
+        ([], {"config": f"{DIGITS},{FINETUNE}"}, "config has a list"),
     ],
 )
 def test_a_task_that_is_wrong_in_itself(task, arguments, fields, name):
     with refused(name):
         tasks.check(task(*arguments, **fields))
-
-
-def test_from_scratch_the_architecture_has_to_be_named(task):
-    with refused("--checkpoint", "--config.model.name"):
-        tasks.check(task(config=FINETUNE))
-    tasks.check(task("--config.model.name=ViT-Ti/16", config=FINETUNE))
-
-
-def test_one_config_at_a_time(task):
-    with refused():
-        tasks.check(task(config=f"{DIGITS},{FINETUNE}"))
 
 
 def find(task, *arguments, **fields):
@@ -202,9 +157,7 @@ def test_named_splits(task):
     ("arguments", "fields", "names"),
     [
         ([], {"held_out": 0.0001}, ["--held_out=0.0001"]),
-        ([], {"held_out": 1437}, ["--held_out=1437", "1,436"]),
         (["--config.input.split=tran"], {}, ["'tran'", "'train'"]),
-        (["--config.evals.test.split=tset"], {}, ["evals.test.split", "'test'"]),
         ([], {"choose_split": "train[:9]", "held_out_split": "val"}, ["'val'", "test"]),
         (
             [],
@@ -212,9 +165,8 @@ def test_named_splits(task):
             ["--held_out_split=train[8:20]", "--choose_split=train[:9]"],
         ),
         ([], {"choose_split": "train", "held_out_split": "test"}, ["--held_out_split=test"]),
-        ([], {"choose_split": "test", "held_out_split": "train"}, ["--choose_split=test"]),
         (["--config.evals.test.split=train[90%:]"], {}, ["train[90%:]", "input.split=train"]),
-        (["--config.input.source=synthetic"], {}, ["input.source='synthetic'"]),
+        (["--config.input.source=synthetic"], {}, ["input.source=synthetic"]),
     ],
 )
 def test_parts_that_cannot_be(task, arguments, fields, names):
@@ -273,47 +225,26 @@ def test_a_test_of_training_examples_is_refused_however_its_folder_is_spelt(
         find(task, *arguments, evaluated, "--config.evals.test.split=train[4:]")
 
 
-def test_a_test_of_some_of_all_images_is_refused(task, folder, tmp_path):
-    arguments = folder(cat=20, dog=20)
-    arguments += [f"--config.input.data_dir={tmp_path / 'images' / 'train'}"]  # only classes in it
-    with refused("val", "input.split=all"):
-        find(task, *arguments, "--config.input.split=all", "--config.evals.test.split=val")
-
-
-def test_classes_that_are_not_chosen_by_are_said(task, folder, tmp_path):
-    arguments = folder(cat=40, dog=2)
-    asked = task(RATES, *arguments, held_out=2)
-    _, notes = tasks.check_all(asked, None, epath.Path(tmp_path / "t"))
-    assert "without one to choose by" in notes[0]
-
-
 def test_everything_that_is_wrong_is_said_at_once(task, tmp_path):
     asked = task(
         RATES, "--config.input.preprocess=decode|resize(9)", checkpoint="nowhere", held_out=5000
     )
-    with pytest.raises(UserError) as error:
+    with refused("--held_out=5000", "patch", "nowhere"):
         tasks.check_all(asked, "nowhere", epath.Path(tmp_path / "t"))
-    for said in ("--held_out=5000", "patch", "nowhere"):
-        assert said in str(error.value)
     assert not (tmp_path / "t").exists()
 
 
-def test_every_value_of_every_list_is_looked_at(task, tmp_path):
-    lists = ["--config.total.steps=50,5", "--config.optim.warmup_steps=6"]
-    with refused():
-        tasks.check_all(task(RATES, *lists), None, epath.Path(tmp_path / "t"))
-
-
-def test_data_that_are_not_there_are_found_before_anything_else(task, tmp_path):
-    source = ["--config.input.source=image_folder", "--config.input.data_dir=nowhere"]
-    with refused("data_dir"):
-        tasks.check_all(task(RATES, *source), None, epath.Path(tmp_path / "t"))
-
-
-def test_any_mesh_is_checked_on_this_machine(task, tmp_path):
-    asked = task(RATES, "--config.mesh.fsdp=8")
-    parts, notes = tasks.check_all(asked, None, epath.Path(tmp_path / "t"))
-    assert (parts.held_out, notes) == ("train[1293:1437]", [])
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["total.steps=50,5", "optim.warmup_steps=6"], "optim.warmup_"),  # of the second value
+        (["input.source=image_folder", "input.data_dir=nowhere"], "data_dir"),
+    ],
+)
+def test_every_value_and_the_data_are_looked_at(task, tmp_path, arguments, name):
+    with refused(name):
+        asked = task(RATES, *(f"--config.{each}" for each in arguments))
+        tasks.check_all(asked, None, epath.Path(tmp_path / "t"))
 
 
 def test_no_image_of_the_test_is_read_nor_a_label(task, folder, tmp_path, monkeypatch):
@@ -331,12 +262,6 @@ def test_no_image_of_the_test_is_read_nor_a_label(task, folder, tmp_path, monkey
     tasks.check_all(task(RATES, *arguments), None, epath.Path(tmp_path / "t"))
     assert read
     assert not [path for path in read if "/test/" in path]
-
-
-def test_all_fields_of_a_task_but_the_seeds_are_kept():
-    assert {*FIXED, "grid", "seeds"} == {
-        each.name for each in dataclasses.fields(tasks.TransferTask)
-    }
 
 
 def test_the_held_out_part_is_prepared_as_a_config_that_adapts_has_it(task, monkeypatch):
@@ -378,7 +303,3 @@ def test_what_a_config_derives_from_all_of_the_data_holds_while_choosing(
         for field in ("batch_size", "mean"):
             assert getattr(choose.input, field) == getattr(final.input, field)
         assert (choose.optim.lr, choose.total) == (final.optim.lr, final.total)
-
-
-def test_a_config_that_does_not_adapt_derives_nothing(task):
-    assert task(RATES).derived_fields() == {}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,7 +84,7 @@ def test_the_way_without_what_is_missing_is_one_that_works(tfds, tmp_path):
         run.find_data(["dtd", "cifar100"], tfds)
     with refused("download_and_prepare"):
         run.find_data(["dtd"], tfds)
-    with refused():
+    with refused("--data"):
         run.find_data(["cifar100"], str(tmp_path / "nowhere"))
 
 
@@ -96,25 +97,11 @@ def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
     assert asked.names() == [*NAMES]
     for wrong, name in (
         ({"tasks": ("cifar10",)}, "'cifar100'"),
-        ({"tasks": ("dtd",)}, "dtd"),
+        ({"tasks": ("dtd",)}, "--leave_out"),
         ({"leave_out": tuple(TASKS)}, "--leave_out"),
     ):
         with refused(name):
             asked._replace(**wrong).names()
-
-
-def test_what_differs_from_the_benchmark_is_said(tfds):
-    found = run.find_data(NAMES, tfds)
-    cifar, clevr = found["cifar100"], found["clevr_distance"]
-    assert cifar.images(TASKS["cifar100"]) == (
-        "JPEG where TFDS stores PNG: not the original images"
-    )
-    assert clevr.images(TASKS["clevr_count"]) == "PNG, as TFDS stores them"
-    assert cifar.name == "cifar100 2.0.0"
-    assert cifar.changed == "the benchmark reads version 3"
-    assert (clevr.changed, cifar.absent, clevr.absent) == ("", 1, 0)
-    wider = TASKS["clevr_count"]._replace(sizes={"train": 12, "validation": 5})
-    assert run._differences(wider, "3.1.0", {"train": 12}) == "0 in validation instead of 5"
 
 
 def test_a_run_over_tasks(world):
@@ -136,7 +123,7 @@ def test_a_run_over_tasks(world):
     assert document == result.document() and set(document["means"].values()) == {None}
     said = "\n".join(world.said)
     assert "task     clevr_count, 2 of 2, of clevr 3.1.0" in said
-    assert "natural     CIFAR-100    90.25% ± 0.07" in said and "1 of 7 tasks" in said
+    assert re.search("natural +CIFAR-100 +90.25% ± 0.07", said) and "1 of 7 tasks" in said
     with (world.folder / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["task"] for row in rows][:3] == [*NAMES[:2], "mean of natural"]
@@ -151,19 +138,11 @@ def test_a_run_over_tasks(world):
         world.run(checkpoint="other")
 
 
-def test_a_folder_is_one_value_whatever_its_name():
-    for folder in ("/data/Anna's, all/cifar100/3.0.2", "/data/[tfds/cifar100/3.0.2"):
-        data = run.TaskData(folder, "cifar100 3.0.2", "", ("PNG",), 0)
-        asked = run.VtabRun("none", CONFIG, FROM_SCRATCH, "/data")
-        grid = run.transfer_task(asked, "cifar100", data, None).grid
-        assert grid.load().input.data_dir == folder
-
-
 def test_a_failed_task_is_told_and_the_rest_goes_on(world, monkeypatch, capsys):
     world.fate("seed=0", "1 0")
     flags = SimpleNamespace(dry_run=False, json=True, launcher=None)
     monkeypatch.setattr(run.sweeps, "FLAGS", flags)
-    with refused():
+    with refused("log.txt"):
         run.sweeps.run_or_show(lambda _: world.run(seeds=1), None, world.folder)
     assert capsys.readouterr().out == (world.folder / "results.json").read_text()
     document = json.loads((world.folder / "results.json").read_text())["tasks"]
@@ -181,17 +160,6 @@ def test_a_refused_task_has_no_number_of_other_settings(world):
     world.run("optim.lr=1e-3,2e-3")
     document = json.loads((world.folder / "results.json").read_text())["tasks"]["cifar100"]
     assert document["accuracy"]["mean"] == pytest.approx(0.9025)
-
-
-def test_a_second_run_at_the_same_time_is_refused(world):
-    with workdir_lock.lock_for_process(world.folder), refused("Another run"):
-        world.run("optim.lr=1e-3")
-
-
-def test_a_checkpoint_that_is_not_there_leaves_nothing(world, tmp_path):
-    with refused("not_yet"):
-        world.run("optim.lr=1e-3", checkpoint=str(tmp_path / "not_yet"))
-    assert not world.folder.exists()
 
 
 def test_means_are_of_whole_groups():
@@ -214,3 +182,8 @@ def test_means_are_of_whole_groups():
     assert summary.means(others)["natural"].std is None
     del scores["dtd"]
     assert [name for name, mean in summary.means(scores).items() if mean] == [*GROUPS[1:]]
+
+
+def test_a_second_run_at_the_same_time_is_refused(world):
+    with workdir_lock.lock_for_process(world.folder), refused("Another run"):
+        world.run("optim.lr=1e-3")

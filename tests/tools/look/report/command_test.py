@@ -3,7 +3,6 @@ import json
 import pytest
 from etils import epath
 
-from tests.messages import refused
 from vit_jax.tools.look.report import __main__ as report
 
 
@@ -49,28 +48,13 @@ def test_names_runs_with_nothing_to_show(make_run, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("note     nothing logged yet by b\n")
 
 
-def test_unreadable_runs_are_named(make_run, tmp_path):
-    run = make_run("a")
-    (run / "config.json").mkdir()
-    with refused("config.json"):
-        report.report([epath.Path(run)], epath.Path(tmp_path / "x.html"))
-
-
-def test_a_folder_is_taken_once(make_run, tmp_path):
-    run = make_run("a")
-    (tmp_path / "link").symlink_to(run)
-    given = [str(run), f"{tmp_path}/b/../a", str(tmp_path / "link"), str(tmp_path / "c")]
-    (tmp_path / "b").mkdir()
-    assert [folder.name for folder in report.distinct(given)] == ["a", "c"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Which runs? Give one or more work directories"),
-        (["a", "--output=a/metrics.jsonl"], "is not an HTML file"),
+        ([], "Which runs? Give their work directories"),
+        (["a", "--output=a/metrics.jsonl"], "ends in .html"),
         (["a", "--output=a/metrics.jsonl/x.html"], "cannot be written"),
-        (["a", "none"], "There is no folder"),
+        (["a", "none"], "is not a folder"),
     ],
 )
 def test_mistakes_give_one_message(run_python, make_run, arguments, message):

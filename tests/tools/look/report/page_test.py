@@ -6,18 +6,16 @@ import html.parser
 import json
 import random
 import re
-import shutil
-import subprocess
 
 import pytest
 from markupsafe import escape
 from PIL import Image
 
+from tests.chromium import needs_chromium, page_after_scripts
 from vit_jax.store import runs
 from vit_jax.tools.look.report import page, panels
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 NAME = "<b>&\"x'"
 
 # Points at the middle of the first picture, hides the second run, and records what shows.
@@ -84,13 +82,6 @@ def test_a_page_is_whole_and_needs_nothing_else(folders):
     assert "Differences of the configs" in text
 
 
-def test_a_single_run_has_no_legend_and_no_differences(folders):
-    text = text_of(folders[0])
-    assert "<h1>a</h1>" in text
-    assert "<nav>" not in text and "Differences" not in text
-    assert "<summary>The config</summary>" in text
-
-
 def test_the_geometry_matches_the_script(folders):
     edges = {name: getattr(panels, name) for name in ("LEFT", "RIGHT", "TOP", "BOTTOM")}
     line = ", ".join(f"{name} = {edge}" for name, edge in edges.items())
@@ -122,21 +113,6 @@ def test_extreme_numbers_make_a_page(make_workdir, value):
     assert Outline(text_of(make_workdir("a", rows))).open == []
 
 
-def test_shares_end_at_their_bounds(make_workdir):
-    text = text_of(make_workdir("a", {1: {"test/accuracy": 1.0}, 2: {"test/accuracy": 0.0}}))
-    assert 'data-low="0.0" data-high="1.0"' in text
-    assert 'data-high="1.0"' in text_of(make_workdir("b", {1: {"test/accuracy": 1.0}}))
-
-
-def test_losses_of_all_sizes_have_a_logarithmic_axis(make_workdir):
-    assert "log scale" in text_of(
-        make_workdir("a", {1: {"train/loss": 1.0}, 2: {"train/loss": 40}})
-    )
-    assert "log scale" not in text_of(
-        make_workdir("b", {1: {"train/loss": 0.0}, 2: {"train/loss": 40}})
-    )
-
-
 def test_pictures_of_the_first_and_the_last_step_are_on_the_page(make_workdir):
     folder = make_workdir("a", {10: {"train/loss": 2.0}})
     place = folder / "pictures" / "look" / "<filters>"
@@ -152,23 +128,15 @@ def test_pictures_of_the_first_and_the_last_step_are_on_the_page(make_workdir):
     assert base64.b64decode(shown[-1][0]) == (place / "100.png").read_bytes()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@needs_chromium
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_browser_shows_it(folders, make_workdir, tmp_path, number):
     rows = {10: {"train/loss": 2.0, "test/loss": 3.0}, 20: {"train/loss": 1.0, "test/loss": 2.5}}
     one = [make_workdir("one", rows)]
     file = tmp_path / "report.html"
     file.write_text(text_of(*(one if number == 1 else folders)).replace("</body>", LOOK))
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-            "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
-            file.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    (title,) = re.findall("<title>(.*?)</title>", done.stdout)[:1]
+    shown = page_after_scripts(tmp_path, file.as_uri())
+    (title,) = re.findall("<title>(.*?)</title>", shown)[:1]
     expected = [f"step 10 {NAME} 3 a 2", ["0"]]
     if number == 1:  # training and evaluation in one picture
         expected = ["step 10 test 3 training 2", ["0", "0"]]
@@ -221,11 +189,3 @@ def test_only_fields_that_differ_are_shown(make_workdir):
     same = dict(cells([], page.same_fields(read))[1:])
     assert same["input.batch_size"] == "10" and "optim.lr" not in same
     assert page.differences(read[:1]) is None
-
-
-def test_many_fields_are_rows(make_workdir):
-    read = runs.read_all([make_workdir(name, {1: {"x": 1.0}}) for name in "ab"])
-    other = read[1]._replace(fields={**read[1].fields, "seed": "1", "new": "2", "optim.lr": "3"})
-    assert cells(*page.differences([read[0], other])) == [
-        ["field", "a", "b"], ["optim.lr", "0.1", "3"], ["seed", "0", "1"], ["new", "–", "2"],
-    ]  # fmt: skip

@@ -1,7 +1,6 @@
 """Which numbers are drawn, and which of their points."""
 
 import math
-import re
 
 from vit_jax.store import runs
 from vit_jax.store.runs import Series
@@ -72,59 +71,8 @@ def test_training_and_evaluations_are_in_one_picture(make_workdir):
     assert keys(panels.arrange(others)) == {"Loss and accuracy": ["a/loss", "b/loss"]}
 
 
-def test_no_two_lines_of_a_picture_look_the_same(make_workdir):
-    row = {"train/loss": 2.0, "test/loss": 1.0}
-    read = runs.read_all([make_workdir(str(n), {1: row, 9: row}) for n in range(8)])
-    pictures = [panels.arrange(read[:n])["Loss and accuracy"] for n in (7, 8)]
-    assert [[panel.key for panel in each] for each in pictures] == [
-        ["train/loss, test/loss"], ["train/loss", "test/loss"],
-    ]  # fmt: skip
-    for number, each in zip((7, 8), pictures, strict=True):
-        for panel in each:
-            drawn = panels.draw(panel, 9, number)["picture"]
-            lines = re.findall(r'<g class="line [^>]*>\s*<path d="[^"]*" style="([^"]*)"', drawn)
-            assert len(lines) == len(set(lines)) == number * len(panel.parts)
-
-
-def test_a_single_evaluation_has_a_hollow_dot(make_workdir):
-    """It has no dash that would tell it from the training."""
-    rows = {1: {"train/loss": 2.0, "test/loss": 1.0}, 9: {"train/loss": 2.0}}
-    read = runs.read_all([make_workdir(name, rows) for name in "ab"])
-    (panel,) = panels.arrange(read)["Loss and accuracy"]
-    drawn = panels.draw(panel, 9, num_runs=2)["picture"]
-    lines = re.split(r'data-part="(\w+)"', drawn)[1:]
-    assert lines[::2] == ["training", "training", "test", "test"]
-    assert ["var(--card)" in line for line in lines[1::2]] == [False, False, True, True]
-
-
-def test_numbers_of_features_are_drawn_whatever_their_sizes(make_workdir):
-    values = {
-        "f/5shot_accuracy": 0.5, "f/10shot_chosen_l2_accuracy": 0.5, "f/knn20_accuracy": 0.5,
-        "f/rank_me": 9.0, "f/5shot_deviation": 0.1, "f/probe_accuracy": 0.5, "f/probe_l2": 1.0,
-    }  # fmt: skip
-    arranged = panels.arrange(runs.read_all([make_workdir("a", {1: values, 2: values})]))
-    assert {panel.key: panel.title for panel in arranged["Features"]} == {
-        "f/5shot_accuracy": "f: accuracy, 5-shot",
-        "f/10shot_chosen_l2_accuracy": "f: accuracy with chosen L2, 10-shot",
-        "f/knn20_accuracy": "f: accuracy, 20 nearest neighbours",
-        "f/probe_accuracy": "f: accuracy, linear probe",
-        "f/rank_me": "f: rank of features (RankMe)",
-    }
-    assert list(arranged) == ["Features"]
-
-
-def test_a_key_with_braces_is_a_title(make_workdir):
-    read = runs.read_all([make_workdir("a", {1: {"{x}/{}": 1.0}})])
-    assert panels.arrange(read)["Other results"][0].key == "{x}/{}"
-
-
 STEPS = list(range(1, 10_001))
 WAVES = [math.sin(step / 7) for step in STEPS]
-
-
-def test_few_points_stay_as_they_are():
-    series = Series([1, 2, 3], [1.0, math.nan, 2.0])
-    assert panels.thin(series, last_step=3, columns=2) is series
 
 
 def test_peaks_gaps_and_the_end_stay():
@@ -137,11 +85,6 @@ def test_peaks_gaps_and_the_end_stay():
     assert kept[1235] == 50.0 and kept[4322] == -50.0 and math.isnan(kept[7001])
     assert kept[10_000] == values[-1]
     assert all(values[step - 1] == value for step, value in kept.items() if step != 7001)
-
-
-def test_columns_without_points_are_left_out():
-    series = Series([*range(100), *range(900, 1000)], [1.0] * 200)
-    assert panels.thin(series, last_step=999, columns=10).steps == [0, 900, 999]
 
 
 def test_means_leave_out_non_finite_values():

@@ -8,24 +8,11 @@ from PIL import Image
 COMMAND = ["-m", "vit_jax", "visualize"]
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory, run_python):
-    folder = tmp_path_factory.mktemp("run")
-    done = run_python(
-        "-m", "vit_jax.train", "--config", "configs/vit_digits.py", "--workdir", str(folder),
-        "--config.total.epochs=none", "--config.total.steps=4", "--config.optim.warmup_epochs=none",
-        "--config.model.depth=1", "--config.log.tensorboard=false", "--config.input.batch_size=32",
-        "--config.checkpoint.every_steps=2", "--config.checkpoint.keep_every_steps=2",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 @pytest.mark.slow
-def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
+def test_a_run_and_how_it_developed(digits_run, tmp_path, run_python):
     done = run_python(
-        *COMMAND, f"--checkpoint={workdir}", "--images=docs/digits", f"--output={tmp_path / 'o'}",
-        "--steps=all", "--max_images=4", f"--compare={workdir}/checkpoints/2",
+        *COMMAND, f"--checkpoint={digits_run}", "--images=docs/digits", f"--output={tmp_path}/o",
+        "--steps=all", "--max_images=4", f"--compare={digits_run}/checkpoints/2",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "first_distance_px" in done.stdout
@@ -34,7 +21,7 @@ def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
     assert wanted <= files
     assert sum(name.startswith("cka_with_ViT") for name in files) == 1
     with Image.open(tmp_path / "o" / "positions_over_steps.webp") as movie:
-        assert movie.n_frames == 2
+        assert movie.n_frames == 3
     page = (tmp_path / "o" / "index.html").read_text()
     assert {*re.findall(r"<code>([\w.-]+)</code>", page)} == files - {"index.html"}
     assert 'src="http' not in page
@@ -43,22 +30,29 @@ def test_a_run_and_how_it_developed(workdir, tmp_path, run_python):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--steps=3"], r"no checkpoint of step '3' in .*; there are 2, 4"),
-        (["--query=1"], "give ROW,COLUMN"),
+        (["--steps=3"], r"--steps=3 is not all, or some, of the steps there: 2, 4"),
+        (["--query=1"], "--query=1 is not 2 numbers from 1 on"),
         (["--layers=0"], "numbers from 1 on"),
         (["--images=tests/tools/look/visualize"], "No image in tests/tools/look/visualize"),
         (["--output=setup.py/x"], "--output=setup.py/x cannot be written"),
-        (["--images=docs", "--output=docs/looked"], "--output=docs/looked is inside docs"),
+        (
+            ["--images=docs", "--output=docs/looked"],
+            "--output=docs/looked is not .* outside of docs",
+        ),
         (["--max_images=3", "--compare=RUN"], "--compare takes 4 images or more, and 3 are shown"),
         (["--compare=docs"], "No checkpoint in docs"),
-        (["--image_size=9"], "--image_size=9 does not suit .* nearest: .8, 8."),
+        (["--image_size=9"], "Image size .9, 9. does not divide .* nearest: .8, 8."),
     ],
 )
-def test_mistakes_are_told_in_one_message(workdir, tmp_path, run_python, flags, says):
+def test_mistakes_are_told_in_one_message(digits_run, tmp_path, run_python, flags, says):
     given = {"images": "docs/digits", "output": str(tmp_path / "o")}
-    given |= dict(flag.removeprefix("--").replace("RUN", str(workdir)).split("=") for flag in flags)
+    given |= dict(
+        flag.removeprefix("--").replace("RUN", str(digits_run)).split("=") for flag in flags
+    )
     done = run_python(
-        *COMMAND, f"--checkpoint={workdir}", *(f"--{name}={value}" for name, value in given.items())
+        *COMMAND,
+        f"--checkpoint={digits_run}",
+        *(f"--{name}={value}" for name, value in given.items()),
     )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("error: ") == 1 and "Traceback" not in done.stderr

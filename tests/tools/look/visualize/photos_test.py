@@ -25,27 +25,12 @@ def test_classes_are_those_of_folders_and_of_ids_in_names(tmp_path):
     assert photos.find([str(tmp_path)], PREPROCESS, None).labels == (None,) * 5
 
 
-def test_a_class_is_that_of_the_folder_one_is_in(tmp_path, monkeypatch):
-    write(tmp_path / "cat" / "a.png", "red")
-    monkeypatch.chdir(tmp_path / "cat")
-    assert photos.find(["."], PREPROCESS, CLASSES).labels == (1,)
-    assert photos.find(["a.png"], PREPROCESS, CLASSES).labels == (1,)
-
-
 def test_pixels_are_those_that_the_model_sees(tmp_path):
     write(tmp_path / "a.png", (255, 0, 51))
     found = photos.find([str(tmp_path)], PREPROCESS, None)
     inputs = np.stack(list(found.inputs()))
     np.testing.assert_allclose(inputs[0, 0, 0], [1, -1, -0.6], atol=1e-6)
     assert found.pixels(inputs)[0, 0, 0].tolist() == [255, 0, 51]
-
-
-def test_spread_takes_some_of_all(tmp_path):
-    for i in range(10):
-        write(tmp_path / f"{i}.png", "red")
-    found = photos.find([str(tmp_path)], PREPROCESS, None)
-    assert found.subset(found.evenly_spaced(4)).names == ["0", "2", "5", "7"]
-    assert found.evenly_spaced(20) == list(range(10))
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "damaged"])

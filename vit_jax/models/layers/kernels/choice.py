@@ -13,6 +13,7 @@ from vit_jax.core import axes
 from vit_jax.core.axes import Target
 from vit_jax.core.errors import UserError
 from vit_jax.models.layers.kernels import xla
+from vit_jax.models.layers.kernels.xla import Projected
 
 AUTO = "auto"
 XLA, FUSED, SPLASH, CUDNN = "xla", "fused", "splash", "cudnn"
@@ -27,7 +28,7 @@ MOST_HEAD_SIZE, AMPERE = 128, 8.0
 # "raw_hash_map<>::at" (openxla/xla, pull request 46500; so in JAX 0.11.2).
 _DETERMINISTIC = "xla_gpu_deterministic_ops=true"
 
-_PORTABLE = contextvars.ContextVar("portable", default=False)
+_REQUESTED_BY_CONTEXT = contextvars.ContextVar[str | None]("requested", default=None)
 
 
 class Attention(NamedTuple):
@@ -39,22 +40,6 @@ class Attention(NamedTuple):
     biased: bool
 
 
-class Projected(NamedTuple):
-    """What attention is computed from.
-
-    Attributes:
-      query, key, value: [B, N, H, K].
-      bias: [B, H, N, N], added to the logits.
-      qkv: the three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
-    """
-
-    query: jax.Array
-    key: jax.Array
-    value: jax.Array
-    bias: jax.Array | None
-    qkv: jax.Array | None
-
-
 class Kernel(NamedTuple):
     """A program besides XLA's.
 
@@ -62,15 +47,21 @@ class Kernel(NamedTuple):
       where: its devices, for messages.
       runs_on: whether it runs there.
       refuses: why it does not serve an attention, with the cure; None if it does.
+      attend: its function of `Projected` and the dtype of the softmax.
+      row: where its gain stands, and on which devices it was run.
+      test: that it computes what XLA's program does.
     """
 
     where: str
     runs_on: Callable[[Target], bool]
     refuses: Callable[[Attention], str | None]
+    attend: Callable[[Projected, np.dtype], jax.Array]
+    row: str
+    test: str
 
 
 def _refuses_any(a: Attention) -> str | None:
-    """Why no kernel serves an attention."""
+    """The reason why no kernel serves an attention."""
     if a.biased:
         return (
             "model.position_embedding=relative adds a matrix of N x N to the logits: set "
@@ -114,36 +105,81 @@ def _is_nvidia(target: Target) -> bool:
 
 
 def _is_tpu(target: Target) -> bool:
-    """Whether this TPU's kernels multiply bfloat16: all but those of v2 and v3 do."""
+    """Returns whether this TPU's kernels multiply bfloat16: all but those of v2 and v3 do."""
     return target.platform == "tpu" and target.kind not in ("TPU v2", "TPU v3")
 
 
-KERNELS: dict[str, Kernel] = {
-    FUSED: Kernel("a TPU from v4 on", _is_tpu, _refuses_any),
-    SPLASH: Kernel("a TPU from v4 on", _is_tpu, _refuses_any),
-    CUDNN: Kernel("an NVIDIA GPU from Ampere on", _is_nvidia, _cudnn_refuses),
-}
-
-
-def attend(
-    requested: str, projected: Projected, softmax_dtype: np.dtype, num_queries: int | None = None
-) -> jax.Array:
-    """softmax(q k^T / sqrt(K) + bias) v, [B, N, H, K], by the program that `choose` names.
-
-    num_queries: of the first ones alone, which are cheap by any program, so XLA's is taken.
-    """
-    query, key, value, bias, qkv = projected
-    kernel = choose(requested, query, softmax_dtype, biased=bias is not None)
-    if num_queries is not None:
-        bias = None if bias is None else bias[:, :, :num_queries]
-        return xla.attend(query[:, :num_queries], key, value, softmax_dtype, bias)
-    if qkv is not None and (joint := joint_program(kernel, qkv.shape[1])):
-        return joint(qkv)
-    if kernel != XLA:
-        return program(kernel)(query, key, value)
+def _attend_xla(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
+    query, key, value, bias, _ = projected
     if bias is None and query.shape[1] >= LONG:
         return xla.attend_in_blocks(query, key, value, softmax_dtype)
     return xla.attend(query, key, value, softmax_dtype, bias)
+
+
+def _attend_fused(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
+    del softmax_dtype  # float32, by `_refuses_any`
+    from vit_jax.models.layers.kernels import fused
+
+    query, key, value, _, qkv = projected
+    tokens = query.shape[1]
+    if qkv is not None and fused.queries_of(tokens) == tokens:
+        return fused.attend_joint(qkv)
+    return fused.attend(query, key, value)
+
+
+def _attend_splash(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
+    del softmax_dtype  # float32, by `_refuses_any`
+    from vit_jax.models.layers.kernels import splash
+
+    return splash.attend(*projected[:3])
+
+
+def _attend_cudnn(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
+    del softmax_dtype  # float32, by `_refuses_any`
+    from vit_jax.models.layers.kernels import cudnn
+
+    return cudnn.attend(*projected[:3])
+
+
+_TESTS = "tests/models/layers/kernels"
+KERNELS: dict[str, Kernel] = {
+    FUSED: Kernel(
+        "a TPU from v4 on", _is_tpu, _refuses_any, _attend_fused,
+        "results/attention.csv: cycles by the compiler's estimate; run on no chip",
+        f"{_TESTS}/fused_test.py",
+    ),
+    SPLASH: Kernel(
+        "a TPU from v4 on", _is_tpu, _refuses_any, _attend_splash,
+        "results/attention.csv: cycles by the compiler's estimate; run on no chip",
+        f"{_TESTS}/splash_test.py",
+    ),
+    CUDNN: Kernel(
+        "an NVIDIA GPU from Ampere on", _is_nvidia, _cudnn_refuses, _attend_cudnn,
+        "docs/benchmarks.md#the-step-on-a-gpu: run on an H200",
+        f"{_TESTS}/cudnn_test.py",
+    ),
+}  # fmt: skip
+_XLA_KERNEL = Kernel("any device", lambda _: True, lambda _: None, _attend_xla, row="", test="")
+# Platform -> the choice of AUTO, where that serves the model in bfloat16; else, and elsewhere, XLA.
+# Only what was run on such a device and compared there stands here.
+AUTO_KERNELS = {"gpu": CUDNN, "cuda": CUDNN}
+
+
+def attend(requested: str, projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
+    """softmax(q k^T / sqrt(K) + bias) v, [B, N, H, K], by the program that `choose` names."""
+    biased = projected.bias is not None
+    kernel = choose(requested, projected.query, softmax_dtype, biased=biased)
+    return KERNELS.get(kernel, _XLA_KERNEL).attend(projected, softmax_dtype)
+
+
+def attend_first(
+    requested: str, projected: Projected, softmax_dtype: np.dtype, number: int
+) -> jax.Array:
+    """`attend` for the first `number` queries, which are cheap by any program: by XLA's."""
+    query, key, value, bias, _ = projected
+    choose(requested, query, softmax_dtype, biased=bias is not None)
+    bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
+    return xla.attend(query[:, :number], key, value, softmax_dtype, bias)
 
 
 def check(requested: str, attention: Attention) -> None:
@@ -158,7 +194,7 @@ def check_devices(requested: str, target: Target) -> None:
     if requested in KERNELS and not KERNELS[requested].runs_on(target):
         raise UserError(
             f"model.attention={requested} runs on {KERNELS[requested].where}, not on "
-            f"{target.kind}: set model.attention=auto, which takes what the devices have."
+            f"{target.kind}: set model.attention=auto."
         )
 
 
@@ -167,52 +203,25 @@ def choose(requested: str, query: jax.Array, softmax_dtype: np.dtype, *, biased:
 
     Raises UserError if the requested one is not for these devices or this model.
     """
+    requested, target = _REQUESTED_BY_CONTEXT.get() or requested, axes.target()
     attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, biased)
-    target = axes.target()
-    if _PORTABLE.get():
-        return XLA
-    if requested == AUTO:
-        return _best(attention, target)
-    check_devices(requested, target)
-    check(requested, attention)
-    return requested
+    if requested != AUTO:
+        check_devices(requested, target)
+        check(requested, attention)
+        return requested
+    candidates = (AUTO_KERNELS.get(target.platform, XLA), XLA)
+    return next(name for name in candidates if _serves(name, attention, target))
 
 
-def _best(attention: Attention, target: Target) -> str:
-    """The choice of AUTO, from benchmarks/results/attention.csv."""
-    kernel = CUDNN if target.platform in ("gpu", "cuda") else FUSED
-    serves = KERNELS[kernel].runs_on(target) and KERNELS[kernel].refuses(attention) is None
-    # XLA divides what cuDNN computes, but not a kernel of Pallas.
-    divided = kernel == CUDNN or axes.can_divide()
-    return kernel if serves and divided and attention.dtype == "bfloat16" else XLA
-
-
-def program(kernel: str) -> Callable[..., jax.Array]:
-    """The function of (query, key, value) of one of KERNELS; they are slow to import."""
-    if kernel == SPLASH:
-        from vit_jax.models.layers.kernels import splash
-
-        return splash.attend
-    if kernel == CUDNN:
-        from vit_jax.models.layers.kernels import cudnn
-
-        return cudnn.attend
-    from vit_jax.models.layers.kernels import fused
-
-    return fused.attend
-
-
-def joint_program(kernel: str, tokens: int) -> Callable[[jax.Array], jax.Array] | None:
-    """The same as a function of one array [B, N, 3, H, K], if the kernel has one for N tokens."""
-    if kernel != FUSED:
-        return None
-    from vit_jax.models.layers.kernels import fused
-
-    return fused.attend_joint if fused.queries_of(tokens) == tokens else None
+def _serves(name: str, attention: Attention, target: Target) -> bool:
+    """Returns whether AUTO may take this program."""
+    kernel = KERNELS.get(name, _XLA_KERNEL)
+    in_dtype = name == XLA or attention.dtype == "bfloat16"
+    return in_dtype and kernel.runs_on(target) and kernel.refuses(attention) is None
 
 
 def keeps_weights(requested: str, tokens: int, *, biased: bool) -> bool:
-    """Whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
+    """Returns whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
     return requested in (AUTO, XLA) and (biased or tokens < LONG)
 
 
@@ -231,8 +240,8 @@ def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
     """Chooses XLA everywhere within the context, for programs that run on several platforms."""
-    token = _PORTABLE.set(True)
+    token = _REQUESTED_BY_CONTEXT.set(XLA)
     try:
         yield
     finally:
-        _PORTABLE.reset(token)
+        _REQUESTED_BY_CONTEXT.reset(token)

@@ -59,8 +59,7 @@ def _mix(query: jax.Array, key: jax.Array, value: jax.Array, head_size: int) -> 
 def _forward(
     query: jax.Array, key: jax.Array, value: jax.Array, head_size: int
 ) -> tuple[jax.Array, Any]:
-    mix = lambda q, k, v: _mix(q, k, v, head_size)
-    mixed, back = jax.vjp(mix, query, key, value)
+    mixed, back = jax.vjp(lambda q, k, v: _mix(q, k, v, head_size), query, key, value)
     # Without names, policies would compute again what cuDNN keeps. Queries, keys and values are
     # the projections' results, which have theirs.
     names = {id(x): x for x in (query, key, value)}

@@ -13,30 +13,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.layers.linear import Linear
 
+def converted_inside(params: nnx.State) -> tuple[Any, Callable[[Any], Any]]:
+    """Arrays that a scan runs over in place of a block's stacked `params`, and a layer's reader.
 
-def converted_inside(block: nnx.Module, params: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """What a scan runs over in place of a block's stacked `params`, and how a layer reads its part.
-
-    Where kernels' gradients are not computed in float32, each stack has a place for them: a loop
-    would convert them to float32 before it stacks them, in twice the memory.
+    Where kernels' gradients are not computed in float32, as their metadata say, each stack has a
+    place for them: a loop would convert them to float32 before it stacks them, in twice the memory.
     """
-    dtypes = {
-        (*path, "kernel"): module.precision.kernel_gradient
-        for path, module in nnx.iter_graph(block)
-        if isinstance(module, Linear)
-    }
 
-    def with_place(path: Any, stack: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        dtype = dtypes.get(path, stack.dtype)
+    def with_place(stack: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array | None]:
         if dtype == stack.dtype:
             return stack, None
         return jax.lax.stop_gradient(stack), _place(stack, dtype)
 
     leaves, structure = jax.tree.flatten(params)
-    paths = (path for path, _ in nnx.to_flat_state(params))
-    stacks = list(map(with_place, paths, leaves))
+    metadata = (variable.get_metadata() for _, variable in nnx.to_flat_state(params))
+    stacks = [
+        with_place(stack, about.get("gradient", stack.dtype))
+        for stack, about in zip(leaves, metadata, strict=True)
+    ]
     return stacks, lambda layer: jax.tree.unflatten(structure, map(_read, layer))
 
 
@@ -68,6 +63,5 @@ def _with_gradient_in(x: jax.Array, place: jax.Array) -> jax.Array:
 
 
 _with_gradient_in.defvjp(
-    lambda x, place: (x, jnp.zeros((), place.dtype)),
-    lambda like, d: (None, d.astype(like.dtype)),
+    lambda x, place: (x, jnp.zeros((), place.dtype)), lambda like, d: (None, d.astype(like.dtype))
 )

@@ -1,7 +1,7 @@
 """XLA's programs of attention: whole, and in blocks of queries; names of what they keep."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,22 @@ WEIGHTS = "attention_weights"  # of the whole program, N x N
 MIXED = "attention_mixed"  # the values mixed by the weights
 STATISTICS = "attention_statistics"  # a logarithm for each query, instead of the weights
 BLOCK = 256  # queries at most
+
+
+class Projected(NamedTuple):
+    """The inputs of attention.
+
+    Attributes:
+      query, key, value: [B, N, H, K].
+      bias: [B, H, N, N], added to the logits.
+      qkv: the three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    qkv: jax.Array | None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -63,7 +79,7 @@ def _forward(
     mixed = jnp.einsum("bhqs,bshk->bqhk", weights, value, preferred_element_type=jnp.float32)
     mixed = checkpoint_name((mixed * _by_query(shares)).astype(value.dtype), MIXED)
     # Only the dtype of the bias is kept, if there is one.
-    like_bias = None if bias is None else jnp.zeros((), bias.dtype)
+    like_bias = jax.tree.map(lambda x: jnp.zeros((), x.dtype), bias)
     return mixed, (query, key, value, weights, shares, like_bias)
 
 
@@ -138,11 +154,11 @@ def _backward_in_blocks(
 
     def rows(sums: tuple[jax.Array, jax.Array], each: Any) -> tuple[Any, jax.Array]:
         block, dy, statistic, shared = each
-        column = lambda x: x.swapaxes(1, 2)[..., None]
+        statistic, shared = (x.swapaxes(1, 2)[..., None] for x in (statistic, shared))
         logits = jnp.einsum("bqhk,bshk->bhqs", block, key, preferred_element_type=softmax_dtype)
-        weights = jnp.exp(logits - column(statistic)).astype(softmax_dtype)
+        weights = jnp.exp(logits - statistic).astype(softmax_dtype)
         d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value, preferred_element_type=softmax_dtype)
-        d_logits = (weights * (d_weights - column(shared))).astype(key.dtype)
+        d_logits = (weights * (d_weights - shared)).astype(key.dtype)
         weights = weights.astype(value.dtype)
         add = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
         d_key = sums[0] + add("bhqs,bqhk->bshk", d_logits, block)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,26 +33,21 @@ def compute_figure(result: StudyResult) -> Figure:
         line = np.searchsorted([*losses], result.frontiers[model].points)
         series.append(_series(result, [*losses], "exaflops", line))
     best = result.frontier
-    return draw_scaling(
-        series,
-        [each for each in result.laws if each.curve.over == "exaflops"],
-        metric=result.metric,
-        x_label="training compute (exaFLOPs)",
-        against="compute",
-        frontier=(best.exaflops, points.as_loss(result.metric, best.loss)) if series else None,
-    )
+    frontier = (best.exaflops, points.as_loss(result.metric, best.loss)) if series else None
+    label = "training compute (exaFLOPs)"
+    return _figure(result, series, "exaflops", x_label=label, against="compute", frontier=frontier)
 
 
 def examples_figure(result: StudyResult) -> Figure:
     """Each model's best training on each number of examples; figure 4."""
-    series = []
-    for losses in result.models.values():
-        best = results.best_by_examples(result.points, losses)
-        series.append(_series(result, best, "examples", np.arange(len(best))))
-    laws = [each for each in result.laws if each.curve.over == "examples"]
-    return draw_scaling(
-        series, laws, metric=result.metric, x_label="training examples", against="data"
-    )
+    best = [results.best_by_examples(result.points, losses) for losses in result.models.values()]
+    series = [_series(result, each, "examples", np.arange(len(each))) for each in best]
+    return _figure(result, series, "examples", x_label="training examples", against="data")
+
+
+def _figure(result: StudyResult, series: list[Series], over: str, **how: Any) -> Figure:
+    laws = [each for each in result.laws if each.curve.over == over]
+    return draw_scaling(series, laws, metric=result.metric, **how)
 
 
 def _series(result: StudyResult, places: Sequence[int], over: str, line: np.ndarray) -> Series:
@@ -63,13 +59,10 @@ def _series(result: StudyResult, places: Sequence[int], over: str, line: np.ndar
 
 
 def pictures(result: StudyResult) -> list[Picture]:
-    """The two pictures."""
+    drawn = (("compute", "compute", compute_figure), ("examples", "data", examples_figure))
     return [
         Picture(name, _title(result.metric, against), NOTES[name], functools.partial(draw, result))
-        for name, against, draw in (
-            ("compute", "compute", compute_figure),
-            ("examples", "data", examples_figure),
-        )
+        for name, against, draw in drawn
     ]
 
 
@@ -78,20 +71,6 @@ def _title(metric: str, against: str) -> str:
 
 
 def page(name: str, result: StudyResult) -> str:
-    """The text of the file."""
-    losses, best = result.scored, set(result.frontier.points.tolist())
-    rows = [
-        [
-            each.title,
-            each.cost.family,
-            *results.sizes(each),
-            result.shown(losses[i]) if i in losses else "-",
-            each.state,
-            str(each.seeds),
-            "yes" if i in best else "",
-        ]
-        for i, each in enumerate(result.points)
-    ]
     total = sum(each.cost.exaflops * each.trainings for each in result.points)
     return html_page.render(
         "tools/lab/study/page.html",
@@ -101,26 +80,13 @@ def page(name: str, result: StudyResult) -> str:
         finished=sum(each.state == "finished" for each in result.points),
         total=format_significant(total),
         shown=pictures(result),
-        stretches=[
-            [format_significant(s.low), format_significant(s.high), s.model]
-            for s in result.stretches
-        ],
+        stretches=[[*map(format_significant, ends), model] for *ends, model in result.stretches],
         optima=[results.describe_optimum(result, each) for each in result.optima],
         laws_head=results.LAWS,
         laws=results.laws(result),
-        forms={
-            each.law.form: scaling_law.FORMULAS[each.law.form] for each in result.laws if each.law
-        },
-        head=[
-            "model",
-            "family",
-            *results.SIZES,
-            words(result.metric),
-            "state",
-            "seeds",
-            "frontier",
-        ],
-        points=rows,
+        forms={law.form: scaling_law.FORMULAS[law.form] for _, law, *_ in result.laws if law},
+        head=[*results.HEAD, words(result.metric), "frontier"],
+        points=results.result_rows(result),
         level=f"{scaling_law.LEVEL:.0%}",
     )
 
@@ -131,20 +97,12 @@ MOST_WIDER = 4.0  # an axis for the intervals of laws, than for the points
 
 
 class Series(NamedTuple):
-    """The points of a model.
-
-    Attributes:
-      name: the model's, for the legend.
-      family: models of one family have one colour.
-      x, y: [n] each.
-      line: [m] indices of the points that a line joins.
-    """
-
-    name: str
-    family: str
+    name: str  # the model's, for the legend
+    family: str  # models of one family have one colour
+    # [n] each.
     x: np.ndarray
     y: np.ndarray
-    line: np.ndarray
+    line: np.ndarray  # [m] indices of the points that a line joins
 
 
 @style.styled
@@ -160,16 +118,8 @@ def draw_scaling(
     """Points of models over a logarithmic axis, and laws, dashed where they are extrapolated.
 
     Colours are those of families where there are several, else of models; no two models have the
-    same marker in the same colour.
-
-    Args:
-      series: the models.
-      curves: those without a law are left out.
-      metric: what y is.
-      x_label: with the unit.
-      against: what x is, for the title.
-      frontier: (x, y) of the best points for their compute, in ascending order, which a stepped
-        line joins.
+    same marker in the same colour. A stepped line joins `frontier`, the best (x, y) in ascending
+    order. `against` says in the title what x is.
     """
     figure = style.blank(style.WIDTH_IN, _HEIGHT_IN)
     axes = figure.add_subplot()
@@ -184,8 +134,11 @@ def draw_scaling(
         _draw_law(axes, each, y, (low, high), *looks.get(each.curve.name, (style.MUTED, "")))
     if any(each.curve.name in looks for each in laws):  # one entry for all
         axes.plot([], [], color=style.MUTED, lw=1.4, label="law of a model")
-    for one in series:
-        _draw_points(axes, one, *looks[one.name])
+    for name, _, x, y, line in series:
+        colour, marker = looks[name]
+        axes.plot(x[line], y[line], color=colour, lw=1.2, alpha=0.7, zorder=2)
+        look = {"color": colour, "mec": style.COLOURS["paper"], "mew": 0.6, "ms": MARKER}
+        axes.plot(x, y, marker, **look, label=name, zorder=3)
     if frontier is not None:
         axes.step(
             *frontier, where="post", color=style.INK, lw=0.9, label="compute-optimal", zorder=1
@@ -195,7 +148,7 @@ def draw_scaling(
     axes.set_xlabel(x_label)
     axes.set_ylabel(words(metric))
     if is_percentage(metric):
-        axes.yaxis.set_major_formatter(style.Labels(percent=True))
+        axes.yaxis.set_major_formatter(style.tick_labels(percent=True))
     if needed:
         ends, wide = (charts.limits(np.concatenate(x).tolist()) for x in (needed, needed + bands))
         shows_bands = np.ptp(wide) < MOST_WIDER * np.ptp(ends)  # else they are cut off
@@ -216,19 +169,10 @@ def _looks(series: Sequence[Series]) -> dict[str, tuple[str, str]]:
     if len(families) < 2:
         return {each.name: style.series(i) for i, each in enumerate(series)}
     # Markers go on from family to family, so that these differ without colour too.
-    return {
-        each.name: (
-            style.series(families.index(each.family))[0],
-            style.MARKERS[i % len(style.MARKERS)],
-        )
-        for i, each in enumerate(series)
-    }
-
-
-def _draw_points(axes: Axes, each: Series, colour: str, marker: str) -> None:
-    axes.plot(each.x[each.line], each.y[each.line], color=colour, lw=1.2, alpha=0.7, zorder=2)
-    look = {"color": colour, "mec": style.COLOURS["paper"], "mew": 0.6, "ms": MARKER}
-    axes.plot(each.x, each.y, marker, **look, label=each.name, zorder=3)
+    colours = [style.series(families.index(each.family))[0] for each in series]
+    markers = itertools.cycle(style.MARKERS)
+    looks = zip(series, colours, markers, strict=False)
+    return {each.name: (colour, marker) for each, colour, marker in looks}
 
 
 def _draw_law(

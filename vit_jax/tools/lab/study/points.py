@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vit_jax import models
-from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
+from vit_jax.core.errors import ErrorCollector, UserError
 from vit_jax.core.metric_names import is_less_better
 from vit_jax.models import ModelInfo
 from vit_jax.parallel.products import Products
-from vit_jax.run.parts import examples, inputs, networks, teachers, updates
+from vit_jax.run.parts import examples, inputs, networks, updates
 from vit_jax.run.parts.durations import make_durations
-from vit_jax.tools.lab.sweep import progress
-from vit_jax.tools.lab.sweep.grid import CONFIG, Point, distinct_names, format_values, short
+from vit_jax.tools.lab.sweep import grid, progress
+from vit_jax.tools.lab.sweep.grid import CONFIG, Point, distinct_names, raise_wrong, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 FAMILIES = ("ViT", "hybrid", "ResNet")
@@ -27,23 +27,12 @@ _STATES = ("failed", "running", "waiting", "finished")  # the first that a seed 
 
 
 class Cost(NamedTuple):
-    """The size of one training.
-
-    Attributes:
-      model: its figures.
-      products: FLOPs that its method computes for one example.
-      family: one of FAMILIES.
-      examples: different examples that it trains on.
-      examples_seen: steps x batch size.
-      num_classes: of the labels.
-    """
-
-    model: ModelInfo
-    products: Products
-    family: str
-    examples: int
-    examples_seen: int
-    num_classes: int
+    model: ModelInfo  # its figures
+    products: Products  # FLOPs that its method computes for one example
+    family: str  # one of FAMILIES
+    examples: int  # different examples that it trains on
+    examples_seen: int  # steps x batch size
+    num_classes: int  # of the labels
 
     @property
     def exaflops(self) -> float:
@@ -52,47 +41,37 @@ class Cost(NamedTuple):
 
 
 def costs(points: Sequence[Point]) -> dict[str, Cost]:
-    """The costs of points, by their names. UserError with all errors, each once.
-
-    Examples and classes are those that the config declares, else those of the data.
-    """
-    errors, known, made = ErrorCollector(), _Known({}, {}), {}
+    """The costs of points, by name, of examples and classes that the config or the data declare."""
+    errors, made = ErrorCollector(), {}
+    # Data and models take seconds to look at, and many points share them.
+    known: dict[str, Any] = {}
     for point in points:
-        cost = errors.attempt(format_values(point.values), _cost, point, known)
-        if cost is not NOT_MADE:
-            made[point.name] = cost
-    if errors.found:
-        lines = "".join(f"\n  {what}: {error}" for what, error in errors.found)
-        raise UserError(f"Nothing was started: the grid is not right.{lines}")
+        made[point.name] = errors.attempt(
+            f"{grid.format_values(point.values)}: ", _cost, point, known
+        )
+    raise_wrong(errors)
     return made
 
 
-class _Known(NamedTuple):
-    """What many points share, by what it depends on: data and models take seconds to look at."""
-
-    sizes: dict[str, tuple[int, int]]  # examples to train on, and classes
-    models: dict[str, tuple[ModelInfo, Products]]
-
-
-def _cost(point: Point, known: _Known) -> Cost:
+def _cost(point: Point, known: dict[str, Any]) -> Cost:
     config = point.load()
     c = config.input
-    data = repr(c)
-    if data not in known.sizes:
+    if repr(c) not in known:
         number, classes = examples.declared_examples(c), c.num_classes
         if number is None or classes is None:
             source = examples.source(c)
             number, classes = source.num_examples, source.num_classes
-        known.sizes[data] = number, classes
-    number, classes = known.sizes[data]
-    made_from = networks.architecture(config), networks.preprocess(config), config.lora, classes
+        known[repr(c)] = number, classes
+    number, classes = known[repr(c)]
+    architecture = networks.architecture(config.model, config.init, config.loss.kind)
+    made_from = (architecture, networks.preprocess(c, config.evals), config.lora, classes)
     key = repr((*made_from, config.method, c.views, c.batch_size))
-    if key not in known.models:
+    if key not in known:
         made = networks.model(config, num_classes=classes)
         mesh = inputs.mesh(config.mesh)
-        teacher = teachers.teacher(config, mesh, num_classes=classes, class_names=())
-        known.models[key] = made.info, updates.products(config, made, teacher)
-    model, products = known.models[key]
+        teacher = updates.teacher(config.method, config.model, c, mesh, classes, ())
+        known[key] = made.info, updates.products(config, made, teacher)
+    model, products = known[key]
     seen = make_durations(config, num_examples=number).total_steps * c.batch_size
     return Cost(model, products, family(model.name), number, seen, classes)
 
@@ -122,26 +101,15 @@ def _variant(config: str) -> str:
 
 
 class StudyPoint(NamedTuple):
-    """Trainings that differ in their seed alone.
-
-    Attributes:
-      values: by field, as the grid spells them, without the seed.
-      model: as people call it.
-      state: finished if all seeds have finished.
-      numbers: means over the finished seeds, by name; those that are not finite are left out.
-      seeds: how many have finished.
-      trainings: how many there are.
-      why: of trainings that have failed.
-    """
-
-    values: dict[str, str]
-    model: str
+    values: dict[str, str]  # by field, as the grid spells them, without the seed
+    model: str  # as people call it
     cost: Cost
-    state: str
+    state: str  # finished if all seeds have finished
+    # Means over the finished seeds, by name; those that are not finite are left out.
     numbers: dict[str, float]
-    seeds: int
-    trainings: int
-    why: str = ""
+    seeds: int  # how many have finished
+    trainings: int  # how many there are
+    why: str = ""  # of trainings that have failed
 
     @property
     def title(self) -> str:
@@ -187,24 +155,19 @@ def _mean(name: str, rows: Sequence[PointProgress]) -> float | None:
 
 
 def scored(points: Sequence[StudyPoint], metric: str) -> dict[int, float]:
-    """The finished points with a number of that metric, by their place, and their losses.
-
-    A loss is 1 - accuracy for accuracies. UserError: no point has the metric; it is higher where it
-    is better, and above 1.
-    """
+    """Losses of the finished points that have the metric, by place; of accuracies 1 - accuracy."""
     losses = {
         i: as_loss(metric, point.numbers[metric])
         for i, point in enumerate(points)
         if point.state == "finished" and metric in point.numbers
     }
     if not losses and (known := progress.evaluation_keys(points)):
-        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
+        raise progress.UnknownMetric(metric, known)
     for i, loss in losses.items():
         if loss < 0:
-            raise UserError(
-                f"--metric={metric} is {points[i].numbers[metric]:g} for {points[i].name}: give an "
-                "accuracy, between 0 and 1, or a loss or error, whose name says so."
-            )
+            rule = f"is {points[i].numbers[metric]:g} for {points[i].name}."
+            cure = "Give an accuracy, from 0 to 1, or a loss or error, whose name says so."
+            raise UserError(rule, field="--metric", value=metric, cure=cure)
     return losses
 
 

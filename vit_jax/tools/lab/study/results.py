@@ -27,17 +27,12 @@ _DRAWN = 41  # losses of a law
 
 
 class Frontier(NamedTuple):
-    """Trainings that no cheaper one is as good as, [n] each, from the cheapest on.
-
-    Attributes:
-      points: the number of each in the study.
-      most: the largest exaFLOPs of all, of which the training may not be one of these.
-    """
+    """Trainings that no cheaper one is as good as, [n] each, from the cheapest on."""
 
     exaflops: np.ndarray
     loss: np.ndarray
-    points: np.ndarray
-    most: float
+    points: np.ndarray  # the number of each in the study
+    most: float  # the largest exaFLOPs of all, of which the training may not be one of these
 
     def loss_at(self, budget: float) -> float:
         """The loss at a budget in exaFLOPs; infinite below the cheapest training."""
@@ -55,21 +50,13 @@ class Frontier(NamedTuple):
 
 
 class Optimum(NamedTuple):
-    """The best model for a budget.
-
-    Attributes:
-      budget: in exaFLOPs.
-      model: None: no training of the study is as cheap.
-      loss: the model's at that budget.
-      between: the points, by number, that this was interpolated between; one: it is that.
-      beyond: the budget is above all trainings of the study, so that a larger or longer one, which
-        was not tried, would be better.
-    """
-
-    budget: float
-    model: str | None
-    loss: float = np.nan
+    budget: float  # in exaFLOPs
+    model: str | None  # None: no training of the study is as cheap
+    loss: float = np.nan  # the model's at that budget
+    # The points, by number, that this was interpolated between; one: it is that.
     between: tuple[int, ...] = ()
+    # The budget is above all trainings of the study, so that a larger or longer one, which was not
+    # tried, would be better.
     beyond: bool = False
 
 
@@ -122,34 +109,20 @@ def _log(loss: np.ndarray) -> np.ndarray:
 
 
 class Curve(NamedTuple):
-    """Losses [n] over x [n], ascending.
+    """Losses [n] over x [n], ascending."""
 
-    Attributes:
-      name: FRONTIER, or a model.
-      over: "exaflops" or "examples".
-    """
-
-    name: str
-    over: str
+    name: str  # FRONTIER, or a model
+    over: str  # "exaflops" or "examples"
     x: np.ndarray
     loss: np.ndarray
 
 
 class FittedCurve(NamedTuple):
-    """A curve and its law.
-
-    Attributes:
-      law: None if it has none, and `why`.
-      x: where it is drawn [N], from the curve's first to BEYOND times its last.
-      interval: the law at x; NaN where there is none, and `why`.
-      why: "" if all went well.
-    """
-
     curve: Curve
-    law: ScalingLaw | None
-    x: np.ndarray
-    interval: Interval
-    why: str = ""
+    law: ScalingLaw | None  # None if it has none, and `why`
+    x: np.ndarray  # where it is drawn [N], from the curve's first to BEYOND times its last
+    interval: Interval  # the law at x; NaN where there is none, and `why`
+    why: str = ""  # "" if all went well
 
     @property
     def extrapolated(self) -> np.ndarray:
@@ -180,29 +153,15 @@ def fit_curve(curve: Curve, form: str, *, chance: float) -> FittedCurve:
 
 
 class StudyResult(NamedTuple):
-    """The results of a study.
-
-    Attributes:
-      config: the config file.
-      metric: the number that stands for a training's result.
-      points: all of them, those that have not finished too.
-      models: losses of the points that have, by number, of each model.
-      frontier: of all models.
-      frontiers: of each model.
-      stretches: which model is the best, over the study's range of compute.
-      optima: the best model for each budget.
-      laws: the frontier's and the models'.
-    """
-
-    config: str
-    metric: str
-    points: list[StudyPoint]
-    models: dict[str, dict[int, float]]
-    frontier: Frontier
-    frontiers: dict[str, Frontier]
-    stretches: list[Stretch]
-    optima: list[Optimum]
-    laws: list[FittedCurve]
+    config: str  # the config file
+    metric: str  # the number that stands for a training's result
+    points: list[StudyPoint]  # all of them, those that have not finished too
+    models: dict[str, dict[int, float]]  # losses of the points that have, by number, of each model
+    frontier: Frontier  # of all models
+    frontiers: dict[str, Frontier]  # of each model
+    stretches: list[Stretch]  # which model is the best, over the study's range of compute
+    optima: list[Optimum]  # the best model for each budget
+    laws: list[FittedCurve]  # the frontier's and the models'
 
     @property
     def scored(self) -> dict[int, float]:
@@ -211,7 +170,6 @@ class StudyResult(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        """Why points did not finish."""
         return [f"{each.name}: {each.why}" for each in self.points if each.why]
 
     def shown(self, loss: float) -> str:
@@ -223,7 +181,7 @@ class StudyResult(NamedTuple):
 def analyse(
     config: str, found: list[StudyPoint], metric: str, form: str, budgets: Sequence[float]
 ) -> StudyResult:
-    """Frontiers, optima and laws of points, by one metric. UserError as `points.scored`."""
+    """Frontiers, optima and laws of points, by one metric."""
     scored = points.scored(found, metric)
     models: dict[str, dict[int, float]] = {}
     for i, loss in scored.items():
@@ -237,17 +195,10 @@ def analyse(
         x = np.array([found[i].cost.examples for i in numbers], float)
         curves.append(Curve(model, "examples", x, np.array([losses[i] for i in numbers])))
     chance = _chance(metric, found)
-    return StudyResult(
-        config,
-        metric,
-        found,
-        models,
-        best,
-        frontiers,
-        stretches(frontiers) if frontiers else [],
-        [optimum(frontiers, budget) for budget in budgets],
-        [fit_curve(curve, form, chance=chance) for curve in curves],
-    )
+    ranges = stretches(frontiers) if frontiers else []
+    optima = [optimum(frontiers, budget) for budget in budgets]
+    laws = [fit_curve(curve, form, chance=chance) for curve in curves]
+    return StudyResult(config, metric, found, models, best, frontiers, ranges, optima, laws)
 
 
 def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
@@ -264,7 +215,12 @@ def as_json(result: StudyResult) -> dict[str, Any]:
     return {
         "config": result.config,
         "metric": result.metric,
-        "points": [_point(each) for each in result.points],
+        "points": [
+            {"name": each.name, **_size(each), "values": each.values, "state": each.state}
+            | {"seeds": each.seeds, "why": each.why}
+            | {"numbers": {key: each.numbers[key] for key in progress.evaluation_keys([each])}}
+            for each in result.points
+        ],
         "frontiers": {
             model: [
                 {"point": names[i], "exaflops": float(x), "loss": float(loss)}
@@ -274,26 +230,10 @@ def as_json(result: StudyResult) -> dict[str, Any]:
         },
         "best_model": [each._asdict() for each in result.stretches],
         "budgets": [
-            {
-                **each._asdict(),
-                "loss": _finite(each.loss),
-                "between": [names[i] for i in each.between],
-            }
+            _plain(each._asdict() | {"between": [names[i] for i in each.between]})
             for each in result.optima
         ],
         "laws": [_law(each) for each in result.laws],
-    }
-
-
-def _point(point: StudyPoint) -> dict[str, Any]:
-    return {
-        "name": point.name,
-        **_size(point),
-        "values": point.values,
-        "state": point.state,
-        "seeds": point.seeds,
-        "why": point.why,
-        "numbers": {name: point.numbers[name] for name in progress.evaluation_keys([point])},
     }
 
 
@@ -310,81 +250,65 @@ def _size(point: StudyPoint) -> dict[str, Any]:
 
 
 def _law(each: FittedCurve) -> dict[str, Any]:
-    law, interval = each.law, each.interval
-    document: dict[str, Any] = {
-        "curve": each.curve.name,
-        "over": each.curve.over,
-        "points": {"x": each.curve.x.tolist(), "loss": each.curve.loss.tolist()},
-        "why_not": each.why,
-    }
-    if law is None:
-        return document
-    numbers = {
-        name: _finite(getattr(law, name))
-        for name in ("log_scale", "exponent", "irreducible", "chance", "alpha", "shift", "limit")
-    }
-    drawn = {
-        "x": each.x.tolist(),
-        "loss": interval.loss.tolist(),
-        "low": [_finite(x) for x in interval.low],
-        "high": [_finite(x) for x in interval.high],
-        "extrapolated": each.extrapolated.tolist(),
-    }
-    return document | {"form": law.form, "level": scaling_law.LEVEL, **numbers, "drawn": drawn}
+    pairs = {"x": each.curve.x, "loss": each.curve.loss}
+    document: dict[str, Any] = {"curve": each.curve.name, "over": each.curve.over, "points": pairs}
+    document["why_not"] = each.why
+    if each.law is not None:
+        drawn = {"x": each.x, **each.interval._asdict(), "extrapolated": each.extrapolated}
+        law = {**each.law._asdict(), "limit": each.law.limit, "level": scaling_law.LEVEL}
+        document |= {**law, "drawn": drawn}
+    return _plain(document)
 
 
-def _finite(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
+def _plain(value: Any) -> Any:
+    """The value for JSON: arrays as lists, numbers that are not finite as None."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray | list):
+        return [_plain(each) for each in np.asarray(value).tolist()]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(result: StudyResult) -> list[list[Any]]:
     """Rows of results.csv: a head, then values, size, state and numbers of each point."""
     fields, names = list(result.points[0].values), progress.evaluation_keys(result.points)
-    rows: list[list[Any]] = [[*fields, *_size(result.points[0]), "state", "seeds", *names]]
-    for each in result.points:
-        values = [each.values[field] for field in fields]
-        numbers = [each.numbers.get(name, "") for name in names]
-        rows.append([*values, *_size(each).values(), each.state, each.seeds, *numbers])
+    head = [*fields, *_size(result.points[0]), "state", "seeds", *names]
+    every = [each.values | _size(each) | each._asdict() | each.numbers for each in result.points]
+    return [head, *([each.get(name, "") for name in head] for each in every)]
+
+
+HEAD = ("model", "family", "parameters", "examples", "seen", "exaFLOPs", "state", "seeds")
+
+
+def point_rows(found: Sequence[StudyPoint]) -> list[list[str]]:
+    """Rows of a table below HEAD: what each point is and costs."""
+    rows = []
+    for each in found:
+        cost, seeds = each.cost, str(each.seeds)
+        parameters, exaflops = (
+            format_count(cost.model.parameters),
+            format_significant(cost.exaflops),
+        )
+        number, seen = f"{cost.examples:,}", f"{cost.examples_seen:,}"
+        rows.append(
+            [each.title, cost.family, parameters, number, seen, exaflops, each.state, seeds]
+        )
     return rows
 
 
-def cost_lines(found: Sequence[StudyPoint]) -> list[str]:
-    """Lines of a table of what each point costs."""
-    rows = [
-        [each.title, *sizes(each), "" if each.state == "waiting" else each.state] for each in found
-    ]
-    head = ["model", *SIZES, ""]
-    return aligned(head, rows, left={0, len(head) - 1})
-
-
-SIZES = ("parameters", "examples", "seen", "exaFLOPs")
-
-
-def sizes(point: StudyPoint) -> list[str]:
-    """Cells of a table below SIZES."""
-    cost = point.cost
+def result_rows(result: StudyResult) -> list[list[str]]:
+    """The same, with the metric and whether the point is on the frontier behind."""
+    best, losses = set(result.frontier.points.tolist()), result.scored
     return [
-        format_count(cost.model.parameters),
-        f"{cost.examples:,}",
-        f"{cost.examples_seen:,}",
-        format_significant(cost.exaflops),
+        [*row, result.shown(losses[i]) if i in losses else "-", "frontier" if i in best else ""]
+        for i, row in enumerate(point_rows(result.points))
     ]
 
 
 def lines(result: StudyResult) -> Iterator[str]:
     """Yields the lines that the command prints at its end."""
-    best, losses = set(result.frontier.points.tolist()), result.scored
-    rows = [
-        [
-            each.title,
-            *sizes(each),
-            result.shown(losses[i]) if i in losses else "-",
-            "frontier" if i in best else "" if each.state == "finished" else each.state,
-        ]
-        for i, each in enumerate(result.points)
-    ]
-    head = ["model", *SIZES, result.metric, ""]
-    yield from aligned(head, rows, left={0, len(head) - 1})
+    head = [*HEAD, result.metric, ""]
+    yield from aligned(head, result_rows(result), left={0, 1, 6, len(head) - 1})
     for low, high, model in result.stretches:
         yield f"best     {format_significant(low)} to {format_significant(high)} exaFLOPs: {model}"
     for each in result.optima:
@@ -394,7 +318,6 @@ def lines(result: StudyResult) -> Iterator[str]:
 
 
 def describe_optimum(result: StudyResult, each: Optimum) -> str:
-    """The best model for a budget, and where it comes from."""
     if each.model is None:
         costs = result.frontier.exaflops
         why = "no training has finished"
@@ -416,24 +339,20 @@ LAWS = ("law of", "over", "form", "exponent", "limit", "extrapolated to", "gives
 def laws(result: StudyResult) -> list[list[str]]:
     """Cells of a table below LAWS; the last one says why there is no law or interval."""
     exponents = [each.law.exponent for each in result.laws if each.law]
-    return [_law_cells(result, each, exponents) for each in result.laws]
-
-
-def _law_cells(result: StudyResult, each: FittedCurve, exponents: Sequence[float]) -> list[str]:
-    over_compute = each.curve.over == "exaflops"
-    head = [each.curve.name, "exaFLOPs" if over_compute else each.curve.over]
-    if each.law is None:
-        return [*head, "none", *[""] * 5, each.why]
-    loss, low, high = (float(values[-1]) for values in each.interval)
-    ends = sorted((low, high), reverse=not is_less_better(result.metric))
-    has_interval = math.isfinite(low)
-    return [
-        *head,
-        each.law.form,
-        readable("exponent", each.law.exponent, exponents),
-        result.shown(each.law.limit) if each.law.limit > 0 else "",
-        format_significant(each.x[-1]) if over_compute else f"{each.x[-1]:,.0f}",
-        result.shown(loss),
-        " to ".join(map(result.shown, ends)) if has_interval else "",
-        "" if has_interval else "no interval: as many points as parameters",
-    ]
+    rows = []
+    for curve, law, x, interval, why in result.laws:
+        over_compute = curve.over == "exaflops"
+        head = [curve.name, "exaFLOPs" if over_compute else curve.over]
+        if law is None:
+            rows.append([*head, "none", *[""] * 5, why])
+            continue
+        loss, low, high = (float(values[-1]) for values in interval)
+        ends = sorted((low, high), reverse=not is_less_better(result.metric))
+        limit = result.shown(law.limit) if law.limit > 0 else ""
+        last_x = format_significant(x[-1]) if over_compute else f"{x[-1]:,.0f}"
+        between = ["", "no interval: as many points as parameters"]
+        if math.isfinite(low):
+            between = [" to ".join(map(result.shown, ends)), ""]
+        exponent = readable("exponent", law.exponent, exponents)
+        rows.append([*head, law.form, exponent, limit, last_x, result.shown(loss), *between])
+    return rows

@@ -26,7 +26,7 @@ from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, UserError
-from vit_jax.core.schema import config_file, renamed, strict
+from vit_jax.core.schema import config_file, strict
 from vit_jax.evals import KINDS
 from vit_jax.run import adapt
 from vit_jax.run.parts.outputs import MAY_DIFFER
@@ -47,22 +47,15 @@ HINT = (
 MAX_NAME = 120  # characters of a folder's name; file systems take 255 bytes
 MAX_NAMED = 3  # points named in a message
 ALLOW = "--allow_config_change"  # a flag of vit_jax.train
-SCHEMA = {"common": {"": ""}, "flags": [""], "axes": [""], "points": [{"": ""}]}  # in sweep.json
+KEYS = ("common", "flags", "axes", "points")  # of sweep.json
 
 
 class SweepGrid(NamedTuple):
-    """A requested grid.
-
-    Attributes:
-      common: what all points share, "optim.lr" -> "1e-3"; the config file is CONFIG.
-      axes: the fields in which they differ -> their values, at least two.
-      flags: other flags of vit_jax.train.
-      launched: whether its trainings are jobs, whose machines are taken to have accelerators.
-    """
-
-    common: dict[str, str]
+    common: dict[str, str]  # what all points share, "optim.lr" -> "1e-3"; the config file is CONFIG
+    # The fields in which they differ -> their values, at least two.
     axes: dict[str, tuple[str, ...]]
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # other flags of vit_jax.train
+    # Whether its trainings are jobs, whose machines are taken to have accelerators.
     launched: bool = False
 
     def points(self) -> list[dict[str, str]]:
@@ -79,18 +72,9 @@ class SweepGrid(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A training of a sweep.
-
-    Attributes:
-      number: its place in the sweep, from 1, which stays the same when points are added.
-      values: its value on each axis.
-      common: the values that it shares with all others.
-      flags, launched: those of the grid.
-    """
-
-    number: int
-    values: dict[str, str]
-    common: dict[str, str]
+    number: int  # its place in the sweep, from 1, which stays the same when points are added
+    values: dict[str, str]  # its value on each axis
+    common: dict[str, str]  # the values that it shares with all others
     flags: tuple[str, ...] = ()
     launched: bool = False
 
@@ -103,7 +87,6 @@ class Point(NamedTuple):
 
     @property
     def all_values(self) -> dict[str, str]:
-        """Its values, and those that it shares with all others."""
         return self.common | self.values
 
     @property
@@ -117,12 +100,10 @@ class Point(NamedTuple):
         return [f"{field}={value}" for field, value in self.fields.items()]
 
     def load(self) -> RunConfig:
-        """The config, as the training will have it. Raises UserError if it is wrong."""
         on_cpu = (lambda: False) if self.launched else _trains_on_cpu
         return adapt.load(self.all_values[CONFIG], self.overrides, on_cpu=on_cpu)
 
     def arguments(self, workdir: str) -> list[str]:
-        """The arguments of vit_jax.train."""
         overrides = [f"{command.PREFIX}{override}" for override in self.overrides]
         config = self.all_values[CONFIG]
         return ["--config", config, "--workdir", workdir, *overrides, *self.flags]
@@ -130,31 +111,23 @@ class Point(NamedTuple):
 
 @functools.cache
 def _trains_on_cpu() -> bool:
-    """Whether a training of this machine finds only its processor.
-
-    Asked in a process of its own: an accelerator that this one takes is lost to the trainings.
-    """
+    """Asks, in a process of its own lest it takes an accelerator, whether a training has none."""
     asked = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
     return subprocess.run(asked, capture_output=True, check=False).stdout.strip() == b"cpu"
 
 
 def parse(arguments: Sequence[str]) -> SweepGrid:
-    """The grid of arguments for vit_jax.train. UserError if they are wrong."""
     common: dict[str, str] = {}
     axes: dict[str, tuple[str, ...]] = {}
     flags = []
     for flag, value in _flags(command.spell_overrides(arguments)):
         if flag in NOT_FOR_TRAININGS:
-            raise UserError(
-                f"--{flag} is not for the trainings of a sweep. Flags of the sweep, its "
-                "--workdir too, come before the --: each training gets a folder below that."
-            )
+            rule = "is not for the trainings of a sweep: its own flags come before the --."
+            raise UserError(rule, field=f"--{flag}")
         if flag == CONFIG:
             field, values = CONFIG, _config_files(value or "")
         elif flag == command.OVERRIDE:
-            field, eq, text = (value or "").partition("=")
-            if not eq:
-                raise UserError(f"--config.{field} has no value: write --config.{field}=VALUE.")
+            field, _, text = (value or "").partition("=")
             values = split(text)
         else:
             flags.append(f"--{flag}" if value is None else f"--{flag}={value}")
@@ -162,26 +135,17 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
         _drop_overridden(field, values, common, axes)
         if len(values) == 1:
             common[field] = values[0]
-        elif "" in values:
-            raise UserError(f"{field}={','.join(values)}: an empty value between commas. {HINT}")
-        elif len(set(values)) < len(values):
-            raise UserError(f"{field}={','.join(values)}: a value is given twice. {HINT}")
+        elif "" in values or len(set(values)) < len(values):
+            rule = f"has a value that is empty, or given twice. {HINT}"
+            raise UserError(rule, field=field, value=",".join(values))
         else:
             axes[field] = tuple(values)
     if CONFIG not in common and CONFIG not in axes:
-        raise UserError(
-            'No config: give what vit_jax.train gets behind " -- ", with commas between values:\n'
-            "  vit-jax sweep --workdir=runs/lr -- --config configs/vit_digits.py "
-            "--config.optim.lr=1e-3,3e-3"
-        )
+        raise UserError('No --config: give what vit_jax.train gets behind " -- ".')
     return SweepGrid(common, axes, tuple(flags))
 
 
 def from_config(config: str, overrides: Sequence[str], *, launched: bool = False) -> SweepGrid:
-    """The grid of a config file and "optim.lr=1e-3,3e-3".
-
-    UserError if they are wrong; of the values, the first are looked at.
-    """
     grid = parse([f"--{CONFIG}", config, *(f"{command.PREFIX}{each}" for each in overrides)])
     grid = grid._replace(launched=launched)
     grid.load()
@@ -205,10 +169,7 @@ def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     for argument in given:
         flag, eq, value = argument.partition("=")
         if not re.fullmatch(r"--?\w[\w.]*", flag):
-            raise UserError(
-                f"{argument!r} is not a flag of vit_jax.train. Write flags as --flag=value, "
-                "and put what has spaces in quotes."
-            )
+            raise UserError(f"{argument!r} is not a flag of vit_jax.train: write --flag=value.")
         flag = flag.lstrip("-")
         if flag in (CONFIG, "workdir") and not eq:
             yield flag, next(given, "")
@@ -305,23 +266,15 @@ def check_same(
     folder: epath.Path, what: str, before: Mapping[str, Any], now: Mapping[str, Any], hint: str = ""
 ) -> None:
     """Raises UserError if the folder belongs to another `what`, such as a sweep."""
-    changes = [
-        f"\n  {field}: {before.get(field)!r} there, {now.get(field)!r} here"
-        for field in {**now, **before}
-        if before.get(field) != now.get(field)
-    ]
+    both = [(field, before.get(field), now.get(field)) for field in {**now, **before}]
+    changes = "".join(f"\n  {f}: {old!r} there, {new!r} here" for f, old, new in both if old != new)
     if changes:
-        raise UserError(
-            f"{folder} belongs to another {what}:{''.join(changes)}\n{hint}Give another --workdir."
-        )
+        rule = f"belongs to another {what}:{changes}\n{hint}Give another --workdir."
+        raise UserError(rule, field=str(folder))
 
 
 def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[Point]]:
-    """(all points of the folder, the grid's points), the grid's added to the folder's.
-
-    Raises:
-      UserError: the folder is for another sweep; points are alike; their configs are wrong.
-    """
+    """(all points of the folder, the grid's points), the grid's added to the folder's."""
     kept = _read(folder)
     if kept:
         there = kept["common"] | dict.fromkeys(kept["axes"], "an axis")
@@ -329,99 +282,58 @@ def add_points(folder: epath.Path, grid: SweepGrid) -> tuple[list[Point], list[P
         there["other flags"], here["other flags"] = " ".join(kept["flags"]), " ".join(grid.flags)
         hint = "Values may be added to an axis that is there. "
         check_same(folder, "sweep", there, here, hint)
-    _check_values(grid)
     wanted, before = grid.points(), kept.get("points", [])
     values = [*before, *(point for point in wanted if point not in before)]
     shared = (grid.common, grid.flags, grid.launched)
     all_points = [Point(number, each, *shared) for number, each in enumerate(values, start=1)]
-    _check(folder, all_points)
+    _check(folder, grid, all_points)
     return all_points, [point for point in all_points if point.values in wanted]
 
 
 def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:
-    """Keeps the grid in the folder, which it makes. UserError if it cannot."""
     workdir.make(folder)
-    document = {
-        "common": grid.common,
-        "flags": list(grid.flags),
-        "axes": list(grid.axes),
-        "points": [point.values for point in points],
-    }
-    workdir.save_json(folder / FILE, document)
+    document = {"common": grid.common, "flags": list(grid.flags), "axes": list(grid.axes)}
+    workdir.save_json(folder / FILE, document | {"points": [point.values for point in points]})
 
 
 def _read(folder: epath.Path) -> dict[str, Any]:
-    """The contents of sweep.json; {} if there is none."""
-    file = folder / FILE
-    kept = workdir.read_json(
-        file,
-        lambda document: {key: _validate(document[key], like) for key, like in SCHEMA.items()},
-        "Delete it, and give the whole grid again: trainings below it continue.",
-    )
+    remedy = "Move it away, and give the whole grid again: trainings below it continue."
+    kept = workdir.read_json(folder / FILE, lambda d: {key: d[key] for key in KEYS}, remedy)
     if kept is None:
         check_folder(folder, "sweep")
-        return {}
-    # The folders of its points have the old names in theirs.
-    for name in (*kept["axes"], *kept["common"]):
-        if name in renamed.FIELDS:
-            raise UserError(
-                f"{file} is of an earlier version: {name} is {renamed.FIELDS[name]} now. Give the "
-                "sweep another --workdir; the trainings below this one can be resumed one by one."
-            )
-    return kept
+    return kept or {}
 
 
-def _validate(value: Any, like: Any) -> Any:
-    """The value, checked to have the type of `like`: {"": ""} is strings by name. TypeError."""
-    if type(value) is not type(like):
-        raise TypeError(f"{value!r} is not a {type(like).__name__}")
-    if isinstance(like, list):
-        return [_validate(one, like[0]) for one in value]
-    if isinstance(like, dict):
-        return {name: _validate(one, like[""]) for name, one in value.items()}
-    return value
-
-
-def _check_values(grid: SweepGrid) -> None:
-    """Raises UserError with all errors of single values, which a point may have several of."""
+def _check(folder: epath.Path, grid: SweepGrid, points: Sequence[Point]) -> None:
     choices = {field: (value,) for field, value in grid.common.items()} | grid.axes
     errors = ErrorCollector()
     for config in choices.pop(CONFIG):
         for field, values in choices.items() or [("", ("",))]:
             for value in values:
-                errors.attempt(field, configs.load, config, [f"{field}={value}"] if field else [])
-    _raise([str(each.error) for each in errors.found])
-
-
-def _check(folder: epath.Path, points: Sequence[Point]) -> None:
-    """Raises a UserError with all errors of the points, each once."""
-    problems: dict[str, list[str]] = {}
-    seen: dict[str, str] = {}  # config as JSON -> the first point's name
-    folders: set[str] = set()
+                errors.attempt("", configs.load, config, [f"{field}={value}"] if field else [])
+    raise_wrong(errors)
+    seen: dict[str, str] = {}  # folder, and config as JSON -> the first point's name
     for point in points:
-        try:
-            if point.name in folders:
-                raise UserError("two points would share this folder: rename a config file.")
-            folders.add(point.name)
-            config = configs.to_dict(point.load())
-            if ALLOW not in point.flags:
-                _check_workdir(folder / point.name, config, point)
-            first = seen.setdefault(json.dumps(config), point.name)
-            if first != point.name:
-                raise UserError(f"the same training as {first}; leave one of them out.")
-        except UserError as error:
-            problems.setdefault(str(error), []).append(point.name)
-    lines = []
-    for problem, names in problems.items():
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        lines.append(f"{'; '.join(names[:MAX_NAMED])}{more}: {problem}")
-    _raise(lines)
+        errors.attempt(f"{point.name}: ", _check_point, folder, point, seen)
+    raise_wrong(errors)
 
 
-def _raise(lines: Sequence[str]) -> None:
-    if lines:
-        hint = f"\n{HINT}" if any("such as" in line for line in lines) else ""
-        listed = "".join(f"\n  {line}" for line in lines)
+def _check_point(folder: epath.Path, point: Point, seen: dict[str, str]) -> None:
+    if point.name in seen:
+        raise UserError("two points would share this folder: rename a config file.")
+    seen[point.name] = point.name
+    config = configs.to_dict(point.load())
+    if ALLOW not in point.flags:
+        _check_workdir(folder / point.name, config, point)
+    first = seen.setdefault(json.dumps(config), point.name)
+    if first != point.name:
+        raise UserError(f"the same training as {first}; leave one of them out.")
+
+
+def raise_wrong(errors: ErrorCollector) -> None:
+    if errors.found:
+        listed = "".join(f"\n  {what}{error}" for what, error in errors.found)
+        hint = f"\n{HINT}" if "numbers" in listed else ""
         raise UserError(f"Nothing was started: the grid is not right.{listed}{hint}")
 
 

@@ -18,11 +18,8 @@ from vit_jax.tools.lab.sweep.grid import SEED, distinct_names, short
 from vit_jax.tools.lab.sweep.progress import PointProgress
 
 SIZE_IN = 7.6, 4.2
-AXIS_IN, NARROW_AXIS_IN = 5.0, 2.2  # length of the horizontal axis, about
-# Shares of the horizontal axis.
-ASIDE, MOST_ASIDE = 0.02, 0.1  # between lines at one place, so that dots do not hide each other
-SEEDS_ASIDE = 0.009  # from their mean
-LABEL_IN = 0.7  # the least room of a label on the horizontal axis
+AXIS_IN = 5.0  # length of the horizontal axis, about
+MOST_TICKS = 6  # of an axis without an order
 MOST_LINES = 16  # named in the legend
 FEWEST_FACTOR = 8  # between the ends of a logarithmic axis
 
@@ -31,10 +28,7 @@ Dots = dict[str, list[float]]  # of a line: value on the axis -> metric of every
 
 
 def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, Dots]]:
-    """The horizontal axis, and the lines over it, by name.
-
-    The axis is the numeric one with most values, not the seed if there is another.
-    """
+    """The numeric axis with most values, not the seed if there is another, and lines over it."""
     axes = list(rows[0].point.values)
     others = [axis for axis in axes if axis != SEED] or axes
     values = {axis: list(dict.fromkeys(row.point.values[axis] for row in rows)) for axis in others}
@@ -53,10 +47,10 @@ def curves(rows: Sequence[PointProgress], metric: str) -> tuple[str, dict[str, D
 
 @style.styled
 def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
-    """The picture."""
     values = list(dict.fromkeys(value for dots in lines.values() for value in dots))
     seeds = [each for dots in lines.values() for each in dots.values()]
-    where = places(axis, values)
+    is_scale = is_numeric(values) and axis != SEED
+    where = {value: float(value) if is_scale else k for k, value in enumerate(values)}
     figure = style.blank(*SIZE_IN)
     axes = figure.add_subplot()
     note = "hollow: a seed; filled: their mean" if any(len(each) > 1 for each in seeds) else ""
@@ -64,12 +58,19 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
     ends = charts.limits([v for each in seeds for v in each])
     charts.scale(axes.yaxis, *ends, percent=is_percentage(metric))
     axes.set_ylabel(words(metric))
-    _scale_across(axes, axis, where)
+    axes.set_xlabel(axis)
+    if is_scale and len(values) > 1:
+        log = is_logarithmic(axis, [*where.values()])
+        charts.scale(axes.xaxis, *charts.limits([*where.values()], log=log), log=log)
+    else:
+        shown = values[:: -(-len(values) // MOST_TICKS)]
+        labels = [tiles.fit(value, AXIS_IN / len(shown), style.SMALL) for value in shown]
+        axes.set_xticks([where[value] for value in shown], labels)
+        axes.set_xlim(-0.5, len(values) - 0.5)
+    axes.grid(axis="x", visible=False)
     for number, (name, dots) in enumerate(lines.items()):
-        aside = (number - (len(lines) - 1) / 2) * min(ASIDE, MOST_ASIDE / len(lines))
-        joined = is_numeric(values) and axis != SEED
         label = tiles.fit(name, 2.0, style.SMALL) if number < MOST_LINES else None
-        _draw_line(axes, where, dots, style.series(number), aside, joined=joined, label=label)
+        _draw_line(axes, where, dots, style.series(number), joined=is_scale, label=label)
     if len(lines) > 1:
         if len(lines) > MOST_LINES:
             axes.plot([], [], " ", label=f"and {len(lines) - MOST_LINES} more")
@@ -78,21 +79,12 @@ def draw(axis: str, lines: Mapping[str, Dots], metric: str) -> Figure:
 
 
 def title(axis: str, metric: str) -> str:
-    """What the picture shows."""
     return f"{words(metric)} over {axis}" if axis else words(metric)
 
 
-def places(axis: str, values: Sequence[str]) -> dict[str, float]:
-    """The place of each value, 0 to 1: by its logarithm, by its size, or one after the other."""
-    if not is_numeric(values) or len(values) == 1 or axis == SEED:
-        return {value: (k + 0.5) / len(values) for k, value in enumerate(values)}
-    numbers = {value: float(value) for value in values}
-    low, high = min(numbers.values()), max(numbers.values())
-    log = low > 0 and (high / low >= FEWEST_FACTOR or axis.endswith("lr"))
-    if log:
-        numbers = {value: math.log(number) for value, number in numbers.items()}
-        low, high = math.log(low), math.log(high)
-    return {value: 0.05 + 0.9 * (n - low) / (high - low) for value, n in numbers.items()}
+def is_logarithmic(axis: str, numbers: Sequence[float]) -> bool:
+    low, high = min(numbers), max(numbers)
+    return low > 0 and (high / low >= FEWEST_FACTOR or axis.endswith("lr"))
 
 
 def is_numeric(values: Sequence[str]) -> bool:
@@ -104,42 +96,23 @@ def is_numeric(values: Sequence[str]) -> bool:
     return all(map(math.isfinite, numbers)) and len(set(numbers)) == len(numbers)
 
 
-def _scale_across(axes: Axes, axis: str, where: Mapping[str, float]) -> None:
-    length = NARROW_AXIS_IN if style.is_narrow() else AXIS_IN
-    room = max(length / len(where), LABEL_IN)
-    free_from = -math.inf
-    labels = []
-    for value, place in sorted(where.items(), key=lambda item: item[1]):
-        label = tiles.fit(value, room, style.SMALL)
-        half = tiles.width_in(label, style.SMALL) / length / 2
-        fits = place - half > free_from  # labels do not overlap; a tick without one stays
-        labels.append(label if fits else "")
-        free_from = place + half + 0.01 if fits else free_from
-    axes.set_xlim(-0.02, 1.02)
-    axes.set_xticks(sorted(where.values()), labels)
-    axes.grid(axis="x", visible=False)
-    axes.set_xlabel(axis)
-
-
 def _draw_line(
     axes: Axes,
     where: Mapping[str, float],
     dots: Dots,
     look: tuple[str, str],
-    aside: float,
     *,
     joined: bool,
     label: str | None,
 ) -> None:
-    """Draws seeds as hollow dots, and their means or single values as filled ones."""
     colour, marker = look
-    ordered = sorted(dots.items(), key=lambda item: where[item[0]])
-    across = [where[at] + aside for at, _ in ordered]
-    means = [statistics.mean(each) for _, each in ordered]
+    ordered = sorted((where[value], each) for value, each in dots.items())
+    means = [(x, statistics.mean(each)) for x, each in ordered]
+    line = "-" if joined else ""
     axes.plot(
-        across, means, marker=marker, ls="-" if joined else "", color=colour, label=label, zorder=3
+        *zip(*means, strict=True), marker=marker, ls=line, color=colour, label=label, zorder=3
     )
     hollow = {"ms": 3.5, "mfc": style.COLOURS["paper"], "mec": colour, "mew": 0.9, "zorder": 2.5}
-    for x, (_, values) in zip(across, ordered, strict=True):
-        if len(values) > 1:
-            axes.plot([x + SEEDS_ASIDE] * len(values), values, "o", **hollow)
+    for x, each in ordered:
+        if len(each) > 1:
+            axes.plot([x] * len(each), each, "o", **hollow)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TextIO
 
 from etils import epath
 
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, nearest
 from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import best_mode, is_less_better, readable
 from vit_jax.core.screen import aligned, format_duration
 from vit_jax.learning.clock import stopped
 from vit_jax.store import runs, workdir
-from vit_jax.store.runs import RESERVED
+from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.lab.sweep.grid import SEED, Point
 
 CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
@@ -34,33 +34,30 @@ ORDER = ("running", "failed", "submitted", "waiting", "finished")
 PERMANENT_EVENTS = ("again", "failed", "found", "goes on")
 
 
+class UnknownMetric(UserError):
+    """No point has the number of --metric."""
+
+    def __init__(self, metric: str, known: Iterable[str]) -> None:
+        super().__init__(f"--metric={metric}: no point has it. {nearest(metric, known)}")
+
+
 class PointProgress(NamedTuple):
-    """The progress of a point at one moment.
-
-    Attributes:
-      state: waiting, running, finished or failed.
-      numbers: the last value of each key of metrics.jsonl.
-      train_secs: seconds in logged steps, without start-up, evaluations and saving.
-      reason: the last message of a failed point.
-    """
-
     point: Point
     folder: epath.Path
-    state: str = "waiting"
+    state: str = "waiting"  # waiting, running, finished or failed
     step: int = 0
     total_steps: int | None = None
+    # The last value of each key of metrics.jsonl.
     numbers: dict[str, float] = {}  # noqa: RUF012  # a NamedTuple's default, never changed
-    train_secs: float = 0.0
+    train_secs: float = 0.0  # seconds in logged steps, without start-up, evaluations and saving
     left_secs: float = math.nan
-    reason: str = ""
+    reason: str = ""  # the last message of a failed point
 
 
 def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> PointProgress:
     """The progress that the work directory shows; a point that has not begun is waiting."""
-    state = "running" if running else "waiting"
     failure = read_failure(folder)
-    if failure and not running:
-        state = "failed"
+    state = "running" if running else "failed" if failure else "waiting"
     try:
         run = runs.read(folder, point.name)
     except UserError:  # nothing there yet; the training itself reports damage
@@ -85,7 +82,6 @@ def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> Poin
 
 
 def read_rows(points: Sequence[Point], folder: epath.Path) -> list[PointProgress]:
-    """The progress of points in a sweep's folder."""
     return [read_row(point, folder / point.name) for point in points]
 
 
@@ -100,7 +96,6 @@ def is_finished(run: runs.Run) -> bool:
 
 
 def _last_step(run: runs.Run) -> int | None:
-    """The step after which a run ends: early, if it does; None if that is not known."""
     of = {name: json.loads(run.fields.get(f"early_stopping.{name}", "null")) for name in EARLY}
     metric = of.pop("metric") or ""
     series = run.series.get(metric)
@@ -112,7 +107,6 @@ def _last_step(run: runs.Run) -> int | None:
 
 
 def read_failure(folder: epath.Path) -> str:
-    """The reason why the point failed; "" if it did not."""
     try:
         reason = workdir.read_json(folder / FAILED_FILE, lambda kept: str(kept["reason"]), "")
     except UserError:
@@ -127,7 +121,6 @@ def write_failure(folder: epath.Path, status: int, reason: str) -> None:
 
 
 def forget_failure(folder: epath.Path) -> None:
-    """Deletes the record of a failure, so that the point may be started again."""
     (folder / FAILED_FILE).unlink(missing_ok=True)
 
 
@@ -173,7 +166,6 @@ def format_number(key: str, value: float | None, column: Iterable[float | None] 
 
 
 def _train_secs(run: runs.Run, batch_size: int) -> float:
-    """Training time of all logged steps, by the images per second of each row."""
     series = run.series.get(SPEED, runs.Series([], []))
     steps = [0, *series.steps]
     return sum(
@@ -184,12 +176,7 @@ def _train_secs(run: runs.Run, batch_size: int) -> float:
 
 
 class Live:
-    """Shows points by their work directories.
-
-    Args:
-      rows: progress of the points; kept up to date, by their numbers, by `refresh`.
-      metric: None: chosen from the logged ones.
-    """
+    """Shows points by their work directories; `refresh` keeps `rows`, by number, up to date."""
 
     EVERY_SECS = 1.0
     PLAIN_EVERY_SECS = 60.0  # between lines, without a terminal
@@ -204,7 +191,6 @@ class Live:
         self._shown = time.monotonic() if not self._live else 0.0
 
     def say(self, text: str) -> None:
-        """Prints a permanent line above the table."""
         self._write(self._erase() + text + "\n")
         self._drawn = 0
 
@@ -226,12 +212,10 @@ class Live:
         for number, row in self.rows.items():
             if row.point.name in running:
                 self._read_row(number, running=True)
-        rows = [
-            row._replace(state="submitted")
-            if row.state == "waiting" and row.point.name in submitted
-            else row
-            for row in self.rows.values()
-        ]
+        rows = list(self.rows.values())
+        for i, row in enumerate(rows):
+            if row.state == "waiting" and row.point.name in submitted:
+                rows[i] = row._replace(state="submitted")
         if self._live:
             self._draw(rows)
         else:
@@ -243,7 +227,6 @@ class Live:
         return [self._read_row(number, running=False) for number in numbers]
 
     def close(self) -> None:
-        """Removes the table."""
         self._write(self._erase())
         self._drawn = 0
 
@@ -292,21 +275,13 @@ def count_of(count: int, what: str = "point") -> str:
 
 
 def _cells(row: PointProgress, metric: str) -> list[str]:
-    numbers, begun = row.numbers, row.step > 0
+    numbers = [format_number(key, row.numbers.get(key)) for key in (LOSS, metric, SPEED)]
     total = f"/{row.total_steps:,}" if row.total_steps else ""
-    running = row.state in ("running", "submitted") and begun
-    loss, value = (numbers.get(key) for key in (LOSS, metric))
-    speed = format_number(SPEED, numbers.get(SPEED))
-    return [
-        row.point.name,
-        row.state,
-        f"{row.step:,}{total}" if begun else "",
-        format_number(LOSS, loss) if begun else "",
-        format_number(metric, value) if begun else "",
-        speed if running else "",
-        format_duration(row.left_secs) if running else "",
-        row.reason.splitlines()[0] if row.reason else "",
-    ]
+    cells = [f"{row.step:,}{total}", *numbers, format_duration(row.left_secs)]
+    begun, running = row.step > 0, row.state in ("running", "submitted")
+    shown = 0 if not begun else 5 if running else 3  # speed and time left while it runs
+    reason = row.reason.splitlines()[0] if row.reason else ""
+    return [row.point.name, row.state, *cells[:shown], *[""] * (5 - shown), reason]
 
 
 def csv_lines(
@@ -353,18 +328,12 @@ def seed_table(rows: Sequence[PointProgress], metric: str) -> list[str]:
     if not axes or max((len(numbers) for _, numbers in groups), default=0) < 2:
         return []
     groups.sort(key=lambda g: statistics.mean(g[1]), reverse=not is_less_better(metric))
-    column = [number for _, numbers in groups for number in numbers]
-    shown = functools.partial(format_number, metric, column=column)
-    cells = [
-        [
-            *values,
-            shown(statistics.mean(numbers)),
-            shown(statistics.stdev(numbers)) if len(numbers) > 1 else "-",
-            f"{shown(min(numbers))} to {shown(max(numbers))}",
-            str(len(numbers)),
-        ]
-        for values, numbers in groups
-    ]
+    shown = functools.partial(format_number, metric, column=[n for _, each in groups for n in each])
+    cells = []
+    for values, each in groups:
+        std = statistics.stdev(each) if len(each) > 1 else None
+        ends = f"{shown(min(each))} to {shown(max(each))}"
+        cells.append([*values, shown(statistics.mean(each)), shown(std), ends, str(len(each))])
     head = [*axes, f"mean {metric}", "std", "range", "seeds"]
     return aligned(head, cells, left=range(len(axes)))
 

@@ -23,14 +23,14 @@ from etils import epath
 
 from vit_jax.config import MeshConfig, RunConfig
 from vit_jax.core import cloud, command
-from vit_jax.core.errors import ErrorCollector, Preempted, UserError, nearest
+from vit_jax.core.errors import ErrorCollector, Preempted, UserError
 from vit_jax.core.signals import StopRequest
 from vit_jax.core.tables import csv_text
 from vit_jax.draw import style
 from vit_jax.learning.state import EMA_ENDING
 from vit_jax.run.build import Run
 from vit_jax.store import workdir, workdir_lock
-from vit_jax.store.runs import RESERVED
+from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.lab.sweep import grid, picture, progress, slots
 from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import Live, PointProgress
@@ -46,28 +46,21 @@ class PartlyFailed(UserError):
 
 
 class TrainingsFailed(PartlyFailed):
-    """Some trainings did not finish; all others have, and the results are written.
+    """Some trainings did not finish, by name and reason; all others have, and have a `result`."""
 
-    Attributes:
-      reasons: why each of them did not, by name.
-    """
-
-    def __init__(self, folder: epath.Path, reasons: Mapping[str, str], count: str):
+    def __init__(
+        self, folder: epath.Path, reasons: Mapping[str, str], count: str, result: Any = None
+    ):
         super().__init__(
             f"{len(reasons)} of {count} did not finish:"
             + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
             + f"\nlog.txt in the folder of each, below {folder}, has the rest. Correct the cause, "
             "then give the same command with --retry_failed."
         )
-        self.reasons = reasons
+        self.reasons, self.result = reasons, result
 
 
 def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
-    """Trains the points that have not ended, and prints the results of all.
-
-    UserError for wrong grids, configs and folders, TrainingsFailed if a point failed; Preempted on
-    a signal: trainings of this machine have saved.
-    """
     all_points, requested_points = grid.add_points(folder, requested)
     if options.metric is not None:
         check_metric(options.metric, all_points)
@@ -86,24 +79,21 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
             + (f", {options.slots} at a time" if to_do else "")
         )
         try:
-            if options.launcher is None:
-                Slots(live, options).run(folder, to_do, stop)
-            elif not slots.launch(live, folder, to_do, options, stop):
-                return
+            Slots(live, options).run(folder, to_do, stop)
         finally:
             live.close()
+        if options.launcher is not None and not options.follow and not stop:
+            live.say("All jobs are launched. Without --nofollow this command shows how they are.")
+            return
         rows = progress.read_rows(all_points, folder)
         rows_wanted = [row for row in rows if row.point in requested_points]
         if stop:
             finished = [row.state for row in rows_wanted].count("finished")
-            others = (
-                "the trainings that it stopped have saved"
-                if options.launcher is None
-                else "the jobs continue"
-            )
+            here = options.launcher is None
+            others = "the trainings that it stopped have saved" if here else "the jobs continue"
             raise Preempted(
-                f"Stopped by {stop}; {finished} of {count} finished, and "
-                f"{others}. Start the same command again to continue."
+                f"Stopped by {stop}; {finished} of {count} finished, and {others}. Start the same "
+                "command again to continue."
             )
         _show(live, folder, rows, options.metric)
     if failed := [row for row in rows_wanted if row.state != "finished"]:
@@ -112,7 +102,6 @@ def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> No
 
 
 def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
-    """Prints the command of every point."""
     for point in grid.add_points(folder, requested)[1]:
         if options.launcher is None:
             arguments = point.arguments(str(folder / point.name))
@@ -127,7 +116,7 @@ def _show(
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
     if known and metric not in known:
-        raise UserError(f"--metric={metric}: no point has it. There are: {', '.join(known)}.")
+        raise progress.UnknownMetric(metric, known)
     axes, keys = list(rows[0].point.values), progress.evaluation_keys(rows)
     lines = progress.csv_lines(progress.sort_rows(rows, metric), axes, keys)
     workdir.save(folder / progress.CSV_FILE, csv_text(lines))
@@ -142,7 +131,6 @@ def _show(
 
 
 def check_metric(metric: str, points: Sequence[Point]) -> None:
-    """Raises UserError if no training will log such a number."""
     known = {
         f"{name}/{number}"
         for point in points
@@ -151,14 +139,11 @@ def check_metric(metric: str, points: Sequence[Point]) -> None:
     } | {progress.LOSS}
     of_training = metric.partition("/")[0] in RESERVED  # what else these log is not known before
     if not of_training and metric.replace(f"{EMA_ENDING}/", "/") not in known:
-        raise UserError(f"--metric={metric}: no point has it. {nearest(metric, known)}")
+        raise progress.UnknownMetric(metric, known)
 
 
 def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollector) -> None:
-    """Collects the errors of every value of every axis, with the first values of the others.
-
-    Mesh and devices are left to the trainings, which may be elsewhere.
-    """
+    """Collects the errors of each value of each axis, with the first of others; not of devices."""
     first = requested.points()[0]
     others = [{f: value} for f, values in requested.axes.items() for value in values[1:]]
     for values in [first, *(first | other for other in others)]:
@@ -173,7 +158,6 @@ def check_config(config: RunConfig, folder: epath.Path, errors: ErrorCollector) 
 def save_results(
     folder: epath.Path, document: Any, table: Sequence[Sequence[Any]], page: str
 ) -> None:
-    """Writes results.json, results.csv and results.html. UserError if it cannot."""
     workdir.save_json(folder / JSON_FILE, document)
     workdir.save(folder / progress.CSV_FILE, csv_text(table))
     workdir.save(folder / HTML_FILE, page)
@@ -197,18 +181,16 @@ def define_flags(workdir: str, dry_run: str, *, json: bool = True) -> None:
     flags.mark_flag_as_required("workdir")
     if json:
         flags.DEFINE_bool("json", False, "Print the results as one JSON object.")
-    flags.DEFINE_integer(
-        "slots", default.slots, "Number of trainings, or launchers, at a time.", lower_bound=1
-    )
+    flags.DEFINE_integer("slots", default.slots, "Trainings, or launchers, at a time.", 1)
     flags.DEFINE_string(
         "launcher",
-        default.launcher,
+        None,
         'Gives each training to this command, such as "scripts/slurm.sh --nodes=1 --gpus=8", as a '
         "job of its own; default: trains on this machine.",
     )
     flags.DEFINE_string(
         "slot_variable",
-        default.slot_variable,
+        None,
         "Environment variable that gets the slot's number, from 0, or one of the values that it "
         "lists already: CUDA_VISIBLE_DEVICES gives each training a GPU of its own.",
     )
@@ -218,18 +200,21 @@ def define_flags(workdir: str, dry_run: str, *, json: bool = True) -> None:
         "How often in a row a training is restarted without a newer checkpoint.",
         lower_bound=0,
     )
-    flags.DEFINE_bool(
-        "retry_failed", default.retry_failed, "Start trainings that have failed again."
-    )
+    flags.DEFINE_bool("retry_failed", False, "Start trainings that have failed again.")
 
 
-def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
-    """Returns the folder and options of the flags; `advice` says what --workdir should be.
+def define_metric(what: str) -> None:
+    rule = f"To {what} by, such as test/accuracy; default: by what was evaluated."
+    flags.DEFINE_string("metric", None, rule)
 
-    UserError if they are wrong.
-    """
-    if not FLAGS.workdir:
-        raise UserError(f"--workdir is empty: {advice}.")
+
+def read_grid() -> SweepGrid:
+    """Returns the grid of --config and its overrides."""
+    launched = FLAGS.launcher is not None
+    return grid.from_config(FLAGS.config, FLAGS.config_override, launched=launched)
+
+
+def read_flags() -> tuple[epath.Path, SweepOptions]:
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
     options = SweepOptions(name, **shared)
@@ -243,10 +228,8 @@ def read_flags(advice: str) -> tuple[epath.Path, SweepOptions]:
 def check_workdir(folder: epath.Path) -> None:
     """Raises UserError if trainings of this machine would be in a folder that is not on it."""
     if cloud.is_remote(folder) and FLAGS.launcher is None:
-        raise UserError(
-            f"--workdir={folder}: trainings of this machine need a folder on it, where their logs "
-            "and locks can be. Jobs (--launcher) need none."
-        )
+        rule = "is not on this machine, where logs and locks of its trainings are; see --launcher."
+        raise UserError(rule, field="--workdir", value=folder)
 
 
 def run_or_show(
@@ -270,8 +253,7 @@ def run_or_show(
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
-    folder, options = read_flags("give the sweep a folder of its own, such as runs/lr")
+    folder, options = read_flags()
     requested = grid.parse(arguments)._replace(launched=options.launcher is not None)
     options = options._replace(
         name=FLAGS.name or options.name, follow=FLAGS.follow, metric=FLAGS.metric
@@ -291,7 +273,5 @@ if __name__ == "__main__":
         json=False,
     )
     flags.DEFINE_bool("follow", True, "Wait until all jobs of --launcher have finished.")
-    flags.DEFINE_string(
-        "metric", None, "To sort by, such as test/accuracy; default: by what was evaluated."
-    )
+    define_metric("sort")
     command.run(main, positional=True, hint='Arguments of vit_jax.train follow " -- ".')

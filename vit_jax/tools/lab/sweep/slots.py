@@ -24,12 +24,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from etils import epath
 
 from vit_jax.core import cloud, errors
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, writing
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import progress
@@ -38,7 +38,6 @@ from vit_jax.tools.lab.sweep.progress import Live
 
 LOG_FILE = "log.txt"
 SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
-RESTART_STATUSES = (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST)
 POLL_SECS = 0.2
 MAX_REASON = 1000  # characters
 MAX_JOB_NAME = 40  # characters that scripts/gke.sh takes
@@ -47,7 +46,7 @@ FOLLOW_SECS = 5.0  # between looks at work directories that jobs write to
 
 
 class SweepOptions(NamedTuple):
-    """How trainings run side by side: by flags of these names, and the command of a training."""
+    """Options of trainings side by side, as flags of these names; the command of a training."""
 
     name: str = "sweep"
     slots: int = 1
@@ -65,34 +64,30 @@ class SweepOptions(NamedTuple):
 
 
 def slot_values(options: SweepOptions) -> list[str]:
-    """The values of --slot_variable: those that it lists in this environment, else 0, 1, ...
-
-    UserError if it lists fewer than there are slots.
-    """
+    """The values of --slot_variable: those that it lists in this environment, else 0, 1, ..."""
     listed = os.environ.get(options.slot_variable or "")
     if listed is None:
         return [str(slot) for slot in range(options.slots)]
     values = listed.split(",")
     if len(values) < options.slots:
-        raise UserError(
-            f"--slots={options.slots}: {options.slot_variable}={listed} lists {len(values)}, and "
-            f"each slot takes one of them. Give --slots={len(values)}, or list more."
-        )
+        rule = f"is more than {options.slot_variable}={listed} lists, one for each slot."
+        raise UserError(rule, field="--slots", value=options.slots)
     return values
 
 
 class Running(NamedTuple):
-    """A point that runs in its folder; process None: started by another sweep, or by hand."""
+    """A point's training or launcher; process None: started by another sweep, or by hand."""
 
     point: Point
     folder: epath.Path
     slot: int
     process: subprocess.Popen[bytes] | None
+    log: epath.Path
     log_start: int = 0  # bytes of the log before this start
 
 
 class Slots:
-    """Runs points by the command `options.trainer`, `options.slots` at a time."""
+    """Runs points by the command `options.trainer`, or a launcher, `options.slots` at a time."""
 
     def __init__(self, live: Live, options: SweepOptions):
         self._live, self._options = live, options
@@ -101,17 +96,19 @@ class Slots:
         self._running: list[Running] = []
         self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
         self._saved: dict[str, int] = {}
+        self._launched: set[str] = set()  # points that are jobs
+        self._refused: dict[str, str] = {}  # why the launcher failed, by point
 
     def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> None:
         """Returns when all points have ended, as they are also asked to by `stop`.
 
-        A training that cannot be asked to, started by hand or on another host, is then left alone.
+        A training that cannot be asked to, started by hand or on another host, is then left alone;
+        so are jobs. With options.follow it waits for these, else only for their launchers.
         """
         for point in points:  # those that still run have their slots before others are started
             place = folder / point.name
-            if _is_alive(place):
-                self._running.append(Running(point, place, _holder(place).get("slot", -1), None))
-                self._live.tell(point, "found", "")
+            if self._options.launcher is None and _is_alive(place):
+                self._find(point, place, _holder(place).get("slot", -1))
             else:
                 self._waiting.append(point)
         signalled = False
@@ -121,14 +118,34 @@ class Slots:
             if stop and not signalled:
                 signalled = True
                 for run in list(self._running):
-                    if not _terminate(run):
+                    if not self._interrupt(run):
                         self._running.remove(run)
                         self._live.tell(run.point, "goes on", "another process started it")
             while not stop and self._waiting and len(self._running) < self._options.slots:
                 point = self._waiting.pop(0)
                 self._start(point, folder / point.name)
-            self._live.refresh({run.point.name for run in self._running})
+            trained = self._running if self._options.launcher is None else []
+            self._live.refresh({run.point.name for run in trained}, self._launched)
             time.sleep(POLL_SECS)
+        left, looked = set(self._launched), 0.0
+        while self._options.follow and left and not stop:
+            self._live.refresh((), left)
+            if time.monotonic() - looked > FOLLOW_SECS:
+                looked = time.monotonic()
+                rows = self._live.read_rows(left)
+                left -= {row.point.name for row in rows if row.state == "finished"}
+            time.sleep(POLL_SECS)
+        if self._refused and not stop:
+            raise UserError(
+                f"The launcher failed for {len(self._refused)} of "
+                f"{progress.count_of(len(points))}:"
+                + "".join(f"\n  {name}: {why}" for name, why in self._refused.items())
+                + "\nThe same command launches them again."
+            )
+
+    def _find(self, point: Point, folder: epath.Path, slot: int) -> None:
+        self._running.append(Running(point, folder, slot, None, folder / LOG_FILE))
+        self._live.tell(point, "found", "")
 
     def _poll(self, run: Running, *, stopping: bool) -> None:
         point, process = run.point, run.process
@@ -144,15 +161,20 @@ class Slots:
         if status is None:
             return
         self._running.remove(run)
-        if status == errors.EXIT_OK:
-            self._live.tell(point, "finished", "")
-        elif stopping:
-            self._live.tell(point, "stopped", "")
-        elif status in RESTART_STATUSES or status < 0 or status > 128:
+        reason = last_error(run.log, run.log_start) or _describe_status(status)
+        if self._options.launcher is not None:
+            if status == errors.EXIT_OK:
+                self._launched.add(point.name)
+                self._live.tell(point, "launched", "")
+            elif not stopping:
+                self._refused[point.name] = f"{reason} ({run.log})"
+                self._live.tell(point, "failed", self._refused[point.name])
+        elif status == errors.EXIT_OK or stopping:
+            self._live.tell(point, "stopped" if status else "finished", "")
+        elif status in (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST) or not 0 < status <= 128:
             self._requeue(run, _describe_status(status))
         else:
-            words = last_error(run.folder / LOG_FILE, run.log_start)
-            self._fail(run, status, words or _describe_status(status))
+            self._fail(run, status, reason)
 
     def _requeue(self, run: Running, how: str) -> None:
         """Queues a point again, unless it was restarted too often without progress."""
@@ -161,7 +183,7 @@ class Slots:
         self._saved[name] = saved
         self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
         if self._setbacks[name] > self._options.max_restarts:
-            words = last_error(run.folder / LOG_FILE, run.log_start)
+            words = last_error(run.log, run.log_start)
             reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
             self._fail(run, 1, f"{reason}{words and f'; {words}'}")
             return
@@ -173,46 +195,69 @@ class Slots:
         self._live.tell(run.point, "failed", reason)
 
     def _start(self, point: Point, folder: epath.Path) -> None:
-        workdir.make(folder)
         slot = min(set(range(self._options.slots)) - {run.slot for run in self._running}, default=0)
+        if self._options.launcher is not None:
+            command = job(point, folder.parent, self._options)
+            log = epath.Path(LOGS) / f"{job_name(point, self._options)}.launcher.log"
+            with errors.reading("--launcher", command[0]):
+                process, begin = _spawn(command, log)
+            self._running.append(Running(point, folder, slot, process, log, begin))
+            return
+        workdir.make(folder)
         # The user may train there by hand.
         held = None if _is_alive(folder) else workdir_lock.try_lock(folder, SLOT_FILE)
         if held is None:
-            self._running.append(Running(point, folder, slot, None))
-            self._live.tell(point, "found", "")
+            self._find(point, folder, slot)
             return
         os.truncate(held, 0)
         progress.forget_failure(folder)
         self._saved.setdefault(point.name, workdir.saved_step(folder))
-        variable = self._options.slot_variable
-        environment = os.environ | ({variable: self._slot_values[slot]} if variable else {})
-        with _open_log(folder) as log:
-            start = log.tell()
-            # In a session of its own: Ctrl-C goes to the sweep, which signals its trainings once.
-            process = subprocess.Popen(
-                [*self._options.trainer, *point.arguments(str(folder))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=[held] if os.name == "posix" else (),
-                start_new_session=True,
-            )
+        variable, log = self._options.slot_variable, folder / LOG_FILE
+        process, begin = _spawn(
+            [*self._options.trainer, *point.arguments(str(folder))],
+            log,
+            env=os.environ | ({variable: self._slot_values[slot]} if variable else {}),
+            pass_fds=[held] if os.name == "posix" else (),
+        )
         holder = {"slot": slot, "pid": process.pid, "host": socket.gethostname()}
         os.write(held, json.dumps(holder).encode())
         os.close(held)
-        self._running.append(Running(point, folder, slot, process, start))
+        self._running.append(Running(point, folder, slot, process, log, begin))
         self._live.tell(point, "started", "")
 
+    def _interrupt(self, run: Running) -> bool:
+        """Signals a launcher, or a training, which saves; also one of a killed sweep.
 
-def _open_log(folder: epath.Path) -> BinaryIO:
-    """Opens the log at its end, after a line with the time. UserError if it cannot be written."""
+        Returns whether it could: not to one that was started by hand, or on another host.
+        """
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if run.process is not None and self._options.launcher is not None:
+                os.killpg(run.process.pid, signal.SIGINT)  # also the script's child processes
+            elif run.process is not None:
+                run.process.terminate()
+            else:
+                holder = _holder(run.folder)
+                of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
+                if not of_sweep or holder.get("host") != socket.gethostname():
+                    return False
+                os.kill(int(holder["pid"]), signal.SIGTERM)
+            return True
+        return run.process is not None
+
+
+def _spawn(
+    command: Sequence[str], log: epath.Path, **how: Any
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a process, and returns the size of its log before it."""
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    with workdir.explain_unwritable_workdir(folder):
-        log = (Path(folder) / LOG_FILE).open("ab")
-        log.write(f"--- started {now}\n".encode())
-        log.flush()
-    return log
+    workdir.make(log.parent)
+    with writing(log), Path(log).open("ab") as out:
+        out.write(f"--- started {now}\n".encode())
+        begin = out.tell()
+    with Path(log).open("ab") as out:
+        # In a session of its own: Ctrl-C goes to the sweep, which signals each once.
+        how |= {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, start_new_session=True, **how), begin
 
 
 def last_error(log: epath.Path, start: int = 0) -> str:
@@ -231,7 +276,6 @@ def _is_alive(folder: epath.Path) -> bool:
 
 
 def _holder(folder: epath.Path) -> dict[str, Any]:
-    """The holder of the slot's file; {} if unknown."""
     try:
         holder = json.loads((folder / SLOT_FILE).read_text())
     except (OSError, ValueError):
@@ -239,25 +283,7 @@ def _holder(folder: epath.Path) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
-def _terminate(run: Running) -> bool:
-    """Sends SIGTERM, on which a training saves; also to a training of a killed sweep.
-
-    Returns whether it could: not to one that was started by hand, or on another host.
-    """
-    if run.process is not None:
-        run.process.terminate()
-        return True
-    holder = _holder(run.folder)
-    of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
-    if of_sweep and holder.get("host") == socket.gethostname():
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            os.kill(int(holder["pid"]), signal.SIGTERM)
-            return True
-    return False
-
-
 def _describe_status(status: int) -> str:
-    """An exit status in words: "status 75" or "SIGKILL"."""
     number = -status if status < 0 else status - 128
     with contextlib.suppress(ValueError):  # of an ordinary status
         return signal.Signals(number).name
@@ -265,17 +291,8 @@ def _describe_status(status: int) -> str:
 
 
 def launcher_words(launcher: str) -> list[str]:
-    """The words of --launcher. UserError if it has none, or a quote that is not closed."""
-    try:
-        words = shlex.split(launcher)
-    except ValueError as error:
-        raise UserError(f"--launcher={launcher}: {error}; see to its quotes.") from error
-    if not words:
-        raise UserError(
-            '--launcher is empty: give a command, such as "scripts/slurm.sh --nodes=1 --gpus=8", '
-            "or leave it out to train here."
-        )
-    return words
+    with errors.reading("--launcher", launcher):
+        return shlex.split(launcher)
 
 
 def job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
@@ -294,77 +311,3 @@ def job_name(point: Point, options: SweepOptions) -> str:
     if len(name) > MAX_JOB_NAME:
         name = f"{name[: MAX_JOB_NAME - 9]}-{short_hash(full, 8)}"
     return name
-
-
-def launch(
-    live: Live, folder: epath.Path, to_do: Sequence[Point], options: SweepOptions, stop: StopRequest
-) -> bool:
-    """Launches jobs, `options.slots` at a time, and follows them; False if they are not followed.
-
-    On `stop` the launchers get SIGINT. UserError if one fails.
-    """
-    waiting, running = list(to_do), list[tuple[Point, subprocess.Popen[bytes]]]()
-    failed: dict[str, str] = {}
-    launched: set[str] = set()
-    interrupted = False
-    while running or (waiting and not stop):
-        for point, process in list(running):
-            if process.poll() is None:
-                continue
-            running.remove((point, process))
-            if process.returncode == errors.EXIT_OK:
-                launched.add(point.name)
-                live.tell(point, "launched", "")
-            elif not stop:
-                log = _launcher_log(point, options)
-                failed[point.name] = f"{last_error(log) or 'it said nothing'} ({log})"
-                live.tell(point, "failed", failed[point.name])
-        if stop and not interrupted:
-            interrupted = True
-            for _, process in running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)  # also the script's child processes
-        while not stop and waiting and len(running) < options.slots:
-            point = waiting.pop(0)
-            running.append(
-                (point, _start(job(point, folder, options), _launcher_log(point, options)))
-            )
-        live.refresh((), launched)
-        time.sleep(POLL_SECS)
-    looked = 0.0
-    while options.follow and launched and not stop:
-        live.refresh((), launched)
-        if time.monotonic() - looked > FOLLOW_SECS:
-            looked = time.monotonic()
-            launched -= {
-                row.point.name for row in live.read_rows(launched) if row.state == "finished"
-            }
-        time.sleep(POLL_SECS)
-    if failed and not stop:
-        raise UserError(
-            f"The launcher failed for {len(failed)} of {progress.count_of(len(to_do))}:"
-            + "".join(f"\n  {name}: {why}" for name, why in failed.items())
-            + "\nThe same command launches them again."
-        )
-    if not options.follow and not stop:
-        live.say("All jobs are launched. The same command without --nofollow shows how they are.")
-    return options.follow
-
-
-def _launcher_log(point: Point, options: SweepOptions) -> epath.Path:
-    return epath.Path(LOGS) / f"{job_name(point, options)}.launcher.log"
-
-
-def _start(command: Sequence[str], log: epath.Path) -> subprocess.Popen[bytes]:
-    workdir.make(log.parent)
-    try:
-        with log.open("wb") as out:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise UserError(f"--launcher: {command[0]} cannot be started: {error.strerror}.") from error

@@ -22,7 +22,6 @@ from vit_jax.store import workdir
 from vit_jax.tools.lab.sweep import picture, progress
 from vit_jax.tools.lab.sweep.grid import SEED, format_values
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.run import JSON_FILE
 from vit_jax.tools.lab.transfer.task import CHOOSE, FINAL, NO_CHECKPOINT, Splits
 
 CHOICE_FILE = "choice.json"
@@ -31,45 +30,24 @@ _COUNTS = ("examples", "_images")  # endings of numbers that are not scores
 
 
 class Candidate(NamedTuple):
-    """One point of the lists.
-
-    Attributes:
-      values: its values, by field.
-      scores: on the held-out part, by seed, of trainings that finished with a finite number.
-      score: their mean; None if there is none.
-      failures: why the others have none.
-    """
-
-    values: dict[str, str]
+    values: dict[str, str]  # its values, by field
+    # On the held-out part, by seed, of trainings that finished with a finite number.
     scores: dict[str, float]
-    score: float | None
-    failures: list[str]
+    score: float | None  # their mean; None if there is none
+    failures: list[str]  # why the others have none
 
 
 class Choice(NamedTuple):
-    """The chosen values, and the candidates.
-
-    Attributes:
-      chosen: values by field; empty if there was nothing to choose.
-      key: the number that it was chosen by, "held_out/accuracy".
-      score: its mean over seeds; None if there was nothing to choose.
-      candidates: all of them, in the lists' order.
-      at_edge: sentences about chosen numbers that are the smallest or largest of their list.
-    """
-
-    chosen: dict[str, str]
-    key: str
-    score: float | None
-    candidates: Sequence[Candidate] = ()
+    chosen: dict[str, str]  # values by field; empty if there was nothing to choose
+    key: str  # the number that it was chosen by, "held_out/accuracy"
+    score: float | None  # its mean over seeds; None if there was nothing to choose
+    candidates: Sequence[Candidate] = ()  # all of them, in the lists' order
+    # Sentences about chosen numbers that are the smallest or largest of their list.
     at_edge: Sequence[str] = ()
 
 
 def choose(rows: Sequence[PointProgress], key: str) -> Choice:
-    """The best of the trainings' points. UserError if none has a finite number.
-
-    The mean over seeds decides. Of equal ones it is that with the smaller learning rate, then with
-    the smaller other numbers (fewer steps), then the first.
-    """
+    """The best of the points by the mean over seeds; of equal ones that with smaller numbers."""
     candidates = _candidates(rows, key)
     scored = [candidate for candidate in candidates if candidate.score is not None]
     if not scored:
@@ -81,7 +59,6 @@ def choose(rows: Sequence[PointProgress], key: str) -> Choice:
 
 
 def _candidates(rows: Sequence[PointProgress], key: str) -> list[Candidate]:
-    """The points without their seeds, each with the trainings of all seeds."""
     candidates = []
     for values, members in progress.group_by_values(rows):
         scores, failures = {}, []
@@ -98,7 +75,6 @@ def _candidates(rows: Sequence[PointProgress], key: str) -> list[Candidate]:
 
 
 def _tie_break(values: Mapping[str, str]) -> tuple[float, ...]:
-    """Returns the key that breaks ties: the learning rate, then the other numbers."""
     fields = sorted(values, key=lambda field: field != LEARNING_RATE)
     return tuple(math.inf if (n := _parse_number(values[f])) is None else n for f in fields)
 
@@ -107,16 +83,14 @@ def _edges(chosen: Mapping[str, str], candidates: Sequence[Candidate]) -> list[s
     sentences = []
     for field, value in chosen.items():
         tried = {_parse_number(each.values[field]): each.values[field] for each in candidates}
+        numbers = sorted(number for number in tried if number is not None)
         if len(tried) < 2 or None in tried:
             continue
-        numbers = sorted(number for number in tried if number is not None)
-        all_of_them = ", ".join(tried[number] for number in numbers)
-        for edge, which in ((numbers[0], "smallest"), (numbers[-1], "largest")):
-            if _parse_number(value) == edge:
-                sentences.append(
-                    f"{field}={value} is the {which} of those tried ({all_of_them}): a "
-                    f"{which.replace('est', 'er')} one may do better."
-                )
+        ends = {numbers[0]: ("smallest", "smaller"), numbers[-1]: ("largest", "larger")}
+        if end := ends.get(float(value)):
+            listed = ", ".join(tried[number] for number in numbers)
+            which = f"{field}={value} is the {end[0]} of those tried ({listed})"
+            sentences.append(f"{which}: a {end[1]} one may do better.")
     return sentences
 
 
@@ -128,14 +102,12 @@ def _parse_number(text: str) -> float | None:
 
 
 def read_choice(folder: epath.Path) -> Choice | None:
-    """The choice that the folder keeps; None if there is none. UserError if it is damaged."""
-
     def parse(document: dict[str, Any]) -> Choice:
         candidates = [Candidate(**values) for values in document.pop("candidates")]
         return Choice(**document, candidates=candidates)
 
-    remedy = f"Put it back from a copy; or delete it and {folder / FINAL}, which scores the test"
-    return workdir.read_json(folder / CHOICE_FILE, parse, f"{remedy} once more.")
+    remedy = f"Put it back from a copy; or move away both it and {folder / FINAL}."
+    return workdir.read_json(folder / CHOICE_FILE, parse, remedy)
 
 
 def as_dicts(value: Any) -> Any:
@@ -156,31 +128,18 @@ class OverSeeds(NamedTuple):
 
 
 class TransferResult(NamedTuple):
-    """The result of a transfer.
-
-    Attributes:
-      checkpoint: what training started from, as the command gave it.
-      weights: the checkpoint that it named when the transfer began; None: from scratch.
-      config: the config file.
-      splits: the parts of the training data.
-      tested: the evaluation of the test: its name, split, source and data_dir.
-      choice: what was chosen, and from what.
-      key: the number of the test that stands for the result, "test/accuracy".
-      test: numbers of the test by name, over the seeds of trainings that have finished.
-      seeds: how many trainings there are to be.
-      failures: trainings of both sweeps that did not finish, and why.
-    """
-
-    checkpoint: str
-    weights: str | None
-    config: str
-    splits: Splits
+    checkpoint: str  # what training started from, as the command gave it
+    weights: str | None  # the checkpoint that it named when the transfer began; None: from scratch
+    config: str  # the config file
+    splits: Splits  # the parts of the training data
+    # The evaluation of the test: its name, split, source and data_dir.
     tested: dict[str, str | None]
-    choice: Choice
-    key: str
+    choice: Choice  # what was chosen, and from what
+    key: str  # the number of the test that stands for the result, "test/accuracy"
+    # Numbers of the test by name, over the seeds of trainings that have finished.
     test: dict[str, OverSeeds]
-    seeds: int
-    failures: Sequence[str]
+    seeds: int  # how many trainings there are to be
+    failures: Sequence[str]  # trainings of both sweeps that did not finish, and why
 
     @property
     def scores(self) -> dict[str, OverSeeds]:
@@ -189,7 +148,6 @@ class TransferResult(NamedTuple):
 
     @property
     def score(self) -> OverSeeds | None:
-        """The number of `key`; None if no training has finished."""
         return self.test.get(self.key)
 
 
@@ -213,22 +171,13 @@ def deviation(values: Mapping[str, float]) -> float | None:
     return statistics.stdev(values.values()) if len(values) > 1 else None
 
 
-def read(folder: epath.Path) -> dict[str, Any] | None:
-    """The contents of results.json; None if there is none. UserError if it is damaged."""
-    remedy = "The command that wrote it, given again, writes it anew."
-    return workdir.read_json(folder / JSON_FILE, dict, remedy)
-
-
 def table(result: TransferResult, rows: Mapping[str, Sequence[PointProgress]]) -> list[list[Any]]:
     """Rows of results.csv: a head, then sweep, values, seed, state and numbers of each training."""
     axes = list(result.choice.chosen)
     every = [row for each in rows.values() for row in each]
     evaluated = [result.choice.key.partition("/")[0], result.key.partition("/")[0]]
-    numbers = [
-        name
-        for name in dict.fromkeys(name for row in every for name in row.numbers)
-        if name.partition("/")[0] in evaluated
-    ]
+    names = dict.fromkeys(name for row in every for name in row.numbers)
+    numbers = [name for name in names if name.partition("/")[0] in evaluated]
     head, *lines = progress.csv_lines(every, [*axes, SEED], numbers)
     sweeps = [sweep for sweep, each in rows.items() for _ in each]
     return [["sweep", *head], *([sweep, *line] for sweep, line in zip(sweeps, lines, strict=True))]
@@ -267,7 +216,13 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
     choice, score = result.choice, result.score
     seeds = list(dict.fromkeys(s for numbers in result.test.values() for s in numbers.values))
     fields = [*choice.chosen, SEED]
-    scores = [each.score for each in choice.candidates]
+    column = [each.score for each in choice.candidates]
+    number = progress.format_number
+    shown = []
+    if choice.chosen:
+        axis, curves = picture.curves(rows[CHOOSE], choice.key)
+        draw = functools.partial(picture.draw, axis, curves, choice.key)
+        shown.append(Picture("", picture.title(axis, choice.key), "", draw))
     return html_page.render(
         "tools/lab/transfer/page.html",
         title=name,
@@ -278,12 +233,12 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         tested=_describe_test(result),
         protocol=_protocol(result),
         choice=choice,
-        shown=[_picture(rows[CHOOSE], choice.key)] if choice.chosen else [],
+        shown=shown,
         candidates_head=[*choice.chosen, words(choice.key), "why not"],
         candidates=[
             [
-                *(each.values[field] for field in choice.chosen),
-                progress.format_number(choice.key, each.score, scores),
+                *map(each.values.get, choice.chosen),
+                number(choice.key, each.score, column),
                 "; ".join(each.failures),
             ]
             for each in choice.candidates
@@ -296,10 +251,10 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
         test=[
             [
                 words(name),
-                *(progress.format_number(name, numbers.values.get(seed)) for seed in seeds),
-                format_score(name, numbers),
+                *(number(name, over.values.get(s)) for s in seeds),
+                format_score(name, over),
             ]
-            for name, numbers in result.scores.items()
+            for name, over in result.scores.items()
         ],
         trainings_head=["sweep", *fields, "state", "steps"],
         trainings=[
@@ -311,14 +266,7 @@ def page(name: str, result: TransferResult, rows: Mapping[str, Sequence[PointPro
 
 
 def start(checkpoint: str) -> str:
-    """What training started from."""
     return "from scratch" if checkpoint == NO_CHECKPOINT else checkpoint
-
-
-def _picture(rows: Sequence[PointProgress], key: str) -> Picture:
-    axis, lines = picture.curves(rows, key)
-    draw = functools.partial(picture.draw, axis, lines, key)
-    return Picture("", picture.title(axis, key), "", draw)
 
 
 def _describe_test(result: TransferResult) -> str:
@@ -332,16 +280,13 @@ def _protocol(result: TransferResult) -> list[tuple[str, str]]:
     splits, choice = result.splits, result.choice
     done = len(result.score.values) if result.score else 0
     final = f"{done} of {result.seeds} trainings on {splits.final}, each with a seed of its own"
-    steps = [("weights", result.weights or start(NO_CHECKPOINT))]
+    chosen = [("chosen", "nothing: the values are the config's own")]
     if choice.chosen:
-        steps += [
-            ("tried on", splits.choose),
-            ("chosen by", f"{words(choice.key)}; {splits.held_out}, after the last step"),
-        ]
-    else:
-        steps.append(("chosen", "nothing: the values are the config's own"))
+        by = f"{words(choice.key)}; {splits.held_out}, after the last step"
+        chosen = [("tried on", splits.choose), ("chosen by", by)]
     return [
-        *steps,
+        ("weights", result.weights or start(NO_CHECKPOINT)),
+        *chosen,
         ("result", final),
         ("test", f"{_describe_test(result)}, scored after the last step of each, and never before"),
         ("±", "standard deviation over seeds (n - 1), not of the test's size"),

@@ -1,4 +1,4 @@
-"""Transfers trained weights to other data, without reading the test before the end:
+"""Fine-tunes a model with tuned hyperparameters, without reading the test before the end:
 
     vit-jax transfer --checkpoint WEIGHTS --config configs/finetune.py:cifar10 \\
       --workdir runs/transfer --config.input.data_dir=data/cifar10 \\
@@ -50,12 +50,6 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
     The folder gets choose/ and final/, which are sweeps, choice.json, results.json, results.csv and
     results.html. Called again with the same task it goes on; a transfer that is complete is shown
     again. With one value of every field there is nothing to choose, and choose/ is left out.
-
-    Raises:
-      UserError: the task, data or weights are wrong, before any training; or nothing can be chosen,
-        since all trainings for that have failed.
-      TrainingsFailed: some have failed; all others are done, and the results written.
-      Preempted: on a signal; what ran has saved.
     """
     tasks.check(task)
     record = _begin(folder, task)  # before anything is written
@@ -66,7 +60,6 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
         failures: dict[str, str] = {}  # reasons by training
 
         def train(name: str, grid: SweepGrid) -> list[PointProgress]:
-            """Trains what has not ended of a sweep."""
             try:
                 sweeps.sweep(folder / name, grid, options.for_part(name))
             except TrainingsFailed as error:
@@ -76,19 +69,15 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
         chosen, choose_rows = _choose(folder, task, splits, weights_from, train)
         print(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
         rows = train(FINAL, tasks.final_grid(task, splits, weights_from, chosen.chosen))
-        config, tested = task.config, tasks.evaluation_of(task)
-        test = config.evals[tested]
+        c, tested = task.config.input, tasks.evaluation_of(task)
+        test = task.config.evals[tested]
+        source, data_dir = test.source or c.source, test.data_dir or c.data_dir
         result = TransferResult(
             task.checkpoint,
             weights_from,
             task.grid.common[CONFIG],
             splits,
-            {
-                "name": tested,
-                "split": test.split,
-                "source": test.source or config.input.source,
-                "data_dir": test.data_dir or config.input.data_dir,
-            },
+            {"name": tested, "split": test.split, "source": source, "data_dir": data_dir},
             chosen,
             tasks.metric_key(task, tested),
             results.over_seeds(rows, tested),
@@ -96,22 +85,17 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
             [f"{name}: {reason}" for name, reason in failures.items()],
         )
         every = {CHOOSE: choose_rows, FINAL: rows}
-        sweeps.save_results(
-            folder,
-            results.as_dicts(result),
-            results.table(result, every),
-            results.page(folder.name, result, every),
-        )
+        page = results.page(folder.name, result, every)
+        sweeps.save_results(folder, results.as_dicts(result), results.table(result, every), page)
         print(*results.lines(result), sep="\n")
         print(f"saved    {folder / sweeps.HTML_FILE}")
     if failures:
         trainings = count_of(len(choose_rows) + len(rows), "training")
-        raise TrainingsFailed(folder, failures, trainings)
+        raise TrainingsFailed(folder, failures, trainings, result)
     return result
 
 
 def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> None:
-    """Shows the commands of the trainings to choose by. UserError as `transfer` at its start."""
     tasks.check(task)
     task = task.with_fields(task.derived_fields())
     weights_from = pin_checkpoint(task.checkpoint)
@@ -126,11 +110,10 @@ def dry_run(folder: epath.Path, task: TransferTask, options: SweepOptions) -> No
 
 
 def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
-    """The contents of transfer.json: as they are there, else of what was looked at now."""
     check_folder(folder, "transfer")
     fixed = {field: getattr(task, field) for field in FIXED}
     kept = workdir.read_json(
-        folder / FILE, _validate, "Delete it, and give the same command again."
+        folder / FILE, _validate, "Move it away, and give the same command again."
     )
     if kept:
         grids.check_same(folder, "transfer", {f: kept["task"].get(f) for f in fixed}, fixed)
@@ -141,10 +124,9 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
     weights_from = kept["weights"] if kept else pin_checkpoint(task.checkpoint)
     splits, notes = check_all(task, weights_from, folder)
     if kept and splits._asdict() != kept["splits"]:
-        raise UserError(
-            f"{folder} began with other splits: {format_values(kept['splits'])}; now they are "
-            f"{format_values(splits._asdict())}. If the data have changed, give another --workdir."
-        )
+        there, here = format_values(kept["splits"]), format_values(splits._asdict())
+        rule = f"began with other splits: {there}; now they are {here}."
+        raise UserError(rule, field=str(folder), cure="Give another --workdir.")
     print(f"weights  {weights_from or 'none: from scratch'}")
     run = epath.Path(weights_from or "").parent.parent
     if weights_from and workdir_lock.is_locked(run):
@@ -152,12 +134,8 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
         notes = [*notes, f"{run} is still trained, and {rule}"]
     for note in notes:
         print(f"note     {note}")
-    return kept or {
-        "task": fixed,
-        "splits": splits._asdict(),
-        "weights": weights_from,
-        "derived": derived,
-    }
+    record = {"task": fixed, "splits": splits._asdict(), "weights": weights_from}
+    return kept or record | {"derived": derived}
 
 
 def _validate(document: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +150,9 @@ def pin_checkpoint(checkpoint: str) -> str | None:
     if weights.is_name(checkpoint):
         return str(weights.fetch(checkpoint))
     path = epath.Path(checkpoint).expanduser()
-    if weights.is_external(path):
-        return checkpoint
-    with contextlib.suppress(UserError):  # one that is not there is reported with all other errors
-        return str(checkpoint_dir.find(path))
+    if not weights.is_external(path):
+        with contextlib.suppress(UserError):  # reported with all other errors
+            return str(checkpoint_dir.find(path))
     return checkpoint
 
 
@@ -186,16 +163,13 @@ def _choose(
     weights_from: str | None,
     train: Callable[[str, SweepGrid], list[PointProgress]],
 ) -> tuple[Choice, list[PointProgress]]:
-    """The choice, and the trainings that led to it."""
     kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
     if kept and sorted(map(format_values, task.grid.points())) != sorted(
         format_values(each.values) for each in kept.candidates
     ):
         tried = "; ".join(format_values(each.values) for each in kept.candidates)
-        raise UserError(
-            f"{folder} has chosen from other values already ({tried}), and trains, or has trained, "
-            "for the test with them. For other values give another --workdir."
-        )
+        rule = f"has chosen from other values already ({tried}), for the test."
+        raise UserError(rule, field=str(folder), cure="For others give another --workdir.")
     by = tasks.metric_key(task, HELD_OUT)
     if not task.grid.axes:
         return Choice({}, by, None), []
@@ -224,11 +198,9 @@ def _is_complete(
     folder: epath.Path, task: TransferTask, splits: Splits, weights_from: str | None
 ) -> bool:
     kept = results.read_choice(folder)
-    if kept is None and task.grid.axes:
+    if (kept is None and task.grid.axes) or not (folder / FINAL / SWEEP_FILE).exists():
         return False
     grid = tasks.final_grid(task, splits, weights_from, kept.chosen if kept else {})
-    if not (folder / FINAL / SWEEP_FILE).exists():
-        return False
     return all(row.state == "finished" for row in _read_rows(folder / FINAL, grid))
 
 
@@ -239,33 +211,24 @@ def define_flags(workdir: str) -> None:
     """Defines the flags of every command that makes transfers; `workdir`: the help of that flag."""
     command.define_config(configs.fields)
     command.define_checkpoint(" Default: none.")
-    flags.DEFINE_integer("seeds", 3, "Trainings for each test, whose mean is the result.")
-    flags.DEFINE_integer("choose_seeds", 1, "Trainings of each point to choose from.")
+    flags.DEFINE_integer("seeds", 3, "Trainings for each test, whose mean is the result.", 1)
+    flags.DEFINE_integer("choose_seeds", 1, "Trainings of each point to choose from.", 1)
     sweeps.define_flags(workdir, "Check everything, show the commands, and train nothing.")
     flags.mark_flag_as_required("checkpoint")
 
 
 def main(_: list[str]) -> None:
-    """The command."""
-    folder, options = sweeps.read_flags("give the transfer a folder, such as runs/transfer")
-    fields: dict[str, Any] = {
-        each.name: FLAGS[each.name].value
-        for each in dataclasses.fields(TransferTask)
-        if each.name != "grid"
-    }
-    launched = options.launcher is not None
-    grid = grids.from_config(FLAGS.config, FLAGS.config_override, launched=launched)
-    task = TransferTask(**fields, grid=grid)
+    folder, options = sweeps.read_flags()
+    names = {each.name for each in dataclasses.fields(TransferTask)} - {"grid"}
+    fields: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    task = TransferTask(**fields, grid=sweeps.read_grid())
     sweeps.run_or_show(transfer, dry_run, folder, task, options)
 
 
 if __name__ == "__main__":
     define_flags("Folder of the transfer, with all of its trainings.")
-    flags.DEFINE_float(
-        "held_out",
-        None,
-        "The part of the training split to choose by, a fraction or a number; default: 0.1.",
-    )
+    about = "The part of the training split to choose by, a fraction or a number; default: 0.1."
+    flags.DEFINE_float("held_out", None, about)
     flags.DEFINE_string("choose_split", None, "Instead of --held_out: what to train on meanwhile.")
     flags.DEFINE_string("held_out_split", None, "Instead of --held_out: what to choose by.")
     flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")

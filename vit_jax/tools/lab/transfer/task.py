@@ -29,7 +29,7 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import splits, table
 from vit_jax.data.sources.splits import Slice
 from vit_jax.learning.state import EMA_ENDING
-from vit_jax.run.build import check_folders
+from vit_jax.run.folders import check_folders
 from vit_jax.run.parts import examples
 from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import run as sweeps
@@ -42,37 +42,28 @@ NO_CHECKPOINT = "none"
 PEEKING = ("checkpoint.best_metric", "early_stopping.metric")
 # Fields that a config which adapts derives from the number of examples.
 DERIVED = ("input.batch_size", "total.epochs")
+_NOT_CHOSEN = (SEED, CONFIG, "input.split", "init.weights", *PEEKING)
 HELD_OUT_PART = 0.1  # unless the task says another
 
 
 @dataclasses.dataclass(frozen=True)
 class TransferTask:
-    """A requested transfer.
-
-    Attributes:
-      checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
-      grid: the config file, the fields that all trainings share, and the lists to choose from.
-      held_out: the end of input.split that is held out for choosing: a fraction of its examples if
-        below 1, else their number; None: HELD_OUT_PART.
-      choose_split: the split to train on for choosing, and `held_out_split` the one to choose by,
-        such as train[:800] and train[800:1000]; both, instead of `held_out`, or none.
-      evaluation: the name of the config's evaluation of the test; None: the only one.
-      metric: the number of that evaluation to choose by.
-      ema: choose by the EMA of the weights.
-      seeds: how many trainings the result is the mean of.
-      choose_seeds: the same for each point of the choice.
-    """
-
-    checkpoint: str
+    checkpoint: str  # what training starts from, as init.weights; NO_CHECKPOINT: random parameters
+    # The config file, the fields that all trainings share, and the lists to choose from.
     grid: SweepGrid
+    # The end of input.split that is held out for choosing: a fraction of its examples if below 1,
+    # else their number; None: HELD_OUT_PART.
     held_out: float | None = None
+    # The split to train on for choosing, and `held_out_split` the one to choose by, such as
+    # train[:800] and train[800:1000]; both, instead of `held_out`, or none.
     choose_split: str | None = None
     held_out_split: str | None = None
+    # The name of the config's evaluation of the test; None: the only one.
     evaluation: str | None = None
-    metric: str = "accuracy"
-    ema: bool = False
-    seeds: int = 3
-    choose_seeds: int = 1
+    metric: str = "accuracy"  # the number of that evaluation to choose by
+    ema: bool = False  # choose by the EMA of the weights
+    seeds: int = 3  # how many trainings the result is the mean of
+    choose_seeds: int = 1  # the same for each point of the choice
 
     @property
     def held_out_part(self) -> float:
@@ -81,10 +72,7 @@ class TransferTask:
 
     @functools.cached_property
     def config(self) -> RunConfig:
-        """The config of the first values of all lists, with these weights.
-
-        Raises UserError if it is wrong.
-        """
+        """The config of the first values of all lists, with these weights."""
         weights = {} if self.from_scratch else {"init.weights": self.checkpoint}
         return self.grid._replace(common=self.grid.common | weights).load()
 
@@ -109,7 +97,6 @@ class TransferTask:
 
     @property
     def from_scratch(self) -> bool:
-        """Whether there is no checkpoint."""
         return self.checkpoint.lower() == NO_CHECKPOINT
 
 
@@ -123,98 +110,43 @@ class Splits(NamedTuple):
 
 def check(task: TransferTask) -> None:
     """Raises UserError if the task is wrong in itself; neither data nor weights are looked at."""
-    named = (task.choose_split, task.held_out_split)
-    if (named[0] is None) != (named[1] is None):
-        missing = "--choose_split" if named[0] is None else "--held_out_split"
-        raise UserError(
-            f"{missing} is missing: give both --choose_split and --held_out_split, such as "
-            "train[:800] and train[800:1000], or neither, for --held_out."
-        )
-    part = task.held_out_part
-    if task.held_out is not None and task.choose_split is not None:
-        raise UserError(
-            f"--held_out={part:g} has no effect beside --choose_split and --held_out_split: give "
-            "it, or them."
-        )
-    if not part > 0 or part == 1 or (part > 1 and part % 1):
-        raise UserError(
-            f"--held_out={part:g}: give a fraction of the training examples, such as 0.1, "
-            "or a whole number of them from 2 on, such as 200."
-        )
-    for name in ("seeds", "choose_seeds"):
-        if getattr(task, name) < 1:
-            raise UserError(f"--{name}={getattr(task, name)}: give at least 1.")
-    if not task.checkpoint:
-        raise UserError(
-            "--checkpoint is empty: give a work directory, a checkpoint or a file of weights, or "
-            f"--checkpoint={NO_CHECKPOINT} to train from scratch."
-        )
     for field in task.grid.axes:
-        _check_axis(field)
-    if "init.weights" in task.grid.common:
-        raise UserError("init.weights is what --checkpoint sets: give it there.")
+        if field in _NOT_CHOSEN or field.startswith("evals."):
+            rule = "has a list of values, and is not to be chosen: see --seeds and --choose_seeds."
+            raise UserError(rule, field=field, cure=grids.HINT)
     for point in task.grid.points():
         task.grid.load(point)
-    config = task.config
-    if task.from_scratch and config.model.name is None:
-        raise UserError(
-            f"--checkpoint={task.checkpoint}: the config takes its architecture from the weights "
-            "(model.name=None). Name one: --config.model.name=ViT-Ti/16, and whatever else of "
-            "model.* is to be another; vit-jax models lists the names."
-        )
-    unsupported = {"mixture": config.input.mixture, "pseudo_labels": config.input.pseudo_labels}
-    for field in filter(unsupported.get, unsupported):
-        raise UserError(
-            f"input.{field}: a transfer is to one data set with labels, a part of which it holds "
-            "out; give that one by input.source, input.data_dir and input.split."
-        )
+    config, part = task.config, task.held_out_part
+    named = [split is not None for split in (task.choose_split, task.held_out_split)]
+    several = any(named) and (task.held_out is not None or not all(named))
+    bad_part = not part > 0 or part == 1 or (part > 1 and part % 1)
+    nameless = task.from_scratch and config.model.name is None
+    mixed = config.input.mixture or config.input.pseudo_labels
+    no_ema = task.ema and config.optim.ema_decay is None
+    for is_wrong, field, rule in (
+        (several, "--held_out", "excludes --choose_split and --held_out_split, which need both."),
+        (bad_part, f"--held_out={part:g}", "is neither a fraction nor a number from 2 on."),
+        ("init.weights" in task.grid.common, "init.weights", "is what --checkpoint sets."),
+        (nameless, f"--checkpoint={task.checkpoint}", "takes --config.model.name=ViT-Ti/16."),
+        (mixed, "input.mixture and input.pseudo_labels", "cannot be held out from."),
+        (no_ema, "--ema", "needs an EMA of the weights: --config.optim.ema_decay=0.999."),
+    ):
+        if is_wrong:
+            raise UserError(rule, field=field)
     evaluation_of(task)
-    if task.ema and config.optim.ema_decay is None:
-        raise UserError(
-            "--ema: the trainings keep no EMA of their weights. Set --config.optim.ema_decay, such "
-            "as 0.999, or leave out --ema."
-        )
-
-
-def _check_axis(field: str) -> None:
-    """Raises UserError for a list of values of a field that the protocol sets."""
-    why = None
-    if field == SEED:
-        why = "a seed is not to be chosen; --seeds and --choose_seeds say how many there are"
-    elif field == CONFIG:
-        why = "one config at a time; give each a transfer of its own"
-    elif field in ("input.split", "init.weights", *PEEKING):
-        why = "the protocol sets it; give each a transfer of its own"
-    elif field.startswith("evals."):
-        why = "evaluations are not trained with, so there is nothing to choose"
-    if why:
-        raise UserError(f"{field} has a list of values: {why}. {grids.HINT}")
 
 
 def evaluation_of(task: TransferTask) -> str:
-    """The name of the evaluation of the test. UserError if there is none, or several."""
     known = grids.evaluation_numbers(task.config)
     having = [name for name, numbers in known.items() if task.metric in numbers]
-    if task.evaluation is not None:
-        if task.evaluation not in having:
-            raise UserError(
-                f"--evaluation={task.evaluation}: the config has no such evaluation with the "
-                f"number {task.metric!r}. {nearest(task.evaluation, having)}"
-            )
-        return task.evaluation
-    if not having and task.config.evals:
-        every = {number for numbers in known.values() for number in numbers}
-        raise UserError(
-            f"--metric={task.metric}: no evaluation of the config has this number. "
-            f"{nearest(task.metric, every)}"
-        )
-    if len(having) != 1:
-        there = ", ".join(having) or "none"
-        raise UserError(
-            f"Which evaluation is the test? Those with the number {task.metric!r} are: {there}. "
-            "Name it by --evaluation; the others are left out."
-        )
-    return having[0]
+    if task.evaluation in having or (task.evaluation is None and len(having) == 1):
+        return task.evaluation or having[0]
+    if not having:
+        cure = nearest(task.metric, {number for numbers in known.values() for number in numbers})
+        rule = "is a number of no evaluation of the config."
+        raise UserError(rule, field="--metric", value=task.metric, cure=cure)
+    rule = f"has to name the test, of the evaluations with {task.metric!r}: {', '.join(having)}."
+    raise UserError(rule, field="--evaluation", value=task.evaluation)
 
 
 def metric_key(task: TransferTask, evaluation: str) -> str:
@@ -223,11 +155,7 @@ def metric_key(task: TransferTask, evaluation: str) -> str:
 
 
 def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> SweepGrid:
-    """The sweep to choose by: every point of the lists, on the part of the data without the rest.
-
-    Args:
-      weights: init.weights; None: from scratch.
-    """
+    """The sweep to choose by: every point of the lists, without the held-out part of the data."""
     test, evaluations = task.config.evals[evaluation_of(task)], _evaluations(task)
     held_out = dataclasses.replace(
         test,
@@ -244,10 +172,9 @@ def choose_grid(task: TransferTask, splits: Splits, weights: str | None) -> Swee
         **{f"evals.{name}": "none" for name in evaluations if name != HELD_OUT},
         **dict(_fields(f"evals.{HELD_OUT}", held_out, every=HELD_OUT in evaluations)),
     }
-    seeds = _seeds(task, task.choose_seeds)
-    if len(seeds) == 1:
-        return task.grid._replace(common=common | {SEED: seeds[0]})
-    return task.grid._replace(common=common, axes=task.grid.axes | {SEED: seeds})
+    first, *others = seeds = _seeds(task, task.choose_seeds)
+    common, more = (common, {SEED: seeds}) if others else (common | {SEED: first}, {})
+    return task.grid._replace(common=common, axes=task.grid.axes | more)
 
 
 def final_grid(
@@ -277,7 +204,6 @@ def _evaluations(task: TransferTask) -> list[str]:
 
 
 def _common(task: TransferTask, weights: str | None) -> dict[str, str]:
-    """Returns the fields that both sweeps share; each sets its own evaluations."""
     config = task.config
     kept = {
         field: value
@@ -301,10 +227,7 @@ def _seeds(task: TransferTask, number: int) -> tuple[str, ...]:
 
 
 def _fields(section: str, values: EvalConfig, *, every: bool) -> Iterator[tuple[str, str]]:
-    """Overrides that set a section to these values; not `every`: those that are not the defaults.
-
-    A section needs one at least to be there, so `split` is always among them.
-    """
+    """Overrides that set a section to these values: `every` one, else what is not the default."""
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if every or value != field.default or field.name == "split":
@@ -323,10 +246,6 @@ def check_all(
     """Checks data, weights and folder before any training; the splits, and what is worth knowing.
 
     No accelerator is touched: the trainings, in processes of their own, need all of it.
-
-    Raises:
-      UserError: data or weights are missing or do not fit; the held-out part leaves a class without
-        an example to train on, or shares examples with what is trained on; lists all errors.
     """
     sweeps.use_cpu_only()
     errors = ErrorCollector()
@@ -338,27 +257,18 @@ def check_all(
         notes = errors.attempt("input", _check_classes, task, parts)
         sweeps.check_values(choose_grid(task, parts, weights), folder / CHOOSE, errors)
     whole = Splits(config.input.split, "", "") if parts is NOT_MADE else parts
-    first = task.grid.points()[0]
-    final = final_grid(task, whole, weights, first).load()
+    final = final_grid(task, whole, weights, task.grid.points()[0]).load()
     sweeps.check_config(final, folder / FINAL, errors)
     errors.raise_all()
     return parts, notes
 
 
 def find_splits(task: TransferTask) -> Splits:
-    """The splits of a transfer.
-
-    A part that is held out by a fraction or number is the end of input.split, in the order in which
-    the data are stored: which examples it has depends on neither a seed nor the labels.
-
-    Raises:
-      UserError: a split is not there, or leaves nothing; two of them share examples where they must
-        not.
-    """
+    """The splits of a transfer; held out is the end of input.split, as the data are stored."""
     c, evaluation = task.config.input, evaluation_of(task)
     test = task.config.evals[evaluation]
     if c.source in table.WITHOUT_SPLITS:
-        raise UserError(f"input.source={c.source!r} has no splits: nothing of it can be held out.")
+        raise UserError("has no splits to hold out.", field="input.source", value=c.source)
     whole = _slices(c, c.split, "input")
     if not task.grid.axes:
         found = Splits(c.split, "", "")
@@ -368,31 +278,22 @@ def find_splits(task: TransferTask) -> Splits:
         found = Splits(c.split, *_divide(whole, task.held_out_part, c.split))
     choose = _slices(c, found.choose, "input")
     held_out = _slices(c, found.held_out, f"evals.{HELD_OUT}")
-    if splits.overlap(choose, held_out):
-        raise UserError(
-            f"--held_out_split={found.held_out} shares examples with --choose_split="
-            f"{found.choose}: a choice by examples that were trained on favours "
-            "memorisation. Give splits without common examples."
-        )
     same_folder = _real_path(test.data_dir or c.data_dir) == _real_path(c.data_dir)
-    if same_folder and (test.source or c.source) == c.source:
-        tested = _slices(c, test.split, f"evals.{evaluation}")
-        for what, part in (
-            (f"input.split={c.split}", whole),
-            (f"--choose_split={found.choose}", choose),
-            (f"--held_out_split={found.held_out}", held_out),
-        ):
-            if splits.overlap(tested, part):
-                raise UserError(
-                    f"The test, {test.split}, shares examples with {what}: its accuracy would be "
-                    "too good. Give the evaluation a split of its own; what to choose by is held "
-                    "out of input.split by itself."
-                )
+    is_same = same_folder and (test.source or c.source) == c.source
+    tested = _slices(c, test.split, f"evals.{evaluation}") if is_same else []
+    for one, other, what, other_what in (
+        (held_out, choose, f"--held_out_split={found.held_out}", f"--choose_split={found.choose}"),
+        (tested, whole, f"The test, {test.split},", f"input.split={c.split}"),
+        (tested, choose, f"The test, {test.split},", f"--choose_split={found.choose}"),
+        (tested, held_out, f"The test, {test.split},", f"--held_out_split={found.held_out}"),
+    ):
+        if splits.overlap(one, other):
+            rule = f"shares examples with {other_what}: its accuracy would be too good."
+            raise UserError(rule, field=what, cure="Give splits without common examples.")
     return found
 
 
 def _real_path(folder: str | None) -> str:
-    """The folder, alike for all its spellings."""
     path = files.expanded(folder or "")
     return path if cloud.is_remote(path) else os.path.realpath(path)
 
@@ -402,10 +303,8 @@ def _divide(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, s
     n = sum(part.num_examples for part in whole)
     number = round(held_out * n) if held_out < 1 else int(held_out)
     if not 1 <= number < n:
-        raise UserError(
-            f"--held_out={held_out:g} means {number:,} of the {n:,} examples of input.split={split}"
-            f": give at least 1 and at most {n - 1:,}."
-        )
+        rule = f"means {number:,} of the {n:,} examples of input.split={split}, not 1 to {n - 1:,}."
+        raise UserError(rule, field="--held_out", value=f"{held_out:g}")
     kept, held, left = list[str](), list[str](), n - number
     for name, start, stop in whole:
         middle = min(start + left, stop)
@@ -416,51 +315,37 @@ def _divide(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, s
 
 
 def _slices(c: InputConfig, split: str, where: str) -> list[Slice]:
-    """The slices that a split of the training data means. UserError if one is not there."""
-    opened = [
-        table.create(
-            c.source,
-            table.Request(
-                data_dir=c.data_dir,
-                split=part,
-                label=c.label,
-                table=examples.table_options(c),
-                where=where,
-            ),
-        ).part
+    requests = [
+        table.Request(part, c.data_dir, label=c.label, table=examples.table_options(c), where=where)
         for part in splits.parts(split)
         if split
     ]
-    return [part for part in opened if part is not None]
+    slices = [table.create(c.source, request).part for request in requests]
+    return [part for part in slices if part is not None]
 
 
 def _check_classes(task: TransferTask, parts: Splits) -> list[str]:
-    """Notes on classes without examples. UserError if holding out takes all examples of one."""
-    named = task.choose_split is not None
-    c = dataclasses.replace(task.config.input, num_examples=None)
-    whole = examples.source(dataclasses.replace(c, split=parts.final))
-    choose = examples.source(dataclasses.replace(c, split=parts.choose))
-    rest = dataclasses.replace(c, split=parts.held_out)  # an evaluation reads no subset of it
-    rest = dataclasses.replace(rest, subset_fraction=None, subset_examples=None)
-    held_out = examples.source(dataclasses.replace(rest, subset_per_class=None))
+    replace = dataclasses.replace
+    c = replace(task.config.input, num_examples=None)
+    # An evaluation reads no subset.
+    rest = replace(c, subset_fraction=None, subset_examples=None, subset_per_class=None)
+    whole = examples.source(replace(c, split=parts.final))
+    choose = examples.source(replace(c, split=parts.choose))
+    held_out = examples.source(replace(rest, split=parts.held_out))
     there, left, scored = (_counts(source) for source in (whole, choose, held_out))
     emptied = np.flatnonzero((there > 0) & (left == 0))
     notes = []
     if len(emptied):
         what = f"{_describe_classes(whole, emptied)} without an example to train on while choosing"
-        if not named:
-            raise UserError(
-                f"--held_out={task.held_out_part:g} leaves {what}: all of them are in the "
-                f"held-out {parts.held_out}. Give a smaller --held_out, or --choose_split and "
-                "--held_out_split; write data that are sorted by class in random order, as "
-                "`prepare` does."
-            )
+        if task.choose_split is None:
+            cure = "Give a smaller one, or --choose_split and --held_out_split."
+            part = f"{task.held_out_part:g}"
+            raise UserError(f"leaves {what}.", field="--held_out", value=part, cure=cure)
         notes.append(f"{parts.choose} leaves {what}")
     unscored = np.flatnonzero((there > 0) & (scored == 0))
     if len(unscored):
-        notes.append(
-            f"{parts.held_out} leaves {_describe_classes(whole, unscored)} without one to choose by"
-        )
+        what = _describe_classes(whole, unscored)
+        notes.append(f"{parts.held_out} leaves {what} without one to choose by")
     return notes
 
 

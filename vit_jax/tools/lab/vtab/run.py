@@ -1,4 +1,4 @@
-"""Runs VTAB-1k: fine-tunes weights on each of its 19 tasks, and gives the means of their groups.
+"""Fine-tunes a model on the 19 tasks of VTAB-1k, and gives the means of their groups.
 
     vit-jax vtab --checkpoint WEIGHTS --config configs/vtab.py --data TFDS \\
       --workdir runs/vtab --config.optim.lr=0.003,0.01,0.03
@@ -28,10 +28,8 @@ from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.run import PartlyFailed, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
-from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer import task as tasks
-from vit_jax.tools.lab.transfer.results import OverSeeds
 from vit_jax.tools.lab.transfer.task import NO_CHECKPOINT, TransferTask
 from vit_jax.tools.lab.vtab.summary import TaskResult, VtabSummary
 from vit_jax.tools.lab.vtab.table import JPEG, PNG, TASKS, VtabTask
@@ -40,25 +38,14 @@ FILE = "vtab.json"
 ACCURACY = "test/accuracy"
 _MAGIC = {b"\xff\xd8\xff": JPEG, b"\x89PNG": PNG}
 _LOOKED_AT = 100  # images
-_BY_HAND = ("diabetic_retinopathy_detection", "resisc45")  # TFDS cannot download them
 
 
 class TaskData(NamedTuple):
-    """The data of a task, as they are on disk.
-
-    Attributes:
-      folder: the folder with dataset_info.json.
-      name: the data set and its version, "cifar100 3.0.2".
-      changed: how it differs from the benchmark's; "" if it does not, as far as was looked.
-      formats: the formats of the first training images, most frequent first.
-      absent: classes without an example among the thousand.
-    """
-
-    folder: str
-    name: str
-    changed: str
-    formats: tuple[str, ...]
-    absent: int
+    folder: str  # the folder with dataset_info.json
+    name: str  # the data set and its version, "cifar100 3.0.2"
+    changed: str  # how it differs from the benchmark's; "" if it does not, as far as was looked
+    formats: tuple[str, ...]  # the formats of the first training images, most frequent first
+    absent: int  # classes without an example among the thousand
 
     def images(self, task: VtabTask) -> str:
         """The bytes that were read, in words."""
@@ -69,12 +56,7 @@ class TaskData(NamedTuple):
 
 
 def find_data(names: Sequence[str], root: str) -> dict[str, TaskData]:
-    """The data of these tasks below `root`, the data_dir of TFDS.
-
-    Only metadata, and the thousand examples to train on, are looked at: nothing of a test.
-    UserError that lists all that are missing, with how to get them or to go without, and whatever
-    is wrong with others.
-    """
+    """The data of these tasks below `root`, the data_dir of TFDS; nothing of a test is read."""
     folders = {name: _folder(TASKS[name], root) for name in names}
     missing = [name for name, folder in folders.items() if folder is None]
     errors = ErrorCollector()
@@ -104,16 +86,13 @@ def _raise_missing(names: Sequence[str], requested: Sequence[str], root: str) ->
         f"\n  {folder:41} for {', '.join(tasks)}" for folder, tasks in by_folder.items()
     )
     first = next(iter(by_folder))
-    by_hand = [folder for folder in by_folder if folder.startswith(_BY_HAND)]
-    what = "is not there" if not files.is_folder(root) else f"lacks {len(by_folder)} data sets"
     rest = [name for name in requested if name not in names]
     remedy = f"--leave_out={','.join(names)}" if len(requested) == len(TASKS) else ""
     remedy = remedy or f"--tasks={','.join(rest)}"
     raise UserError(
-        f"--data={root} {what}:{lines}\n"
+        f"--data={root} lacks {len(by_folder)} data sets:{lines}\n"
         'Each is made by TFDS: python -c "import tensorflow_datasets as tfds; '
         f"tfds.builder('{first}', data_dir='{root}').download_and_prepare()\""
-        + (f"; its page says how to download {' and '.join(by_hand)} by hand" if by_hand else "")
         + (f". Or go without them, and without a mean over all: {remedy}" if rest else ".")
     )
 
@@ -122,24 +101,13 @@ def _inspect(name: str, folder: str) -> TaskData:
     task = TASKS[name]
     info = tfds.read_info(folder)
     sizes = {split: each.num_examples for split, each in info.splits.items()}
-    source = sources.create(
-        "tfds",
-        sources.Request(
-            data_dir=folder,
-            split=task.train_held_out,
-            num_classes=task.num_classes,
-            label=task.label,
-            where=name,
-        ),
+    request = sources.Request(
+        task.train_held_out, folder, num_classes=task.num_classes, label=task.label, where=name
     )
-    labels = label_index.find(source)
-    return TaskData(
-        folder,
-        f"{task.folder} {info.version}",
-        _differences(task, str(info.version), sizes),
-        _formats(source),
-        task.num_classes - len(np.unique(labels.labels)),
-    )
+    source = sources.create("tfds", request)
+    absent = task.num_classes - len(np.unique(label_index.find(source).labels))
+    differences = _differences(task, str(info.version), sizes)
+    return TaskData(folder, f"{task.folder} {info.version}", differences, _formats(source), absent)
 
 
 def _differences(task: VtabTask, version: str, sizes: Mapping[str, int]) -> str:
@@ -162,37 +130,24 @@ def _formats(source: Source) -> tuple[str, ...]:
 
 
 class VtabRun(NamedTuple):
-    """A requested run over the tasks, by the flags of the command.
+    """A requested run over the tasks, by the flags of the command."""
 
-    Attributes:
-      checkpoint: what training starts from, as init.weights; NO_CHECKPOINT: random parameters.
-      config: the config file, whose variants are the tasks; "configs/vtab.py:size=384" adds one.
-      config_override: of all tasks; commas separate the values to choose from.
-      data: TFDS's folder.
-      tasks: names; leave_out: names that are not run. Both empty: all 19.
-      seeds: of the trainings that are tested; choose_seeds: of each point to choose from.
-    """
-
-    checkpoint: str
+    checkpoint: str  # what training starts from, as init.weights; NO_CHECKPOINT: random parameters
+    # The config file, whose variants are the tasks; "configs/vtab.py:size=384" adds one.
     config: str
-    config_override: Sequence[str]
-    data: str
-    tasks: Sequence[str] = ()
+    config_override: Sequence[str]  # of all tasks; commas separate the values to choose from
+    data: str  # TFDS's folder
+    tasks: Sequence[str] = ()  # names; leave_out: names that are not run. Both empty: all 19
     leave_out: Sequence[str] = ()
-    seeds: int = 3
+    seeds: int = 3  # of the trainings that are tested; choose_seeds: of each point to choose from
     choose_seeds: int = 1
 
     def names(self) -> list[str]:
-        """The tasks to run, in the table's order. UserError for names that are not there."""
-        for name in (*self.tasks, *self.leave_out):
-            if name not in TASKS:
-                raise UserError(f"VTAB has no task {name!r}. {nearest(name, TASKS)}")
-        both = sorted(set(self.tasks) & set(self.leave_out))
-        if both:
-            raise UserError(f"--tasks and --leave_out both name {', '.join(both)}.")
+        if unknown := [name for name in (*self.tasks, *self.leave_out) if name not in TASKS]:
+            raise UserError(f"VTAB has no task {unknown[0]!r}. {nearest(unknown[0], TASKS)}")
         wanted = [n for n in TASKS if n not in self.leave_out and n in (self.tasks or TASKS)]
-        if not wanted:
-            raise UserError("--leave_out leaves no task of VTAB.")
+        if not wanted or set(self.tasks) - set(wanted):
+            raise UserError("names tasks of --tasks, or all.", field="--leave_out")
         return wanted
 
 
@@ -201,11 +156,6 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
 
     The data of all tasks are looked at before the first begins. After each, results.json,
     results.csv and results.html are written. Called again it goes on.
-
-    Raises:
-      UserError: data are missing, or anything else is wrong, before any training.
-      PartlyFailed: some tasks have failed; all others are done, and the results written.
-      Preempted: on a signal; what ran has saved.
     """
     names = request.names()
     data = find_data(names, request.data)
@@ -219,18 +169,20 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
         for number, (name, task) in enumerate(wanted.items(), start=1):
             print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
             why = ""
+            result = None
             try:
-                transfers.transfer(folder / name, task, options.for_part(name))
-                document = results.read(folder / name)
+                result = transfers.transfer(folder / name, task, options.for_part(name))
             except TrainingsFailed as error:
-                why, document = str(error), results.read(folder / name)
-            except UserError as error:  # results that are there may be of other settings
-                why, document = str(error), None
+                why, result = str(error), error.result
+            except UserError as error:
+                why = str(error)
             choices = _choices(name, task, data[name], pinned)
-            summary.results.append(_result(folder / name, name, choices, document or {}, why))
-            sweeps.save_results(
-                folder, summary.document(), summary.table(), summary.page(folder.name)
-            )
+            accuracy = result.test.get(ACCURACY) if result else None
+            chosen = result.choice.chosen if result else {}
+            place = str(folder / name)
+            summary.results.append(TaskResult(name, accuracy, chosen, choices, why, place))
+            page = summary.page(folder.name)
+            sweeps.save_results(folder, summary.document(), summary.table(), page)
     print(*summary.lines(), sep="\n")
     print(f"saved    {folder / sweeps.HTML_FILE}")
     failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
@@ -251,21 +203,14 @@ def dry_run(folder: epath.Path, request: VtabRun, options: SweepOptions) -> None
 
 
 def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | None) -> TransferTask:
-    """The transfer of a task, by the benchmark's splits; pixels are normalised as the weights say.
-
-    The overrides that are asked for come last, and win.
-    """
+    """The transfer of a task, by the benchmark's splits; overrides that are asked for win."""
     task = TASKS[name]
     file, _, variant = request.config.partition(":")
     config = f"{file}:{name}" + (f",{variant}" if variant else "")
-    overrides = [
-        f'input.data_dir="{data.folder}"',
-        *_normalisation(pinned),
-        *request.config_override,
-    ]
+    overrides = [f'input.data_dir="{data.folder}"', *_normalisation(pinned)]
     return TransferTask(
         pinned or NO_CHECKPOINT,
-        grid.from_config(config, overrides),
+        grid.from_config(config, [*overrides, *request.config_override]),
         choose_split=task.train,
         held_out_split=task.held_out,
         evaluation="test",
@@ -275,7 +220,6 @@ def transfer_task(request: VtabRun, name: str, data: TaskData, pinned: str | Non
 
 
 def _normalisation(pinned: str | None) -> list[str]:
-    """Overrides for pixels as the weights were trained on them."""
     if pinned is None:
         return []
     about = weights.checkpoint_info(pinned).preprocess
@@ -283,13 +227,8 @@ def _normalisation(pinned: str | None) -> list[str]:
 
 
 def _begin(folder: epath.Path, request: VtabRun) -> dict[str, Any]:
-    """The contents of vtab.json: as they are there, else with the checkpoint pinned now.
-
-    UserError for another run's folder.
-    """
     fixed = {"checkpoint": request.checkpoint, "config": request.config}
-    parse = lambda document: {**document, "weights": document["weights"]}
-    kept = workdir.read_json(folder / FILE, parse, "Delete it, and run again.")
+    kept = workdir.read_json(folder / FILE, dict, "Move it away, and run again.")
     if kept is None:
         kept = fixed | {"weights": transfers.pin_checkpoint(request.checkpoint)}
     grid.check_same(folder, "run of VTAB", {f: kept.get(f) for f in fixed}, fixed)
@@ -297,21 +236,12 @@ def _begin(folder: epath.Path, request: VtabRun) -> dict[str, Any]:
 
 
 def _check(folder: epath.Path, wanted: dict[str, TransferTask], pinned: str | None) -> None:
-    """Raises a UserError with all that is wrong with the tasks that have not been begun."""
     errors = ErrorCollector()
     for name, task in wanted.items():
         if not (folder / name / transfers.FILE).exists():
             errors.attempt(name, tasks.check, task)
             errors.attempt(name, tasks.check_all, task, pinned, folder / name)
     errors.raise_all()
-
-
-def _result(
-    folder: epath.Path, name: str, choices: dict[str, str], document: dict[str, Any], why: str
-) -> TaskResult:
-    test = document.get("test", {}).get(ACCURACY)
-    chosen = document.get("choice", {}).get("chosen", {})
-    return TaskResult(name, test and OverSeeds(**test), chosen, choices, why, str(folder))
 
 
 def _choices(name: str, task: TransferTask, data: TaskData, pinned: str | None) -> dict[str, str]:
@@ -335,7 +265,6 @@ def _choices(name: str, task: TransferTask, data: TaskData, pinned: str | None) 
 
 
 def _format_pixel(values: Sequence[float]) -> str:
-    """One number where all are the same."""
     return f"{values[0]:g}" if len(set(values)) == 1 else str([round(v, 4) for v in values])
 
 
@@ -343,10 +272,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_: list[str]) -> None:
-    """The command."""
-    if not FLAGS.data:
-        raise UserError("--data is empty: give a folder.")
-    folder, options = sweeps.read_flags("give a folder")
+    folder, options = sweeps.read_flags()
     fields: dict[str, Any] = {name: FLAGS[name].value for name in VtabRun._fields}
     request = VtabRun(**fields)
     sweeps.run_or_show(vtab, dry_run, folder, request, options)

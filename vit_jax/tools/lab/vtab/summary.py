@@ -19,43 +19,24 @@ ALL, OF_GROUPS = "all 19 tasks", "three groups"
 
 
 class TaskResult(NamedTuple):
-    """The result of a task.
-
-    Attributes:
-      name: of the task.
-      accuracy: on the test, over seeds; None if there is none.
-      chosen: values by field.
-      choices: what the number depends on, in words, by what is chosen.
-      why: why there is no accuracy, or one of fewer seeds; else "".
-      folder: of the transfer.
-    """
-
-    name: str
-    accuracy: OverSeeds | None
-    chosen: dict[str, str]
-    choices: dict[str, str]
-    why: str
-    folder: str
+    name: str  # of the task
+    accuracy: OverSeeds | None  # on the test, over seeds; None if there is none
+    chosen: dict[str, str]  # values by field
+    choices: dict[str, str]  # what the number depends on, in words, by what is chosen
+    why: str  # why there is no accuracy, or one of fewer seeds; else ""
+    folder: str  # of the transfer
 
 
 class VtabSummary(NamedTuple):
-    """The results of all tasks.
-
-    Attributes:
-      checkpoint: as the command gave it; weights: what it stood for.
-      results: of the tasks that are done.
-      names: of all tasks that are run.
-    """
-
-    checkpoint: str
-    weights: str | None
+    checkpoint: str  # as the command gave it
+    weights: str | None  # what it stood for
     config: str
-    results: list[TaskResult]
-    names: Sequence[str]
+    results: list[TaskResult]  # of the tasks that are done
+    names: Sequence[str]  # of all tasks that are run
 
     @property
     def accuracies(self) -> dict[str, OverSeeds]:
-        """Those that there are, by task."""
+        """Accuracies of the tasks that have one."""
         return {each.name: each.accuracy for each in self.results if each.accuracy}
 
     @property
@@ -65,40 +46,28 @@ class VtabSummary(NamedTuple):
 
     @property
     def choices(self) -> list[str]:
-        """What numbers depend on: the keys of all results' `choices`."""
+        """Keys of all results' `choices`."""
         return list(dict.fromkeys(key for each in self.results for key in each.choices))
 
     def document(self) -> dict[str, Any]:
-        """The contents of results.json."""
-        return {
-            "checkpoint": self.checkpoint,
-            "weights": self.weights,
-            "config": self.config,
-            "means": as_dicts(means(self.accuracies)),
-            "tasks": {
-                each.name: {
-                    "title": TASKS[each.name].title,
-                    "group": TASKS[each.name].group,
-                    **as_dicts(each),
-                }
-                for each in self.results
-            },
-            "left_out": self.left_out,
-        }
+        document = {"checkpoint": self.checkpoint, "weights": self.weights, "config": self.config}
+        tasks = {}
+        for each in self.results:
+            title, group = TASKS[each.name].title, TASKS[each.name].group
+            tasks[each.name] = {"title": title, "group": group, **as_dicts(each)}
+        of_all = {"means": as_dicts(means(self.accuracies)), "left_out": self.left_out}
+        return document | of_all | {"tasks": tasks}
 
     def table(self) -> list[list[Any]]:
         """Rows of results.csv: a head, each task, then each mean."""
-        choices = self.choices
-        rows: list[list[Any]] = [
-            ["task", "group", "accuracy", "std", "seeds", "chosen", *choices, "why"]
-        ]
+        rows = [["task", "group", "accuracy", "std", "seeds", "chosen", *self.choices, "why"]]
         for each in self.results:
             chosen = " ".join(f"{field}={value}" for field, value in each.chosen.items())
-            lines = [each.choices.get(name, "") for name in choices]
+            lines = [each.choices.get(name, "") for name in self.choices]
             group = TASKS[each.name].group
             rows.append([each.name, group, *_cells(each.accuracy), chosen, *lines, each.why])
         for name, mean in means(self.accuracies).items():
-            rows.append([f"mean of {name}", "", *_cells(mean), "", *[""] * len(choices), ""])
+            rows.append([f"mean of {name}", "", *_cells(mean), *[""] * (len(self.choices) + 2)])
         return rows
 
     def page(self, name: str) -> str:
@@ -113,10 +82,7 @@ class VtabSummary(NamedTuple):
             ],
             waiting=len(self.names) - len(self.results),
             left_out=[TASKS[name].title for name in self.left_out],
-            groups={
-                group: [_row(each) for each in self.results if TASKS[each.name].group == group]
-                for group in GROUPS
-            },
+            groups={group: [row for of, *row in self.rows() if of == group] for group in GROUPS},
             choices=self.choices,
             depends=[
                 [TASKS[each.name].title, *(each.choices.get(key, "") for key in self.choices)]
@@ -124,26 +90,25 @@ class VtabSummary(NamedTuple):
             ],
         )
 
+    def rows(self) -> list[list[str]]:
+        """Group, title, accuracy, seeds, chosen values and what is wrong, of each task."""
+        rows = []
+        for each in self.results:
+            accuracy, seeds = format_accuracy(each.accuracy), str(_cells(each.accuracy)[-1])
+            title, group = TASKS[each.name].title, TASKS[each.name].group
+            rows.append([group, title, accuracy, seeds, grid.format_values(each.chosen), each.why])
+        return rows
+
     def lines(self) -> list[str]:
-        """Returns the lines that the command prints at its end."""
         rows = [
-            [
-                TASKS[each.name].group,
-                TASKS[each.name].title,
-                format_accuracy(each.accuracy),
-                each.why,
-            ]
-            for each in self.results
-        ]
-        lines = aligned(["group", "task", "accuracy", ""], rows, left=(0, 1, 3))
-        rows = [
-            ["mean of", name, format_accuracy(mean), self.missing_tasks(name)]
+            ["mean of", name, format_accuracy(mean), "", "", self.missing_tasks(name)]
             for name, mean in means(self.accuracies).items()
         ]
-        return [*lines, *aligned(["", "", "", ""], rows, left=(0, 1, 3))[1:]]
+        head = ["group", "task", "accuracy", "seeds", "chosen", ""]
+        return aligned(head, [*self.rows(), *rows], left=(0, 1, 4, 5))
 
     def missing_tasks(self, name: str) -> str:
-        """Why a mean is not there: "5 of 7 tasks"; "" if it is."""
+        """ "" for a mean that is there, else "5 of 7 tasks"."""
         wanted = [task for task in TASKS if name not in GROUPS or TASKS[task].group == name]
         number = sum(task in self.accuracies for task in wanted)
         return "" if number == len(wanted) else f"{number} of {len(wanted)} tasks"
@@ -184,9 +149,3 @@ def _cells(number: OverSeeds | None) -> list[Any]:
     if number is None:
         return ["", "", 0]
     return [number.mean, "" if number.std is None else number.std, len(number.values)]
-
-
-def _row(each: TaskResult) -> list[str]:
-    seeds = len(each.accuracy.values) if each.accuracy else 0
-    values = grid.format_values(each.chosen)
-    return [TASKS[each.name].title, format_accuracy(each.accuracy), str(seeds), values, each.why]

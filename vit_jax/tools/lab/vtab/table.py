@@ -19,36 +19,21 @@ REFERENCE_SIZE = 224  # pixels of the published protocol
 
 
 class VtabTask(NamedTuple):
-    """A task of the benchmark.
-
-    Attributes:
-      title: its name in the benchmark's table of results.
-      group: one of GROUPS.
-      folder: of the data set below TFDS's folder: its name, and its config if it has any.
-      version: the number before the first point of the versions that the benchmark reads.
-      sizes: examples in each published split.
-      num_classes: of the labels.
-      held_out, test: splits of VTAB-1k; to train on are the first 800 of `train`.
-      label: input.label; None: the usual one.
-      stored: the format that TFDS stores its images in.
-      white: the level of white in them.
-    """
-
-    title: str
-    group: str
-    folder: str
-    version: int
-    sizes: Mapping[str, int]
-    num_classes: int
+    title: str  # its name in the benchmark's table of results
+    group: str  # one of GROUPS
+    folder: str  # of the data set below TFDS's folder: its name, and its config if it has any
+    version: int  # the number before the first point of the versions that the benchmark reads
+    sizes: Mapping[str, int]  # examples in each published split
+    num_classes: int  # of the labels
+    # Splits of VTAB-1k; to train on are the first 800 of `train`.
     held_out: str
     test: str = "test"
-    label: str | None = None
-    stored: str = JPEG
-    white: int = 255
+    label: str | None = None  # input.label; None: the usual one
+    stored: str = JPEG  # the format that TFDS stores its images in
+    white: int = 255  # the level of white in them
 
     @property
     def train(self) -> str:
-        """The examples to train on before the choice of a learning rate."""
         return f"train[:{NUM_TRAIN}]"
 
     @property
@@ -57,15 +42,11 @@ class VtabTask(NamedTuple):
         return f"{self.train}+{self.held_out}"
 
     def num_test(self) -> int:
-        """Examples in the test split."""
         name, _, start = self.test.removesuffix(":]").partition("[")
         return self.sizes[name] - int(start or 0)
 
     def preprocess(self, size: int) -> str:
-        """The ops for training and testing alike: the whole image in a square; no crop, no flip.
-
-        Without a filter where it shrinks, as in the benchmark.
-        """
+        """The ops for training and testing: all of the image in a square, without a filter."""
         levels = "" if self.white == 255 else f"white_level({self.white})|"
         return f"decode|{levels}resize({size}, antialias=False)"
 

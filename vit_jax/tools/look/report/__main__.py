@@ -1,4 +1,4 @@
-"""Draws runs on one page: vit-jax report runs/a runs/b --output report.html
+"""Plots the metrics of runs on one page: vit-jax report runs/a runs/b --output report.html
 
 Curves, final numbers and differences of the configs of one or many work directories, in one HTML
 file that needs no network and no other file. The runs may still be in progress.
@@ -20,13 +20,7 @@ NAME = "report.html"
 
 
 def report(folders: Sequence[epath.Path], output: epath.Path) -> None:
-    """Writes the page. UserError if it cannot, or no folder is a work directory."""
-    try:
-        read = runs.read_all(folders)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename} cannot be read: {error.strerror}. Make it readable, or leave it out."
-        ) from error
+    read = runs.read_all(folders)
     text = page.page(read, datetime.datetime.now(datetime.UTC))
     workdir.write_output(output, text)
     empty = [run.name for run in read if not run.series]
@@ -50,15 +44,11 @@ FLAGS = flags.FLAGS
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
     folders = distinct(arguments)
     if not folders:
-        raise UserError("Which runs? Give one or more work directories: runs/a runs/b, or runs/*/.")
+        raise UserError("Which runs? Give their work directories: runs/a runs/b, or runs/*/.")
     folder = folders[0] if len(folders) == 1 else folders[0].parent
-    output = epath.Path(FLAGS.output).expanduser() if FLAGS.output else folder / NAME
-    if output.suffix != ".html":
-        raise UserError(f"--output={output} is not an HTML file: give a name that ends in .html.")
-    report(folders, output)
+    report(folders, workdir.check_output(FLAGS.output or folder / NAME, endings=(".html",)))
 
 
 if __name__ == "__main__":

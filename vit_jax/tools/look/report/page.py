@@ -1,6 +1,5 @@
 """The page: panels, pictures, and tables of final numbers and of fields that differ."""
 
-import functools
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -24,22 +23,21 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
     """The text of the file; `runs` have at least one row among them."""
     last_step = max(run.last_step for run in runs)
     arranged = panels.arrange(runs)
+    sections = {
+        name: [panels.draw(panel, last_step, len(runs)) for panel in shown]
+        for name, shown in arranged.items()
+    }
+    numbers = max(len(runs), panels.MOST_TOGETHER)
     where = f"{runs[0].folder} · " if len(runs) == 1 else ""
     return html_page.render(
         "tools/look/report/page.html",
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         subtitle=f"{where}up to step {last_step:,} · {made_at:%Y-%m-%d %H:%M %Z}",
         runs=runs,
-        looks=[
-            (i % len(charts.RUNS), charts.dashes(i))
-            for i in range(max(len(runs), panels.MOST_TOGETHER))
-        ],
+        looks=[(i % len(charts.RUNS), charts.dashes(i)) for i in range(numbers)],
         swatch=swatch,
         summary=summary(runs),
-        sections={
-            name: [panels.draw(panel, last_step, len(runs)) for panel in shown]
-            for name, shown in arranged.items()
-        },
+        sections=sections,
         drawn=_drawn(runs),
         notes=_notes(arranged, panels.left_out(runs)),
         differences=differences(runs),
@@ -48,7 +46,7 @@ def page(runs: Sequence[Run], made_at: datetime) -> str:
 
 
 def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
-    """Titles of what the runs' evaluations drew, folders, numbers of steps, first and last ones."""
+    """Titles, folders, numbers of steps and first and last pictures of the runs' evaluations."""
     drawn = []
     for run in runs:
         files: dict[epath.Path, dict[int, epath.Path]] = {}
@@ -57,27 +55,18 @@ def _drawn(runs: Sequence[Run]) -> list[tuple[str, str, int, list[Picture]]]:
                 files.setdefault(file.parent, {})[int(file.stem)] = file
         for folder in sorted(files):
             name, steps = "/".join(folder.parts[-2:]), sorted(files[folder])
-            shown = [
-                Picture("", f"step {step:,}", "", files[folder][step].read_bytes())
-                for step in sorted({steps[0], steps[-1]})
-            ]
+            ends = [(step, files[folder][step]) for step in sorted({steps[0], steps[-1]})]
+            shown = [Picture("", f"step {step:,}", "", file.read_bytes()) for step, file in ends]
             title = f"{words(name)} of {run.name}" if len(runs) > 1 else words(name)
             drawn.append((title, f"{PICTURES}/{name}", len(steps), shown))
     return drawn
 
 
 def _notes(arranged: Mapping[str, Sequence[Panel]], left_out: int) -> list[str]:
-    notes = []
-    if any(panels.shows_means(panel) for shown in arranged.values() for panel in shown):
-        notes.append(
-            "A noisy line of many points goes through means of neighbours, which hovering shows; "
-            "pale behind it is what was logged."
-        )
-    if left_out:
-        notes.append(
-            f"{left_out} curves of layers and blocks are not drawn: TensorBoard shows them."
-        )
-    return notes
+    means = "A noisy line of many points goes through means of neighbours; pale is what was logged."
+    few = f"{left_out} curves of layers and blocks are not drawn: TensorBoard shows them."
+    has_means = any(panels.shows_means(panel) for shown in arranged.values() for panel in shown)
+    return [note for note, is_due in ((means, has_means), (few, left_out)) if is_due]
 
 
 NOTHING = "–"
@@ -91,14 +80,6 @@ class TableCell(NamedTuple):
     hint: str = ""
 
 
-class Column(NamedTuple):
-    """A column; `better`: which of its numbers is to be emphasised, max, min or none."""
-
-    title: str
-    cell: Callable[[Run], TableCell]
-    better: Callable[[Sequence[float]], float] | None = None
-
-
 class Table(NamedTuple):
     """The arguments of the macro of parts.html."""
 
@@ -109,48 +90,40 @@ class Table(NamedTuple):
 
 
 def summary(runs: Sequence[Run]) -> Table:
-    """A row for each run: final numbers, best accuracy, steps, speed, devices, commit."""
-    columns = [
-        Column("step", _steps),
-        Column("training loss", _losses("train/loss", runs), min),
+    """Final numbers, best accuracy, steps, speed, devices and commit of each run."""
+    # Titles, cells, and the number to emphasise: max, min or none.
+    columns: list[tuple[str, list[TableCell], Callable[..., float] | None]] = [
+        ("step", list(map(_steps, runs)), None),
+        ("training loss", _last("train/loss", runs), min),
     ]
     logged = {key for run in runs for key in run.series}
     for name in panels.evaluations(runs):
         accuracy, loss = f"{name}/accuracy", f"{name}/loss"
         if accuracy in logged:
-            columns += [
-                Column(
-                    f"{name}: accuracy", functools.partial(_final, accuracy, format_percent), max
-                ),
-                Column(f"{name}: best", functools.partial(_highest, accuracy), max),
-            ]
+            columns.append((f"{name}: accuracy", _last(accuracy, runs), max))
+            columns.append((f"{name}: best", [_highest(accuracy, run) for run in runs], max))
         if loss in logged:
-            columns.append(Column(f"{name}: loss", _losses(loss, runs), min))
+            columns.append((f"{name}: loss", _last(loss, runs), min))
     columns += [
-        Column("images/s", _speed, max),
-        Column("devices", _devices),
-        Column("commit", _commit),
-        Column("started", _started),
+        ("images/s", list(map(_speed, runs)), max),
+        ("devices", list(map(_devices, runs)), None),
+        ("commit", list(map(_commit, runs)), None),
+        ("started", list(map(_started, runs)), None),
     ]
-    cells = [[column.cell(run) for run in runs] for column in columns]
-    best = [_best(column, each) for column, each in zip(columns, cells, strict=True)]
-    rows = [
-        [_name(i, run)] + [_cell(each[i], most) for each, most in zip(cells, best, strict=True)]
-        for i, run in enumerate(runs)
-    ]
-    head = ["run", *(column.title for column in columns)]
-    return Table(head, rows, "cards", _attributes(runs))
+    names = [_name(i, run) for i, run in enumerate(runs)]
+    shown = [_shown(cells, better) for _, cells, better in columns]
+    head = ["run", *(title for title, _, _ in columns)]
+    return Table(head, list(zip(names, *shown, strict=True)), "cards", _attributes(runs))
 
 
 def differing_fields(runs: Sequence[Run]) -> list[str]:
-    """Fields of the config in which the runs that have one are not all alike."""
     fields = dict.fromkeys(field for run in runs for field in run.fields)
     known = [run.fields for run in runs if run.fields]
     return [field for field in fields if len({one.get(field) for one in known}) > 1]
 
 
 def differences(runs: Sequence[Run]) -> Table | None:
-    """The fields that differ; with more runs than such fields a row is a run, else a field."""
+    """Differing fields; with more runs than such fields a row is a run, else a field."""
     fields = differing_fields(runs)
     if not fields:
         return None
@@ -165,7 +138,7 @@ def differences(runs: Sequence[Run]) -> Table | None:
 
 
 def same_fields(runs: Sequence[Run]) -> list[list[str]]:
-    """The fields in which the runs agree, with their values; none if no run has a config."""
+    """Fields in which the runs agree, with their values."""
     differing = set(differing_fields(runs))
     fields = next((run.fields for run in runs if run.fields), {})
     return [[code(field), code(value)] for field, value in fields.items() if field not in differing]
@@ -177,7 +150,6 @@ def swatch(i: int) -> Markup:
 
 
 def _name(i: int, run: Run) -> Markup:
-    """The name of run number `i` beside a piece of its line."""
     return Markup('<span title="{}">{}{}</span>').format(run.folder, swatch(i), run.name)
 
 
@@ -185,31 +157,28 @@ def _attributes(runs: Sequence[Run]) -> list[Markup]:
     return [Markup(f'data-run="{i}"') for i in range(len(runs))]
 
 
-def _cell(cell: TableCell, most: float | None) -> str:
-    text = bold(cell.text) if cell.number is not None and cell.number == most else cell.text
-    return Markup('<span title="{}">{}</span>').format(cell.hint, text) if cell.hint else text
+def _shown(cells: Sequence[TableCell], better: Callable[..., float] | None) -> list[str]:
+    numbers = {cell.number for cell in cells if cell.number is not None}
+    best = better(numbers) if better and len(numbers) > 1 else None
+    texts = [bold(c.text) if c.number is not None and c.number == best else c.text for c in cells]
+    return [
+        Markup('<span title="{}">{}</span>').format(cell.hint, text) if cell.hint else text
+        for cell, text in zip(cells, texts, strict=True)
+    ]
 
 
-def _best(column: Column, cells: Sequence[TableCell]) -> float | None:
-    """The number to emphasise; None where there is nothing to choose from."""
-    numbers = [cell.number for cell in cells if cell.number is not None]
-    return column.better(numbers) if column.better and len(set(numbers)) > 1 else None
-
-
-def _losses(key: str, runs: Sequence[Run]) -> Callable[[Run], TableCell]:
-    """The cells of a column of losses."""
+def _last(key: str, runs: Sequence[Run]) -> list[TableCell]:
     column = [run.series[key].values[-1] for run in runs if key in run.series]
-    return functools.partial(_final, key, functools.partial(readable, key, column=column))
-
-
-def _final(key: str, form: Callable[[float], str], run: Run) -> TableCell:
-    series = run.series.get(key)
-    if series is None:
-        return TableCell(NOTHING)
-    step, value = series.steps[-1], series.values[-1]
-    if math.isnan(value):
-        return TableCell("not finite", hint=f"at step {step:,}")
-    return TableCell(form(value), value, f"at step {step:,}")
+    cells = []
+    for run in runs:
+        cell = TableCell(NOTHING)
+        if series := run.series.get(key):
+            value, hint = series.values[-1], f"at step {series.steps[-1]:,}"
+            cell = TableCell("not finite", hint=hint)
+            if not math.isnan(value):
+                cell = TableCell(readable(key, value, column), value, hint)
+        cells.append(cell)
+    return cells
 
 
 def _highest(key: str, run: Run) -> TableCell:
@@ -234,13 +203,11 @@ def _speed(run: Run) -> TableCell:
     if not finite:
         return TableCell(NOTHING)
     middle = statistics.median(finite)
-    return TableCell(
-        f"{middle:,.0f}" if middle >= 10 else f"{middle:.2g}", middle, "median of all rows"
-    )
+    text = f"{middle:,.0f}" if middle >= 10 else f"{middle:.2g}"
+    return TableCell(text, middle, "median of all rows")
 
 
 def _devices(run: Run) -> TableCell:
-    """Devices of the last start: "8 x TPU v5e"."""
     if not run.starts or not isinstance(run.starts[-1].get("devices"), dict):
         return TableCell(NOTHING)
     devices = run.starts[-1]["devices"]

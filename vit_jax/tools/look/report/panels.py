@@ -12,49 +12,33 @@ from matplotlib.axes import Axes
 
 from vit_jax.core.metric_names import words
 from vit_jax.draw import charts
-from vit_jax.store.runs import RESERVED, Run, Series
+from vit_jax.store.metrics import RESERVED
+from vit_jax.store.runs import Run, Series
 
 # Layers and blocks have hundreds of curves: TensorBoard shows them.
 TOO_MANY = ("gradients", "activations")
 
 
 class Style(NamedTuple):
-    """The style in which a number is drawn.
-
-    Attributes:
-      title: "" of an evaluation's: that of `words`.
-      percent: a share of 1, shown in percent.
-      start: lower end of the axis, if no value is lower.
-      end: upper end of the axis, if no value is higher.
-      log: whether the axis is logarithmic if the values differ by a large factor.
-      exact: without noise, so that means of neighbouring values would only blunt it.
-      only_if_any: not drawn where all values are 0.
-    """
-
-    title: str = ""
-    percent: bool = False
+    title: str = ""  # by default that of `words`
+    percent: bool = False  # True for shares of 1, shown in percent
+    # Ends of the axis, if no value is beyond.
     start: float | None = None
     end: float | None = None
-    log: bool = False
-    exact: bool = False
-    only_if_any: bool = False
+    log: bool = False  # True for a logarithmic axis if the values differ by a large factor
+    exact: bool = False  # True for numbers without noise, of which no means are drawn
+    only_if_any: bool = False  # True to leave out numbers that are all 0
 
 
 class Panel(NamedTuple):
-    """A picture: one number of one or several runs.
+    """A picture: one number of one or several runs."""
 
-    Attributes:
-      key: in metrics.jsonl.
-      lines: by the position of the run.
-      name: of these lines, where there are others in the picture.
-      others: lines of other keys, by their name: of evaluations beside those of the training.
-    """
-
-    key: str
+    key: str  # key in metrics.jsonl
     title: str
     style: Style
-    lines: dict[int, Series]
-    name: str = ""
+    lines: dict[int, Series]  # lines by the index of the run
+    name: str = ""  # name of these lines, beside `others`
+    # Lines of other keys by name, such as an evaluation's beside the training's.
     others: Mapping[str, dict[int, Series]] = {}
 
     @property
@@ -122,7 +106,7 @@ def evaluations(runs: Sequence[Run]) -> list[str]:
 
 
 def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
-    """Section -> its panels, for all that any run has logged; sections without one are left out."""
+    """Panels by section, for all that any run has logged."""
     keys = list(dict.fromkeys(key for run in runs for key in run.series))
     arranged: dict[str, list[Panel]] = {}
     for section, styles in SECTIONS.items():
@@ -140,7 +124,7 @@ def arrange(runs: Sequence[Run]) -> dict[str, list[Panel]]:
 
 
 def _together(panels: list[Panel], name: str, num_runs: int) -> list[Panel]:
-    """The panels, with training and evaluations in one; of several runs the first evaluation."""
+    """Joins the panels of training and evaluations, of several runs that of the first one."""
     same = [each for each in panels if each.key.endswith(f"/{name}")]
     same = same[: MOST_TOGETHER if num_runs == 1 else 2]
     if len(same) < 2 or (num_runs > 1 and evaluation(same[0].key)):
@@ -154,7 +138,6 @@ def _together(panels: list[Panel], name: str, num_runs: int) -> list[Panel]:
 
 
 def left_out(runs: Sequence[Run]) -> int:
-    """The number of keys of layers and blocks that are not drawn."""
     return len({key for run in runs for key in run.series if _is_too_many(key)})
 
 
@@ -182,7 +165,6 @@ def _panels(keys: Sequence[str], style: Style, runs: Sequence[Run]) -> list[Pane
 
 
 def finite(panel: Panel) -> list[float]:
-    """All values of a panel that can be drawn."""
     every = [line for lines in panel.parts.values() for line in lines.values()]
     return [v for line in every for v in line.values if not math.isnan(v)]
 
@@ -200,10 +182,7 @@ DOTS = 40  # a line of at most this many points has dots
 
 @charts.styled
 def draw(panel: Panel, last_step: int, num_runs: int) -> dict[str, Any]:
-    """The picture, and the axes that the script needs; the horizontal one ends at `last_step`.
-
-    A run has a colour; if there is only one, a part of the panel has.
-    """
+    """Draws a panel up to `last_step`, in colours of runs or parts; the picture, and its axes."""
     axes = charts.blank(SIZE, (LEFT, RIGHT, TOP, BOTTOM))
     charts.scale(axes.xaxis, 0, max(last_step, 1))
     axes.set_xlabel("step")
@@ -226,7 +205,7 @@ def draw(panel: Panel, last_step: int, num_runs: int) -> dict[str, Any]:
 
 
 def shows_means(panel: Panel) -> bool:
-    """Returns whether any of the panel's lines goes through means."""
+    """True if any of the panel's lines goes through means."""
     every = [series for lines in panel.parts.values() for series in lines.values()]
     return any(_has_means(series, panel.style) for series in every)
 
@@ -236,7 +215,7 @@ def _has_means(series: Series, style: Style) -> bool:
 
 
 def _scale_vertically(axes: Axes, panel: Panel) -> bool:
-    """Returns whether the axis is logarithmic."""
+    """Sets the vertical axis; True if it is logarithmic."""
     style, values = panel.style, finite(panel)
     log = style.log and bool(values) and min(values) > 0 and max(values) / min(values) >= LOG_FACTOR
     low, high = 0.0, 1.0
@@ -249,25 +228,18 @@ def _scale_vertically(axes: Axes, panel: Panel) -> bool:
 
 
 class Look(NamedTuple):
-    """The look of a line: the number of its colour, and how often its dashes are others."""
-
     number: int
     turn: int
 
     @property
     def dashes(self) -> tuple[float, ...]:
-        """Lengths of dashes and gaps."""
         return charts.dashes(self.number + self.turn * len(charts.RUNS))
 
 
 def _draw_line(
     axes: Axes, run: int, part: str, series: Series, style: Style, by: Look
 ) -> dict[str, tuple[Markup, str]]:
-    """Draws the line of a run, its dots, and crosses at the bottom where it was not finite.
-
-    A noisy line of many points goes through means, which hovering shows, with the values pale
-    behind it. Returns the attributes of the groups.
-    """
+    """Draws the line of a run through means of its noise; attributes of the groups, by id."""
     last_step = int(axes.get_xlim()[1])
     kept = thin(series, last_step=last_step, columns=COLUMNS)
     look = {"color": charts.RUNS[by.number % len(charts.RUNS)], "solid_capstyle": "round"}
@@ -299,10 +271,7 @@ def _draw_line(
 
 
 def thin(series: Series, *, last_step: int, columns: int) -> Series:
-    """Keeps the last point and at most 3 a column: the lowest, the highest and the first NaN.
-
-    So peaks and gaps remain, and each point that is left was logged as it is.
-    """
+    """Keeps the last point and at most 3 a column: the lowest, the highest and the first NaN."""
     if len(series.steps) <= 2 * columns:
         return series
     kept = {len(series.steps) - 1}
@@ -317,7 +286,7 @@ def thin(series: Series, *, last_step: int, columns: int) -> Series:
 
 
 def means(series: Series, *, last_step: int, columns: int) -> Series:
-    """A point for each column: the mean of its finite values, at the middle one of its steps."""
+    """Means of the finite values of each column, at the middle one of its steps."""
     averaged = Series([], [])
     for points in _columns(series, last_step, columns):
         finite = [v for v in (series.values[i] for i in points) if not math.isnan(v)]
@@ -327,6 +296,5 @@ def means(series: Series, *, last_step: int, columns: int) -> Series:
 
 
 def _columns(series: Series, last_step: int, columns: int) -> list[list[int]]:
-    """The positions of the points in each column, of equally many steps, that has any."""
-    column = lambda i: series.steps[i] * columns // (last_step + 1)
-    return [list(points) for _, points in groupby(range(len(series.steps)), key=column)]
+    in_column = [step * columns // (last_step + 1) for step in series.steps]
+    return [list(points) for _, points in groupby(range(len(in_column)), in_column.__getitem__)]

@@ -1,4 +1,4 @@
-"""Pictures of what a model has learnt, as PNG files and on one page, OUTPUT/index.html.
+"""Visualizes what a model has learnt, in PNG files and on one page, OUTPUT/index.html.
 
     vit-jax visualize --checkpoint runs/digits --images FOLDER --output looked
 
@@ -29,9 +29,9 @@ FLAGS = flags.FLAGS
 
 
 def main(arguments: list[str]) -> None:
-    """The command."""
     folder = _output([FLAGS.images, *arguments])
-    options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, _from_1("layers"), _query())
+    layers, query = _from_1("layers"), _from_1("query", 2)
+    options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, layers, query)
     steps = development.parse_steps(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
     _check_weights()
     compilation_cache.use()
@@ -52,9 +52,9 @@ def main(arguments: list[str]) -> None:
         findings.append(Findings(Section("Beside other weights", pictures), {}))
     if steps:
         folder_of_steps = development.checkpoints(FLAGS.checkpoint)
-        load = lambda step: _load(str(folder_of_steps / str(step))).model
+        models = ((step, _load(str(folder_of_steps / str(step))).model) for step in steps)
         bar = functools.partial(screen.bar, "checkpoints")
-        findings.append(development.findings(steps, load, shown, bar))
+        findings.append(development.findings(models, len(steps), shown, bar))
     subtitle = f"{FLAGS.checkpoint} · {len(available):,} images"
     page.write(folder, loaded.name, subtitle, findings)
     for name, number in (pair for each in findings for pair in each.numbers.items()):
@@ -63,44 +63,28 @@ def main(arguments: list[str]) -> None:
 
 
 def _output(images: list[str]) -> Path:
-    """The folder to write to. UserError if it cannot be, or if its pictures would be images."""
-    if cloud.is_remote(FLAGS.output):
-        raise UserError(f"--output={FLAGS.output}: give a folder of this machine.")
-    folder = Path(FLAGS.output).expanduser()
+    """The folder to write to, which is not inside a folder of images."""
+    folder = Path(FLAGS.output)
+    inside = [path for path in images if folder.resolve().is_relative_to(Path(path).resolve())]
+    if inside or cloud.is_remote(FLAGS.output):
+        rule = f"is not a folder on this machine that is outside of {', '.join(images)}."
+        raise UserError(rule, field="--output", value=FLAGS.output)
     page.check_folder(folder)
-    absolute = folder.resolve()
-    inside = [path for path in images if absolute.is_relative_to(Path(path).expanduser().resolve())]
-    if inside:
-        raise UserError(
-            f"--output={folder} is inside {inside[0]}, so the next time its pictures would be "
-            "among the images. Give a folder outside."
-        )
     return folder
 
 
 def _check_weights() -> None:
-    """Raises UserError for wrong weights, or an --image_size that they cannot take."""
-    size = FLAGS.image_size
+    size = (FLAGS.image_size, FLAGS.image_size) if FLAGS.image_size else None
     for path in [*FLAGS.compare, *([FLAGS.checkpoint] if size else [])]:
-        info = weights.checkpoint_info(path, image_size=(size, size) if size else None)
-        if not size or not hasattr(info.spec, "token_layout"):
-            continue
-        try:
-            info.spec.token_layout((size, size))
-        except UserError as error:
-            raise UserError(f"--image_size={size} does not suit {path}: {error}") from error
+        info = weights.checkpoint_info(path, image_size=size)
+        if size and hasattr(info.spec, "token_layout"):
+            info.spec.token_layout(size)
 
 
 def _others(images: int) -> dict[str, str]:
-    """Returns names for the compared weights, by path: the shortest ends of paths that differ.
-
-    UserError for too few images.
-    """
+    """Names of the compared weights by path, the shortest ends of paths that differ."""
     if FLAGS.compare and images < cka.LEAST:
-        raise UserError(
-            f"--compare takes {cka.LEAST} images or more, and {images} are shown: give more in "
-            "--images, or a larger --max_images."
-        )
+        raise UserError(f"--compare takes {cka.LEAST} images or more, and {images} are shown.")
     paths = [*FLAGS.compare, FLAGS.checkpoint]
     names = short_names([Path(path).expanduser().absolute() for path in paths])
     return dict(zip(FLAGS.compare, names[:-1], strict=True))
@@ -117,45 +101,37 @@ def _load(path: str) -> Loaded:
     return weights.load_with_info(path, ema=FLAGS.ema, image_size=FLAGS.image_size, scan=True)
 
 
-def _query() -> tuple[int, int] | None:
-    """The patch of --query, from 0."""
-    query = _from_1("query")
-    if query is not None and len(query) != 2:
-        raise UserError(f"--query={','.join(FLAGS.query)}: give ROW,COLUMN, such as 7,7.")
-    return None if query is None else (query[0], query[1])
-
-
-def _from_1(flag: str) -> list[int] | None:
-    """The numbers of a flag, which count from 1, as they count from 0."""
+def _from_1(flag: str, number: int | None = None) -> Any:
+    """The numbers of a flag, minus 1; so many, if that is given."""
     words = FLAGS[flag].value
     if words is None:
         return None
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"--{flag}={','.join(words)}: give numbers from 1 on, with commas.")
-    return [int(word) - 1 for word in words]
+    is_right = all(word.isdecimal() and int(word) > 0 for word in words)
+    if not is_right or len(words) != (number or len(words)):
+        rule = f"is not {number or 'several'} numbers from 1 on."
+        raise UserError(rule, field=f"--{flag}", value=",".join(words))
+    return tuple(int(word) - 1 for word in words)
 
 
 if __name__ == "__main__":
     command.define_checkpoint()
     flags.DEFINE_string("images", None, "Image, or folder of images. More may follow the flags.")
     flags.DEFINE_string("output", None, "Folder to write to.")
-    flags.DEFINE_integer("max_images", 8, "Images to show where it looks in.", lower_bound=1)
+    flags.DEFINE_integer("max_images", 8, "Images to show attention in.", lower_bound=1)
     flags.DEFINE_integer(
         "max_features", 1000, "Images to compare features of, and to find errors in.", lower_bound=1
     )
     flags.DEFINE_integer("image_size", None, "Pixels; default: that of the weights.", lower_bound=1)
-    flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
+    flags.DEFINE_bool("ema", False, "Use the EMA of the weights, where the run kept one.")
     flags.DEFINE_string(
-        "of_class", None, "Whose relevance is shown: a name or a number; default: the predicted."
+        "of_class", None, "Class (name or number) to show relevance for; default: the predicted."
     )
-    flags.DEFINE_list("layers", None, "Whose heads are shown, from 1; default: three of them.")
+    flags.DEFINE_list("layers", None, "Layers to show heads of, from 1; default: three.")
     flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
-    flags.DEFINE_string(
-        "steps", None, "Of a work directory, to show how it developed: all, or 1000,2000."
-    )
+    flags.DEFINE_string("steps", None, "Steps of the work directory to compare: all, or 1000,2000.")
     flags.DEFINE_multi_string(
-        "compare", [], "Other weights, whose layers are compared with these. May be repeated."
+        "compare", [], "Other weights to compare layers with. May be repeated."
     )
-    flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "How features become a map.")
+    flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "Method of the map of features.")
     flags.mark_flags_as_required(["checkpoint", "images", "output"])
     command.run(main, positional=True)

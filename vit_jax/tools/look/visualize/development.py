@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -27,133 +27,90 @@ from vit_jax.tools.look.visualize.photos import Photos
 
 TITLE = "Over training"
 ALL = "all"
-# Of the curves: a number's name -> what its axis says, and its unit.
-UNITS = {
-    "positions_row_plus_column": ("positions: row plus column", "share of variance"),
-    "mean_distance_px": ("mean attention distance", "pixels"),
-}
+POSITIONS = "positions: row plus column (share of variance)"
+DISTANCE = "mean attention distance (pixels)"
 
 
 def parse_steps(workdir: str, requested: str) -> list[int]:
-    """The steps of a work directory that are asked for: "all", or "1000,2000".
-
-    UserError if it is not a work directory, or lacks one of these checkpoints.
-    """
-    available = sorted(workdirs.steps(checkpoints(workdir)))
-    if not available:
-        raise UserError(f"--steps={requested}: {workdir} is not a work directory with checkpoints.")
-    if requested == ALL:
-        return available
-    words = requested.split(",")
-    missing = [word for word in words if not word.isdecimal() or int(word) not in available]
-    if missing:
-        raise UserError(
-            f"--steps={requested}: no checkpoint of step {missing[0]!r} in {workdir}; there are "
-            f"{', '.join(map(str, available))}."
-        )
-    return sorted({int(word) for word in words})
+    """Parses steps of a work directory: "all", or "1000,2000"."""
+    available = {str(step): step for step in sorted(workdirs.steps(checkpoints(workdir)))}
+    words = list(available) if requested == ALL else requested.split(",")
+    if not words or not available.keys() >= {*words}:
+        rule = f"is not all, or some, of the steps there: {', '.join(available) or 'none'}."
+        raise UserError(rule, field="--steps", value=requested)
+    return sorted({available[word] for word in words})
 
 
 def check(model: Any) -> None:
-    """Raises UserError for a model in which nothing can be followed."""
     if not observe.has_attention(model):
-        raise UserError(
-            f"--steps follows positions and attention, and a {type(model).__name__} has neither. "
-            "Leave it out."
-        )
+        raise UserError(f"--steps needs attention, which a {type(model).__name__} lacks.")
 
 
 def checkpoints(workdir: str) -> epath.Path:
-    """The folder of the steps' folders."""
     return epath.Path(workdir).expanduser() / "checkpoints"
 
 
 def findings(
-    steps: Sequence[int],
-    load: Callable[[int], Any],
+    models: Iterable[tuple[int, Any]],
+    number: int,
     shown: Photos,
     progress: Callable[[int, int], None],
 ) -> Findings:
-    """Curves and movies over steps.
-
-    Args:
-      load: a step -> its model, evaluation mode.
-      shown: a few photos.
-    """
+    """Curves and movies of a few photos over `number` steps, each with its model."""
+    steps: list[int] = []
     frames: dict[str, list[np.ndarray]] = {"positions": [], "rollout": []}
-    curves: dict[str, list[Any]] = {name: [] for name in UNITS}
-    for done, step in enumerate(steps):
-        model = load(step)
+    curves: dict[str, list[Any]] = {POSITIONS: [], DISTANCE: []}
+    for step, model in models:
+        steps.append(step)
         table = position_table(model)
         if table is not None:
-            curves["positions_row_plus_column"].append(first_layer.grid_share(table))
+            curves[POSITIONS].append(first_layer.grid_share(table))
             drawn = draw_positions(first_layer.similarity(table), note=f"step {step:,}")
             frames["positions"].append(style.pixels(drawn, dpi=75))
         if observe.has_attention(model):
             reducers = (observe.Rollout(), observe.Distances())
             rollout, distances = observe.look(model, shown.stacked, reducers).results
-            curves["mean_distance_px"].append(distances.mean(axis=(0, 2)))
+            curves[DISTANCE].append(distances.mean(axis=(0, 2)))
             maps = {f"rollout, step {step:,}": rollout.patches}
             pixels = observe.seen_pixels(model, shown.pixels(shown.stacked))
             drawn = draw_overlays(pixels, maps, shown.names)
             frames["rollout"].append(style.pixels(drawn, dpi=75))
-        progress(done + 1, len(steps))
-    quantities = {
-        UNITS[name][0]: Quantity(np.array(values), UNITS[name][1])
-        for name, values in curves.items()
-        if values
-    }
-    pictures = [
-        Picture(
-            f"{name}_over_steps",
-            f"{name.capitalize()} over training",
-            f"A frame for each of {len(drawn_frames)} checkpoints.",
-            webp(drawn_frames),
-            "webp",
-        )
-        for name, drawn_frames in frames.items()
-        if drawn_frames
-    ]
+        progress(len(steps), number)
+    quantities = {name: np.array(values) for name, values in curves.items() if values}
+    pictures = []
     if quantities:
         note = "Numbers of each checkpoint; of layers, the first is dark and the last light."
         draw = functools.partial(draw_curves, steps, quantities)
-        pictures.insert(0, Picture("development", "Development", note, draw))
+        pictures.append(Picture("development", "Development", note, draw))
+    for name, drawn_frames in frames.items():
+        if drawn_frames:
+            title, note = f"{name.capitalize()} over training", "A frame for each checkpoint."
+            file = f"{name}_over_steps"
+            pictures.append(Picture(file, title, note, webp(drawn_frames), "webp"))
     return Findings(Section(TITLE, pictures), {})
 
 
 CURVE_COLUMNS = 2  # of curves
 
 
-class Quantity(NamedTuple):
-    """A quantity of each checkpoint.
-
-    Attributes:
-      values: [T], or [T, K] for K layers, coloured from the first to the last.
-      unit: "pixels", "%".
-    """
-
-    values: np.ndarray
-    unit: str
-
-
 @style.styled
-def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Figure:
-    """One panel for each quantity, over the steps of T checkpoints."""
+def draw_curves(steps: Sequence[int], quantities: Mapping[str, np.ndarray]) -> Figure:
+    """Draws a panel for each quantity ("... (unit)") of T checkpoints, [T] or [T, layers]."""
     columns = min(1 if style.is_narrow() else CURVE_COLUMNS, len(quantities))
     rows = math.ceil(len(quantities) / columns)
     figure = style.blank(3.6 * columns, 2.5 * rows + 0.35)
     for k, (name, quantity) in enumerate(quantities.items()):
         axes = figure.add_subplot(rows, columns, k + 1)
-        values = np.asarray(quantity.values).reshape(len(steps), -1)
+        values = np.asarray(quantity).reshape(len(steps), -1)
         number = values.shape[1]
         for j, curve in enumerate(values.T):
             # The lightest end of the map cannot be seen on white.
             colour = matplotlib.colormaps[style.SIGNED](0.88 * j / max(number - 1, 1))
             axes.plot(steps, curve, color=colour, marker="o", ms=3.5, lw=1.2)
-        axes.set_ylabel(tiles.fit(f"{name} ({quantity.unit})", 2.2, style.FONT, lines=2))
+        axes.set_ylabel(tiles.fit(name, 2.2, style.FONT, lines=2))
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(style.Labels())
+        axes.xaxis.set_major_formatter(style.tick_labels())
         if number > 1:
             note = f"{number} layers, from the first (dark) to the last (light)"
             axes.set_title(note, loc="left", size=style.SMALL, color=style.MUTED)
@@ -161,28 +118,26 @@ def draw_curves(steps: Sequence[int], quantities: Mapping[str, Quantity]) -> Fig
     return figure
 
 
-FRAME_SECS, LAST_SECS = 0.6, 2.0  # the last one before it starts again
+FRAME_MS, LAST_MS = 600, 2000  # the last one before it starts again
 QUALITY = 80  # of WebP
 WIDEST = 640  # pixels
 
 
 def webp(frames: Sequence[np.ndarray]) -> bytes:
-    """Frames, uint8 [H, W, 3] of one size, as a WebP that repeats.
-
-    Frames wider than WIDEST are made smaller.
-    """
+    """Encodes frames, uint8 [H, W, 3], as a WebP that repeats, at most WIDEST wide."""
     images = [Image.fromarray(np.asarray(frame, np.uint8)) for frame in frames]
     width, height = images[0].size
     if width > WIDEST:
         smaller = (WIDEST, max(1, round(height * WIDEST / width)))
         images = [image.resize(smaller, Image.Resampling.LANCZOS) for image in images]
     out = io.BytesIO()
+    durations = [FRAME_MS] * (len(images) - 1) + [LAST_MS]
     images[0].save(
         out,
         "WEBP",
         save_all=True,
         append_images=images[1:],
-        duration=[round(1000 * FRAME_SECS)] * (len(images) - 1) + [round(1000 * LAST_SECS)],
+        duration=durations,
         loop=0,
         quality=QUALITY,
         method=4,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,70 +42,45 @@ def findings(
     labels: Sequence[str] | None,
     method: str,
 ) -> Findings:
-    """The pictures of a model's features.
-
-    Args:
-      shown: a few photos, whose patches are shown.
-      outputs: what it makes of N images.
-      names: of these N.
-      labels: their classes, for colours; None: not known.
-      method: how they become a map: see probes/principal.py.
-    """
-    pictures, notes = [_colours(model, shown)], []
-    number = len(outputs.features)
+    """Pictures of a few photos' patches, and of the features of N images with names and labels."""
+    # After the last norm.
+    tokens = chunks.compute(lambda m, x: m.tokens(x).astype(np.float32), model, shown.stacked)
+    grid = model.spec.token_layout(model.preprocess.image_size).grid
+    patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
+    colours, pixels = principal.colours(patches), shown.pixels(shown.stacked)
+    note = "What the last layer makes of each patch: equal colours mean alike."
+    draw = functools.partial(draw_features, pixels, colours, shown.names)
+    pictures, text = [Picture("features", "Features of patches", note, draw)], ""
+    number, thumbnails = len(outputs.features), outputs.thumbnails
     if number > 1:
-        pictures.append(_neighbours(outputs, names))
+        queries = np.linspace(0, number - 1, min(QUERIES, number)).round().astype(int).tolist()
+        nearest = neighbours.nearest(outputs.features, queries, min(NEAREST, number - 1))
+        draw = functools.partial(draw_neighbours, thumbnails, queries, *nearest, names)
+        note = "Each image and those nearest to it by the cosine of what the head sees."
+        pictures.append(Picture("neighbours", "Nearest neighbours", note, draw))
     if number >= principal.LEAST_ON_MAP:
-        pictures.append(_map(outputs, labels, method))
+        points = principal.map_2d(outputs.features, method)
+        draw = functools.partial(draw_map, points, thumbnails, labels, AXES[method])
+        note = f"Every image by its features, in two dimensions by {method.upper()}."
+        pictures.append(Picture("map", "A map of images", note, draw))
     if len(shown) >= cka.LEAST:
         pictures.append(_layer_similarity(model, shown.stacked))
     else:
-        notes.append(f"CKA of layers takes {cka.LEAST} images or more.")
-    return Findings(Section(TITLE, pictures, " ".join(notes)), {})
-
-
-def _colours(model: Any, shown: Photos) -> Picture:
-    compute = lambda model, x: model.tokens(x).astype(np.float32)  # after the last norm
-    tokens = chunks.compute(compute, model, shown.stacked)
-    grid = model.spec.token_layout(model.preprocess.image_size).grid
-    patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
-    colours = principal.colours(patches)
-    note = "What the last layer makes of each patch: equal colours mean alike."
-    draw = functools.partial(draw_features, shown.pixels(shown.stacked), colours, shown.names)
-    return Picture("features", "Features of patches", note, draw)
-
-
-def _neighbours(outputs: Outputs, names: Sequence[str]) -> Picture:
-    number = len(outputs.features)
-    queries = np.linspace(0, number - 1, min(QUERIES, number)).round().astype(int).tolist()
-    found = neighbours.nearest(outputs.features, queries, min(NEAREST, number - 1))
-    draw = functools.partial(
-        draw_neighbours, outputs.thumbnails, queries, found.indices, found.similarities, names
-    )
-    note = "Each image and those nearest to it by the cosine of what the head sees."
-    return Picture("neighbours", "Nearest neighbours", note, draw)
-
-
-def _map(outputs: Outputs, labels: Sequence[str] | None, method: str) -> Picture:
-    points = principal.map_2d(outputs.features, method)
-    draw = functools.partial(
-        draw_map, points, outputs.thumbnails, labels=labels, axes_names=AXES[method]
-    )
-    note = f"Every image by its features, in two dimensions by {method.upper()}."
-    return Picture("map", "A map of images", note, draw)
+        text = f"CKA of layers takes {cka.LEAST} images or more."
+    return Findings(Section(TITLE, pictures, text), {})
 
 
 def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
-    """Tokens after each block of a ViT, or each unit of a ResNet, of norm 1: [B, ..., D] each.
+    """Tokens [B, ..., D] after each block of a ViT, or each unit of a ResNet, of norm 1.
 
-    As they are, a few tokens of many times the others' norm would decide what is alike.
+    Without that a few tokens of large norm would decide which layers are alike.
     """
     depth = model.spec.depth if hasattr(model.spec, "depth") else sum(model.spec.units)
 
     def compute(model: Any, images: jax.Array) -> Any:
-        found = [x.astype(np.float32) for x in model.tokens(images, layers=tuple(range(depth)))]
-        norms = (jnp.linalg.norm(x, axis=-1, keepdims=True) for x in found)
-        return tuple(x / jnp.maximum(norm, 1e-12) for x, norm in zip(found, norms, strict=True))
+        tokens = [x.astype(np.float32) for x in model.tokens(images, layers=tuple(range(depth)))]
+        norms = [jnp.linalg.norm(x, axis=-1, keepdims=True) for x in tokens]
+        return tuple(x / jnp.maximum(norm, 1e-12) for x, norm in zip(tokens, norms, strict=True))
 
     return list(chunks.compute(compute, model, inputs))
 
@@ -112,37 +88,34 @@ def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:
 def compare_models(
     name: str, one: tuple[Any, np.ndarray], other: tuple[Any, np.ndarray]
 ) -> Picture:
-    """CKA between the layers of two models, each with the same images as it takes them.
-
-    `name` is what the other model is called. UserError for fewer than 4 images.
-    """
+    """CKA between the layers of two models, each with its inputs; `name` is the other's."""
     rows, columns = layer_tokens(*one), layer_tokens(*other)
-    alike = cka.linear_cka(rows, columns)
+    similarity = cka.linear_cka(rows, columns)
     titles = [[str(layer + 1) for layer in range(len(of))] for of in (rows, columns)]
-    note = f"unbiased, {len(one[1]):,} images"
+    file = f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}"
+    note = "How alike the tokens of each layer are to those of each layer of the other model."
     draw = functools.partial(
-        draw_cka, alike, *titles, models=("layer", f"layer of {name}"), note=note
+        draw_cka,
+        similarity,
+        *titles,
+        models=("layer", f"layer of {name}"),
+        note=f"unbiased, {len(one[1]):,} images",
     )
-    return Picture(
-        f"cka_with_{re.sub(r'[^A-Za-z0-9.-]+', '_', name).strip('_')}",
-        f"Similarity with {name}",
-        "How alike the tokens of each layer are to those of each layer of the other model.",
-        draw,
-    )
+    return Picture(file, f"Similarity with {name}", note, draw)
 
 
 def _layer_similarity(model: Any, inputs: np.ndarray) -> Picture:
-    of = layer_tokens(model, inputs)
-    titles = [str(layer + 1) for layer in range(len(of))]
-    found = f"unbiased, {len(inputs):,} images, every token with norm 1"
-    draw = functools.partial(draw_cka, cka.linear_cka(of), titles, note=found)
+    layers = layer_tokens(model, inputs)
+    titles = [str(layer + 1) for layer in range(len(layers))]
+    line = f"unbiased, {len(inputs):,} images, every token with norm 1"
+    draw = functools.partial(draw_cka, cka.linear_cka(layers), titles, note=line)
     note = "How alike the tokens of two layers are (arXiv 1905.00414, 2010.15327); 1 is the same."
     return Picture("cka", "Similarity of layers", note, draw)
 
 
 @style.styled
 def draw_features(photos: np.ndarray, colours: np.ndarray, names: Sequence[str]) -> Figure:
-    """Each photo [B, H, W, 3] and the colours of its patches [B, R, C, 3], from 0 to 1."""
+    """Draws the colours [B, R, C, 3] of patches, from 0 to 1, beside photos [B, H, W, 3]."""
     sheet = PhotoSheet(
         photos,
         names,
@@ -163,15 +136,7 @@ def draw_neighbours(
     similarities: np.ndarray,
     names: Sequence[str],
 ) -> Figure:
-    """Each query, and behind it its nearest images with their similarity.
-
-    Args:
-      photos: [N, H, W, 3], uint8 or from 0 to 1.
-      queries: indices of Q of them.
-      indices: [Q, k] of their neighbours among the photos, nearest first.
-      similarities: [Q, k], cosines.
-      names: of all N.
-    """
+    """Draws queries of N photos, and indices and cosines [Q, k] of those nearest to each."""
     k = min(indices.shape[1], NARROW_NEAREST if style.is_narrow() else NEAREST)
     indices, similarities = indices[:, :k], similarities[:, :k]
     captions = [
@@ -202,125 +167,71 @@ def draw_neighbours(
 
 
 MOST_CLASSES = len(style.SERIES)  # with a colour and a marker of their own
-SIDES_IN = (0.62, 0.3)  # of a thumbnail, for few images and for many
-AROUND_IN = 0.32  # left and right of the map
-INSIDE_IN = 0.1  # of a thumbnail, from the axes
-TOP_IN, BELOW_IN, LEGEND_IN = 0.7, 0.35, 0.165
-# On a page, and on a phone:
-LEGEND_COLUMN_IN = (2.2, 1.4)
-HEIGHT_BY_WIDTH = (0.82, 1.15)
-THUMBNAIL = (1.0, 0.65)  # of SIDES_IN
+MAP_IN, NARROW_MAP_IN = 7.0, 3.6  # side of the map on a screen and on a phone, about
+THUMBNAIL_SHARES = (0.085, 0.045)  # of that side, for few images and for many
 OTHER = "other classes"
-# Distances from its point, in thumbnails, at which a thumbnail looks for room.
-REACH = (0.0, 0.6, 1.1, 1.7)
-DIRECTIONS = 12
 
 
 @style.styled
 def draw_map(
     points: np.ndarray,
     photos: np.ndarray,
-    *,
     labels: Sequence[str] | None = None,
-    axes_names: tuple[str, str] = ("first component (no unit)", "second component (no unit)"),
+    axes_names: tuple[str, str] = AXES["pca"],
 ) -> Figure:
-    """Every image as a point, and beside it as a thumbnail if there is room, joined by a line.
-
-    Args:
-      points: [N, 2].
-      photos: [N, H, W, 3], uint8 or from 0 to 1.
-      labels: the class of each, for colours and markers: of the 7 most frequent, and of others.
-      axes_names: with the unit, where there is one.
-    """
-    groups = _groups(labels, len(points))
-    width, titled = style.canvas()
-    column, high = LEGEND_COLUMN_IN[style.is_narrow()], HEIGHT_BY_WIDTH[style.is_narrow()]
-    columns = max(1, int(width / column))
-    legend = 0.0 if labels is None else LEGEND_IN * -(-len(groups) // columns) + 0.1
-    size = np.array([width - 2 * AROUND_IN, high * (width - 2 * AROUND_IN)])
-    height = (TOP_IN if titled else 0.1) + size[1] + BELOW_IN + legend
-    figure = style.blank(width, height, layout=None)
-    corner = AROUND_IN / width, (BELOW_IN + legend) / height
-    axes = figure.add_axes((*corner, size[0] / width, size[1] / height))
-    places = _in_inches(points, size)
-    axes.set(xlim=(0, size[0]), ylim=(0, size[1]), xticks=[], yticks=[])
+    """Draws images as points [N, 2], with thumbnails where there is room; labels have colours."""
+    side = NARROW_MAP_IN if style.is_narrow() else MAP_IN
+    figure = style.blank(side, side)
+    axes = figure.add_subplot()
+    longer = float(np.interp(len(points), [30, 300], THUMBNAIL_SHARES))
+    axes.set(xlim=(-longer, 1 + longer), ylim=(-longer, 1 + 2 * longer), xticks=[], yticks=[])
     axes.set_xlabel(axes_names[0])
     axes.set_ylabel(axes_names[1])
+    low = points.min(axis=0)
+    places = (points - low) / np.maximum(points.max(axis=0) - low, 1e-12)
     colours: dict[int, str] = {}
-    for index, (name, members) in enumerate(groups.items()):
+    for index, (name, members) in enumerate(_groups(labels, len(points)).items()):
         colour, marker = (style.MUTED, ".") if name == OTHER else style.series(index)
         colours |= dict.fromkeys(members, colour)
-        label = tiles.fit(name, column - 0.3, style.SMALL)
+        label = tiles.fit(name, 2.0, style.SMALL)
         x, y = places[members].T
         axes.scatter(x, y, s=16, color=colour, marker=marker, linewidth=0, label=label, zorder=5)
-    num_thumbnails = _thumbnails(axes, places, photos, colours, size)
-    note = f"{len(points):,} images, {num_thumbnails:,} of them with a thumbnail"
-    figure.set_label(f"{len(points):,} images; where there is room, with a thumbnail")
-    if titled:
-        top = 1 - 0.12 / height
-        figure.text(0.018, top, "Images by their features", size=style.TITLE, va="top")
-        figure.text(0.018, top - 0.29 / height, note, size=style.SMALL, color=style.MUTED, va="top")
+    drawn = _thumbnails(axes, places, photos, colours, longer)
+    note = f"{len(points):,} images, {drawn:,} of them with a thumbnail"
+    style.entitle(figure, "Images by their features", note)
     if labels is not None:
-        figure.legend(loc="lower center", ncols=columns, scatterpoints=1, markerscale=1.4)
+        style.legend(figure)
     return figure
 
 
-def _in_inches(points: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The points in a map of that size, with a margin, spread over all of it."""
-    low, high = points.min(axis=0), points.max(axis=0)
-    scale = (size - 2 * 0.2) / np.maximum(high - low, max(float(np.max(high - low)) * 1e-6, 1e-12))
-    return (points - (low + high) / 2) * scale + size / 2
-
-
 def _groups(labels: Sequence[str] | None, number: int) -> dict[str, list[int]]:
-    """Indices by label, the most frequent first; those of rare ones together as OTHER."""
+    """Indices by label, the most frequent first, with rare ones as OTHER."""
     if labels is None:
         return {"": list(range(number))}
-    members: dict[str, list[int]] = {}
+    frequent = [label for label, _ in collections.Counter(sorted(labels)).most_common()]
+    groups: dict[str, list[int]] = {label: [] for label in frequent[:MOST_CLASSES]}
     for k, label in enumerate(labels):
-        members.setdefault(label, []).append(k)
-    ordered = sorted(members, key=lambda label: (-len(members[label]), label))
-    if len(ordered) <= MOST_CLASSES:
-        return {label: members[label] for label in ordered}
-    rest = sorted(k for label in ordered[MOST_CLASSES:] for k in members[label])
-    return {label: members[label] for label in ordered[:MOST_CLASSES]} | {OTHER: rest}
+        groups.setdefault(label if label in groups else OTHER, []).append(k)
+    return groups
 
 
 def _thumbnails(
-    axes: Axes,
-    places: np.ndarray,
-    photos: np.ndarray,
-    colours: dict[int, str],
-    size: np.ndarray,
+    axes: Axes, places: np.ndarray, photos: np.ndarray, colours: dict[int, str], longer: float
 ) -> int:
-    """Draws those that find room, framed in the colour of their class; returns how many."""
-    longer = float(np.interp(len(places), [30, 300], SIDES_IN)) * THUMBNAIL[style.is_narrow()]
+    """Draws thumbnails that find room, in their classes' colours; returns their number."""
     height, width = photos.shape[1:3]
     shape = np.array([width, height]) * longer / max(height, width)
-    placed = np.empty((0, 2))
+    corners = np.empty((0, 2))
     for k, point in enumerate(places):
-        for centre in _around(point, shape, size):
-            if (np.abs(placed - centre) < 1.06 * shape).all(axis=1).any():
-                continue
-            placed = np.vstack([placed, centre])
-            left, bottom = centre - shape / 2
+        left, bottom = corner = point + np.array([-shape[0] / 2, longer / 6])
+        if not (np.abs(corners - corner) < 1.06 * shape).all(axis=1).any():
+            corners = np.vstack([corners, corner])
             box = (left, left + shape[0], bottom, bottom + shape[1])
-            axes.plot(*np.stack([point, centre]).T, color=colours[k], lw=0.8, zorder=2)
-            axes.imshow(style.displayed(photos[k]), extent=box, aspect="auto", zorder=3)
-            frame = Rectangle((left, bottom), shape[0], shape[1], fill=False, lw=1.6, zorder=4)
+            axes.imshow(style.displayed(photos[k]), extent=box, zorder=3)
+            frame = Rectangle((left, bottom), *shape, fill=False, lw=1.6, zorder=4)
             frame.set_edgecolor(colours[k])
             axes.add_patch(frame)
-            break
-    axes.set(xlim=(0, size[0]), ylim=(0, size[1]))
-    return len(placed)
-
-
-def _around(point: np.ndarray, shape: np.ndarray, size: np.ndarray) -> Iterator[np.ndarray]:
-    """Centres for a thumbnail near a point, inside the map, the nearest first."""
-    for reach in REACH:
-        for angle in np.arange(DIRECTIONS if reach else 1) * 2 * np.pi / DIRECTIONS:
-            centre = point + reach * shape * [np.cos(angle), np.sin(angle)]
-            yield np.clip(centre, shape / 2 + INSIDE_IN, size - shape / 2 - INSIDE_IN)
+    return len(corners)
 
 
 MOST_TICKS = 16
@@ -336,19 +247,13 @@ def draw_cka(
     models: tuple[str, str] = ("layer", "layer"),
     note: str = "",
 ) -> Figure:
-    """CKA [rows, columns], the first row at the bottom, as in the papers; NaN is gray.
-
-    Args:
-      values: at most 1; below 0 is drawn as 0.
-      rows: names of the representations, from the first layer on.
-      columns: those of the other model, or checkpoint; the rows' if None.
-      models: what the rows and the columns are, below and beside the axes.
-      note: a line below the title.
-    """
+    """Draws CKA [rows, columns], the first row at the bottom; below 0 as 0, NaN in gray."""
     columns = rows if columns is None else columns
     high, wide = values.shape
-    longest = lambda names: min(max(tiles.width_in(n, style.SMALL) for n in names), 1.2)
-    left, below = longest(rows) + 0.35, longest(columns) + 0.35
+    left, below = (
+        0.35 + min(max(tiles.width_in(name, style.SMALL) for name in names), 1.2)
+        for names in (rows, columns)
+    )
     upright = _fits_upright(columns, wide)
     sheet = Sheet(
         1,
@@ -375,7 +280,6 @@ def draw_cka(
 
 
 def _shown(number: int) -> list[int]:
-    """Returns the places of the names that are written."""
     return list(range(0, number, -(-number // MOST_TICKS)))
 
 

@@ -23,64 +23,44 @@ MOST = 8  # images
 
 
 class Mistakes(NamedTuple):
-    """The images that a model gets wrong, the surest first.
+    """Images that a model gets wrong, the surest first."""
 
-    Attributes:
-      places: among all images.
-      true, predicted: classes.
-      probabilities: [K, 2], of the true class and of the predicted one.
-      labelled: number of images whose class is known.
-      wrong: number of those that are wrong.
-    """
-
-    places: list[int]
+    places: list[int]  # indices among all images
     true: list[int]
     predicted: list[int]
-    probabilities: np.ndarray
-    labelled: int
-    wrong: int
+    probabilities: np.ndarray  # [K, 2], of the true class and of the predicted one
+    labelled: int  # number of images whose class is known
+    wrong: int  # number of these that are wrong
 
 
 def find_mistakes(
     photos: Photos, logits: np.ndarray, most: int, *, probabilities: str = "softmax"
 ) -> Mistakes:
-    """The `most` wrong images with the least probability of their own class.
-
-    `probabilities` are the softmax or the sigmoid of the logits.
-    """
+    """Finds the `most` wrong images with the least softmax or sigmoid of their class."""
     known = [(place, label) for place, label in enumerate(photos.labels) if label is not None]
     places = np.array([place for place, _ in known], int)
     true = np.array([label for _, label in known], int)
     exact = logits[places].astype(np.float64)
-    p = (
-        scipy.special.expit(exact)
-        if probabilities == "sigmoid"
-        else scipy.special.softmax(exact, -1)
-    )
+    sigmoid = probabilities == "sigmoid"
+    p = scipy.special.expit(exact) if sigmoid else scipy.special.softmax(exact, -1)
     predicted = exact.argmax(axis=-1)
     own_probability = p[np.arange(len(true)), true]
     wrong = np.flatnonzero(predicted != true)
     worst = wrong[np.argsort(own_probability[wrong], kind="stable")][:most]
     shown = np.stack([own_probability[worst], p[worst, predicted[worst]]], axis=-1)
-    return Mistakes(
-        places[worst].tolist(), true[worst].tolist(), predicted[worst].tolist(), shown,
-        len(known), len(wrong),
-    )  # fmt: skip
+    wheres, of, seen = (each[worst].tolist() for each in (places, true, predicted))
+    return Mistakes(wheres, of, seen, shown, len(known), len(wrong))
 
 
 def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findings:
-    """The picture of mistakes; `titles`: a class's number -> what people call it."""
+    """The picture of mistakes; `titles` names a class by its number."""
     if outputs.logits is None:
-        return Findings(
-            Section(TITLE, [], "These weights have no head, so they name no classes."), {}
-        )
+        text = "These weights have no head, so they name no classes."
+        return Findings(Section(TITLE, [], text), {})
     kind = getattr(model.spec, "probabilities", "softmax")
     mistakes = find_mistakes(photos, outputs.logits, MOST, probabilities=kind)
     if not mistakes.labelled:
-        text = (
-            "Nothing says which class the images belong to: put them into folders named after the "
-            "model's classes."
-        )
+        text = "No class of an image is known: put them into folders named as the model's classes."
         return Findings(Section(TITLE, [], text), {})
     more = len(photos) - mistakes.labelled
     unknown = f"; of {more:,} more no class of the model is known" if more else ""
@@ -93,12 +73,11 @@ def findings(model: Any, photos: Photos, outputs: Outputs, titles: Any) -> Findi
         heat, what = observe.rollout(model, inputs).patches, "rollout"
     else:
         heat, what = observe.relevance(model, inputs, mistakes.predicted).map.patches, "relevance"
-    draw = functools.partial(
-        draw_mistakes, observe.seen_pixels(model, photos.pixels(inputs)), heat,
-        [titles(c) for c in mistakes.true], [titles(c) for c in mistakes.predicted],
-        mistakes.probabilities, what=what,
-    )  # fmt: skip
+    seen = observe.seen_pixels(model, photos.pixels(inputs))
+    true, predicted = ([titles(c) for c in of] for of in (mistakes.true, mistakes.predicted))
+    shown = (seen, heat, true, predicted, mistakes.probabilities)
     note = f"The images whose own class got the least probability, and the {what} beside each."
+    draw = functools.partial(draw_mistakes, *shown, what=what)
     picture = Picture("mistakes", "Most wrong", note, draw)
     return Findings(Section(TITLE, [picture], text), numbers)
 
@@ -113,14 +92,9 @@ def draw_mistakes(
     *,
     what: str,
 ) -> Figure:
-    """Each photo, beside it what the model saw; its true class and the predicted one.
+    """Draws heat [B, R, C] beside photos, with the names and probabilities [B, 2] of classes.
 
-    Args:
-      photos: [B, H, W, 3], uint8 or from 0 to 1, the worst first.
-      heat: [B, R, C], at least 0, scaled by the largest of the image.
-      true, predicted: names of classes.
-      probabilities: [B, 2], of the true and of the predicted class.
-      what: the heat is.
+    Heat, called `what`, is scaled by the largest of each image; the classes are true and predicted.
     """
     captions = [
         f"is {one} ({format_percent(p[0], 1)})\nseen as {other} ({format_percent(p[1], 1)})"

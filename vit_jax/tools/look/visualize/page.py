@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError, nearest, writing
 from vit_jax.core.files import write_file
 from vit_jax.core.metric_names import readable, words
 from vit_jax.draw import attention_pictures, html_page, weight_pictures
@@ -35,11 +35,7 @@ class Options(NamedTuple):
 def sections(
     loaded: Loaded, photos: Photos, options: Options, progress: Progress
 ) -> list[Findings]:
-    """Returns the findings about weights, attention, features and mistakes.
-
-    UserError for a class, a layer, a patch or a map's package that is not there, before any image
-    is read; for a damaged image; and for features or logits that are not finite.
-    """
+    """Findings about weights, attention, features and mistakes; options are checked first."""
     model, names = loaded.model, loaded.class_names
     wanted = None if options.of_class is None else find_class(options.of_class, model, names)
     attention_pictures.check(model, options.layers, options.query)
@@ -66,31 +62,25 @@ def sections(
 
 
 def find_class(requested: str, model: Any, names: Sequence[str] | None) -> int:
-    """Finds a class of the model, by its name or a part of "n01 cock, hen", or else by its number.
-
-    UserError if there is none, or several have that name.
-    """
-    number = model.num_classes
-    if not number:
-        raise UserError(f"--of_class={requested}: these weights have no head, so no classes.")
-    every = names or ()
+    """Finds a class of the model by its name, a part of "n01 cock, hen", or else its number."""
+    number, every = model.num_classes or 0, names or ()
     places = [place for place, name in enumerate(every) if name == requested]
     places = places or [place for place, name in enumerate(every) if requested in _aliases(name)]
-    if len(places) > 1:
-        which = "; ".join(f"{place}, {every[place]}" for place in places)
-        raise UserError(f"--of_class={requested} names several classes: {which}. Give the number.")
-    if places:
+    if not places and requested.isdecimal() and int(requested) < number:
+        places = [int(requested)]
+    if len(places) == 1:
         return places[0]
-    if requested.isdecimal() and int(requested) < number:
-        return int(requested)
-    valid = f"Give a number from 0 to {number - 1:,}."
-    if names:
-        valid = nearest(requested, {called for name in names for called in _aliases(name)})
-    raise UserError(f"--of_class={requested} is not a class of this model. {valid}")
+    cure = nearest(requested, {alias for name in every for alias in _aliases(name)})
+    if places or not every:
+        cure = "; ".join(f"{place}, {every[place]}" for place in places)
+        cure = f"Give a number from 0 to {number - 1:,}. {cure}".rstrip()
+    raise UserError(
+        "is not one class of this model.", field="--of_class", value=requested, cure=cure
+    )
 
 
 def _aliases(name: str) -> list[str]:
-    """Returns the other names of "n01514668 cock, rooster"."""
+    """Other names of "n01514668 cock, rooster"."""
     words = synsets.without_id(name)
     return [*([name.partition(" ")[0], words] if words != name else []), *words.split(", ")]
 
@@ -98,7 +88,6 @@ def _aliases(name: str) -> list[str]:
 def _captions(
     shown: Photos, classes: Sequence[int] | None, names: Sequence[str] | None, *, predicted: bool
 ) -> list[str]:
-    """The name of each file, and the class whose relevance is shown: predicted, or asked for."""
     if classes is None:
         return shown.names
     titles = [title(number, names) for number in classes]
@@ -116,17 +105,13 @@ _PICTURE = re.compile(r"<code>([\w.-]+\.(?:png|gif|webp))</code>")
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError if the page cannot be written there, or would replace another one."""
-    with workdir.explain_unwritable(folder):
+    with writing("--output", folder):
         workdir.try_writing(folder)
         _existing_pictures(folder)
 
 
 def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings]) -> None:
-    """Writes the page and its pictures, and removes those that a page before had alone.
-
-    UserError if that is impossible.
-    """
+    """Writes the page and its pictures, and removes pictures of an earlier page."""
     pictures = {
         f"{picture.name}.{picture.ending}": picture.data
         for each in findings
@@ -140,7 +125,7 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
         sections=[each.section for each in findings],
         numbers=[(words(name), readable(name, value)) for name, value in numbers.items()],
     )
-    with workdir.explain_unwritable(folder):
+    with writing("--output", folder):
         folder.mkdir(parents=True, exist_ok=True)
         before = _existing_pictures(folder)
         for name, data in pictures.items():
@@ -151,13 +136,11 @@ def write(folder: Path, title: str, subtitle: str, findings: Sequence[Findings])
 
 
 def _existing_pictures(folder: Path) -> set[str]:
-    """The files of the pictures of the page in the folder. UserError if it is of another kind."""
     file = folder / FILE
     if not file.exists():
         return set()
     text = file.read_text(encoding="utf-8", errors="replace")
     if "vit_jax visualize</title>" not in text:
-        raise UserError(
-            f"--output={folder} has an {FILE} that this command did not write. Give another folder."
-        )
+        rule = f"has an {FILE} that this command did not write."
+        raise UserError(rule, field="--output", value=folder)
     return set(_PICTURE.findall(text))
