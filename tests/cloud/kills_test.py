@@ -68,9 +68,9 @@ def check_starts(storage, run_python):
 
 
 def test_killed_while_saving_then_the_next_start_goes_on(storage, kill, check_starts):
-    kill("killed", 12)
-    storage.faults = [Fault("delete killed/checkpoints/8/", wait_secs=0.2, times=10**6)]
-    check_starts(["killed"])
+    kill("saving", 12)
+    storage.faults = [Fault("delete saving/checkpoints/8/", wait_secs=0.2, times=10**6)]
+    check_starts(["saving"])
 
 
 @pytest.mark.slow
@@ -80,10 +80,10 @@ def test_killed_after_each_object(storage, run_python, kill, check_starts):
     assert uploads[-1].endswith("/8/commit_success.txt")
     objects = range(len(uploads))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        list(pool.map(kill, [f"killed{number}" for number in objects], objects))
+        list(pool.map(kill, [f"saving{number}" for number in objects], objects))
         for number in objects:
             for copy in ("quick", "slow"):
-                storage.copy(f"killed{number}/", f"{copy}{number}/")
+                storage.copy(f"saving{number}/", f"{copy}{number}/")
         storage.faults = [Fault("delete slow.*/checkpoints/8/", wait_secs=0.2, times=10**6)]
         runs = [f"{copy}{number}" for number in objects for copy in ("quick", "slow")]
         list(pool.map(check_starts, [runs[begin::4] for begin in range(4)]))
