@@ -15,9 +15,9 @@ from PIL import Image
 from vit_jax import config as configs
 from vit_jax.config import RunConfig
 from vit_jax.core import command, errors
-from vit_jax.data import decoded
 from vit_jax.data.pipeline import HostBatch
 from vit_jax.data.source import NO_LABEL, Source
+from vit_jax.learning.cached_set import Decoded
 from vit_jax.run.parts import device_cache, eval_data, examples
 from vit_jax.run.parts.examples import SplitOfRun
 
@@ -29,9 +29,9 @@ def main(_: list[str]) -> None:
     flags = command.flags.FLAGS
     config = configs.load(flags.config, flags.config_override)
     for split in splits(config):
-        recipe = device_cache.recipe(config.input, split)
-        if not recipe.file().exists():
-            decoded.write(recipe.file(), decode(split, recipe.image_size()))
+        cache = device_cache.DeviceCache(config.input, split)
+        if not cache.file().exists():
+            cache.write(decode(split, cache.image_size()))
 
 
 def splits(config: RunConfig) -> list[SplitOfRun]:
@@ -44,15 +44,10 @@ def splits(config: RunConfig) -> list[SplitOfRun]:
     return found
 
 
-def decode(split: SplitOfRun, size: tuple[int, int]) -> decoded.Decoded:
-    """What Recipe.decode gives; no image may be bad."""
-    return decoded.collect(
-        split.source,
-        size,
-        batches(split.source, size),
-        bad_image=split.source.describe,
-        progress=lambda done, total: None,
-    )
+def decode(split: SplitOfRun, size: tuple[int, int]) -> Decoded:
+    """What DeviceCache.decode gives; no image may be bad."""
+    source = split.source
+    return device_cache.collect(source, size, batches(source, size), source.describe)
 
 
 def batches(source: Source, size: tuple[int, int]) -> Iterator[HostBatch]:

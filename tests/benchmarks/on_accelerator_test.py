@@ -253,9 +253,7 @@ def test_pillow_decodes_digits_as_tensorflow_does():
     config = configs.load("configs/vit_digits.py", ["input.cache=device"])
     for split in decode.splits(config):
         one = decode.decode(split, (8, 8))
-        other = device_cache.recipe(config.input, split).decode(
-            on_bad_image="fail", threads=1, progress=lambda done, total: None
-        )
+        other = device_cache.DeviceCache(config.input, split).decode(lambda done, total: None)
         assert one.arrays.keys() == other.arrays.keys() and not one.faults
         for name, array in one.arrays.items():
             np.testing.assert_array_equal(array, other.arrays[name])

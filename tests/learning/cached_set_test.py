@@ -3,13 +3,16 @@ import itertools
 import numpy as np
 
 from tests.data.conftest import ListSource, encode, photo_like
-from vit_jax.data import decoded, pipeline, streams
+from vit_jax.config import InputConfig
+from vit_jax.data import pipeline, streams
 from vit_jax.data.ops import table as ops
 from vit_jax.data.source import Example
 from vit_jax.learning import losses
 from vit_jax.learning.cached_set import CachedSet
 from vit_jax.learning.feed import local_rows
 from vit_jax.parallel import mesh as meshes
+from vit_jax.run.parts.device_cache import DeviceCache
+from vit_jax.run.parts.examples import SplitOfRun
 
 EXAMPLES = 37  # divides over nothing
 READ = {"max_image_pixels": 10**6, "threads": 1}
@@ -34,9 +37,8 @@ def batches(*, batch_size, is_divided, mesh):
     """The batches of two epochs from step 1 on, and of an evaluation: (from devices, the host's)"""
     source, skip = WeightedSource(), {"on_bad_image": "skip"}
     preprocess = ops.parse(PREPROCESS)
-    first = preprocess.before_random()
-    recipe = decoded.Recipe(source, first, READ["max_image_pixels"])
-    stored = recipe.decode(threads=1, **skip, progress=lambda done, total: None)
+    cache = DeviceCache(InputConfig(**READ, **skip), SplitOfRun("input", source, PREPROCESS))
+    stored = cache.decode(lambda done, total: None)
     layout = losses.batch_layout(
         mesh, batch_size=batch_size, image_size=(8, 8), max_labels=2, weighted=True
     )

@@ -174,7 +174,7 @@ class Unlabelled(DerivedSource):
         super().__init__(source)
         self.num_classes, self.class_names = 0, None
         self.max_labels, self.weighted = 1, False
-        # Another one than with labels: both may be kept under it (label_index.py, decoded.py).
+        # Another one than with labels: both may be kept under it (label_index.py, device_cache.py).
         self.fingerprint = digest(f"{source.fingerprint}: without labels")
 
     def read(self, indices: np.ndarray) -> list[Example]:

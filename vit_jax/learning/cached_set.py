@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes
-from vit_jax.data.decoded import Decoded
 from vit_jax.data.ops.table import DeviceOps
 from vit_jax.data.pipeline import NO_EXAMPLE, HostBatch
 from vit_jax.data.source import NO_LABEL
@@ -25,6 +25,25 @@ from vit_jax.parallel.mesh import BATCH_AXES
 
 # The names of a batch's arrays, by those of a decoded set.
 _NAMES = {"image": "images", "labels": "labels", "label_weights": "label_weights"}
+
+
+class Decoded(NamedTuple):
+    """A decoded set.
+
+    Attributes:
+      arrays: images uint8 [n, H, W, 3], black where they are bad; labels int32 [n, K], -1 behind
+        the last one; weight float32 [n], 0 for a bad image, else 1; if the source is weighted,
+        label_weights float32 [n, K].
+      faults: of the bad images, by example.
+    """
+
+    arrays: dict[str, np.ndarray]
+    faults: dict[int, str]
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples, n."""
+        return len(self.arrays["weight"])
 
 
 class _Slots:

@@ -35,7 +35,7 @@ from vit_jax.run.build import Run
 from vit_jax.run.memory import device_memory, explain_out_of_memory
 from vit_jax.run.parts import device_cache, examples, inputs, outputs, pins
 from vit_jax.run.parts.durations import Durations
-from vit_jax.run.parts.examples import SplitOfRun
+from vit_jax.run.parts.examples import DEVICE, SplitOfRun
 from vit_jax.store import checkpoint_dir
 
 SAMPLES = 16  # of each data set, the first and the last among them
@@ -147,7 +147,8 @@ def _look_at_all(
         raise
     every = multihost_utils.process_allgather(counts)  # each process has read a part
     bad, unreadable = every.reshape(-1, 2).sum(axis=0).tolist()
-    device_cache.check_images(c, SplitOfRun(where, source, preprocess))
+    if c.cache == DEVICE:
+        device_cache.DeviceCache(c, SplitOfRun(where, source, preprocess)).check_images()
     if unreadable:
         raise UserError(
             f"{where}: {unreadable:,} of {examples:,} examples, named above, end a run whatever "

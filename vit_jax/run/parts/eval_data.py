@@ -220,9 +220,9 @@ def _data_of(
 
     @functools.cache
     def cached() -> CachedSet:
-        from vit_jax.run.parts import device_cache
+        from vit_jax.run.parts.device_cache import DeviceCache
 
-        return device_cache.cached_set(images, split, arrays)
+        return DeviceCache(images, split).load(arrays)
 
     def open_feed() -> tuple[Feed, int]:
         from vit_jax.data import pipeline

@@ -70,8 +70,7 @@ def cached_bytes(
 
     splits = [part.split for each in evals if each is not NOT_MADE for part in each.parts]
     splits += [SplitOfRun("input", source, c.preprocess)] * (source is not NOT_MADE)
-    sizes = [attempt(each.where, device_cache.check_cached, c, each, mesh) for each in splits]
-    return attempt("memory", device_cache.total_cached, c, sizes, after=sizes)
+    return device_cache.check_all(c, splits, mesh, attempt)
 
 
 def train_batches(
@@ -109,9 +108,9 @@ def train_feed(
     """
     rows = local_rows(layout["weight"])
     if c.cache == DEVICE:
-        from vit_jax.run.parts import device_cache
+        from vit_jax.run.parts.device_cache import DeviceCache
 
-        cached = device_cache.cached_set(c, SplitOfRun("input", source, c.preprocess), layout)
+        cached = DeviceCache(c, SplitOfRun("input", source, c.preprocess)).load(layout)
         order = stream(c, source, seed=seed)
         choose = streams.train_slots(order, rows, c.batch_size, seed)
         return cached.feed(choose, itertools.count(start_step), timeout_secs=c.timeout_secs)

@@ -288,7 +288,7 @@ def _memory(
         there = int(chips.TPUS[generation].hbm_gib * 2**30) // _cores(generation)
     images = 0
     if config.input.cache == examples.DEVICE:
-        size = device_cache.cached_size(config.input.preprocess, "input.preprocess")
+        size = device_cache.declared_size(config.input.preprocess, "input.preprocess")
         images = device_cache.cached_bytes(num_examples, size, layout.mesh, there).on_device
     return Memory(
         parameters=device_bytes(state.params),
