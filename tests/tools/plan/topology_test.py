@@ -185,8 +185,7 @@ def test_the_time_of_a_step_is_a_roofline():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
-def test_a_plan_for_gpus_on_two_hosts(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_plan_for_gpus_on_two_hosts():
     config = configs.load("configs/vit_l16_i21k.py", TINY)
     planned = forecast(config, "h100:2x8", compiled=True)
     assert (planned.hosts, planned.devices, planned.chips) == (2, 16, 16)
@@ -194,8 +193,6 @@ def test_a_plan_for_gpus_on_two_hosts(monkeypatch, tmp_path):
     assert planned.sent["all-reduce"] >= 2 * planned.model.parameters
     assert planned.time.kernels >= 0.999 * max(planned.time.hbm, planned.time.matrix)
     assert planned.memory.state < planned.memory.peak < planned.memory.there
-    again = forecast(config, "h100:2x8", compiled=True)
-    assert again.from_cache and again.time == planned.time
 
 
 @pytest.mark.slow
@@ -203,4 +200,4 @@ def test_a_plan_for_gpus_on_two_hosts(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ["a100:1", "h200:1", "b200:1"])
 def test_other_gpus(name):
     config = configs.load("configs/vit_l16_i21k.py", TINY)
-    assert forecast(config, name, compiled=True, anew=True).kernels > 100
+    assert forecast(config, name, compiled=True).kernels > 100

@@ -12,7 +12,6 @@ import bisect
 import dataclasses
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -36,18 +35,6 @@ from vit_jax.tools.plan.compiled import DoesNotFit
 from vit_jax.tools.plan.forecast import SECS_A_DAY, Forecast, Memory, forecast
 
 Row = tuple[str, str]  # label and value
-
-
-# The paper's runs: model, millions of images, exaFLOPs (table 6), TPUv3-core-days (table 2).
-# JFT has 303 M images, ImageNet-21k 14.2 M. Of ViT-L/16 on ImageNet-21k table 3 has 30 and 90
-# epochs, and table 2 does not say which it lists. At 90 it would have run at 38 % of the chips'
-# rate, between the other two (43 and 32 %); at 30 at 13 %. Table 6 does not list it; its exaFLOPs
-# follow the same rule.
-RUNS = (
-    ("ViT-H/14", 14 * 303, 4262, 2500),
-    ("ViT-L/16", 14 * 303, 1567, 680),
-    ("ViT-L/16", 90 * 14.2, 472, 230),
-)
 
 
 def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
@@ -76,8 +63,7 @@ def rows(forecast: Forecast, *, price: float | None) -> Iterator[Row]:
     yield from _time(forecast)
     yield from _cost(forecast, price)
     if figures is not None:
-        cached = ", for an earlier plan (--nocache compiles anew)" if forecast.from_cache else ""
-        yield "compiled in", f"{figures.compile_secs:.1f} s{cached}"
+        yield "compiled in", f"{figures.compile_secs:.1f} s"
 
 
 def _memory(forecast: Forecast) -> Iterator[Row]:
@@ -152,21 +138,6 @@ def _cost(forecast: Forecast, price: float | None) -> Iterator[Row]:
         yield "chip-hours", f"{least}{forecast.chip_hours:,.0f}{of_tpus}"
         if price is not None:
             yield "cost", f"{least}{forecast.chip_hours * price:,.0f}, at {price:g} a chip-hour"
-    if paper := paper_comparison(forecast):
-        ours = "" if paper["ratio"] is None else f"; this plan: {least}{paper['ratio']:.2f} x"
-        yield "the paper", f"{paper['core_days']:,g} TPUv3-core-days (table 2){ours}"
-
-
-def paper_comparison(forecast: Forecast) -> dict[str, Any] | None:
-    """Core-days of the paper's run that a forecast repeats, and on TPUv3 the ratio to them."""
-    images = forecast.batch_size * forecast.steps / 1e6
-    near = functools.partial(math.isclose, rel_tol=0.05)
-    for model, its_images, exaflops, core_days in RUNS:
-        same = near(images, its_images) and near(forecast.exaflops, exaflops)
-        if forecast.model.name == model and same:
-            ours = forecast.core_days if (forecast.topology or "").startswith("v3:") else None
-            return {"core_days": core_days, "ratio": ours and ours / core_days}
-    return None
 
 
 def size(nbytes: float) -> str:
@@ -188,7 +159,6 @@ def as_json(forecast: Forecast, *, price: float | None) -> str:
         document[key.removesuffix("_bytes")] = None if figures is None else getattr(figures, key)
     document["products"] = forecast.products._asdict()
     document["cost"] = None if price is None or hours is None else hours * price
-    document["paper"] = paper_comparison(forecast)
     document["time"] |= {"roofline": forecast.time.roofline, "estimate": forecast.time.estimate}
     return json.dumps(document, indent=2)
 
@@ -302,7 +272,7 @@ def smaller(overrides: list[str], name: str, screen: Screen) -> str:
         screen.say(f"does it fit with {' '.join(more)}? ({number + 1} of {len(tries)})")
         try:
             config = load([*overrides, "model.scan=true", *more])
-            planned = _forecast(config)
+            planned = forecast(config, name, compiled=True)
         except UserError as error:
             screen.say(f"  {str(error).splitlines()[0]}")
             continue
@@ -330,10 +300,6 @@ def load(overrides: list[str]) -> RunConfig:
     return dataclasses.replace(config, input=c)
 
 
-def _forecast(config: RunConfig, *, compiled: bool = True) -> Forecast:
-    return forecast(config, FLAGS.topology, compiled=compiled, anew=not FLAGS.cache)
-
-
 def main(_: list[str]) -> None:
     """The command."""
     overrides = list(FLAGS.config_override)
@@ -359,7 +325,7 @@ def main(_: list[str]) -> None:
             largest = largest_batch(
                 config,
                 mesh,
-                lambda c: _forecast(c).memory,
+                lambda c: forecast(c, FLAGS.topology, compiled=True).memory,
                 there=None if gib is None else int(gib * 2**30),
                 say=screen.say,
             )
@@ -367,7 +333,7 @@ def main(_: list[str]) -> None:
             return
         if FLAGS.compile:
             screen.say("compiling ...")
-        planned = _forecast(config, compiled=FLAGS.compile)
+        planned = forecast(config, FLAGS.topology, compiled=FLAGS.compile)
     except DoesNotFit as error:
         hint = smaller(overrides, FLAGS.topology, screen) if FLAGS.topology else ""
         hint = hint or "Nothing that was tried fits: take more chips."
@@ -390,7 +356,6 @@ if __name__ == "__main__":
         "TPUs, such as v5e:16x16, or GPUs, such as h100:2x8; default: the local devices.",
     )
     flags.DEFINE_bool("compile", True, "Compile the step; else use shapes alone.")
-    flags.DEFINE_bool("cache", True, "Use figures of steps that an earlier plan has compiled.")
     flags.DEFINE_float("chip_hour_price", None, "Price of a chip-hour, in any currency.", 0)
     flags.DEFINE_bool(
         "largest_batch",

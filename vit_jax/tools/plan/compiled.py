@@ -1,41 +1,21 @@
-"""The real training step, compiled for the local devices, or for absent TPUs or GPUs.
+"""The real training step, compiled for the local devices, or for absent TPUs or GPUs."""
 
-jax's own cache keeps programs that can be run. For absent devices a folder of small files has the
-few figures that a plan needs, or the fact that the step did not fit, each named after a hash of the
-compiler's whole input and of the code that reads the figures.
-"""
-
-import contextlib
-import hashlib
-import json
-import os
 import re
 import time
-from importlib import metadata
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from etils import epath
 from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
-from vit_jax.core.files import cache_dir, write_file
 from vit_jax.learning.losses import Batch, batch_layout
 from vit_jax.learning.state import StateLayout
 from vit_jax.learning.step import lower_update
 from vit_jax.models import ModelInfo
-from vit_jax.parallel import chips
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts import examples, preprocessing, updates
-from vit_jax.tools.plan import hlo as hlo_text
-from vit_jax.tools.plan import topology as topologies
 from vit_jax.tools.plan.hlo import kernel_secs, kernels, mega_cycles, sent_bytes
-
-# The code that figures depend on, beside the program.
-_READERS = (__file__, topologies.__file__, hlo_text.__file__, chips.__file__)
-_ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"\d+"')
 
 
 class DoesNotFit(UserError):
@@ -132,53 +112,3 @@ def peak_bytes(memory: Any) -> int:
     """Memory of one device: a step's arguments (state and batch), outputs and temporaries."""
     new = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(memory.argument_size_in_bytes + memory.temp_size_in_bytes + new)
-
-
-def cached_figures(step: LoweredStep, topology: str | None, *, anew: bool) -> tuple[Figures, bool]:
-    """The figures of a step, and True if they are from the cache, which `anew` does not read."""
-    if topology is None:
-        return read_figures(step), False
-    path = cache_dir() / "plans" / f"{key(step, topology)}.json"
-    document: dict[str, Any] = {}
-    if not anew:
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            document = dict(json.loads(path.read_text()))
-    if "does_not_fit" in document:
-        raise DoesNotFit(str(document["does_not_fit"]))
-    with contextlib.suppress(TypeError):  # without a file, or with a damaged one
-        return Figures(**document), True
-    try:
-        figures = read_figures(step)
-    except DoesNotFit as error:
-        _write(path, {"does_not_fit": str(error)})
-        raise
-    _write(path, figures._asdict())
-    return figures, False
-
-
-def key(step: LoweredStep, topology: str) -> str:
-    """A hash of a program and of everything that determines its compilation."""
-    devices = list(step.mesh.devices.flat)
-    parts = [
-        without_addresses(step.lowered.as_text()),
-        topology,
-        str([(d.id, d.device_kind) for d in devices]),
-        *(metadata.version(package) for package in ("jax", "jaxlib")),
-        devices[0].client.platform_version,  # version of libtpu
-        topologies.compiler_versions() if devices[0].platform == "gpu" else "",
-        *(os.environ.get(flag, "") for flag in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
-        *(Path(file).read_text() for file in _READERS),
-    ]
-    digests = [hashlib.sha256(part.encode()).digest() for part in parts]
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def without_addresses(program: str) -> str:
-    """A lowered program without the addresses of Python's functions, which say how to divide it."""
-    return _ADDRESS.sub(r"\1", program)
-
-
-def _write(path: Path, content: dict[str, object]) -> None:
-    with contextlib.suppress(OSError):  # a plan works without a cache
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(epath.Path(path), json.dumps(content))

@@ -150,7 +150,6 @@ class Forecast:
     steps: int
     memory: Memory
     figures: Figures | None  # figures of the compiled step; None if it was not compiled
-    from_cache: bool  # True if an earlier plan has compiled it
     time: StepTime
     peak_flops: float | None
     saved_bytes: int  # size of a checkpoint, all hosts together
@@ -201,9 +200,7 @@ class Forecast:
         return None if not secs else self.host.images / secs
 
 
-def forecast(
-    config: RunConfig, topology: str | None = None, *, compiled: bool, anew: bool = False
-) -> Forecast:
+def forecast(config: RunConfig, topology: str | None = None, *, compiled: bool) -> Forecast:
     """Forecasts a run from its config alone, on a topology "v5e:16x16" or the devices here.
 
     Raises:
@@ -213,10 +210,7 @@ def forecast(
     num_examples = _declared_examples(c)
     _check_batch(config, mesh, topology)
     step = compiling.planned_step(config, mesh, num_examples=num_examples)
-    figures, from_cache = None, False
-    if compiled:
-        lowered = compiling.lower(step)
-        figures, from_cache = compiling.cached_figures(lowered, topology, anew=anew)
+    figures = compiling.read_figures(compiling.lower(step)) if compiled else None
     generation = topology.partition(":")[0] if topology else None
     memory = _memory(config, step, figures, generation, num_examples)
     _check_memory(memory, on_gpu=generation in chips.GPUS)
@@ -237,7 +231,6 @@ def forecast(
         steps=step.total_steps,
         memory=memory,
         figures=figures,
-        from_cache=from_cache,
         time=step_time(figures, step.products, c.batch_size / mesh.size, generation, peak, hosts),
         peak_flops=peak,
         saved_bytes=total_bytes(step.layout.state),

@@ -9,7 +9,6 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from importlib import metadata
 from typing import NamedTuple
 
 import jax
@@ -118,7 +117,6 @@ def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
 
 
 GPU_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
-_PACKAGE = re.compile(r"jax-cuda\d+-(pjrt|plugin)|nvidia-(cuda-nvcc|nvvm)(-cu\d+)?")
 # JAX takes this share of a GPU's memory, unless one of these variables says another.
 MEMORY_FRACTION = 0.75
 FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -218,13 +216,6 @@ def usable_bytes(generation: str) -> int:
                     raise ValueError("not above 0")
             return int(float(fraction) * GPUS[generation].hbm_bytes)
     return int(MEMORY_FRACTION * GPUS[generation].hbm_bytes)
-
-
-def compiler_versions() -> str:
-    """Versions of the installed packages that compile for GPUs."""
-    versions = {d.name: d.version for d in metadata.distributions() if d.name}
-    compilers = sorted(name for name in versions if _PACKAGE.fullmatch(name))
-    return ", ".join(f"{name} {versions[name]}" for name in compilers)
 
 
 def _is_installed(module: str) -> bool:
