@@ -84,10 +84,9 @@ def test_the_page_is_one_file(folder):
     assert "Content-Security-Policy" in page and "<script" not in page
     assert not re.search(r"""(src|href)=["'](?!data:)|url\(|@import|https?://""", page)
     assert STRANGE not in page and escape(STRANGE) in page
-    assert page.count('<div class="pair">') == 3
-    assert page.count('src="data:image/jpeg;base64,') == 10 + 6 + 2  # train, pairs, left out
+    assert "Copies: 3 of 3" in page and "<img" not in page
     assert "Classes without examples: 1 (c)." in page and "<li>c</li>" in page
-    assert page.index("the same bytes, of another class") < page.index("<p>near, ")
+    assert page.index(">the same bytes, of another class<") < page.index(">near, ")
     assert "a and b</th>" in page
     counts = page[page.index("<h2>Counts") : page.index("<h2>Images and classes")]
     for reason in ("duplicate", "truncated"):

@@ -1,15 +1,10 @@
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from etils import epath
 
 from tests.messages import refused
-from vit_jax import config as configs
-from vit_jax.tools.verify import __main__ as verify
 from vit_jax.tools.verify import recipe_card
-from vit_jax.tools.verify.recipe_card import LoggedRun, PublishedCurve
+from vit_jax.tools.verify.recipe_card import LoggedRun
 
 STEPS = range(10, 1001, 10)
 LOSS = recipe_card.LOSS
@@ -128,44 +123,3 @@ def test_runs_that_make_no_card_are_refused(seeds, logged, name):
     runs = list(map(run, seeds, logged))
     with refused(name):
         recipe_card.record("configs/x.py", {}, runs, ["test/accuracy"])
-
-
-ROOT = Path(__file__).parents[3]
-FILES = sorted((ROOT / "cards" / "published").glob("*.json"))
-CURVE = PublishedCurve(
-    "configs/x.py", "somewhere", "val/accuracy", [0, 5, 10, 20], [0, 0.2, 0.4, 0.5]
-)
-
-
-def test_a_run_is_interpolated_between_its_evaluations():
-    rows = {40: {"val/accuracy": 0.1}, 41: {"train/loss": 1.0}, 80: {"val/accuracy": 0.3}}
-    rows[90] = {"val/accuracy": None}  # not finite
-    points = recipe_card.compare_published(CURVE, rows, steps_per_epoch=8.0)
-    assert points == [(5, 0.2, pytest.approx(0.1)), (10, 0.4, pytest.approx(0.3))]
-    assert recipe_card.compare_published(CURVE, {}, steps_per_epoch=8.0) == []
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_files_are_of_configs_that_log_such_a_number(file):
-    curve = recipe_card.read_published(epath.Path(file))
-    config = configs.load(str(ROOT / curve.config))
-    assert curve.metric.partition("/")[0] in config.evals
-    assert config.total.epochs == curve.epochs[-1]
-    assert all(0 <= value <= 1 for value in curve.values)
-
-
-def test_verify_shows_the_run_beside_it(tmp_path, capsys):
-    config = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["seed=7"])
-    rows = {10_000 * i: {"validation/accuracy": 0.1 * i} for i in range(1, 9)}
-    run = recipe_card.LoggedRun(
-        epath.Path(tmp_path), recipe_card.compared_fields(config), {}, {}, rows
-    )
-    curve = verify.find_published(run, epath.Path(ROOT) / "cards" / "published")
-    verify.show_published(run, curve)
-    out = capsys.readouterr().out
-    # 10,000 steps of 2,048 are 15.99 epochs; theirs reached 25.55 % after 20 and 33.436 % after 25.
-    assert re.search(r"^ +\d+ +0\.\d+ +0\.\d+ +[-+]0\.\d{4}$", out, re.MULTILINE)
-    assert "facebookresearch/deit" in out and "no range" in out
-    other = configs.load(str(ROOT / "configs/vit_i1k_deit3.py:variant=B/16"), ["optim.lr=1e-3"])
-    run = run._replace(fields=recipe_card.compared_fields(other))
-    assert verify.find_published(run, epath.Path(ROOT) / "cards" / "published") is None

@@ -6,7 +6,6 @@ cannot point at this machine (DNS rebinding), only from the page itself, and nev
 
 from __future__ import annotations
 
-import contextlib
 import http.server
 import io
 import ipaddress
@@ -17,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from vit_jax.tools.demo.examples import Sample
 
 MAX_BYTES = 20 * 2**20  # of an image file
 MAX_WAITING = 8  # images that are being looked at
-MAX_CONNECTIONS = 32  # with more, that which has been sending or reading longest is closed
+MAX_CONNECTIONS = 32  # at once; REQUEST_SECS and ANSWER_SECS bound how long each lasts
 REQUEST_SECS, ANSWER_SECS = 60.0, 30.0  # the most that all of it may take, however it comes
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -67,8 +66,7 @@ class Server(http.server.ThreadingHTTPServer):
             cure = "--port=0 takes a free port."
             raise UserError(rule, field=f"--host={host} --port", value=port, cure=cure) from error
         self.host, self.waiting = host, threading.BoundedSemaphore(MAX_WAITING)
-        self._slow: dict[socket.socket, None] = {}  # connections that wait for their client
-        self._lock = threading.Lock()
+        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def server_bind(self) -> None:
         """Binds, without asking the network what this machine is called."""
@@ -76,31 +74,17 @@ class Server(http.server.ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a new thread; slow clients make room for it."""
-        with self._lock:
-            while len(self._slow) >= MAX_CONNECTIONS:
-                oldest = next(iter(self._slow))
-                del self._slow[oldest]
-                with contextlib.suppress(OSError):  # it has gone
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._slow[request] = None
-        super().process_request(request, client_address)
+        """Answers in a new thread, of at most MAX_CONNECTIONS; others are closed."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._slow.pop(request, None)
-        super().shutdown_request(request)
-
-    @contextlib.contextmanager
-    def working(self, request: Any) -> Iterator[None]:
-        """Excludes a connection from the slow ones while the model works for it."""
-        with self._lock:
-            self._slow.pop(request, None)
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            yield
+            super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._slow[request] = None
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores browsers that go away."""
@@ -214,8 +198,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             message = "Other images are being looked at: try again."
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, message)
         try:
-            with self.server.working(self.request):
-                return JSON, json.dumps(self.server.site.look(data)).encode()
+            return JSON, json.dumps(self.server.site.look(data)).encode()
         except UserError as error:
             raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
         except NonFiniteError as error:

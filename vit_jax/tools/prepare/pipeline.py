@@ -176,8 +176,7 @@ class _Preparation:
             "versions": versions(PACKAGES),
             "seconds": round(time.monotonic() - started, 1),
         }
-        pixels = self.options.max_image_pixels
-        report_files.write(data_set, collection, self.policy, note, pixels)
+        report_files.write(data_set, collection, self.policy, note)
         prepared_set.write(data_set, note)  # the last file: from now on the data set is ready
         _clear(self.work)
         return data_set

@@ -5,12 +5,10 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from markupsafe import Markup
 
 from vit_jax.core.errors import reading
@@ -19,19 +17,14 @@ from vit_jax.core.screen import format_bytes, format_duration, format_percent
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.draw import charts, html_page
 from vit_jax.tools.prepare import faults, summary
-from vit_jax.tools.prepare.collection import Collection
+from vit_jax.tools.prepare.collection import Collection, rows_at
 from vit_jax.tools.prepare.faults import ACTIONS
 from vit_jax.tools.prepare.prepared_set import WrittenSet
-from vit_jax.tools.prepare.split_assignment import SplitAssignment
-from vit_jax.tools.prepare.summary import CopyPairs
 
 JSON, PAGE = "report.json", "report.html"
 SET_ASIDE, COPIES = "set_aside.jsonl", "copies.jsonl"
-KEPT, LEFT_OUT, PAIRS = 48, 24, 24  # images on the page
-LISTED = 200  # images on the page that were left out
+LISTED = 200  # images on the page that were left out, and copies
 NAMED = 10  # classes, in a sentence
-SIDE = 144  # of a thumbnail: pixels of the longer side
-TRIED = 200  # images, to get enough that can be shown
 
 
 def write(
@@ -39,9 +32,7 @@ def write(
     collection: Collection,
     policy: faults.Policy,
     note: Mapping[str, Any],
-    max_pixels: int,
 ) -> None:
-    """Writes the files, while the images are at the catalogue's locations."""
     table, assignment, folder = data_set.table, data_set.assignment, data_set.folder
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     pairs = summary.copy_pairs(table, assignment)
@@ -54,9 +45,14 @@ def write(
         # Bytes of a name that are not text become \udcXX.
         _write(folder / name, (json.dumps(entry) + "\n" for entry in entries))
     first = list(itertools.islice(summary.left_out(table, assignment), LISTED))
-    sheets = _sheets(table, assignment, collection, pairs, max_pixels)
+    shown = summary.to_show(pairs)[:LISTED]
+    sides = (rows_at(table, ["name"], side[shown]) for side in (pairs.copy, pairs.first))
+    copies = [
+        [copy["name"], first["name"], summary.in_words(pairs, at)]
+        for copy, first, at in zip(*sides, shown, strict=True)
+    ]
     sentences = [*collection.notes, *findings(report)]
-    _write(folder / PAGE, [page(report, sentences, sheets, first)])
+    _write(folder / PAGE, [page(report, sentences, copies, first)])
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -103,62 +99,9 @@ def _few(names: Sequence[str], number: int) -> str:
     return f"{number:,}" + f" ({', '.join(names[:NAMED])}{more})" * bool(names)
 
 
-def _sheets(
-    table: pa.Table,
-    assignment: SplitAssignment,
-    collection: Collection,
-    pairs: CopyPairs,
-    max_pixels: int,
-) -> dict[str, list[Any]]:
-    def picture(row: int, note: str = "", *, bad: bool = False) -> Picture | None:
-        labels = assignment.labels.get(row) or table["labels"][row].as_py()
-        note = note or ", ".join(collection.class_names[label] for label in labels)
-        url = thumbnail(table, row, max_pixels)
-        return Picture(url, table["name"][row].as_py(), note, bad) if url else None
-
-    def pair(at: int) -> tuple[Picture, Picture, str] | None:
-        bad = bool(pairs.other_class[at])
-        first, copy = (picture(int(side[at]), bad=bad) for side in (pairs.first, pairs.copy))
-        return (first, copy, summary.in_words(pairs, at)) if first and copy else None
-
-    largest = max(assignment.splits.values(), key=len, default=np.zeros(0, np.int64))
-    reasons = assignment.left_out
-    left_out = (picture(row, reasons[row], bad=True) for row in mixed(table, reasons))
-
-    def first(number: int, found: Iterator[Any]) -> list[Any]:
-        return list(itertools.islice(filter(None, itertools.islice(found, TRIED)), number))
-
-    kept = first(KEPT, map(picture, largest.tolist()))
-    copies = first(PAIRS, map(pair, summary.to_show(pairs)))
-    return {"kept": kept, "left_out": first(LEFT_OUT, left_out), "copies": copies}
-
-
 def _write(path: Path, lines: Iterable[str]) -> None:
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(lines)
-
-
-def thumbnail(table: pa.Table, row: int, max_pixels: int) -> str | None:
-    """A data: URL; None if the image cannot be read or decoded, not even in part."""
-    (one,) = table.slice(row, 1).to_pylist()
-    if not one["path"] or not 0 < one["height"] * one["width"] <= max_pixels:
-        return None
-    try:
-        with open(one["path"], "rb") as file:
-            file.seek(one["offset"])
-            return html_page.thumbnail_url(file.read(one["nbytes"]), SIDE)
-    except OSError:
-        return None
-
-
-def mixed(table: pa.Table, reasons: dict[int, str]) -> Iterator[int]:
-    """The rows, the reasons in turn; within a reason in the order of the data set."""
-    order = table["order"].to_numpy()
-    groups: dict[str, list[int]] = {why: [] for why in sorted(set(reasons.values()))}
-    for row in sorted(reasons, key=order.__getitem__):
-        groups[reasons[row]].append(row)
-    for turn in itertools.zip_longest(*groups.values()):
-        yield from (row for row in turn if row is not None)
 
 
 MOST_NAMED = 2000  # classes without examples, on the page
@@ -171,23 +114,14 @@ SIZE, BOX = (330, 206), (50, 300, 10, 164)  # of a chart; on the right half a la
 Bin = tuple[float, float, int]
 
 
-class Picture(NamedTuple):
-    """An image of a contact sheet: a data: URL, and its name and a note below it."""
-
-    url: str
-    name: str
-    note: str
-    bad: bool = False
-
-
 def page(
     report: Mapping[str, Any],
     findings: Sequence[str],
-    sheets: Mapping[str, Sequence[Any]],
+    copies: Sequence[Sequence[str]],
     left_out: Sequence[Mapping],
 ) -> str:
-    """The text of the file, of report.json, `findings` and the first entries of `left_out`."""
-    images, classes, copies = report["images"], report["classes"], report["duplicates"]
+    """The text of the file; `copies` and `left_out` are the first ones."""
+    images, classes, duplicates = report["images"], report["classes"], report["duplicates"]
     return html_page.render(
         "tools/prepare/report.html",
         title=f"{report['name']} {report['options']['version']}",
@@ -202,13 +136,13 @@ def page(
         most=[[name, f"{number:,}"] for name, number in classes["most"]],
         fewest=[[name, f"{number:,}"] for name, number in classes["fewest"]],
         most_named=MOST_NAMED,
-        sheets=sheets,
-        copies=sum(copies[kind]["images"] for kind in COPY_KINDS),
-        class_pairs=copies["class_pairs"],
+        copies=copies,
+        num_copies=sum(duplicates[kind]["images"] for kind in COPY_KINDS),
+        class_pairs=duplicates["class_pairs"],
         shared=[
             [" and ".join(one["classes"]), f"{one['copies']:,}"]
             + [f"{one.get(kind, 0):,}" for kind in COPY_KINDS]
-            for one in copies["class_pairs"]["most"][:SHOWN_CLASS_PAIRS]
+            for one in duplicates["class_pairs"]["most"][:SHOWN_CLASS_PAIRS]
         ],
         images=images,
         left_out=[

@@ -2,11 +2,8 @@
 
 A recipe card has the loss curves and final metrics of several seeds. The run may be in progress.
 To record one: --record cards/NAME.json --config configs/....py --workdir A --workdir B --workdir C
-
-Where others have published a curve of the recipe (cards/published), the run is shown beside it.
 """
 
-import math
 from collections.abc import Sequence
 
 from absl import flags
@@ -19,9 +16,7 @@ from vit_jax.core.schema import config_file
 from vit_jax.core.screen import aligned
 from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.verify import recipe_card
-from vit_jax.tools.verify.recipe_card import Comparison, LoggedRun, PublishedCurve
-
-MAX_SHOWN = 12  # numbers of a published curve
+from vit_jax.tools.verify.recipe_card import Comparison, LoggedRun
 
 # Steadier than the loss where each batch is blended with another ratio.
 ACCURACY = "train/accuracy"
@@ -37,34 +32,6 @@ def find_card(run: LoggedRun, folder: epath.Path) -> epath.Path:
     fewest, nearest = min(zip(different, files, strict=True), key=lambda pair: len(pair[0]))
     _refuse(run, f"a card in {folder}. The nearest is {nearest}", fewest)
     return nearest
-
-
-def find_published(run: LoggedRun, folder: epath.Path) -> PublishedCurve | None:
-    """The published curve of the run's config, or None."""
-    for file in sorted(folder.glob("*.json")):
-        curve = recipe_card.read_published(file)
-        fields = recipe_card.compared_fields(configs.load(str(folder.parent.parent / curve.config)))
-        if not recipe_card.differences(fields, run.fingerprint, run):
-            return curve
-    return None
-
-
-def show_published(run: LoggedRun, curve: PublishedCurve) -> None:
-    """Prints the run beside the published curve."""
-    section = run.fields["input"]
-    steps_per_epoch = section["num_examples"] / section["batch_size"]
-    points = recipe_card.compare_published(curve, run.rows, steps_per_epoch)
-    print(f"curve    {curve.metric} of {curve.config}, by {curve.source}")
-    if not points:
-        print(f"         {run.folder} has no {curve.metric} yet to show beside it")
-        return
-    every = max(1, math.ceil(len(points) / MAX_SHOWN))
-    rows = [
-        [f"{p.epoch:g}", f"{p.published:.4g}", f"{p.ours:.4g}", f"{p.ours - p.published:+.4f}"]
-        for p in [*points[every - 1 : -1 : every], points[-1]]
-    ]
-    print(*aligned(["epoch", "published", "found", "difference"], rows, left=()), sep="\n")
-    print("A single run was published: there is no range that this one should be in.")
 
 
 def verify(run: LoggedRun, file: epath.Path) -> None:
@@ -153,9 +120,6 @@ def main(_: list[str]) -> None:
         return
     (run,) = runs
     cards = epath.Path(config_file.folder(config_file.CARDS))
-    if not FLAGS.card and (curve := find_published(run, cards / "published")):
-        show_published(run, curve)
-        return
     verify(run, epath.Path(FLAGS.card) if FLAGS.card else find_card(run, cards))
 
 

@@ -9,13 +9,8 @@ rule by which a further run is compared:
   estimate a spread badly.
 - A number must be within mean +- max(sigmas * spread * sqrt(1 + 1 / seeds), floor * mean): the
   prediction interval of one more run, and what other devices and versions may differ by.
-
-Curves that others have published (cards/published) are of one run each, so they give no range that
-a run should be in. Their JSON files have the recipe's config, the source, the name of the number in
-our logs, and its values by epoch.
 """
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -92,17 +87,9 @@ class Card:
         workdir.write_output(path, text + "\n", "record")
 
 
-@contextlib.contextmanager
-def _reading(path: epath.Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UserError(f"cannot be read: {describe_error(error)}", field=str(path)) from error
-
-
 def read(path: epath.Path) -> Card:
     """Reads a card, and checks what a comparison takes from it."""
-    with _reading(path):
+    try:
         document = json.loads(path.read_text())
         document["fields"] = renamed.fields(document["fields"])
         curves = renamed.metrics(document.pop("curves"))
@@ -120,6 +107,8 @@ def read(path: epath.Path) -> Card:
         if any(not number > 0 for number in dataclasses.astuple(tolerance)):
             raise ValueError("its tolerance has numbers that are not above 0")
         return card
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(f"cannot be read: {describe_error(error)}", field=str(path)) from error
 
 
 class Comparison(NamedTuple):
@@ -247,46 +236,3 @@ def differences(fields: dict[str, Any], fingerprint: dict[str, str], run: Logged
     expected = {"config": compared_fields(configs.resolve(fields)), "fingerprint": fingerprint}
     actual = {"config": run.fields, "fingerprint": run.fingerprint}
     return list(workdir.differences(expected, actual).values())
-
-
-@dataclasses.dataclass(frozen=True)
-class PublishedCurve:
-    config: str  # file of the config, with its variant
-    source: str  # place of the publication
-    metric: str  # key in our logs, such as "validation/accuracy"
-    epochs: list[float]  # rising epochs after which `values` were measured
-    values: list[float]
-
-
-class CurvePoint(NamedTuple):
-    epoch: float
-    published: float
-    ours: float
-
-
-def read_published(path: epath.Path) -> PublishedCurve:
-    """Reads a curve, and checks that its epochs rise."""
-    with _reading(path):
-        curve = PublishedCurve(**json.loads(path.read_text()))
-        numbers = np.asarray([curve.epochs, curve.values], np.float64)  # ragged: ValueError
-        if numbers.size == 0 or np.any(np.diff(numbers[0]) <= 0):
-            raise ValueError("its epochs do not rise")
-        return curve
-
-
-def compare_published(
-    curve: PublishedCurve, rows: Rows, steps_per_epoch: float
-) -> list[CurvePoint]:
-    """Compares published numbers with a run's, interpolated between its evaluations."""
-    logged = {step: row[curve.metric] for step, row in rows.items() if curve.metric in row}
-    finite = {step: value for step, value in sorted(logged.items()) if value is not None}
-    if not finite:
-        return []
-    epochs = np.asarray(list(finite)) / steps_per_epoch
-    # A step is whole, an epoch of the plan need not be: half a step belongs to it.
-    first, last = epochs[0] - 0.5 / steps_per_epoch, epochs[-1] + 0.5 / steps_per_epoch
-    return [
-        CurvePoint(epoch, value, float(np.interp(epoch, epochs, list(finite.values()))))
-        for epoch, value in zip(curve.epochs, curve.values, strict=True)
-        if first <= epoch <= last
-    ]
