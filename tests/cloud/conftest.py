@@ -33,9 +33,12 @@ def bucket(tmp_path_factory):
 
 @pytest.fixture
 def storage(bucket):
-    """The storage, without the faults of earlier tests; objects stay."""
+    """The storage, with the objects of fixtures alone, and without the faults of earlier tests."""
     bucket.faults, bucket.private, bucket.log = [], "", []
-    return bucket
+    before = set(bucket.names())
+    yield bucket
+    for name in set(bucket.names()) - before:
+        bucket.delete(name)
 
 
 @pytest.fixture

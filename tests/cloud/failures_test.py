@@ -53,8 +53,6 @@ def test_what_passes_is_survived(storage, command):
     ],
 )
 def test_what_does_not_pass_is_one_message(storage, command, asked, status, message):
-    for name in storage.names("forbidden/"):
-        storage.delete(name)
     storage.faults = [Fault(asked, status=status, times=10**6)]
     result = command("train", *TINY, "--workdir=gs://bucket/forbidden")
     assert result.returncode == 1, result.stdout + result.stderr
