@@ -214,22 +214,6 @@ def test_a_second_command_is_refused(folder, checkpoint, save, tmp_path, monkeyp
     assert table.equals(embed(folder, checkpoint, tmp_path / "straight.parquet").read())
 
 
-def test_a_table_that_came_meanwhile_is_not_replaced(
-    folder, checkpoint, save, tmp_path, monkeypatch
-):
-    output, lock, other = tmp_path / "a.parquet", embedding._Table.lock, save(seed=1)
-
-    def embed_others_and_lock(table):
-        monkeypatch.setattr(embedding._Table, "lock", lock)
-        embed(folder, other, output)
-        return lock(table)
-
-    monkeypatch.setattr(embedding._Table, "lock", embed_others_and_lock)
-    with refused("Another command"):
-        embed(folder, checkpoint, output)
-    assert embed(folder, other, output).metadata.num_rows == NUMBER
-
-
 @pytest.mark.parametrize(
     "damage", [lambda part: part.write_bytes(b""), Path.unlink], ids=["empty", "gone"]
 )
@@ -304,22 +288,6 @@ def test_images_that_cannot_be_read(folder, checkpoint, tmp_path, capsys):
     with refused("None of the 21 images"):
         embed(folder, checkpoint, tmp_path / "b.parquet", on_bad_image="skip")
     assert not (tmp_path / "b.parquet").exists()
-
-
-def test_a_part_without_rows_is_finished_too(folder, checkpoint, tmp_path, monkeypatch, capsys):
-    straight = embed(folder, checkpoint, tmp_path / "straight.parquet").read()
-    for file in straight["file"].to_pylist()[5:18]:
-        (folder / file).write_text("no image")
-    output, join = tmp_path / "a.parquet", embedding._Table.join
-    loaded = in_the_middle(monkeypatch, NUMBER)
-    monkeypatch.setattr(embedding._Table, "join", lambda table: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):
-        embed(folder, checkpoint, output, on_bad_image="skip")
-    monkeypatch.setattr(embedding._Table, "join", join)
-    loaded.clear()
-    table = embed(folder, checkpoint, output, on_bad_image="skip")
-    assert not loaded and "passed over 13 of 21 images" in capsys.readouterr().out
-    assert [table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)] == [5, 3]
 
 
 def test_folders_of_other_forms(folder, checkpoint, tmp_path):

@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import re
-import struct
 import subprocess
 import sys
 import time
@@ -15,13 +14,12 @@ import numpy as np
 import pytest
 
 from benchmarks import rows
-from benchmarks.on_accelerator import contests, decode, journal, published, trace_summary, unpack
-from benchmarks.on_accelerator.journal import FAILED, MEASURED, SKIPPED, Journal
+from benchmarks.on_accelerator import contests, decode, journal, published, trace_summary
+from benchmarks.on_accelerator.journal import FAILED, MEASURED, Journal
 from benchmarks.on_accelerator.session import Part, Session
 from benchmarks.workers import ROOT, LineProcess, WorkerEnded, reason
-from tests.messages import failed, refused
+from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.data.sources import records, tfds_writer
 from vit_jax.run.parts import device_cache
 
 DRY = ("-m", "benchmarks.on_accelerator", "--dry_run")
@@ -114,59 +112,6 @@ def test_a_second_start_goes_on_where_the_first_was_cut_off(workers, session, tm
     assert len(written(tmp_path / "out")) == 3
 
 
-def test_what_time_is_too_short_for_is_skipped_and_tried_again(workers, session, tmp_path):
-    session(minutes=0.5, dry=False).run(Part("inference", 5, contests.inference))
-    skipped = written(tmp_path / "out")
-    assert {row["status"] for row in skipped} == {SKIPPED} and not workers
-    assert "it takes about 75 s, of which 30 are left" in {row["note"] for row in skipped}
-    session(only=("own",)).run(Part("inference", 5, contests.inference))
-    assert [worker.work for worker in workers] == ["forward"]
-
-
-def test_every_size_meets_every_peer_and_the_bars_come_first(workers, session, tmp_path):
-    session(minutes=60, dry=False).run(Part("training", 60, contests.training))
-    found = [(row["case"], row["entrant"]) for row in written(tmp_path / "out")]
-    bar_cases = ["B/16, 224 px, 256 images", "L/16, 224 px, 64 images"]
-    timm_first = [(case, entrant) for case in bar_cases for entrant in ("timm_vit+compile", "own")]
-    rest = ("torch_vit+compile", "linen+options", "linen")
-    assert found[:10] == timm_first + [(case, entrant) for case in bar_cases for entrant in rest]
-    for case in ("S/16, 224 px, 512 images", "H/14, 224 px, 32 images"):
-        met = [entrant for of, entrant in found if of == case]
-        assert sorted(met) == sorted(["own", "timm_vit+compile", *rest])
-    larger = [row for row in found if row[0].endswith((" 128 images", " 512 images"))]
-    assert len(found) == 24 and ("L/16, 224 px, 128 images", "own") in larger
-
-
-def test_a_part_has_its_minutes_once(session):
-    left = []
-    part = Part("training", 5, lambda session: left.append(session.left_secs()))
-    first = session(minutes=30)
-    first.journal.write("training", "", "own", MEASURED, took_secs=120)
-    first.journal.write("training", "", "linen", SKIPPED, took_secs=60)
-    first.run(part)
-    session(minutes=30, again=True).run(part)
-    session(minutes=1).run(part)
-    assert left == pytest.approx([120, 300, 60], abs=5)
-
-
-def test_a_part_that_fails_is_a_row(session, tmp_path):
-    def measure(session):
-        raise ValueError("first line\nsecond line")
-
-    session().run(Part("profile", 1, measure))
-    (row,) = written(tmp_path / "out")
-    assert (row["part"], row["status"]) == ("profile", FAILED)
-    assert row["note"] == "ValueError: first line"
-
-
-def test_rows_of_other_sources_or_devices_do_not_count(tmp_path, monkeypatch):
-    written_here = Journal(tmp_path, [])
-    written_here.write("matrix", "", "own", MEASURED, value=1)
-    assert Journal(tmp_path / "other", [tmp_path]).done("matrix", "", "own")
-    monkeypatch.setattr(journal, "sources", lambda: "others")
-    assert not Journal(tmp_path, []).done("matrix", "", "own")
-
-
 def test_rows_are_taken_into_the_results_once(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
     with monkeypatch.context() as outside:
@@ -213,39 +158,6 @@ def test_the_table_of_a_trace_counts_kernels_alone(tmp_path):
         first, second = csv.DictReader(file)
     assert list(first.values()) == ["gemm", "30.0", "1.0", "0.75"]
     assert second["operation"] == "softmax"
-
-
-def test_the_command_measures_the_matrix_rate_and_refuses_unknown_parts(run_python, tmp_path):
-    done = run_python(*DRY, f"--output={tmp_path}", "--parts=matrix,memory")
-    assert done.returncode == 0, done.stderr
-    found = written(tmp_path)
-    assert [row["unit"] for row in found] == ["TFLOP/s", "TFLOP/s", "GB/s"]
-    assert all(float(row["value"]) > 0 and row["status"] == MEASURED for row in found)
-    wrong = run_python(*DRY, f"--output={tmp_path}", "--parts=matrx")
-    failed(wrong, "--parts", "'matrx'", "'matrix'")
-
-
-def test_a_set_of_tfds_becomes_an_image_folder(tmp_path):
-    stored = {"train": [(b"one", 1), (b"zero", 0), (b"uno", 1)], "test": [(b"null", 0)]}
-    (tmp_path / "label.labels.txt").write_text("cat\ndog\n")
-    sizes = [{"name": split, "shardLengths": [str(len(all_))]} for split, all_ in stored.items()]
-    (tmp_path / "dataset_info.json").write_text(json.dumps({"splits": sizes}))
-    for split, examples in stored.items():
-        with (tmp_path / f"toy-{split}.tfrecord-00000-of-00001").open("wb") as file:
-            for image, label in examples:
-                data = tfds_writer.example(image, [label], "x", multi_label=False, weighted=False)
-                header = struct.pack("<Q", len(data))
-                for part in (header, data):
-                    file.write(part + struct.pack("<I", records.masked_crc32c(part)))
-    unpack.main(str(tmp_path), str(tmp_path / "folder"))
-    found = {
-        str(file.relative_to(tmp_path / "folder")): file.read_bytes()
-        for file in (tmp_path / "folder").rglob("*.jpg")
-    }
-    assert found == {
-        "train/dog/0_000000.jpg": b"one", "train/cat/0_000001.jpg": b"zero",
-        "train/dog/0_000002.jpg": b"uno", "test/cat/0_000000.jpg": b"null",
-    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -323,29 +235,3 @@ def test_a_dry_run_measures_every_part(run_python, tmp_path):
     (planned,) = [row for row in found if row["unit"] == "peak / planned"]
     assert float(planned["compiled_gib"]) > 0
     assert (tmp_path / "profile_L16.tar.gz").stat().st_size > 0
-
-
-def test_rows_that_are_not_whole_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "RESULTS", tmp_path / "results")
-    out = tmp_path / "out"
-    for case in ("first", "second", "third"):
-        Journal(out, []).write("matrix", case, "own", MEASURED, matrix_tflops=2.5)
-    file = out / "on_accelerator.csv"
-    text = file.read_text()
-    for damaged in (
-        text[: text.rindex("third") + 9],
-        text[: text.rindex(",")] + ",nonsense\n",
-        text[: text.rindex("2.5")] + text[text.rindex("2.5") :].replace("2.5", "1e999"),
-        text.rstrip() + ",more\n",
-    ):
-        file.write_text(damaged)
-        assert [Journal(out, []).done("matrix", c, "own") for c in ("first", "third")] == [
-            True, False,
-        ]  # fmt: skip
-    assert journal.take(out) == 2
-    for damaged in (b"\xff\xfe", b"a,b\n1,2\n"):
-        file.write_bytes(damaged)
-        with refused(file):
-            Journal(out, [])
-        with refused(file):
-            journal.take(out)

@@ -1,9 +1,6 @@
 """The program that times the tests, run on short programs and tests."""
 
 import ast
-from pathlib import Path
-
-import pytest
 
 BUSY = """
 import subprocess, sys, time
@@ -32,19 +29,3 @@ def test_cpu_time_of_grandchildren_counts(run_python):
     assert 0.3 <= taken["cpu_secs"] < 3
     assert taken["wall_secs"] >= 0.5
     assert ast.literal_eval(lines[-1]) == {"passed": 12, "skipped": 1, "failed": 3}
-
-
-def test_schedules_as_the_scripts_do(run_python):
-    done = run_python("-c", "from benchmarks import test_time; print(*test_time.SCHEDULE)")
-    script = Path(__file__).parents[2] / "scripts" / "environment.sh"
-    assert f"-m pytest -n 2 {done.stdout.strip()} " in script.read_text()
-
-
-@pytest.mark.slow
-def test_a_row_for_a_suite(run_python):
-    arguments = ("--suites=quick", "--workers=0", "--norecord", "tests/core/errors_test.py")
-    done = run_python("-m", "benchmarks.test_time", *arguments, fresh=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    row = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert row["suite"] == "quick" and row["passed"] > 0 and row["failed"] == 0
-    assert row["cpu_minutes"] < 10

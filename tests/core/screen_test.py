@@ -62,15 +62,6 @@ def test_a_file_gets_plain_lines_with_all_parts():
     assert out.getvalue() == "step 1 | loss 2\ndone\n"
 
 
-def test_quiet_says_nothing():
-    out = Terminal()
-    screen = Screen(out, quiet=True)
-    screen.update("step 1")
-    screen.say("done")
-    screen.bar("evaluating", 1, 2)
-    assert not out.getvalue()
-
-
 def test_a_bar_comes_only_when_it_takes_long(monkeypatch):
     out, now = Terminal(), [0.0]
     monkeypatch.setattr("vit_jax.core.screen.time.monotonic", lambda: now[0])

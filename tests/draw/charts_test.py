@@ -1,6 +1,5 @@
 import re
 
-import matplotlib
 import pytest
 from markupsafe import Markup
 
@@ -82,14 +81,3 @@ def test_a_picture_has_the_colours_and_the_font_of_its_page_and_no_names_that_co
     assert "font" not in text and "url(" not in text and "http" not in text
     assert not re.search(r' id="[a-z]*_', text)
     assert charts.svg(line(charts.RUNS[2]), "title") == text
-
-
-def test_matplotlibs_settings_of_the_user_change_nothing():
-    with matplotlib.rc_context({"lines.linewidth": 9.0, "svg.fonttype": "path"}):
-        text = charts.svg(line(), "title")
-    assert text == charts.svg(line(), "title")
-
-
-def test_runs_look_different():
-    looks = {(charts.RUNS[i % len(charts.RUNS)], charts.dashes(i)) for i in range(28)}
-    assert len(looks) == 28

@@ -25,11 +25,6 @@ def test_pixels_are_those_given(size, number):
         assert (drawn == cell.image.repeat(places.scale, 0).repeat(places.scale, 1)).all()
 
 
-def test_a_cross_shows_on_the_image():
-    plain, crossed = (contact_sheet.draw([], cells(1, crossed=c)) for c in (False, True))
-    assert np.asarray(plain).tolist() != np.asarray(crossed).tolist()
-
-
 def test_long_texts_are_cut_and_their_endings_stay():
     font = ImageFont.truetype(tiles.FONT_FILE, 14)
     cut = contact_sheet.one_line("Vulpes macrotis, the kit fox", font, 130, ": 0.700")

@@ -37,11 +37,6 @@ def test_texts_are_escaped_unless_they_are_markup(tmp_path, monkeypatch):
     assert "<h1>&lt;T&gt;</h1>" in text and "<p>&lt;s&gt;</p>" in text
 
 
-def test_what_a_template_lacks_is_an_error(tmp_path, monkeypatch):
-    with pytest.raises(jinja2.UndefinedError):
-        render(tmp_path, monkeypatch, "{{ nothing }}")
-
-
 @pytest.mark.parametrize("cells", [["a", "b"], []])
 def test_a_table_has_a_head_where_it_has_titles(tmp_path, monkeypatch, cells):
     body = '{{ table(head, [["x", "<y>"]], attributes=[which]) }}'
@@ -128,10 +123,6 @@ def test_colours_are_apart_from_their_background(colours):
             assert contrast(colours[text], colours[behind]) >= 4.5, (text, behind)
     for line in range(7):  # of charts: 3 to 1 is enough
         assert contrast(colours[f"colour{line}"], colours["card"]) >= 3, line
-
-
-def test_light_and_dark_have_the_same_colours():
-    assert list(LIGHT) == list(DARK)
 
 
 @pytest.mark.parametrize("template", PAGES)

@@ -174,16 +174,6 @@ def test_classes_of_models_are_the_same_by_name():
         assert f'<small title="{model}">{model}</small>' in alone
 
 
-def test_a_matrix_of_few_classes(text):
-    assert "(of several: the one that was predicted, else the first)" in text
-    assert table_under(text, "confusion matrix by a&lt;b&gt;") == {
-        "n01440764 tench, Tinca tinca": ["1", "2", "1"],
-        "&lt;goldfish&gt;": ["", "", "1"],
-        "shark": ["", "", "1"],
-    }
-    assert "confused classes" not in text
-
-
 def test_of_many_classes_the_pairs_are_listed():
     labels = np.repeat(np.arange(1000), 2)[:, None]
     prediction = np.where(np.arange(2000) < 4, 999, labels[:, 0])
@@ -211,41 +201,6 @@ def test_classes_that_are_decided_one_by_one():
     assert not any(word in text for word in ("confusion", "confused by", "taken for <b>"))
     assert "<b>2</b>; most probable: <b>2</b> (100.00%), loss 1" in text
     assert "the pixels that it gets" in text and "rollout" not in text
-
-
-def test_errors_are_shown_with_their_pictures(text):
-    first, second = text.split("most confused by ")[1:]
-    assert "4 of 4 wrong images" in first and "Every image is right." in second
-    assert (
-        "<b>n01440764 tench, Tinca tinca</b> taken for <b>&lt;goldfish&gt;</b>: 2 images" in first
-    )
-    of_pairs = first.split("highest loss")[0]
-    assert of_pairs.count("data:image/jpeg;base64,") == 3  # one of four is damaged
-    assert 'title="&lt;b&gt;11.png"' in of_pairs and 'title="damaged"' in of_pairs
-
-
-def test_images_of_the_highest_loss_have_a_name_and_a_rollout(text):
-    (shown,) = re.findall(r"highest loss.*?<h2>", text, re.DOTALL)
-    assert re.findall(r"<p>(.*?)<br><code>(.*?)</code>", shown) == [
-        ("<b>n01440764 tench, Tinca tinca</b> taken for <b>shark</b> (30.00%), loss –",
-         "&lt;b&gt;15.png"),
-        ("<b>&lt;goldfish&gt;</b> taken for <b>shark</b> (99.76%), loss 6.000", "&lt;b&gt;13.png"),
-        ("<b>n01440764 tench, Tinca tinca, shark</b> taken for <b>&lt;goldfish&gt;</b> (80.00%), "
-         "loss 4.000", "&lt;b&gt;12.png"),
-    ]  # fmt: skip
-    assert shown.count('title="attention rollout"') == 3
-    assert shown.count("data:image/jpeg") == 5  # one is damaged
-
-
-def test_bars_are_as_high_as_accuracy_and_empty_bins_are_marked(text):
-    first, second = re.findall(r"<figure>(?:<figcaption.*?)</figure>", text, re.DOTALL)
-    assert "calibration" not in first  # images have several labels
-    assert (first.count('class="bar"'), first.count('class="empty"')) == (6, 9)
-    labels = re.findall(r"<text [^>]*rotate\(-90[^>]*>(.*?)</text>", first)
-    assert labels == ["images that are right", *"000010110000111"]
-    paths = re.findall(r'class="bar">.*?<path d="(.*?)"', second, re.DOTALL)
-    heights = [{float(y) for y in re.findall(r"[ML] \S+ (\S+)", path)} for path in paths]
-    assert heights == [{10.0, 206.0}] * 6  # from the bottom to the top
 
 
 def test_classes_in_files(tmp_path):

@@ -83,14 +83,6 @@ def test_a_half_written_last_row_is_dropped(path, remains):
     assert [row["step"] for row in metrics.rows()] == [2, 3]
 
 
-@pytest.mark.parametrize("line", ["not json", "[1]", '{"loss": 1}', "3", "\udcff"])
-def test_a_foreign_line_is_named(path, line):
-    text = '{"step": 1}\n' + line + '\n{"step": 2}\n'
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    with refused("metrics.jsonl"):
-        MetricsFile(path).truncate_after(9)
-
-
 def test_a_file_that_cannot_be_read_or_written_is_the_users_error(path):
     with refused("--workdir"):
         MetricsFile(path.parent / "missing" / "metrics.jsonl").write(1, {})

@@ -80,15 +80,6 @@ def test_duplicates_as_table_and_page(place, run, tmp_path):
     assert page.count("<img") == 2 and ">12.png<" in page and ">1.0000<" in page
 
 
-def test_a_page_of_neighbours_shows_what_is_there(place, run, tmp_path):
-    (tmp_path / "03.png").write_bytes((place / "images" / "03.png").read_bytes())
-    done = run(f"--output={tmp_path}/a.html", f"--images={tmp_path}", "--top_k=13", *NEAREST)
-    assert done.returncode == 0, done.stderr
-    page = (tmp_path / "a.html").read_text()
-    assert page.count("<figure") == 2 * 14
-    assert page.count("<img") == 2 + 2  # the images themselves, and 03.png
-
-
 def test_a_table_of_half_precision(place, tmp_path):
     embed(place, tmp_path / "half.parquet", dtype="float16", features="mean")
     table = neighbours.FeatureTable(str(tmp_path / "half.parquet"))

@@ -115,16 +115,6 @@ def test_a_cost_is_the_same_in_table_and_json():
     assert "cost" not in dict(command.rows(FOUR_CHIPS, price=None))
 
 
-@pytest.mark.parametrize(
-    ("activations", "free", "marked"), [(13 * GIB, "0 B", False), (14 * GIB, "-1 GiB", True)]
-)
-def test_a_tight_fit_is_marked(activations, free, marked):
-    memory = dataclasses.replace(FOUR_CHIPS.memory, activations=activations)
-    shown = dict(command.rows(dataclasses.replace(FOUR_CHIPS, memory=memory), price=None))["  free"]
-    assert shown.strip().startswith(free)
-    assert ("will hardly fit" in shown) == marked
-
-
 def test_times_of_gpus_are_said_to_be_bounds():
     time = StepTime(0.05, 0.06, 0.01, None, 0.1)
     figures = Figures(1, {}, 0.0, 150 * GIB, 1.0, kernels=1766)

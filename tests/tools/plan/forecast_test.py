@@ -1,9 +1,6 @@
 import dataclasses
-import math
-import types
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 
 from tests.messages import refused
@@ -73,68 +70,6 @@ def test_activations_are_those_of_the_method(variant, images):
 
 
 # Hosts, by hand: 16 chips of TPU v5e on 4 hosts, with fake devices.
-
-DEVICES = [types.SimpleNamespace(process_index=i // 4, platform="tpu") for i in range(16)]
-
-
-class Sharding:
-    """A stand-in for NamedSharding over DEVICES: `parts` along an array's first axis."""
-
-    device_set = DEVICES
-
-    def __init__(self, parts):
-        self.parts = parts
-
-    def shard_shape(self, shape):
-        return (shape[0] // self.parts, *shape[1:]) if shape else ()
-
-    def devices_indices_map(self, shape):
-        size, alike = shape[0] // self.parts, len(DEVICES) // self.parts
-        return {
-            Key(device): (slice(i // alike * size, (i // alike + 1) * size),)
-            for i, device in enumerate(DEVICES)
-        }
-
-
-class Key:
-    """A device wrapped to be a dictionary key."""
-
-    def __init__(self, device):
-        self.process_index = device.process_index
-
-
-def array(*shape, parts, dtype=jnp.float32):
-    made = types.SimpleNamespace(shape=shape, dtype=jnp.dtype(dtype), sharding=Sharding(parts))
-    made.size = math.prod(shape)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("shape", "parts", "copied"),
-    [
-        ((160, 10), 16, 6400 // 4),  # every host its part
-        ((160, 10), 1, 6400 // 4),  # all have all, and share the work
-        ((150, 10), 1, 6000),  # cannot be shared evenly: one copies all
-        ((160, 10), 4, 6400 // 4),
-        ((), 1, 4),
-    ],
-)
-def test_what_a_host_copies(shape, parts, copied):
-    state = [array(*shape, parts=parts)]
-    batch = {"weight": array(32, parts=16)}
-    layout = types.SimpleNamespace(state=state)
-    assert forecasts._host_needs(layout, batch).saving_bytes == round(1.27 * copied)
-
-
-@pytest.mark.parametrize(("parts", "images"), [(16, 8), (4, 8), (2, 16), (1, 32)])
-def test_what_a_host_reads(parts, images):
-    batch = {
-        "image": array(32, 8, 8, 3, parts=parts, dtype=jnp.uint8),
-        "weight": array(32, parts=parts),
-    }
-    needs = forecasts._host_needs(types.SimpleNamespace(state=[]), batch)
-    assert needs.images == images
-    assert needs.input_bytes == 4 * images * (8 * 8 * 3 + 4 + 8)
 
 
 @pytest.mark.parametrize(

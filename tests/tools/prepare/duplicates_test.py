@@ -265,13 +265,3 @@ def test_images_near_a_left_out_one_stay():
     evaluation = EvaluationSet("test_set", table(("x", A ^ 0b1111_0000)))
     result = assigned(images, evaluations=[evaluation], near_duplicates="drop")
     assert result.left_out == {0: "in_evaluation:test_set"}
-
-
-@pytest.mark.parametrize("at_once", [3, 50, 600])
-def test_chunk_size_does_not_matter(monkeypatch, at_once):
-    some = random_hashes(60)
-    hashes = np.unique(np.concatenate([some, *(flipped(some, k, seed=k) for k in range(1, 11))]))
-    pairs = duplicates.near_pairs(hashes, 3)
-    monkeypatch.setattr(duplicates, "_COMPARED_AT_ONCE", at_once)
-    for one, other in zip(duplicates.near_pairs(hashes, 3), pairs, strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -9,7 +9,7 @@ from markupsafe import escape
 from PIL import Image, ImageOps
 
 from tests.tools.prepare.conftest import jpeg
-from tests.tools.prepare.duplicates_test import A, B, C, assigned, table, with_column
+from tests.tools.prepare.duplicates_test import A, B, assigned, table, with_column
 from vit_jax.core.screen import Screen
 from vit_jax.tools.prepare import faults, image_folder, summary, tasks
 from vit_jax.tools.prepare.collection import CollectionRequest, PrepareOptions
@@ -131,22 +131,3 @@ def test_pairs_of_classes_are_sorted_by_their_copies():
         ],
     }
     assert pairs_of_classes([[0], [0]], ("x", A), ("x", A)) == {"number": 0, "most": []}
-
-
-def test_copies_between_classes_and_splits_come_first():
-    splits = ["train", "train", "val", "train", "train", "train"]
-    images = table(("a", A), ("b", A ^ 1), ("c", B), ("c", B), ("d", C), ("d", C), splits=splits)
-    images = with_column(images, "labels", [[0], [1], [1], [1], [0], [0]])
-    result = assigned(images, duplicates="drop")
-    pairs = summary.copy_pairs(images, result)
-    entries = list(summary.entries(images, result, ["one", "two"], pairs))
-    assert [(one["name"], one["of"], one["kind"]) for one in entries] == [
-        ("1.jpg", "0.jpg", "near"),
-        ("3.jpg", "2.jpg", "same_bytes"),
-        ("5.jpg", "4.jpg", "same_bytes"),
-    ]
-    assert [one["other_split"] for one in entries] == [False, True, False]
-    assert entries[1]["split"] == "train" and entries[1]["split_of"] == "val"
-    assert entries[1]["left_out"] == "duplicate"
-    shown = [summary.in_words(pairs, at) for at in summary.to_show(pairs)]
-    assert shown == ["near, of another class", "the same bytes, val and train"]

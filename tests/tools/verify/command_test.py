@@ -95,24 +95,9 @@ def test_a_run_like_the_others_is_in_range(card, make_run, capsys):
     assert "within   all 11 numbers of the finished run" in output
 
 
-def test_a_run_of_a_recorded_seed_is_compared_digit_by_digit(card, make_run, capsys):
-    verify.verify(recipe_card.read_run(make_run("run", "seed=1")), card)
-    assert (
-        "same     losses as the card's seed 1, all digits, up to step 100"
-        in capsys.readouterr().out
-    )
-
-
 def test_the_first_deviation_is_named(card, make_run):
     run = recipe_card.read_run(make_run("run", factor=1.1))
     with refused("step 20", "train/loss 1.183", "1.065", "5 of 11"):
-        verify.verify(run, card)
-
-
-def test_a_number_that_is_not_finite_leaves_the_range(card, make_run):
-    run = recipe_card.read_run(make_run("run", steps=50))
-    run.rows[40]["train/loss"] = None
-    with refused("train/loss not finite"):
         verify.verify(run, card)
 
 

@@ -60,15 +60,6 @@ def test_scaling(families):
     assert dashes[0].get_xdata().min() <= 1
 
 
-def test_frontier_is_a_step_from_each_point_to_the_next():
-    frontier = np.array([1e-3, 1e-2, 1e-1]), np.array([0.4, 0.5, 0.55])
-    options = {"metric": "m", "x_label": "x", "against": "x", "frontier": frontier}
-    figure = check(lambda: draw_scaling(series({"ViT": 2}), **options), "compute-optimal")
-    (line,) = [one for one in figure.axes[0].lines if one.get_label() == "compute-optimal"]
-    assert line.get_drawstyle() == "steps-post"
-    np.testing.assert_array_equal(line.get_xydata(), np.transpose(frontier))
-
-
 def test_a_table_of_laws_has_a_row_for_each_curve():
     fitted = law("all models"), law("ViT-0/16", interval=False)
     none = fitted[0]._replace(law=None, why="too few points")

@@ -49,16 +49,6 @@ def test_all_points_are_collected_with_their_cost(world):
     assert "<script" not in page
 
 
-def test_the_same_command_trains_nothing_again_and_a_longer_list_the_rest(world):
-    world.study()
-    assert len(world.starts()) == 4
-    world.study()
-    assert len(world.starts()) == 4
-    made = world.study("--config.model.width=32,64,128", AXES[1])
-    assert len(world.starts()) == 6
-    assert len(made.points) == 6
-
-
 def test_a_failed_member_is_shown_and_the_rest_goes_on(world):
     world.fate(BROKEN, "1 0")
     with refused(BROKEN, error=TrainingsFailed):
@@ -70,29 +60,6 @@ def test_a_failed_member_is_shown_and_the_rest_goes_on(world):
     assert "the images are bad" in (world.folder / "results.html").read_text()
     made = world.study(options={"retry_failed": True})
     assert not made.failures
-
-
-def test_a_damaged_member_fails_alone(world):
-    """Its metrics end in the middle of a line, and nothing is where its checkpoint should be."""
-    world.study()
-    broken = world.folder / run.TRAININGS / BROKEN
-    text = (broken / "metrics.jsonl").read_text()
-    (broken / "metrics.jsonl").write_text(text[: len(text) - 30])
-    (broken / "checkpoints" / "40").rmdir()
-    world.fate(BROKEN, "0 1")
-    with refused(BROKEN, error=TrainingsFailed):
-        world.study()
-    assert "3 of 4 points have finished" in (world.folder / "results.html").read_text()
-
-
-def test_none_finished_is_a_page_without_points(world):
-    for name in ("32", "64"):
-        world.fate(f"model.width={name}", "1")
-    with refused("=32", "=64", error=TrainingsFailed):
-        world.study("--config.model.width=32,64", budgets=(1.0,))
-    page = (world.folder / "results.html").read_text()
-    assert "0 of 2 points have finished" in page
-    assert "1.00 exaFLOPs: no training has finished" in page
 
 
 def test_seeds_are_taken_together(world):

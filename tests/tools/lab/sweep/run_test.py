@@ -136,23 +136,6 @@ def test_a_training_started_by_hand_is_awaited(world):
     assert world.starts().count(POINTS[0]) == 2
 
 
-def test_a_signal_does_not_wait_for_a_training_started_by_hand(world):
-    world.fate(POINTS[0], "sleep")
-    world.fate(POINTS[1], "sleep")
-    (world.folder / POINTS[0]).mkdir(parents=True)
-    arguments = ["--workdir", str(world.folder / POINTS[0]), "--config.optim.lr=1e-3"]
-    by_hand = subprocess.Popen([*world.fake, *arguments], stdout=subprocess.PIPE)
-    by_hand.stdout.readline()
-    process = world.start(slots=2)
-    wait_for(lambda: asleep(world, POINTS[1]))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 75, process.said()
-    assert f"goes on   {POINTS[0]}" in process.said()
-    assert by_hand.poll() is None
-    os.kill(by_hand.pid, signal.SIGTERM)
-    by_hand.communicate()
-
-
 # Points go to a launcher, a script that records its calls.
 
 # Records its name and ends with the status in the home's file NAME; "train" trains first.

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import re
 import signal
 import threading
 
@@ -13,7 +12,6 @@ from tests.messages import refused
 from tests.tools.lab.transfer.conftest import SPLITS
 from vit_jax.core.errors import Preempted
 from vit_jax.tools.lab.sweep.run import TrainingsFailed
-from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import run as transfers
 
 RATES = "--config.optim.lr=1e-3,2e-3,3e-3"
@@ -145,25 +143,3 @@ def test_data_that_have_grown_are_noticed(world, monkeypatch):
     )
     with refused("choose=train"):
         world.transfer(RATES, seeds=1)
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "name"),
-    [
-        ("config.json", "{}", "--workdir"),
-        ("sweep.json", "{}", "--workdir"),
-        ("transfer.json", '{"task": 1}', "transfer.json"),
-    ],
-)
-def test_folders_of_others_and_damaged_ones_are_refused(world, file, text, name):
-    world.folder.mkdir()
-    (world.folder / file).write_text(text)
-    with refused(name):
-        world.transfer(RATES)
-
-
-def test_a_dry_run_shows_the_names_of_the_jobs(world, task, capsys):
-    asked = task("--config.optim.lr=1e-3,3e-3", seeds=2)
-    transfers.dry_run(world.folder, asked, SweepOptions("lr", launcher="submit"))
-    names = re.findall(r"submit --name=(\S+)", capsys.readouterr().out)
-    assert names == ["lr-choose-1", "lr-choose-2", "lr-final-1", "lr-final-2"]

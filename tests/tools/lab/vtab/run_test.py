@@ -14,7 +14,6 @@ from tensorflow_datasets import features as f
 from tests.data.sources.tfds_labels_test import OBJECTS, scene, write
 from tests.messages import refused
 from tests.tools.lab.conftest import FAKE
-from vit_jax.store import workdir_lock
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer.results import OverSeeds
@@ -77,15 +76,6 @@ def world(tmp_path, monkeypatch, fate, tfds, capsys):
 
     made.run, made.fate, made.starts = start, fate, fate.starts
     return made
-
-
-def test_the_way_without_what_is_missing_is_one_that_works(tfds, tmp_path):
-    with refused("--tasks"):
-        run.find_data(["dtd", "cifar100"], tfds)
-    with refused("download_and_prepare"):
-        run.find_data(["dtd"], tfds)
-    with refused("--data"):
-        run.find_data(["cifar100"], str(tmp_path / "nowhere"))
 
 
 def test_all_that_is_missing_is_named_before_anything_starts(tfds, tmp_path):
@@ -182,8 +172,3 @@ def test_means_are_of_whole_groups():
     assert summary.means(others)["natural"].std is None
     del scores["dtd"]
     assert [name for name, mean in summary.means(scores).items() if mean] == [*GROUPS[1:]]
-
-
-def test_a_second_run_at_the_same_time_is_refused(world):
-    with workdir_lock.lock_for_process(world.folder), refused("Another run"):
-        world.run("optim.lr=1e-3")

@@ -68,7 +68,3 @@ def test_cka(shape):
     shown = figure.axes[0].images[0].get_array()
     assert shown.mask.sum() == 1
     np.testing.assert_array_equal(shown.data[~shown.mask], np.clip(values, 0, 1)[~shown.mask])
-
-
-def test_cka_of_one_model():
-    check(lambda: draw_cka(np.eye(12), [str(k + 1) for k in range(12)]), "layer", "12")
