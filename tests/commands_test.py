@@ -114,4 +114,8 @@ def test_a_file_that_is_not_there(run, folder):
 def test_help_is_not_a_failure(run):
     for command, done in run({command: ["--help"] for command in COMMANDS}).items():
         assert (done.returncode, done.stderr) == (0, ""), command
+        text, _, listed = done.stdout.partition("\nflags:\n")
+        text = re.sub(r'(?s) -- .*?\n\n|"[^"]*"', "", text)  # flags of what a sweep starts
+        for flag in set(re.findall(r"--(?:no(?=compile))?(\w+)", text if listed else "")):
+            assert re.search(rf"(?m)^  --(\[no\])?{flag}:", listed), (command, flag)
         assert "--" in done.stdout, command

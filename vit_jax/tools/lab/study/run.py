@@ -119,4 +119,5 @@ if __name__ == "__main__":
     sweeps.define_metric("compare")
     flags.DEFINE_enum("law", "M2", scaling_law.PARAMETERS, "The scaling law to fit.")
     flags.DEFINE_list("budget", [], "ExaFLOPs to name the best model for, such as 0.1,1.")
+    flags.adopt_module_key_flags(sweeps)  # for --help
     command.run(main)

@@ -234,4 +234,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("evaluation", None, "The config's evaluation of the test, if it has more.")
     flags.DEFINE_string("metric", "accuracy", "The number of that evaluation to choose by.")
     flags.DEFINE_bool("ema", False, "Choose by the EMA of the weights.")
+    flags.adopt_module_key_flags(sweeps)  # for --help
     command.run(main)

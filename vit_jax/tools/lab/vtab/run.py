@@ -284,4 +284,6 @@ if __name__ == "__main__":
     flags.DEFINE_list("tasks", [], "Only these, such as cifar100,clevr_count: without all means.")
     flags.DEFINE_list("leave_out", [], "All tasks but these, whose data are not there.")
     flags.mark_flag_as_required("data")
+    flags.adopt_module_key_flags(sweeps)  # for --help
+    flags.adopt_module_key_flags(transfers)
     command.run(main)
