@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from tests.chromium import needs_chromium, page_after_scripts
@@ -87,6 +88,47 @@ def test_tables_of_sentences_are_marked_for_phones(project):
     assert "data-" not in numbers
     assert sentences.startswith("<table data-rows>")
     assert re.findall(r"<td[^>]*>", sentences) == ['<td data-column="a">', "<td>"]
+
+
+# What people type into the search, and the page that has to come first.
+PAGE_OF_WORDS = {
+    "finetune": ["freeze", "backbone", "transfer learning", "pretrained", "lora"],
+    "config": ["grad_accum_steps", "gradient accumulation", "best_metric", "batch_size", "bf16"],
+    "reading_logs": ["jsonl", "tensorboard", "wandb", "nan"],
+    "evaluate": ["misclassified", "confusion matrix", "calibration", "linear probe", "few-shot"],
+    "data": ["imbalanced", "class weights", "multi-label"],
+    "export": ["quantize", "int8", "onnx", "tflite", "torchscript"],
+    "weights": ["timm", "hugging face", "safetensors"],
+    "resuming": ["resume", "checkpoint", "early stopping", "preempted", "deterministic"],
+    "own_images": ["csv", "custom dataset", "inference"],
+    "augmentation": ["mixup", "randaugment"],
+    "optimizers": ["learning rate", "weight_decay", "scheduler", "adamw"],
+    "sharding": ["fsdp", "remat", "model parallel"],
+    "several_hosts": ["multi-node", "distributed"],
+    "install": ["cuda", "gpu"],
+    "launch": ["slurm", "docker", "kubernetes"],
+    "visualize": ["attention map", "saliency"],
+    "embed": ["embeddings", "knn", "similarity"],
+    "methods": ["dino", "self-supervised", "distillation"],
+    "plan": ["price", "out of memory"],
+    "sweeps": ["hyperparameter"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_search_answers_the_words_that_people_type(tmp_path):
+    site = tmp_path / "site"
+    subprocess.run([*MKDOCS, "build", "--quiet", "--site-dir", site], cwd=ROOT, check=True)
+    words = [word for several in PAGE_OF_WORDS.values() for word in several]
+    answer = subprocess.check_output(["node", ROOT / "tests" / "search.cjs", site, *words])
+    first = {word: pages[0] if pages else None for word, pages in json.loads(answer).items()}
+    assert first == {
+        word: f"{page}.html" for page, several in PAGE_OF_WORDS.items() for word in several
+    }
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    words_of = yaml.safe_load((ROOT / "docs" / "site" / "search_words.yml").read_text())
+    assert {entry["location"] for entry in index["docs"] if "tags" in entry} == {*words_of}
 
 
 @pytest.mark.slow

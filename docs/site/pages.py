@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,12 @@ PAGES = {
     "docs/colab.ipynb": "notebook.md",
 }
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".yml": "yaml"}
-SEARCH = {"gallery.md": {"exclude": True}, "changelog.md": {"boost": 0.2}}
+SEARCH = {
+    "gallery.md": {"exclude": True},
+    "changelog.md": {"boost": 0.2},
+    **{f"api/{name}.md": {"boost": 0.2} for name in ("run", "models", "weights", "plugins")},
+}
+SEARCH_WORDS = yaml.safe_load((DOCS / "site" / "search_words.yml").read_text())
 HIDDEN = {"index.md": ["navigation"], "features.md": ["toc"]}  # beside a page
 UNLISTED = "---\nsearch:\n  exclude: true\n---\n\n"
 
@@ -130,6 +136,14 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     """Marks tables that a phone shows row by row (site.css), and names each cell's column."""
     del page, config, files
     return _TABLE.sub(lambda table: _for_phones(table[0]), content)
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> None:
+    """Adds the words that people search a heading by, behind the plugin that indexes the page."""
+    del context, nav
+    for entry in config.plugins["material/search"].search_index.entries:
+        if entry["location"].partition("#")[0] == page.url and entry["location"] in SEARCH_WORDS:
+            entry["tags"] = [SEARCH_WORDS[entry["location"]]]
 
 
 def _for_phones(table: str) -> str:
