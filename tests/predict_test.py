@@ -267,6 +267,7 @@ def test_images_that_cannot_be_read_are_passed_over(digits_run, photo, run_pytho
     done = run_python(*PREDICT, *flags, "--top_k=1", "--output", str(table), str(photo), str(bad))
     assert done.returncode == 0, done.stderr
     assert [row["file"] for row in csv.read_csv(table).to_pylist()] == [str(photo)]
+    assert f"saved 1 rows to {table}\n" in done.stderr
     done = run_python(*PREDICT, *flags, str(bad))
     assert (done.returncode, done.stdout) == (1, "")
     told(done.stderr, "None of the 1 images")

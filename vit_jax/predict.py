@@ -146,10 +146,10 @@ def predict(
 
 def write_table(
     predictions: Iterable[tuple[Path | int, list[dict]]], output: Path, total: int, screen: Screen
-) -> None:
+) -> int:
     """Writes predictions of up to `total` images, a row for each class; all of the file or nothing.
 
-    Its folder is made. UserError if it cannot be written.
+    Returns the number of rows. Its folder is made. UserError if it cannot be written.
     """
 
     def cell(value: Any) -> Any:
@@ -173,11 +173,14 @@ def write_table(
             output.parent.mkdir(parents=True, exist_ok=True)
             temporary = opened.enter_context(atomic_file(output))
             file = opened.enter_context(TABLES[output.suffix](str(temporary), COLUMNS))
+        written = 0
         for batch in batches():  # whose own errors are not about the table
+            written += batch.num_rows
             with writing("--output", output):
                 file.write_batch(batch)
         with writing("--output", output):
             opened.close()
+    return written
 
 
 def name_of(image: Path | int) -> str:
@@ -212,7 +215,8 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         screen=screen,
     )
     if output:
-        write_table(predictions, output, len(files), screen)
+        rows = write_table(predictions, output, len(files), screen)
+        screen.say(f"saved {rows:,} rows to {output}")
         return
     for file, classes in predictions:
         if FLAGS.json:

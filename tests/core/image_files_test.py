@@ -1,7 +1,9 @@
 import io
+import re
 import struct
 import warnings
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +44,15 @@ def test_pillow_knows_the_extensions_of_each_format():
     assert Image.OPEN.keys() >= set(OPENED)
     assert set(OF_TRAINING) <= FORMATS.keys()
     assert {".jfif", ".tif", ".jpe"} <= set(EXTENSIONS)
+
+
+def test_the_page_has_a_row_for_each_format():
+    page = (Path(__file__).parents[2] / "docs" / "own_images.md").read_text()
+    rows = page.replace(" ", "").upper().splitlines()
+    for name in set(OPENED) - {"DIB"}:  # a BMP
+        end = "|READ|READ|" if name in OF_TRAINING else "|READ|"
+        (row,) = [row for row in rows if re.match(rf"\|(.*,)?{name}\b", row)]
+        assert row.endswith(end) and row.count("|READ") == end.count("READ"), name
 
 
 def test_names_of_images():

@@ -11,6 +11,9 @@ NAMES = {
     "deit_small_patch16_224": "ViT-S/16",
     "deit_tiny_distilled_patch16_224": "ViT-Ti/16",
     "google/vit-base-patch16-224-in21k": "ViT-B/16",
+    "resnet50": "R50x1",
+    "resnetv2_101x3_bit.goog_in21k": "R101x3",
+    "microsoft/resnet-152": "R152x1",
     "vit-b/16": "ViT-B/16",
     "vit-g/14": "ViT-g/14",
 }

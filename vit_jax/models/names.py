@@ -255,9 +255,14 @@ _NAME_OF_OTHERS = re.compile(
     r"(_reg4)?(_dinov[23])?.*"
 )
 
+# "resnet50", "resnetv2_50x1_bit", "microsoft/resnet-50": BiTs are the ResNets here.
+_RESNET = re.compile(r"(?:.*/)?resnet(?:v2)?[-_]?(\d+)(?:x(\d+))?(?:[-_.].*)?")
+
 
 def model_meant(name: str) -> str | None:
-    """The model here for a ViT's name in timm or Hugging Face; for messages, none is accepted."""
+    """The model here for one's name in timm or Hugging Face; for messages, none is accepted."""
+    if resnet := _RESNET.fullmatch(name.lower()):
+        return f"R{resnet[1]}x{resnet[2] or 1}"
     match = _NAME_OF_OTHERS.fullmatch(name.lower())
     if not match:
         return None
