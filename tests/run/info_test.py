@@ -10,10 +10,8 @@ from vit_jax.run import info
 from vit_jax.train import train
 
 
-def test_versions_devices_and_settings(monkeypatch, capsys):
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "3")
-    info.main([])
-    out = capsys.readouterr().out
+def test_versions_devices_and_settings(run_python):
+    out = run_python("-m", "vit_jax", "info", MALLOC_ARENA_MAX="3").stdout
     assert [line.split(":")[0] for line in out.splitlines()] == [
         *("- versions", "- system", "- devices", "- settings"),
     ]
@@ -22,11 +20,31 @@ def test_versions_devices_and_settings(monkeypatch, capsys):
     )
 
 
-def test_the_config_of_a_run(tiny_run, tmp_path, run_python):
-    train(tiny_run("total.steps=2"), tmp_path)
-    done = run_python("-m", "vit_jax", "info", str(tmp_path))
-    document = json.loads(done.stdout.split("```json\n")[1].removesuffix("```\n"))
-    assert document["config"]["total"]["steps"] == 2 and document["runs"][0]["versions"]
+def test_a_run_on_one_screen(tiny_run, tmp_path, run_python):
+    options = ("total.steps=4", "log.every_steps=1", "checkpoint.every_steps=2")
+    train(tiny_run(*options), tmp_path)
+    file = tmp_path / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    speed = 2 * rows[0]["speed/images_per_second"]
+    for row, accuracy in zip(rows, (0.1, 0.4, 0.3, 0.2), strict=True):
+        row |= {"val/accuracy": accuracy, "speed/images_per_second": speed, "speed/input_wait": 0.5}
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    text = info.describe_path(str(tmp_path))
+    assert len(text.splitlines()) < 20
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line)
+    assert lines["step"].startswith("4 of 4")
+    assert lines["best"] == f"step 2, by val/accuracy 40.00%: {tmp_path}@2"
+    assert f"saved    {tmp_path}@2, " in text and "KiB, val/accuracy 20.00%" in lines["saved"]
+    assert "50% of it waiting for images; 0:" in lines["time"]
+    assert lines["last"].split()[1:] == [
+        "train/accuracy", "train/learning_rate", "train/loss", "speed/images_per_second",
+        "val/accuracy",
+    ]  # fmt: skip
+    assert lines["4"].endswith("20.00%")
+    done = run_python("-m", "vit_jax", "info", "--json", str(tmp_path))
+    document = json.loads(done.stdout)
+    assert document["run"]["config"]["total"]["steps"] == 4 and document["run"]["runs"]
+    assert document["rows"] == rows and "jax 0." in document["versions"]
 
 
 def test_weights(tmp_path):
@@ -48,9 +66,8 @@ def test_devices_that_are_the_problem(run_python):
     assert "- versions: " in done.stdout and "JAX_PLATFORMS=cuda" in done.stdout
 
 
-def test_a_folder_that_is_neither(tmp_path, capsys):
+def test_a_folder_that_is_neither(tmp_path, run_python):
     with refused(str(tmp_path)):
-        info.main([str(tmp_path)])
-    assert "- versions: " in capsys.readouterr().out
-    with refused(f"{tmp_path} {tmp_path}"):
-        info.main([str(tmp_path), str(tmp_path)])
+        info.describe_path(str(tmp_path))
+    done = run_python("-m", "vit_jax", "info", str(tmp_path), str(tmp_path))
+    assert done.returncode == 1 and f"{tmp_path} {tmp_path}" in done.stderr

@@ -1,24 +1,37 @@
-"""Prints versions, devices and settings for a bug report: vit-jax info [RUN or WEIGHTS]
+"""Describes a run, weights, or this machine: vit-jax info [RUN or WEIGHTS]
 
-Prints Markdown, to be pasted. Of a run its config and starts are added, of weights what they are.
-Look through it before: a config has your paths in it.
+Of a run: how far it is, its best step and by what, its checkpoints, its last rows, and where its
+time went; of weights: their model. Of neither: versions, devices and settings for a bug report.
+--json prints all of these and a run's config and starts; it has your paths in it.
 """
 
+import datetime
+import itertools
 import json
+import math
 import os
 import platform
+import re
+from typing import Any
 
 import jax
+from absl import flags
 from etils import epath
 
 from vit_jax import weights
-from vit_jax.core import command, machine
+from vit_jax.core import cloud, command, machine
 from vit_jax.core.errors import UserError, describe_error
-from vit_jax.core.screen import format_bytes
+from vit_jax.core.metric_names import best_mode, readable
+from vit_jax.core.screen import aligned, format_bytes, format_duration
 from vit_jax.run.environment import PACKAGES, versions
+from vit_jax.store import checkpoint_dir, runs, workdir
+from vit_jax.store.metrics import METRICS_FILE
 from vit_jax.store.workdir import CONFIG_FILE, read_document
 
 OTHERS = ("numpy", "tensorflow-datasets", "ml_collections", "clu", "torch", "timm", "transformers")
+LAST = 5  # rows and checkpoints that are shown
+EVALUATED = re.compile("(?!train/).+/accuracy")
+SHOWN = ("/loss", "/accuracy", "/learning_rate", "images_per_second")
 SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "NVIDIA_", "CUDA_", "GLIBC_TUNABLES", "MALLOC_")
 
 
@@ -48,25 +61,106 @@ def _devices() -> str:
         return f"error: {describe_error(error)}"
 
 
+def describe_run(path: str) -> str:
+    """Describes a work directory on one screen."""
+    folder = epath.Path(path)
+    run, config = runs.read(folder, path), read_document(path)["config"]
+    checkpoint = config.get("checkpoint", {})
+    begun = f"{run.starts[0]['time']}, starts: {len(run.starts)}" if run.starts else "not yet"
+    devices = run.starts[-1]["devices"] if run.starts else {}
+    of = f" of {run.planned_steps:,}" if run.planned_steps else ""
+    lines = [
+        f"run      {path}: {config['model']['name']}, {config['input']['source']}",
+        f"started  {begun}, on {devices.get('count')} x {devices.get('kind')}",
+        f"step     {run.last_step:,}{of}; the same command goes on from its newest checkpoint",
+        *_time(run),
+        *_checkpoints(run, checkpoint.get("best_metric"), checkpoint.get("best_mode")),
+    ]
+    shown = sorted(runs.rows_by_step(folder).items())[-LAST:]
+    keys = [
+        key for key in run.series if key.endswith(SHOWN) and any(key in row for _, row in shown)
+    ]
+    rows = [
+        [f"{step:,}", *(readable(k, row[k]) if row.get(k) is not None else "-" for k in keys)]
+        for step, row in shown
+    ]
+    return "\n".join([*lines, "", *aligned(["last rows", *keys], rows, left=())])
+
+
+def _time(run: runs.Run) -> list[str]:
+    """Where the time went, by the rows; with one start also how long none of its steps ran."""
+    speeds, waits = (run.series.get(f"speed/{key}") for key in ("images_per_second", "input_wait"))
+    if not speeds or not waits:
+        return []
+    num_steps = [step - before for before, step in itertools.pairwise([0, *speeds.steps])]
+    batch_size = int(run.fields["input.batch_size"])
+    secs = [n * batch_size / speed for n, speed in zip(num_steps, speeds.values, strict=True)]
+    waited = sum(each * wait for each, wait in zip(secs, waits.values, strict=True)) / sum(secs)
+    text = f"time     {format_duration(sum(secs))} in steps, {waited:.0%} of it waiting for images"
+    if len(run.starts) == 1 and not cloud.is_remote(run.folder):
+        start = datetime.datetime.fromisoformat(run.starts[0]["time"]).timestamp()
+        rest = (run.folder / METRICS_FILE).stat().mtime - start - sum(secs)
+        text += f"; {format_duration(max(rest, 0))} to compile, evaluate and save"
+    return [text]
+
+
+def _checkpoints(run: runs.Run, best_metric: str | None, mode: str | None) -> list[str]:
+    """The best step and by what; and a line for each of the last checkpoints, with its size."""
+    directory = run.folder / "checkpoints"
+    saved, lines = workdir.steps(directory), []
+    scores = (key for key in run.series if EVALUATED.fullmatch(key))
+    metric = best_metric or next(scores, "train/loss")
+    series = run.series.get(metric, runs.Series([], []))
+    values = {step: x for step, x in zip(*series, strict=True) if not math.isnan(x)}
+    for step in checkpoint_dir.rank(values, best_mode(metric, mode))[:1]:
+        where = f"{run.folder}@{step}" if step in saved else "not kept, see checkpoint.best_metric"
+        lines = [f"best     step {step:,}, by {metric} {readable(metric, values[step])}: {where}"]
+    for step in saved[-LAST:]:
+        folder = directory / str(step)
+        size = "" if cloud.is_remote(folder) else format_bytes(workdir.folder_bytes(folder))
+        value = f"{metric} {readable(metric, values[step])}" if step in values else ""
+        lines.append("saved    " + ", ".join(filter(None, (f"{run.folder}@{step}", size, value))))
+    return lines
+
+
+def _document(path: str) -> dict[str, Any]:
+    """A run's config.json and rows for --json; of weights their description in words."""
+    if _is_run(path):
+        rows = runs.rows_by_step(epath.Path(path))
+        return {"run": read_document(path), "rows": list(rows.values())}
+    return {"weights": describe_path(path)}
+
+
+def _is_run(path: str) -> bool:
+    return not weights.is_external(path) and (epath.Path(path) / CONFIG_FILE).exists()
+
+
 def describe_path(path: str) -> str:
-    """Describes a work directory's config and starts, or weights' model. UserError for others."""
-    if not weights.is_external(path) and (epath.Path(path) / CONFIG_FILE).exists():
-        return f"The run in {path}:\n\n```json\n{json.dumps(read_document(path), indent=1)}\n```"
+    """Describes a work directory, or weights' model. UserError for others."""
+    if _is_run(path):
+        return describe_run(path)
     info = weights.checkpoint_info(path)
     height, width = info.preprocess.image_size
     what = f"images of {height} x {width} pixels, {info.num_classes:,} classes"
     return f"The weights {path}: {info.name}, {info.parameters(ema=False):,} parameters, {what}."
 
 
+FLAGS = flags.FLAGS
+
+
 def main(arguments: list[str]) -> None:
     """The command."""
     if len(arguments) > 1:
         raise UserError(f"{' '.join(arguments)}: give one run or weights, or none.")
-    for heading, text in describe().items():
-        print(f"- {heading}: {text or 'none'}")
-    for path in arguments:
-        print(f"\n{describe_path(path)}")
+    if FLAGS.json:
+        print(json.dumps(describe() | (_document(arguments[0]) if arguments else {}), indent=1))
+    elif arguments:
+        print(describe_path(arguments[0]))
+    else:
+        for heading, text in describe().items():
+            print(f"- {heading}: {text or 'none'}")
 
 
 if __name__ == "__main__":
+    flags.DEFINE_bool("json", False, "Print all as one JSON object, for a bug report or a program.")
     command.run(main, positional=True)

@@ -393,7 +393,9 @@ def check_disk_space(
     missing = max(most - len(there), 1)
     needed = missing * checkpoint_bytes
     unfinished = checkpoints.glob(UNFINISHED)  # the start deletes them
-    free = shutil.disk_usage(_nearest_existing(checkpoints)).free + sum(map(_size, unfinished))
+    free = shutil.disk_usage(_nearest_existing(checkpoints)).free + sum(
+        map(folder_bytes, unfinished)
+    )
     if needed > free:
         kept = f"checkpoint.keep_last={keep_last}, and one more while it is written"
         kept += f", and {stay} for checkpoint.keep_every_steps or best_metric" if stay else ""
@@ -403,7 +405,7 @@ def check_disk_space(
         )
 
 
-def _size(folder: epath.Path) -> int:
+def folder_bytes(folder: epath.Path) -> int:
     """Bytes of the files below a local folder, which another process may be deleting."""
     total = 0
     for path in Path(folder).rglob("*"):
