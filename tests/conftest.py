@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections import Counter
@@ -16,8 +17,8 @@ from vit_jax.core.files import cache_dir
 from vit_jax.core.signals import DEFAULTS, SIGNALS
 
 # Most of the tests' time is compilation: many compile the same toy, and most programs are those of
-# the last session. Workers and the processes of tests inherit the cache; with a limit of its size
-# JAX locks it. It reads the variables when it is imported.
+# the last session. Processes of tests inherit the cache; with a limit of its size JAX locks it. It
+# reads the variables when it is imported. program_cache.py is about workers and their forks.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ |= {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "tests"),
@@ -32,12 +33,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests import messages, preloaded
+from tests import messages, preloaded, program_cache
 from tests.xla_flags import QUICKLY_COMPILED, xla_flags
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core import machine
 
+program_cache.use()
 # Read when jax first looks for devices; processes that tests start inherit it.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
@@ -105,6 +107,15 @@ def interruptible():
 def tiny_run():
     """`tiny_run("optim.lr=1", ...)`: the RunConfig of a run that takes seconds."""
     return lambda *overrides: configs.resolve(TINY_RUN, overrides)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The work directory of the tiny run, and its state; not to be changed."""
+    from vit_jax.train import train
+
+    workdir = tmp_path_factory.mktemp("trained")
+    return workdir, train(configs.resolve(TINY_RUN), workdir)
 
 
 # Six steps of a ViT on the digits, with three checkpoints and a moving average.
@@ -202,11 +213,12 @@ PRELOADED = python_environment()  # before tests and imported packages change va
 @pytest.fixture(scope="session")
 def preloaded_server(tmp_path_factory):
     """`preloaded_server()`: the process whose forks run programs, started on first use."""
-    servers = []
+    servers, starting = [], threading.Lock()
 
     def server():
-        if not servers:
-            servers.append(preloaded.Server(tmp_path_factory.mktemp("server"), PRELOADED))
+        with starting:
+            if not servers:
+                servers.append(preloaded.Server(tmp_path_factory.mktemp("server"), PRELOADED))
         return servers[0]
 
     yield server
@@ -319,6 +331,8 @@ def pytest_runtest_setup(item):
 
 
 def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        program_cache.limit()
     messages.regenerating = config.getoption("regenerate_goldens")
 
 

@@ -143,7 +143,11 @@ def _serve(path):
     import vit_jax.tools.export.onnx_file
     import vit_jax.tools.look.preview
     import vit_jax.train  # noqa: F401, so that forks have them
+    from tests import program_cache
+    from vit_jax.core import compilation_cache
 
+    program_cache.use()
+    compilation_cache._usable = lambda folder: True  # which would look at every program
     gc.collect()
     gc.freeze()  # forks would copy the pages of all objects that a collection looks at
 

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import TINY_RUN
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
@@ -113,13 +112,6 @@ def uninterrupted(tmp_path_factory):
     with contextlib.redirect_stdout(io.StringIO()) as output:
         run_here(workdir)
     return workdir, output.getvalue()
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The work directory of the tiny run, and its state; not to be changed."""
-    workdir = tmp_path_factory.mktemp("trained")
-    return workdir, train(configs.resolve(TINY_RUN), workdir)
 
 
 def test_lines_on_the_screen(uninterrupted):

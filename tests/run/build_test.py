@@ -43,9 +43,8 @@ def test_the_parts_of_a_run(tmp_path, tiny_run):
     assert not (tmp_path / "run").exists()
 
 
-def test_processes_with_other_data_or_weights_are_refused(tmp_path, tiny_run):
-    first, trained = {}, tmp_path / "first"
-    train(tiny_run("total.steps=1", "optim.warmup_steps=0"), epath.Path(trained))
+def test_processes_with_other_data_or_weights_are_refused(tmp_path, tiny_run, trained):
+    first, (weights, _) = {}, trained
     peers = SimpleNamespace(
         several=True,
         from_first=first.setdefault,
@@ -53,8 +52,8 @@ def test_processes_with_other_data_or_weights_are_refused(tmp_path, tiny_run):
         me="process 1 (b, pid 2)",
     )
     config = tiny_run(
-        "evals.test.preprocess=decode|resize(8)", f"init.weights={trained}",
-        "method.kind=distillation", f"method.teacher={trained}",
+        "evals.test.preprocess=decode|resize(8)", f"init.weights={weights}",
+        "method.kind=distillation", f"method.teacher={weights}",
     )  # fmt: skip
     for _ in range(2):
         Run.build(config, epath.Path(tmp_path / "run"), peers)
@@ -100,17 +99,17 @@ def test_without_the_data_the_rest_is_checked_if_they_are_declared(problems_of):
     assert problems.startswith("input.data_dir=/nowhere")
 
 
-def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, tiny_run):
-    train(tiny_run(), epath.Path(tmp_path / "first"))
-    other = tiny_run(f"init.weights={tmp_path / 'first'}", "model.mlp_dim=48")
+def test_weights_that_do_not_fit_are_found_before_the_model_is_made(tmp_path, tiny_run, trained):
+    first, _ = trained
+    other = tiny_run(f"init.weights={first}", "model.mlp_dim=48")
     workdir = epath.Path(tmp_path / "run")
     with refused("init.weights"):
         Run.build(other, workdir)
-    fits = Run.build(tiny_run(f"init.weights={tmp_path / 'first'}"), workdir)
+    fits = Run.build(tiny_run(f"init.weights={first}"), workdir)
     assert fits.shapes["head/kernel"] == (16, 4)
     # A resumed run no longer needs them.
     gone = tiny_run("init.weights=/nowhere")
-    assert Run.build(gone, epath.Path(tmp_path / "first")).trained is None
+    assert Run.build(gone, epath.Path(first)).trained is None
 
 
 def test_a_kept_head_over_other_classes_is_refused():

@@ -22,7 +22,6 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.run.check import check, device_bytes
-from vit_jax.train import train
 
 EVAL = "evals.test.preprocess=decode|resize(8)"
 
@@ -220,8 +219,8 @@ def test_parts_that_cannot_be_checked_are_named(look):
     assert shown["model"].split() == ["model", "not", "looked", "at", "-"]
 
 
-def test_weights_are_read_and_verified(tmp_path, tiny_run, look):
-    train(tiny_run(), epath.Path(tmp_path / "first"))
+def test_weights_are_read_and_verified(tmp_path, trained, look):
+    shutil.copytree(trained[0], tmp_path / "first")
     override = f"init.weights={tmp_path / 'first'}"
     table, error = look(override)
     assert error is None
@@ -236,8 +235,8 @@ def test_weights_are_read_and_verified(tmp_path, tiny_run, look):
     assert rows(table)["init"].endswith("problem")
 
 
-def test_another_config_in_the_work_directory_is_found(tmp_path, tiny_run, look):
-    train(tiny_run(), epath.Path(tmp_path / "run"))
+def test_another_config_in_the_work_directory_is_found(tmp_path, trained, look):
+    shutil.copytree(trained[0], tmp_path / "run")
     before = sorted(tmp_path.rglob("*"))
     table, error = look("optim.lr=0.5")
     told(error, "optim.lr: 0.001", f"--config.init.weights={tmp_path / 'run'}")
