@@ -113,7 +113,9 @@ def colours() -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Takes out the marks for tests, and turns links between files into links between pages."""
-    del config, files
+    del files
+    if config.repo_url:
+        markdown = re.sub(r"(git\+|clone )REPOSITORY_URL", rf"\1{config.repo_url}", markdown)
     homes = {uri: name for name, uri in PAGES.items()}
     uri = page.file.src_uri
     if uri.startswith("source/"):
