@@ -29,6 +29,7 @@ from tests import preloaded
 from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
 from vit_jax import evals
+from vit_jax.learning import losses
 from vit_jax.run.parts.outputs import MAY_DIFFER
 
 ROOT = Path(__file__).parents[1]
@@ -253,8 +254,9 @@ def sections():
     own = []
     for field, hint in typing.get_type_hints(configs.RunConfig).items():
         if typing.get_origin(hint) is dict:
-            kinds = [list(dataclasses.fields(cls)) for cls in evals.KINDS.values()]
-            yield "evals.<name>", field, list({f.name: f for k in kinds for f in k}.values())
+            yield "evals.<name>", field, of_all_kinds(evals.KINDS)
+        elif field == "loss":
+            yield field, field, of_all_kinds(losses.LOSSES)
         elif field == "model":  # the fields of all families
             yield from with_items(field, type(configs.resolve({"model": {"name": None}}).model))
         elif dataclasses.is_dataclass(hint):
@@ -262,6 +264,13 @@ def sections():
         elif field != "method":  # docs/methods.md has its fields
             own += [f for f in dataclasses.fields(configs.RunConfig) if f.name == field]
     yield "The run itself", "", own
+
+
+def of_all_kinds(table):
+    fields = {}
+    for field in (field for cls in table.values() for field in dataclasses.fields(cls)):
+        fields.setdefault(field.name, field)
+    return list(fields.values())
 
 
 def with_items(name, cls):

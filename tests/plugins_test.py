@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from etils import epath
 from flax import nnx
@@ -21,17 +22,19 @@ from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.method import Method
 from vit_jax.models import vit
 from vit_jax.parallel import mesh as meshes
-from vit_jax.run.parts import evaluations
+from vit_jax.run.parts import evaluations, updates
 from vit_jax.train import train
 
 CODE = """
 import dataclasses
+import jax
 import jax.numpy as jnp
 from vit_jax.config import EvalConfig
 from vit_jax.core.schema.fields import field
 from vit_jax.data.ops.op import Op
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.models import bit, vit
+from vit_jax.learning.losses import LossConfig, softmax_cross_entropy
 from vit_jax.learning.method import LossOutput, Method
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,14 @@ class Shrink(Method):
     def loss(self, model, inputs, key, context):
         found = model.features(inputs.images) - self.target
         return LossOutput(jnp.mean(found**2, axis=-1), metrics={})
+
+@dataclasses.dataclass(frozen=True)
+class Poly1(LossConfig):
+    poly1_epsilon: float = field(2.0, "of 1 - p", bounds=(-1, 100))
+
+    def compute(self, logits, targets, class_weights=None):
+        p = (targets * jax.nn.softmax(logits)).sum(-1)
+        return softmax_cross_entropy(logits, targets) + self.poly1_epsilon * (1 - p)
 
 class Mean:
     def __init__(self, read, objective, times):
@@ -104,6 +115,7 @@ ENTRIES = {
     "sources": "theirs = theirs:source",
     "ops": "invert = theirs:invert",
     "evaluators": "mean = theirs:MeanConfig",
+    "losses": "poly1 = theirs:Poly1",
     "methods": "shrink = theirs:Shrink",
     "loggers": "lines = theirs:Lines",
 }
@@ -173,6 +185,22 @@ def test_one_message_that_names_the_distribution(installed):
         evaluations.check_evals(configs.resolve(values))
     with refused("'op'"):
         plugins.add("op", "mine", abs)
+
+
+def test_a_loss_has_fields_of_its_own(installed, tiny_run, tmp_path):
+    config = tiny_run("loss.kind=poly1", "loss.poly1_epsilon=3", "loss.label_smoothing=0.1")
+    assert configs.resolve(configs.to_dict(config)) == config
+    logits, targets = np.array([[0.0, np.log(3)]], np.float32), np.array([[0.0, 1.0]])
+    loss = updates.objective(config, num_classes=2).losses(logits, targets)
+    assert loss == pytest.approx(-np.log(0.75) + 3 * 0.25, rel=1e-6)
+    with refused("'loss.poly1_epsilon'"):
+        tiny_run("loss.kind=poly1", "loss.poly_epsilon=3")
+    with refused("loss.poly1_epsilon"):
+        tiny_run("loss.kind=poly1", "loss.poly1_epsilon=300")
+    with refused("binarize_targets", "loss.kind=sigmoid"):
+        tiny_run("loss.kind=poly1", "loss.binarize_targets=true")
+    with refused("'poly1'"):
+        tiny_run("loss.kind=poly")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
-from vit_jax.learning.losses import LOSSES, LossConfig
+from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax
 from vit_jax.learning.optim.optimizers import DECAYED, MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
 from vit_jax.learning.optim.schedules import DECAYS, WARMUPS
 from vit_jax.store.metrics import RESERVED
@@ -476,7 +476,11 @@ class RunConfig:
     method: Annotated[Any, strict.ByKind(methods.find, methods.SUPERVISED)] = dataclasses.field(
         default_factory=methods.Supervised
     )
-    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    # Its fields are those of the dataclass of its `kind` (vit_jax/learning/losses.py).
+    loss: Annotated[
+        LossConfig,
+        strict.ByKind(functools.partial(LOSSES.get_named, "loss.kind"), SOFTMAX, LOSSES),
+    ] = dataclasses.field(default_factory=Softmax)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
@@ -518,9 +522,6 @@ CONSTRAINTS = (
     *constraints.choice_rules("optim.name", {name: o.reads for name, o in OPTIMIZERS.items()}),
     *constraints.choice_rules(
         "optim.schedule", {name: decay.reads for name, decay in DECAYS.items()}
-    ),
-    *constraints.choice_rules(
-        "loss.kind", {name: (*x.options, *x.prepares) for name, x in LOSSES.items()}
     ),
     *constraints.unread_rules(
         "lora",

@@ -8,12 +8,14 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.data.ops.table import OPS
 from vit_jax.data.sources.table import SOURCES
+from vit_jax.learning.losses import LOSSES
 from vit_jax.learning.methods import METHODS
 
 __all__ = ["add", "available"]
 
 _OURS: Mapping[str, Collection[str]] = {
     "evaluators": evals.KINDS,
+    "losses": LOSSES,
     "methods": METHODS,
     "ops": OPS,
     "sources": SOURCES,

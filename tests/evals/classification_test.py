@@ -15,7 +15,7 @@ from vit_jax import models
 from vit_jax.core.errors import UserError
 from vit_jax.evals.classification import ClassificationConfig
 from vit_jax.evals.kind import EvalInputs, SplitReader
-from vit_jax.learning.losses import LossConfig, Objective
+from vit_jax.learning.losses import Objective, Softmax
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes.calibration import best_temperature, calibration, cross_fitted
 
@@ -67,7 +67,7 @@ def run(
         return Feed(arrays), len(arrays)
 
     objective = Objective(
-        loss=LossConfig(), num_classes=3,
+        loss=Softmax(), num_classes=3,
         grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     graph, _ = nnx.split(Colours(), nnx.Param)

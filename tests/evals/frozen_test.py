@@ -13,7 +13,7 @@ from tests.evals.classification_test import Feed
 from tests.messages import refused
 from vit_jax.evals.frozen import FeatureCache, FeatureReader, Frozen, FrozenConfig
 from vit_jax.evals.kind import SplitReader
-from vit_jax.learning.losses import LossConfig, Objective
+from vit_jax.learning.losses import Objective, Softmax
 from vit_jax.parallel import mesh as meshes
 from vit_jax.probes import few_shot, neighbours
 from vit_jax.probes.principal import rank_me
@@ -65,7 +65,7 @@ def reader(images, labels, *, bad=(), cache=None, opened=None):
 
     graph, _ = nnx.split(Scaled(), nnx.Param)
     objective = Objective(
-        loss=LossConfig(), num_classes=3,
+        loss=Softmax(), num_classes=3,
         grad_accum_steps=1, freeze=(), mean=(0.0,) * 3, std=(1 / 255,) * 3,
     )  # fmt: skip
     mesh = meshes.make_mesh(replica=1, data=-1, fsdp=1, tensor=1)

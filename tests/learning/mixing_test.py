@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vit_jax.learning.losses import LossConfig
+from vit_jax.learning.losses import Softmax
 from vit_jax.learning.mixing import mix
 
 ROUNDING = 1e-6  # a product and a sum in float32
@@ -21,7 +21,7 @@ def mixed(*, key=1, side=2, targets=None, weight=None, progress=0.0, **fields):
         images,
         own_targets if targets is None else targets,
         own_weight if weight is None else weight,
-        LossConfig(**fields).mixing,
+        Softmax(**fields).mixing,
         key=jax.random.key(key) if isinstance(key, int) else key,
         progress=progress,
     )

@@ -12,7 +12,7 @@ from tests.messages import refused
 from vit_jax import models, weights
 from vit_jax.core import pytrees
 from vit_jax.core.errors import Preempted
-from vit_jax.learning.losses import LossConfig, Objective
+from vit_jax.learning.losses import Objective, Softmax
 from vit_jax.learning.step import make_loss_and_grads
 from vit_jax.models.efficientnet import Root
 from vit_jax.models.head import head as make_head
@@ -84,7 +84,7 @@ def test_the_optimizer_does_not_see_them(trainer):
 
 def test_neither_clipping_nor_the_log_counts_their_gradients(trainer):
     objective = Objective(
-        loss=LossConfig(), num_classes=4,
+        loss=Softmax(), num_classes=4,
         grad_accum_steps=1, freeze=(), mean=(0.5,) * 3, std=(0.5,) * 3,
     )  # fmt: skip
     loss_and_grads = jax.jit(make_loss_and_grads(trainer.layout, objective, 0))

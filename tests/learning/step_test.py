@@ -13,7 +13,7 @@ from tests.xla_flags import AS_USUAL
 from vit_jax import models
 from vit_jax.core import pytrees
 from vit_jax.core.errors import NonFiniteError
-from vit_jax.learning.losses import LossConfig, Objective, batch_layout
+from vit_jax.learning.losses import Objective, Softmax, batch_layout
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import state_layout
 from vit_jax.learning.step import _accumulated, lower_update, make_update
@@ -57,7 +57,7 @@ def compiled(
         shard_optimizer=shard_optimizer, unstacked_steps=unstacked_steps,
     ).in_steps  # fmt: skip
     objective = Objective(
-        loss=LossConfig(mixup=mixup, cutmix=cutmix),
+        loss=Softmax(mixup=mixup, cutmix=cutmix),
         num_classes=CLASSES, grad_accum_steps=grad_accum_steps, freeze=freeze, mean=(0.5,) * 3,
         std=(0.5,) * 3,
     )  # fmt: skip

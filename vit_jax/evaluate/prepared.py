@@ -16,6 +16,7 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evals.kind import SplitReader
+from vit_jax.learning.losses import Sigmoid
 from vit_jax.models import head, inference
 from vit_jax.models.layers.linear import DTYPES, quantise
 from vit_jax.parallel import mesh as meshes
@@ -57,9 +58,8 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
     if classifies and loaded.model.num_classes and weights.is_external(checkpoint):
         weights.check_head(loaded, str(checkpoint))
     config, said = preprocessing.as_weights_say(config, loaded.model.preprocess)
-    if head.has_sigmoids(loaded.model.spec) and config.loss.kind != "sigmoid":
-        of_loss = dataclasses.replace(config.loss, kind="sigmoid")
-        config = dataclasses.replace(config, loss=of_loss)
+    if head.has_sigmoids(loaded.model.spec) and config.loss.exclusive:
+        config = dataclasses.replace(config, loss=Sigmoid())
         said.append("loss     loss.kind=sigmoid, as the weights say")
     for line in said:
         screen.say(line)

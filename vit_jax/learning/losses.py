@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.learning.method import Method, StepContext, StepInputs, view_names
 from vit_jax.learning.mixing import MODES, Mixing
@@ -90,9 +91,7 @@ class Objective:
 
     def loss_targets(self, targets: jax.Array) -> jax.Array:
         """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
-        if self.loss.binarize_targets:
-            targets = (targets > 0).astype(targets.dtype)
-        return smooth_labels(targets, self.loss.label_smoothing)
+        return smooth_labels(self.loss.prepare(targets), self.loss.label_smoothing)
 
     @property
     def sums_gradients(self) -> bool:
@@ -144,7 +143,7 @@ class Objective:
         With class weights, a loss of exclusive classes is divided by the weights of the labels.
         """
         divisors = weight
-        if self.class_weights is not None and LOSSES[self.loss.kind].exclusive:
+        if self.class_weights is not None and self.loss.exclusive:
             divisors = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
         return weight / jnp.maximum(jnp.sum(divisors), 1e-30)
 
@@ -160,9 +159,7 @@ class Objective:
         self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
     ) -> jax.Array:
         """[B, C], [B, C] -> [B]; evaluations report it without class weights."""
-        loss = LOSSES[self.loss.kind]
-        options = {name: getattr(self.loss, name) for name in loss.options}
-        return loss.compute(logits, targets, class_weights, **options)
+        return self.loss.compute(logits, targets, class_weights)
 
 
 # --- targets
@@ -196,7 +193,7 @@ def label_weight(targets: jax.Array, class_weights: jax.Array) -> jax.Array:
     return jnp.where(total > 0, mean, class_weights.mean())
 
 
-# --- losses; a new one is a function here, a line of LOSSES, its name and options in LossConfig
+# --- losses
 #
 # Targets are rows of labels' weights. With class weights these are the losses of torch:
 # CrossEntropyLoss(weight) and BCEWithLogitsLoss(pos_weight).
@@ -232,46 +229,24 @@ def sigmoid_cross_entropy(
     return -(targets * yes + (1.0 - targets) * no).sum(axis=-1)
 
 
-class Loss(NamedTuple):
-    """A loss of logits.
-
-    Attributes:
-      compute: logits [B, C], targets [B, C], class_weights [C] or None -> float32 [B]. It takes
-        `options` by name.
-      exclusive: whether classes share a probability of 1, so that class weights are relative to
-        each other.
-      options: its own fields of LossConfig.
-      prepares: fields of LossConfig by which its targets are prepared, and no other loss's.
-    """
-
-    compute: Callable[..., jax.Array]
-    exclusive: bool
-    options: tuple[str, ...] = ()
-    prepares: tuple[str, ...] = ()
-
-
-LOSSES = {
-    "softmax": Loss(softmax_cross_entropy, exclusive=True),
-    "sigmoid": Loss(
-        sigmoid_cross_entropy,
-        exclusive=False,
-        prepares=("binarize_targets",),  # a whole that is divided between classes has to stay one
-    ),
-}
-
-
 # Fields of LossConfig with these names are what `mixing` has; methods that mix read them.
 MIXING_FIELDS = Mixing._fields
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
 
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The loss: the mean over the batch, without skipped examples."""
+    """What all losses have; each is a dataclass that extends it, with fields of its own.
+
+    Attributes:
+      exclusive: whether classes share a probability of 1, so that class weights are relative to
+        each other.
+    """
 
     kind: str = field(
-        "softmax",
-        "`softmax`, or `sigmoid` summed over classes; the mean over the batch",
-        choices=LOSSES,
+        SOFTMAX,
+        "`softmax`; `sigmoid`, summed over classes; or that of a [plug-in](plugins.md#a-loss). The "
+        "mean over the batch",
     )
     label_smoothing: float = field(0.0, "in [0, 1)", bounds=(0, 1))
     mixup: float = field(0.0, "alpha of Beta(alpha, alpha); 0: off", bounds=(0, 1e6))
@@ -293,11 +268,6 @@ class LossConfig:
     mix_until: float = field(
         1.0, "the part of the training with mixing: 0.85, without for the rest", bounds=(0, UP_TO_1)
     )
-    binarize_targets: bool = field(
-        False,
-        "with `sigmoid`: of a blend of two images both classes are asked for in whole, as in "
-        "DeiT III, not by their shares; weights of labels are not seen then",
-    )
     # A number for each class; "balanced": from the frequencies of the data's labels.
     class_weights: tuple[float, ...] | Literal["balanced"] | None = field(
         None,
@@ -306,10 +276,58 @@ class LossConfig:
         bounds=(0, 1e6),
     )
 
+    exclusive: ClassVar[bool] = True
+
+    @entry_points.left_open
+    def compute(
+        self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, C], targets [B, C] from `prepare`, smoothed, class_weights [C] -> float32 [B]."""
+        raise NotImplementedError
+
+    def prepare(self, targets: jax.Array) -> jax.Array:
+        """[B, C] -> [B, C]: blended rows of labels' weights as this loss reads them."""
+        return targets
+
     @property
     def mixing(self) -> Mixing:
         """The fields of mixup and CutMix."""
         return Mixing(*(getattr(self, name) for name in MIXING_FIELDS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(LossConfig):
+    """Cross-entropy to the distribution over classes."""
+
+    compute = staticmethod(softmax_cross_entropy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sigmoid(LossConfig):
+    """Binary cross-entropy of each class."""
+
+    kind: str = field(SIGMOID)
+    binarize_targets: bool = field(
+        False,
+        "with `sigmoid`: of a blend of two images both classes are asked for in whole, as in "
+        "DeiT III, not by their shares; weights of labels are not seen then",
+    )
+    exclusive: ClassVar[bool] = False
+
+    compute = staticmethod(sigmoid_cross_entropy)
+
+    def prepare(self, targets: jax.Array) -> jax.Array:
+        """[B, C] -> [B, C]."""
+        return (targets > 0).astype(targets.dtype) if self.binarize_targets else targets
+
+
+LOSSES = entry_points.Parts[type[LossConfig]](
+    "losses",
+    {
+        SOFTMAX: "vit_jax.learning.losses:Softmax",
+        SIGMOID: "vit_jax.learning.losses:Sigmoid",
+    },
+)
 
 
 # --- metrics

@@ -10,7 +10,6 @@ BROKEN = [
     (("optim.name=adam", "optim.nesterov=true"), "optim.nesterov=True", "optim.name=adam"),
     (("optim.name=sgd", "optim.b1=0.5"), "optim.b1=0.5", "adam, adafactor, lion, muon, lamb"),
     (("optim.rsqrt_timescale_steps=5",), "optim.rsqrt_timescale_steps=5", "rsqrt"),
-    (("loss.binarize_targets=true",), "loss.binarize_targets=True", "sigmoid"),
     (("lora.rank=3",), "lora.rank=3", "lora.kernels"),
     (("init.head=reset",), "init.head=reset", "init.weights"),
     (("input.batch_size=2", "input.repeats=3"), "input.repeats=3", "input.batch_size=2"),

@@ -15,7 +15,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core import axes, synsets
-from vit_jax.learning.losses import LossConfig, Objective, multi_hot
+from vit_jax.learning.losses import Objective, Softmax, multi_hot
 from vit_jax.learning.method import StepContext, StepInputs
 from vit_jax.learning.methods.distillation import Distillation, divergence
 from vit_jax.parallel import mesh as meshes
@@ -125,7 +125,7 @@ def test_images_without_a_label_do_not_count_as_wrong():
             return logits
 
     objective = Objective(
-        loss=LossConfig(), num_classes=3, grad_accum_steps=1, freeze=(), mean=(0.5,) * 3,
+        loss=Softmax(), num_classes=3, grad_accum_steps=1, freeze=(), mean=(0.5,) * 3,
         std=(0.5,) * 3, method=Distillation(teacher="x"),
     )  # fmt: skip
     output = objective.method.loss(

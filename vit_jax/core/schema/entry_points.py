@@ -59,6 +59,10 @@ GROUPS: dict[str, _Rule] = {
         "a dataclass that extends EvalConfig, with `numbers` and `make` or `evaluator`",
         _is_dataclass_with("numbers", "make or evaluator"),
     ),
+    "losses": _Rule(
+        "a dataclass that extends LossConfig, with `compute`",
+        _is_dataclass_with("prepare", "compute"),
+    ),
     "methods": _Rule(
         "a dataclass with what vit_jax.learning.method.Method asks for",
         _is_dataclass_with("check", "extend", "averaging", "loss"),
@@ -97,6 +101,13 @@ class Parts(Mapping[str, T]):
     def names(self) -> list[str]:
         """The names of all parts; nothing is loaded."""
         return list(dict.fromkeys([*self, *names(self._group)]))
+
+    def get_named(self, field: str, name: str) -> T:
+        """The part that a field of the config names. UserError if there is none."""
+        part = self.find(name)
+        if part is None:
+            raise errors.UserError(f"config.{field}={name!r}. {errors.nearest(name, self.names())}")
+        return part
 
 
 def add(group: str, name: str, part: Any) -> None:

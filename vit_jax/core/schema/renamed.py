@@ -5,7 +5,7 @@ They are accepted in files of earlier versions, and refused in what users write 
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vit_jax.core.errors import UserError
@@ -16,7 +16,7 @@ FIELDS = {  # config fields, "section.field"; "model" also applies to checkpoint
     "model.heads": "model.num_heads",
     "optim.accumulate": "optim.grad_accum_steps",
 }
-# Fields of evaluations that every kind had, by the kind that reads them.
+# Fields of a section that every kind had, by the kind that reads them. The first is the default.
 EVAL_FIELDS = {
     "classification": ("label_threshold", "calibration"),
     "pictures": ("pictures",),
@@ -25,6 +25,7 @@ EVAL_FIELDS = {
         "probe_l2", "probe_lr", "probe_epochs",
     ),
 }  # fmt: skip
+LOSS_FIELDS = {"softmax": (), "sigmoid": ("binarize_targets",)}
 METRICS = {"train/shrinkage": "train/effective_weight_decay"}
 
 
@@ -32,26 +33,31 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """A nested config, perhaps of an earlier version, with the current names."""
     renamed = dict(config)
     if isinstance(evals := renamed.get("evals"), Mapping):
-        renamed["evals"] = {name: _drop_other_kinds(values) for name, values in evals.items()}
+        renamed["evals"] = {
+            name: _drop_other_kinds(values, "evaluators", EVAL_FIELDS)
+            for name, values in evals.items()
+        }
     for before, now in FIELDS.items():
         section, name = before.split(".")
         values = renamed.get(section)
         if isinstance(values, Mapping) and name in values:
             new_name = now.removeprefix(f"{section}.")
             renamed[section] = {new_name if k == name else k: v for k, v in values.items()}
+    if "loss" in renamed:
+        renamed["loss"] = _drop_other_kinds(renamed["loss"], "losses", LOSS_FIELDS)
     return renamed
 
 
-def _drop_other_kinds(values: Any) -> Any:
-    """An evaluation without the fields of other kinds."""
+def _drop_other_kinds(values: Any, group: str, fields: Mapping[str, Collection[str]]) -> Any:
+    """A section whose class follows from its kind, without the fields of other kinds."""
     if not isinstance(values, Mapping):
         return values
-    kind = values.get("kind", "classification")
-    others = {name for other, names in EVAL_FIELDS.items() if other != kind for name in names}
-    if kind not in EVAL_FIELDS:  # that of a plug-in, which may have such a field of its own
+    kind = values.get("kind", next(iter(fields)))
+    others = {name for other, names in fields.items() if other != kind for name in names}
+    if kind not in fields:  # that of a plug-in, which may have such a field of its own
         cls = None
         with contextlib.suppress(UserError):  # for one that cannot be imported any more
-            cls = entry_points.find("evaluators", kind)
+            cls = entry_points.find(group, kind)
         others -= {field.name for field in dataclasses.fields(cls)} if cls else set()
     return {name: value for name, value in values.items() if name not in others}
 

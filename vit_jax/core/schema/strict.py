@@ -94,8 +94,9 @@ def leaves(cls: type, where: str = "") -> list[str]:
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
             names += _leaves_of_item(typing.get_args(hint)[1], f"{full}.<name>")
-        elif _marker(hint, ByKind):
-            names.append(f"{full}.kind")  # the others depend on it
+        elif by_kind := _marker(hint, ByKind):
+            kinds = by_kind.kinds  # without them, other fields depend on the kind
+            names += _leaves_of_item(hint, full) if kinds else [f"{full}.kind"]
         elif by_values := _marker(hint, ByValues):
             names += leaves(by_values.whole(), full)
         else:

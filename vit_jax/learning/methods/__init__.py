@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from vit_jax.core import errors
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
 
@@ -30,8 +29,4 @@ METHODS = entry_points.Parts[type](
 
 def find(kind: str) -> type:
     """The dataclass of a method's fields. UserError for one that is not there."""
-    method = METHODS.find(kind)
-    if method is None:
-        nearest = errors.nearest(kind, METHODS.names())
-        raise errors.UserError(f"config.method.kind={kind!r}. {nearest}")
-    return method
+    return METHODS.get_named("method.kind", kind)

@@ -22,7 +22,7 @@ from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
-from vit_jax.learning.losses import LossConfig, Objective
+from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
@@ -286,14 +286,15 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
 def _check_method_reads(c: LossConfig, method: Method) -> None:
     """UserError for a field of the section `loss` that the method leaves unread."""
     read = method.reads_of_loss
-    changed = [f for f in dataclasses.fields(c) if getattr(c, f.name) != f.default]
-    unread = [f for f in changed if f.name not in read]
+    defaults = {f.name: f.default for f in dataclasses.fields(c)} | {"kind": SOFTMAX}
+    changed = [name for name, default in defaults.items() if getattr(c, name) != default]
+    unread = [name for name in changed if name not in read]
     if not unread:
         return
-    name = f"loss.{unread[0].name}"
-    assignment = f"{name}={getattr(c, unread[0].name)}"
+    name = f"loss.{unread[0]}"
+    assignment = f"{name}={getattr(c, unread[0])}"
     assignment = assignment if len(assignment) < 100 else name
-    cure = " ".join(f"--config.loss.{f.name}={str(f.default).lower()}" for f in unread)
+    cure = " ".join(f"--config.loss.{name}={str(defaults[name]).lower()}" for name in unread)
     if not method.uses_labels:
         raise errors.UserError(
             f"{assignment} is about labels, which method.kind={method.kind} does not learn from: "
