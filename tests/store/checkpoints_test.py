@@ -142,7 +142,7 @@ def test_what_is_taken_for_a_damaged_best_is_said(scored, capsys):
 
 def test_a_path_that_orbax_cannot_read_is_not_damage(scored, tmp_path, make_state):
     moved = scored.rename(tmp_path / "a\\b[1]")
-    with refused("'['") as refusal:
+    with refused("[ or") as refusal:
         checkpoint_dir.read_some(moved / "checkpoints" / "40", {})
     assert not isinstance(refusal.value, checkpoint_dir.DamagedError)
 

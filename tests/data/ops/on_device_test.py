@@ -63,7 +63,9 @@ def test_autoaugment_is_that_of_the_host(policy, torch):
 
 def test_the_list_of_versions_is_right():
     """Ops that need arguments get those of the smallest image."""
-    arguments = {"pad_crop": "(8, 1)"}
+    arguments = {
+        "pad_crop": "(8, 1)", "autoaugment": "('cifar10')", "random_erasing": "(0.25, fill=0)"
+    }  # fmt: skip
     for name in ops.ON_DEVICE:
         ops.parse(f"decode|{name}{arguments.get(name, '')}").on_device()
 
