@@ -50,7 +50,7 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optim.lrr=1", "no field optim.lrr. Did you mean 'lr'"),
+        ("optim.lrr=1", "no field optim.lrr where optim.name=adam. Did you mean 'lr'"),
         ("optm.lr=1", "no field optm. Did you mean 'optim'"),
         (
             "evals.val.splt=x",

@@ -193,7 +193,7 @@ def test_a_loss_has_fields_of_its_own(installed, tiny_run, tmp_path):
     logits, targets = np.array([[0.0, np.log(3)]], np.float32), np.array([[0.0, 1.0]])
     loss = updates.objective(config, num_classes=2).losses(logits, targets)
     assert loss == pytest.approx(-np.log(0.75) + 3 * 0.25, rel=1e-6)
-    with refused("'loss.poly1_epsilon'"):
+    with refused("'poly1_epsilon'"):
         tiny_run("loss.kind=poly1", "loss.poly_epsilon=3")
     with refused("loss.poly1_epsilon"):
         tiny_run("loss.kind=poly1", "loss.poly1_epsilon=300")

@@ -14,17 +14,25 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import optax
+
 from vit_jax import evals, models
 from vit_jax.core import errors
-from vit_jax.core.schema import config_file, constraints, strict
+from vit_jax.core.schema import config_file, constraints, entry_points, strict
 from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
 from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax
-from vit_jax.learning.optim.optimizers import DECAYED, MU_DTYPES, OPTIMIZERS, WEIGHT_DECAY_MEANINGS
-from vit_jax.learning.optim.schedules import DECAYS, WARMUPS
+from vit_jax.learning.optim.optimizers import (
+    DECAYED,
+    MU_DTYPES,
+    OPTIMIZERS,
+    WEIGHT_DECAY_MEANINGS,
+    decay_per_lr,
+)
+from vit_jax.learning.optim.schedules import DECAYS, WARMUPS, Schedule
 from vit_jax.store.metrics import RESERVED
 
 _MODEL_NAME = (
@@ -218,8 +226,7 @@ class OptimConfig:
     name: str = field(
         "adam",
         f"{words(OPTIMIZERS)}: see [optimizers](optimizers.md), also for which of them read `b1` "
-        "to `mu_dtype`",
-        choices=OPTIMIZERS,
+        "to `mu_dtype`; `optax:NAME`, or that of a [plug-in](plugins.md#an-optimizer)",
     )
     lr: float = field(1e-3, "at the peak", bounds=(0, 1e6))
     schedule: str = field(
@@ -315,6 +322,67 @@ class OptimConfig:
     mu_dtype: str = field(
         "float32", "of the first moment or momentum; or `bfloat16`", choices=MU_DTYPES
     )
+
+    @property
+    def decays(self) -> bool:
+        """Whether `rule` applies weight_decay itself."""
+        return False
+
+    @entry_points.left_open
+    def rule(self, schedule: Schedule) -> optax.GradientTransformation:
+        """The rule of an optimizer that is not in OPTIMIZERS; updates are multiplied by -lr(t).
+
+        schedule: lr(t) by the number of updates before.
+        """
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class OptaxConfig(OptimConfig):
+    """An optimizer of optax (learning/optim/from_optax.py)."""
+
+    arguments: tuple[str, ...] = field(
+        (), "of `optax:NAME`: `NAME=VALUE` for its function, such as `alpha=8,b3=0.999`"
+    )
+
+    @property
+    def decays(self) -> bool:
+        """Whether the function takes a weight decay."""
+        from vit_jax.learning.optim import from_optax
+
+        return from_optax.decays(self.name)
+
+    def rule(self, schedule: Schedule) -> optax.GradientTransformation:
+        """The function's, without gradient clipping."""
+        from vit_jax.learning.optim import from_optax
+
+        return from_optax.rule(
+            self.name,
+            self.arguments,
+            schedule=schedule,
+            weight_decay=decay_per_lr(self.weight_decay, self.weight_decay_meaning, self.lr),
+            mask=DECAYED[self.weight_decay_on],
+        )
+
+
+_OPTAX = "optax:NAME"
+# Optimizers that are not in OPTIMIZERS.
+_OTHERS = entry_points.Parts[type[OptimConfig]](
+    "optimizers", {_OPTAX: "vit_jax.config:OptaxConfig"}
+)
+
+
+def _find_optimizer(name: str) -> type[OptimConfig]:
+    """The dataclass of an optimizer's fields. UserError for one that is not there."""
+    if name in OPTIMIZERS:
+        return OptimConfig
+    if name.startswith("optax:"):
+        return _OTHERS[_OPTAX]
+    cls = _OTHERS.find(name)
+    if cls is None:
+        nearest = errors.nearest(name, [*OPTIMIZERS, *_OTHERS.names()])
+        raise errors.UserError(f"config.optim.name={name!r}. {nearest}")
+    return cls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -481,7 +549,11 @@ class RunConfig:
         LossConfig,
         strict.ByKind(functools.partial(LOSSES.get_named, "loss.kind"), SOFTMAX, LOSSES),
     ] = dataclasses.field(default_factory=Softmax)
-    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    # Further fields are those of an optimizer of others.
+    optim: Annotated[
+        OptimConfig,
+        strict.ByKind(_find_optimizer, "adam", _OTHERS, by="name"),
+    ] = dataclasses.field(default_factory=OptimConfig)
     total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
@@ -575,6 +647,11 @@ CONSTRAINTS = (
         ("mixup", "cutmix"),
         lambda alpha, c: 0 < alpha < LEAST_ALPHA,
         f"is neither 0, for none, nor at least {LEAST_ALPHA:g}.",
+    ),
+    Constraint(
+        "optim.weight_decay_meaning",
+        lambda c: c.optim.decays and c.optim.weight_decay_meaning == "coupled",
+        "does not go with optim.name={optim.name}, which decays by itself: leave it out.",
     ),
     Constraint(
         "optim.weight_decay_on",

@@ -10,6 +10,7 @@ from vit_jax.data.ops.table import OPS
 from vit_jax.data.sources.table import SOURCES
 from vit_jax.learning.losses import LOSSES
 from vit_jax.learning.methods import METHODS
+from vit_jax.learning.optim.optimizers import OPTIMIZERS
 
 __all__ = ["add", "available"]
 
@@ -18,6 +19,7 @@ _OURS: Mapping[str, Collection[str]] = {
     "losses": LOSSES,
     "methods": METHODS,
     "ops": OPS,
+    "optimizers": OPTIMIZERS,
     "sources": SOURCES,
 }
 

@@ -127,6 +127,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "optim.rsqrt_timescale_steps": (10, ("optim.schedule=rsqrt",)),
     "optim.exponential_factor": (0.5, ("optim.schedule=exponential",)),
     "optim.exponential_epochs": (1.2, ("optim.schedule=exponential",)),
+    "optim.arguments": ("b1=0.5", ("optim.name=optax:adam",)),
     "optim.cycle_decay": (0.5, ("optim.cycles=2",)),
     "optim.cooldown_steps": (1, ("optim.schedule=constant",)),
     "optim.cooldown_epochs": (0.25, ("optim.schedule=constant",)),

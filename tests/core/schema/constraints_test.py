@@ -23,6 +23,7 @@ BROKEN = [
     (("loss.cutmix=1e-7",), "loss.cutmix=1e-07", "1e-06"),
     (("loss.mix_until=0.85",), "loss.mix_until=0.85", "loss.mixup"),
     (("loss.mixup=1", "loss.mix_mode=pair", "input.batch_size=3"), "mix_mode=pair", "batch_size"),
+    (("optim.name=optax:lion", "optim.weight_decay_meaning=coupled"), "=coupled", "optax:lion"),
     (("optim.name=lamb", "optim.weight_decay_on=all"), "weight_decay_on=all", "optim.name=lamb"),
     (("optim.schedule=cosine", "optim.lr_min=1"), "optim.lr_min=1.0", "optim.lr=0.001"),
     (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "linear, cosine"),

@@ -67,6 +67,9 @@ GROUPS: dict[str, _Rule] = {
         "a dataclass with what vit_jax.learning.method.Method asks for",
         _is_dataclass_with("check", "extend", "averaging", "loss"),
     ),
+    "optimizers": _Rule(
+        "a dataclass that extends OptimConfig, with `rule`", _is_dataclass_with("rule")
+    ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }
 

@@ -28,11 +28,13 @@ class ByKind(NamedTuple):
       find: a kind -> its dataclass; UserError for a kind that does not exist.
       default: the kind of a section that names none.
       kinds: classes whose fields are listed, by kind; others are known by the `kind` alone.
+      by: the field's name, where it is not `kind`.
     """
 
     find: Callable[[str], type]
     default: str
     kinds: Mapping[str, type] = types.MappingProxyType({})
+    by: str = "kind"
 
 
 class ByValues(NamedTuple):
@@ -126,13 +128,13 @@ def build(
     values: Mapping[str, Any],
     where: str = "",
     root: type | None = None,
-    kind: str | None = None,
+    kind: str = "",
     kinds: Mapping[str, type] = types.MappingProxyType({}),
 ) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 
     where, root: the section that this is, and its root class; default: `cls` is the root. kind: of
-    a section whose fields depend on it; kinds: its known ones.
+    a section whose fields depend on it, such as "method.kind=mae"; kinds: its known ones.
     """
     root = root or cls
     if not isinstance(values, Mapping):
@@ -145,11 +147,11 @@ def build(
     for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
-            of_kind = "" if kind is None else f" where {where}.kind={kind}"
+            of_kind = f" where {kind}" if kind else ""
             having = [other for other, its in kinds.items() if name in _hints(its)]
             meant = _meant(full, hints, root)
             if having:
-                meant = f"It is a field of {where}.kind={' and '.join(having)}."
+                meant = f"It is a field of {kind.rpartition('=')[0]}={' and '.join(having)}."
             raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
     defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
     typed = {
@@ -173,8 +175,8 @@ def _values(value: Any, hint: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     by_kind = _marker(hint, ByKind)
-    kind = getattr(value, "kind", None)
-    return ({"kind": kind} if by_kind and kind != by_kind.default else {}) | differing(value)
+    kind = {} if by_kind is None else {by_kind.by: getattr(value, by_kind.by, None)}
+    return (kind if by_kind and kind[by_kind.by] != by_kind.default else {}) | differing(value)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -214,9 +216,10 @@ def _typed(
         return build(cls, value, where, root)
     by_kind = _marker(hint, ByKind)
     if by_kind:
-        chosen = value.get("kind") if isinstance(value, Mapping) else None
+        chosen = value.get(by_kind.by) if isinstance(value, Mapping) else None
         kind = by_kind.default if chosen is None else errors.safe_str(chosen)
-        return build(by_kind.find(kind), value, where, root, kind, by_kind.kinds)
+        of_kind = f"{where}.{by_kind.by}={kind}"
+        return build(by_kind.find(kind), value, where, root, of_kind, by_kind.kinds)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from vit_jax.core import pytrees
+from vit_jax.core import errors, pytrees
+from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import LORA_A, LORA_B, PROJECTIONS, is_stacked
 
 
@@ -111,3 +113,52 @@ def per_matrix(
         return updates, structure.unflatten(arrays)
 
     return optax.GradientTransformation(init, update)
+
+
+def by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """A rule of others, so that layers in a stack are updated as layers one by one.
+
+    Rules by number, or by norms over all parameters, do that as they are; rules of whole arrays do
+    it matrix by matrix. Which one this is shows in three updates of small arrays.
+
+    Raises:
+      UserError: for one that does neither.
+    """
+    rng = np.random.default_rng(0)
+    trees = [_example_layers(rng) for _ in range(4)]
+    try:
+        expected = [_stacked_layers(x) for x in _updates(rule, trees)]
+        for candidate in (rule, per_matrix(rule)):
+            updates = _updates(candidate, list(map(_stacked_layers, trees)))
+            if all(jax.tree.leaves(jax.tree.map(_are_close, updates, expected))):
+                return candidate
+    except Exception as error:  # whatever a library raises where it needs more than gradients
+        raise UserError(f"gives no updates: {errors.describe_error(error)}") from error
+    raise UserError("updates a stack of layers in another way than layers one by one.")
+
+
+def _example_layers(rng: np.random.Generator) -> Any:
+    layer = lambda: {"kernel": rng.normal(size=(4, 3)), "bias": rng.normal(size=3)}
+    tree = {"blocks": {"0": layer(), "1": layer()}, "head": layer()}
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def _stacked_layers(tree: Any) -> Any:
+    stack = jax.tree.map(lambda *x: jnp.stack(x), *tree["blocks"].values())
+    return tree | {"blocks": {"block": stack}}
+
+
+def _updates(rule: optax.GradientTransformation, trees: list[Any]) -> list[Any]:
+    """The updates of the first tree by the gradients that are the others."""
+    params, *gradients = trees
+    state, done = rule.init(params), []
+    for gradient in gradients:
+        updates, state = rule.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        done.append(updates)
+    return done
+
+
+def _are_close(a: jax.Array, b: jax.Array) -> bool:
+    # Sums in another order; a norm of other arrays is far off.
+    return np.allclose(a, b, rtol=1e-3, atol=1e-4 * float(jnp.abs(b).max()))

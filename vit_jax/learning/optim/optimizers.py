@@ -311,14 +311,13 @@ def create(
     grad_clip_norm: float | None,
     **moments: Any,
 ) -> optax.GradientTransformation:
-    """Creates the optimizer of this name; its updates are to be added to the parameters.
+    """Creates our optimizer of this name; its updates are to be added to the parameters.
 
     Blocks stacked on a layer axis are updated independently, except that gradients are clipped by
     their global norm. `update` needs the parameters; it takes the norm of the gradients as
     `norm` from who has it already.
     """
-    optimizer = OPTIMIZERS[name]
-    averages = Moments(**moments)
+    optimizer, averages = OPTIMIZERS[name], Moments(**moments)
     rule, rate = optimizer.update_rule(averages), optax.scale_by_learning_rate(schedule)
     after_decay = (
         [] if optimizer.after_decay is None else [optimizer.after_decay(averages, weight_decay)]
@@ -326,19 +325,21 @@ def create(
     is_scaled = optimizer.velocity is not None
     if optimizer.velocity is not None:
         rule = optax.chain(rule, rate, optimizer.velocity(averages))
-    return optax.chain(
-        optax.identity() if grad_clip_norm is None else clip(grad_clip_norm),
-        add_decay(
-            rule,
-            weight_decay=weight_decay,
-            meaning=weight_decay_meaning,
-            peak_lr=peak_lr,
-            schedule=schedule if is_scaled else None,
-            on=weight_decay_on,
-        ),
-        *after_decay,
-        *([] if is_scaled else [rate]),
+    decayed = add_decay(
+        rule,
+        weight_decay=weight_decay,
+        meaning=weight_decay_meaning,
+        peak_lr=peak_lr,
+        schedule=schedule if is_scaled else None,
+        on=weight_decay_on,
     )
+    rest = [] if is_scaled else [rate]
+    return optax.chain(clipping(grad_clip_norm), decayed, *after_decay, *rest)
+
+
+def clipping(max_norm: float | None) -> optax.GradientTransformation:
+    """`clip`, or nothing for None."""
+    return optax.identity() if max_norm is None else clip(max_norm)
 
 
 def clip(max_norm: float) -> optax.GradientTransformationExtraArgs:

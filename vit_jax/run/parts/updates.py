@@ -24,7 +24,7 @@ from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
-from vit_jax.learning.optim import optimizers, patterns, schedules
+from vit_jax.learning.optim import matrices, optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
 from vit_jax.learning.step import make_update
 from vit_jax.models.layers.kernels.choice import AUTO, check_devices
@@ -75,6 +75,8 @@ def rates(
 
     def at(step: Any, opt_state: Any) -> dict[str, Any]:
         lr = schedule(step)
+        if c.decays:  # as its rule does
+            return {"train/learning_rate": lr}
         shrinkage = optimizers.effective_weight_decay(
             c.name,
             opt_state,
@@ -95,7 +97,17 @@ def optimizer(
     c: OptimConfig, schedule: schedules.Schedule, lora: Adapters | None = None
 ) -> optax.GradientTransformation:
     """The gradient transformation of the run."""
-    optimizer = optimizers.create(
+    return patterns.with_lr_multipliers(
+        patterns.without_frozen(_whole_optimizer(c, schedule), c.freeze, lora),
+        layer_decay=c.layer_decay,
+        lr_multipliers=c.lr_multipliers,
+    )
+
+
+def _whole_optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
+    if c.name not in optimizers.OPTIMIZERS:
+        return _others_optimizer(c, schedule)
+    return optimizers.create(
         c.name,
         schedule=schedule,
         peak_lr=c.lr,
@@ -111,11 +123,22 @@ def optimizer(
         joint_qkv=c.joint_qkv,
         mu_dtype=c.mu_dtype,
     )
-    return patterns.with_lr_multipliers(
-        patterns.without_frozen(optimizer, c.freeze, lora),
-        layer_decay=c.layer_decay,
-        lr_multipliers=c.lr_multipliers,
-    )
+
+
+def _others_optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
+    """That of a rule from optax or a plug-in."""
+    with errors.naming("optim.name", c.name):
+        rule = matrices.by_layer(c.rule(schedule))
+    if not c.decays:
+        rule = optimizers.add_decay(
+            rule,
+            weight_decay=c.weight_decay,
+            meaning=c.weight_decay_meaning,
+            peak_lr=c.lr,
+            schedule=schedule,
+            on=c.weight_decay_on,
+        )
+    return optax.chain(optimizers.clipping(c.grad_clip_norm), rule)
 
 
 def layout(
@@ -193,7 +216,8 @@ def _unstacked_steps(model: ModelConfig, c: OptimConfig, lora: LoraConfig, mesh:
     unrolled = not model.scan and mesh.devices.flat[0].platform != "cpu"
     plain = not (c.freeze or c.lr_multipliers or c.layer_decay is not None or lora.kernels)
     copied = mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
-    return unrolled and copied and plain and optimizers.OPTIMIZERS[c.name].elementwise
+    ours = optimizers.OPTIMIZERS.get(c.name)
+    return unrolled and copied and plain and ours is not None and ours.elementwise
 
 
 def _check_offload(c: ModelConfig, mesh: Mesh) -> None:

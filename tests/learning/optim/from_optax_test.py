@@ -1,0 +1,160 @@
+"""Optimizers of optax and of plug-ins in a run, beside optax's own steps on layers one by one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.messages import refused
+from vit_jax import config as configs
+from vit_jax import plugins
+from vit_jax.core.schema import entry_points
+from vit_jax.core.schema.fields import field
+from vit_jax.learning.optim import matrices, optimizers
+from vit_jax.run.parts import updates
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+LR = 0.01
+ROUNDING = 1e-5  # of updates, relative; sums over layers are in another order
+
+
+def schedule(step):
+    return LR / (1.0 + step)
+
+
+@dataclasses.dataclass(frozen=True)
+class SAM(configs.OptimConfig):
+    rho: float = field(0.05, "size of the perturbation", bounds=(0, 10))
+
+    def rule(self, schedule):
+        perturb = optax.chain(optax.contrib.normalize(), optax.sgd(self.rho))
+        return optax.contrib.sam(optax.sgd(schedule, momentum=0.9), perturb, sync_period=2)
+
+
+@pytest.fixture
+def sam(monkeypatch):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("optimizers", "sam", SAM)
+
+
+def trees(number=5):
+    """Parameters and gradients of two layers and a head: in layers, one by one."""
+    rng = np.random.default_rng(1)
+    layer = lambda: {"kernel": rng.normal(size=(6, 4)), "bias": rng.normal(size=4)}
+    return [
+        jax.tree.map(jnp.float32, {"blocks": {"0": layer(), "1": layer()}, "head": layer()})
+        for _ in range(number)
+    ]
+
+
+def trained(tx, params, gradients):
+    state = tx.init(params)
+    for gradient in gradients:
+        changes, state = tx.update(gradient, state, params)
+        params = optax.apply_updates(params, changes)
+    return params
+
+
+def kernels(params):
+    return jax.tree.map_with_path(lambda path, _: path[-1].key == "kernel", params)
+
+
+CASES = {
+    "by_number": (
+        ("optim.name=optax:contrib.ademamix", "optim.arguments=alpha=8,b3=0.99"),
+        lambda: optax.contrib.ademamix(schedule, alpha=8, b3=0.99),
+    ),
+    "decays": (
+        ("optim.name=optax:adamw", "optim.weight_decay=0.3", "optim.arguments=nesterov=True"),
+        lambda: optax.adamw(schedule, weight_decay=0.3, mask=kernels, nesterov=True),
+    ),
+    "decays_all": (
+        ("optim.name=optax:contrib.schedule_free_adamw", "optim.weight_decay=0.3",
+         "optim.weight_decay_on=all"),
+        lambda: optax.contrib.schedule_free_adamw(schedule, weight_decay=0.3),
+    ),
+    "unscaled": (
+        ("optim.name=optax:scale_by_adam", "optim.weight_decay=0.3"),
+        lambda: optax.adamw(schedule, weight_decay=0.3, mask=kernels),
+    ),
+    "over_all": (
+        ("optim.name=optax:contrib.prodigy", "optim.arguments=['betas=(0.9, 0.99)']"),
+        lambda: optax.contrib.prodigy(schedule, betas=(0.9, 0.99)),
+    ),
+    "of_matrices": (("optim.name=optax:novograd",), lambda: optax.novograd(schedule)),
+    "plug_in": (
+        ("optim.name=sam", "optim.rho=0.2"), lambda: SAM(rho=0.2).rule(schedule),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_updates_are_those_of_layers_one_by_one(tiny_run, sam, case):
+    overrides, make = CASES[case]
+    config = tiny_run(f"optim.lr={LR}", "optim.grad_clip_norm=none", *overrides)
+    assert configs.resolve(configs.to_dict(config)) == config
+    params, *gradients = trees()
+    expected = trained(make(), params, gradients)
+    stacked = [matrices._stacked_layers(x) for x in (params, *gradients)]
+    done = trained(updates.optimizer(config.optim, schedule), stacked[0], stacked[1:])
+    moved = jax.tree.map(jnp.subtract, done, stacked[0])
+    wanted = jax.tree.map(jnp.subtract, matrices._stacked_layers(expected), stacked[0])
+    for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING * np.abs(b).max())
+
+
+def test_gradients_arrive_clipped(tiny_run, sam):
+    params, gradient = trees(2)
+    config = tiny_run("optim.name=optax:sgd", "optim.grad_clip_norm=0.5", f"optim.lr={LR}")
+    changes = jax.tree.map(
+        jnp.subtract, trained(updates.optimizer(config.optim, schedule), params, [gradient]), params
+    )
+    np.testing.assert_allclose(optax.tree.norm(changes), LR * 0.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (("optim.name=optax:adamv",), ("'adamv'", "'adam'")),
+        (("optim.name=optax:contrib",), ("optax.contrib",)),
+        (("optim.name=admw",), ("'admw'", "adam")),
+        (("optim.name=adam", "optim.arguments=b1=0.5"), ("optim.arguments", "optax:NAME")),
+        (("optim.name=sam", "optim.roh=0.5"), ("optim.roh", "'rho'")),
+        (("optim.name=sam", "optim.rho=50"), ("optim.rho",)),
+        (("optim.name=optax:adan", "optim.arguments=b4=0.5"), ("'b4'", "b3")),
+        (("optim.name=optax:adan", "optim.arguments=b3"), ("'b3'",)),
+        (("optim.name=optax:adan", "optim.arguments=learning_rate=1"), ("learning_rate",)),
+        (("optim.name=optax:adan", "optim.b1=0.5"), ("optim.b1=0.5",)),
+        (("optim.name=optax:polyak_sgd",), ("optax:polyak_sgd", "value")),
+        (("optim.name=optax:lars",), ()),
+        (("optim.name=optax:contrib.sam",), ("optax:contrib.sam", "optimizer")),
+        (("optim.name=optax:contrib.schedule_free_adamw", "optim.weight_decay=1"),
+         ("weight_decay_on=all",)),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(tiny_run, sam, overrides, named):
+    if not named:  # one that can
+        updates.optimizer(tiny_run(*overrides).optim, schedule)
+        return
+    with refused(*named):
+        config = tiny_run(*overrides)
+        configs.check_constraints(config)
+        updates.optimizer(config.optim, schedule)
+
+
+def test_a_rule_that_sees_a_stack_otherwise_is_refused():
+    def update(gradients, state, params=None):
+        return jax.tree.map(lambda g: g - g.mean(axis=0), gradients), state
+
+    odd = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    ranked = optax.stateless(lambda g, _: jax.tree.map(lambda x: x * x.ndim, g))
+    assert matrices.by_layer(odd) is not odd  # of matrices, then
+    assert matrices.by_layer(optimizers.clip(1.0)) is not None
+    with refused("stack"):
+        matrices.by_layer(
+            optax.stateless(lambda g, _: jax.tree.map(lambda x: x * len(jax.tree.leaves(g)), g))
+        )
+    assert matrices.by_layer(ranked) is not ranked

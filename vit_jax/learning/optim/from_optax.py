@@ -1,0 +1,86 @@
+"""Optimizers of optax by name: optim.name=optax:contrib.ademamix, optim.arguments=alpha=8."""
+
+import ast
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optax
+
+from vit_jax.core import errors
+from vit_jax.core.errors import UserError
+from vit_jax.learning.optim.schedules import Schedule
+
+PREFIX = "optax:"
+MASKS = ("mask", "weight_decay_mask")  # what optax calls the choice of what decays
+
+
+def find(name: str) -> Callable[..., optax.GradientTransformation]:
+    """The function of a name behind PREFIX. UserError if optax has none."""
+    module, found = "", optax
+    for part in name.removeprefix(PREFIX).split("."):
+        names = [n for n in dir(found) if not n.startswith("_")]
+        if part not in names:
+            raise UserError(f"optax{module} has no {part!r}. {errors.did_you_mean(part, names)}")
+        module, found = f"{module}.{part}", getattr(found, part)
+    if not inspect.isfunction(found):
+        raise UserError(f"optax{module} is no optimizer.")
+    return found
+
+
+def decays(name: str) -> bool:
+    """Returns whether the function takes a weight decay, which then acts within its rule."""
+    return "weight_decay" in inspect.signature(find(name)).parameters
+
+
+def rule(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    schedule: Schedule,
+    weight_decay: float,
+    mask: Any,
+) -> optax.GradientTransformation:
+    """The rule of this name, whose updates are multiplied by -schedule(step).
+
+    Args:
+      name: with PREFIX, such as `optax:adamw` or `optax:scale_by_adam`.
+      arguments: NAME=VALUE of the function, in Python's notation, or words.
+      schedule: its `learning_rate`; of a function that takes none, updates are multiplied.
+      weight_decay: of functions that take one; in each step it is multiplied by the rate.
+      mask: what decays, as optax's masks; None: everything.
+
+    Raises:
+      UserError: for names that are not there, and functions that need more than numbers.
+    """
+    function = find(name)
+    parameters = inspect.signature(function).parameters
+    given = dict(_argument(text, parameters) for text in arguments)
+    if "learning_rate" in parameters:
+        given["learning_rate"] = schedule
+    if "weight_decay" in parameters:
+        given["weight_decay"] = weight_decay
+        masks = [x for x in MASKS if x in parameters]
+        given |= dict.fromkeys(masks, mask)
+        if weight_decay and mask is not None and not masks:
+            raise UserError("decays all parameters: set optim.weight_decay_on=all.")
+    try:
+        made = function(**given)
+    except Exception as error:  # a library's, about its arguments
+        raise UserError(f"takes other arguments: {errors.describe_error(error)}") from error
+    scaled = "learning_rate" in parameters
+    return made if scaled else optax.chain(made, optax.scale_by_learning_rate(schedule))
+
+
+def _argument(text: str, parameters: Any) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"optim.arguments: {text!r} is not NAME=VALUE.")
+    if name in ("learning_rate", "weight_decay", *MASKS):
+        raise UserError(f"optim.arguments: {name} is what optim.lr and optim.weight_decay say.")
+    if name not in parameters:
+        raise UserError(f"optim.arguments: no {name!r}. {errors.nearest(name, parameters)}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
