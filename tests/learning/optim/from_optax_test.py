@@ -13,7 +13,7 @@ from vit_jax import config as configs
 from vit_jax import plugins
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
-from vit_jax.learning.optim import matrices, optimizers
+from vit_jax.learning.optim import matrices
 from vit_jax.run.parts import updates
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -50,10 +50,15 @@ def trees(number=5):
     ]
 
 
-def trained(tx, params, gradients):
+def stacked(tree):
+    layers = tree["blocks"].values()
+    return tree | {"blocks": {"block": jax.tree.map(lambda *x: jnp.stack(x), *layers)}}
+
+
+def trained(tx, params, gradients, **extra):
     state = tx.init(params)
     for gradient in gradients:
-        changes, state = tx.update(gradient, state, params)
+        changes, state = tx.update(gradient, state, params, **extra)
         params = optax.apply_updates(params, changes)
     return params
 
@@ -98,10 +103,11 @@ def test_updates_are_those_of_layers_one_by_one(tiny_run, sam, case):
     assert configs.resolve(configs.to_dict(config)) == config
     params, *gradients = trees()
     expected = trained(make(), params, gradients)
-    stacked = [matrices._stacked_layers(x) for x in (params, *gradients)]
-    done = trained(updates.optimizer(config.optim, schedule), stacked[0], stacked[1:])
-    moved = jax.tree.map(jnp.subtract, done, stacked[0])
-    wanted = jax.tree.map(jnp.subtract, matrices._stacked_layers(expected), stacked[0])
+    start, *stacks = map(stacked, (params, *gradients))
+    optimizer = updates.optimizer(config.optim, schedule)
+    done = trained(optimizer, start, stacks, norm=jnp.float32(1))  # as in a step
+    moved = jax.tree.map(jnp.subtract, done, start)
+    wanted = jax.tree.map(jnp.subtract, stacked(expected), start)
     for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING * np.abs(b).max())
 
@@ -145,16 +151,14 @@ def test_what_cannot_be_used_is_refused(tiny_run, sam, overrides, named):
         updates.optimizer(config.optim, schedule)
 
 
-def test_a_rule_that_sees_a_stack_otherwise_is_refused():
-    def update(gradients, state, params=None):
-        return jax.tree.map(lambda g: g - g.mean(axis=0), gradients), state
-
-    odd = optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-    ranked = optax.stateless(lambda g, _: jax.tree.map(lambda x: x * x.ndim, g))
-    assert matrices.by_layer(odd) is not odd  # of matrices, then
-    assert matrices.by_layer(optimizers.clip(1.0)) is not None
+def test_rules_of_matrices_get_them_one_by_one():
+    """A rule that neither way of looking at a stack suits is refused."""
+    by_rank = optax.stateless(lambda g, _: jax.tree.map(lambda x: x * x.ndim, g))
+    of_tree = optax.stateless(lambda g, _: jax.tree.map(lambda x: x * len(jax.tree.leaves(g)), g))
+    params, gradient = map(stacked, trees(2))
+    rule = matrices.by_layer(by_rank)
+    changes, _ = rule.update(gradient, rule.init(params), params)
+    kernel = gradient["blocks"]["block"]["kernel"]
+    np.testing.assert_allclose(changes["blocks"]["block"]["kernel"], 2 * kernel, rtol=1e-6)
     with refused("stack"):
-        matrices.by_layer(
-            optax.stateless(lambda g, _: jax.tree.map(lambda x: x * len(jax.tree.leaves(g)), g))
-        )
-    assert matrices.by_layer(ranked) is not ranked
+        matrices.by_layer(of_tree)

@@ -124,6 +124,7 @@ def by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation
     Raises:
       UserError: for one that does neither.
     """
+    rule = optax.GradientTransformation(*rule)  # without further arguments, as the norm for `clip`
     rng = np.random.default_rng(0)
     trees = [_example_layers(rng) for _ in range(4)]
     try:
