@@ -215,6 +215,7 @@ def test_of_two_runs_in_one_folder_the_first_ends_at_its_next_save(
         time.sleep(0.05)
     storage.faults = []
     done(command("train", *TINY, shared))
+    pause.over.set()
     assert first.wait(timeout=300) == 1
     assert "Another run has started in gs://bucket/shared" in (tmp_path / "output").read_text()
     result = done(

@@ -39,7 +39,7 @@ class Fault:
       of: pattern of "ACTION NAME", e.g. "upload .*metrics.jsonl"; the actions are read, stat, list,
         start (an upload in parts), upload, delete, copy, compose, bucket.
       status: of the answer; None: what is asked for is done.
-      wait_secs: before it is done.
+      wait_secs: before it is done, or until `over` is set.
       cut: the connection is closed halfway: before an upload is stored, in the middle of a read.
     """
 
@@ -50,6 +50,7 @@ class Fault:
     wait_secs: float = 0
     cut: bool = False
     met: int = 0
+    over: threading.Event = dataclasses.field(default_factory=threading.Event)
 
 
 class Storage:
@@ -221,7 +222,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         action, name = self._request(body)
         fault = self.storage.fault(f"{action} {name}", len(body))
         if fault is not None:
-            time.sleep(fault.wait_secs)
+            fault.over.wait(fault.wait_secs)
             if fault.status is not None:
                 self._answer(fault.status, [], b'{"error": {"message": "a fault of the test"}}')
                 return

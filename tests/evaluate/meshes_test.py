@@ -1,8 +1,6 @@
 """Each example once, and the same numbers to the last digit, on any number of devices and hosts."""
 
 import json
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -10,8 +8,7 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from tests.conftest import REPOSITORY, python_environment
-from tests.processes import free_port
+from tests.processes import run_two
 from vit_jax import models, weights
 
 IMAGES, TO_LEARN_FROM = 19, 14
@@ -110,31 +107,22 @@ def test_any_number_of_images_on_any_mesh(run_python, folder):
     check(*run(run_python, folder, runs), splits)
 
 
-def run_in_two(command, environment):
-    """What two processes with four devices each print, [(stdout, stderr), ...]."""
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command, f"--coordinator=localhost:{port}", f"--process_id={i}"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY,
-            env=python_environment(4, **environment),
-        )
-        for i in range(2)
-    ]  # fmt: skip
-    outputs = [process.communicate(timeout=300) for process in started]
-    assert [process.returncode for process in started] == [0, 0], outputs
-    return outputs
+def run_in_two(run_python, command, cache):
+    """Two processes with four devices each."""
+    of_process = lambda i, port: [f"--coordinator=localhost:{port}", f"--process_id={i}"]
+    arguments = lambda *process: [*command, *of_process(*process)]
+    return run_two(run_python, arguments, devices=4, **cache)
 
 
 @pytest.mark.slow
-def test_two_processes_agree_on_a_dtype(folder):
+def test_two_processes_agree_on_a_dtype(run_python, folder):
     command = [
         "-m", "vit_jax", "evaluate", f"--checkpoint={folder / 'weights'}", "--dtype=auto",
         f"--data=set={folder / 'data'}", "--batch_size=2", "--num_processes=2",
     ]  # fmt: skip
-    (_, told), (_, told_by_other) = run_in_two(command, {"XDG_CACHE_HOME": str(folder / "c")})
-    assert "--dtype=auto: ViT-1x16/8 computes in" in told
-    assert "--dtype=auto" not in told_by_other
+    one, other = run_in_two(run_python, command, {"XDG_CACHE_HOME": str(folder / "c")})
+    assert "--dtype=auto: ViT-1x16/8 computes in" in one.stderr
+    assert "--dtype=auto" not in other.stderr
 
 
 @pytest.mark.slow
@@ -149,7 +137,7 @@ def test_two_processes_agree_with_with_one_and_one_of_them_writes_json(run_pytho
     alone = run_python(*command[:-1], devices=8, **cache)
     assert alone.returncode == 0, alone.stderr
     command.append(f"--page={page}")
-    outputs = run_in_two(command, cache)
-    assert json.loads(outputs[0][0]) == json.loads(alone.stdout)
-    assert outputs[1][0] == ""
+    one, other = run_in_two(run_python, command, cache)
+    assert json.loads(one.stdout) == json.loads(alone.stdout)
+    assert other.stdout == ""
     assert "most confused" in page.read_text()

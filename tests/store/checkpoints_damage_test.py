@@ -5,8 +5,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,7 +13,7 @@ import pytest
 from etils import epath
 
 from tests.messages import refused
-from tests.processes import free_port
+from tests.processes import run_two
 from vit_jax.core.errors import UserError
 from vit_jax.store import array_files, checkpoint_dir
 from vit_jax.store.checkpoint_dir import DamagedError
@@ -278,19 +276,12 @@ checkpoints.close()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["removed", "flipped", "exchanged"])
-def test_processes_agree_on_the_checkpoint_before_a_damaged_one(tmp_path, environment, damage):
-    directory, address = tmp_path / "checkpoints", f"localhost:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_PROCESSES, directory, address, str(index), damage],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
-    assert ["Notice" in error for error in errors] == [True, False]
+def test_processes_agree_on_the_checkpoint_before_a_damaged_one(tmp_path, run_python, damage):
+    directory = tmp_path / "checkpoints"
+    arguments = lambda index, port: [
+        "-c", TWO_PROCESSES, str(directory), f"localhost:{port}", str(index), damage,
+    ]  # fmt: skip
+    done = run_two(run_python, arguments)
+    assert ["Notice" in each.stderr for each in done] == [True, False]
     assert sorted(f.name for f in directory.iterdir()) == ["1", "2"]
     assert (tmp_path / "damaged" / "2").is_dir()

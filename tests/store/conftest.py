@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,9 +64,3 @@ def open_checkpoints(tmp_path):
     yield open_
     for checkpoints in opened:
         checkpoints.close()
-
-
-@pytest.fixture
-def environment():
-    """Environment of subprocesses: they import this package and see one CPU device."""
-    return os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"}
