@@ -22,7 +22,7 @@ COMMANDS = {
     "evaluate": ("evaluate", "Evaluates checkpoints on a data set."),
     "export": ("tools.export", "Exports a model to ONNX, LiteRT, StableHLO or Hugging Face."),
     "find_lr": ("tools.lab.find_lr", "Suggests a learning rate."),
-    "info": ("run.info", "Describes a run, weights or this machine."),
+    "info": ("run.info", "Describes a run: its best step, its speed; or weights, or this machine."),
     "models": ("models", "Lists all models."),
     "neighbours": ("tools.look.neighbours", "Finds similar images and duplicates."),
     "plan": ("tools.plan", "Estimates memory, time and cost of a run."),

@@ -41,6 +41,13 @@ def test_a_run_on_one_screen(tiny_run, tmp_path, run_python):
         "val/accuracy",
     ]  # fmt: skip
     assert lines["4"].endswith("20.00%")
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    assert lines["run"] == f"{tmp_path}: {config['config']['model']['name']}, synthetic"
+    config["config"]["model"] |= {"name": None}
+    config["config"]["init"]["weights"] = "timm:a"
+    file.write_text(json.dumps(config))
+    assert info.describe_path(str(tmp_path)).startswith(f"run      {tmp_path}: timm:a, ")
     done = run_python("-m", "vit_jax", "info", "--json", str(tmp_path))
     document = json.loads(done.stdout)
     assert document["run"]["config"]["total"]["steps"] == 4 and document["run"]["runs"]

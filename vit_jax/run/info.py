@@ -66,11 +66,12 @@ def describe_run(path: str) -> str:
     folder = epath.Path(path)
     run, config = runs.read(folder, path), read_document(path)["config"]
     checkpoint = config.get("checkpoint", {})
+    model = config["model"].get("name") or config["init"]["weights"]  # as configs/finetune.py
     begun = f"{run.starts[0]['time']}, starts: {len(run.starts)}" if run.starts else "not yet"
     devices = run.starts[-1]["devices"] if run.starts else {}
     of = f" of {run.planned_steps:,}" if run.planned_steps else ""
     lines = [
-        f"run      {path}: {config['model']['name']}, {config['input']['source']}",
+        f"run      {path}: {model}, {config['input']['source']}",
         f"started  {begun}, on {devices.get('count')} x {devices.get('kind')}",
         f"step     {run.last_step:,}{of}; the same command goes on from its newest checkpoint",
         *_time(run),

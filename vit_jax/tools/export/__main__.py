@@ -1,4 +1,4 @@
-"""Exports a model: vit-jax export --checkpoint runs/digits --output digits_hf
+"""Exports a model: vit-jax export --checkpoint runs/digits --output digits.onnx
 
 --to=huggingface writes a folder that transformers loads; --to=stablehlo a program that JAX runs
 without this package, on any of the platforms it was made for; --to=onnx a file for ONNX's runtimes;
