@@ -144,6 +144,14 @@ def is_folder(path: str | Path) -> bool:
     return path != "" and Path(path).is_dir()
 
 
+def existing_folder(path: str | None, field: str, *, cure: str) -> str:
+    """The path of a folder that a field of the config names. UserError if it is not one."""
+    folder = expanded(path or "")
+    if path is None or not is_folder(folder):
+        raise UserError("is not a folder.", field=field, value=path, cure=cure)
+    return folder
+
+
 def glob(folder: str, pattern: str) -> list[str]:
     """Paths below a folder; in the pattern "*" matches any name."""
     if is_remote(folder):

@@ -116,14 +116,21 @@ def write(path: Path, labels: Labels) -> None:
     files.write_npz(path, offsets=labels.offsets, labels=labels.labels)
 
 
-def read(path: str | Path) -> Labels:
-    """Reads a file of labels. FileNotFoundError if there is none, UserError if it is damaged."""
+def read(path: str | Path, *, num_examples: int | None = None) -> Labels:
+    """Reads a file of labels, of so many examples.
+
+    Raises:
+      FileNotFoundError: there is none.
+      UserError: it is damaged, or of another number of examples.
+    """
     try:
         with np.load(io.BytesIO(files.read(path)) if files.is_remote(path) else path) as arrays:
             labels = Labels(arrays["offsets"], arrays["labels"])
         offsets = labels.offsets
         if offsets[0] != 0 or offsets[-1] != len(labels.labels) or (np.diff(offsets) < 0).any():
             raise ValueError("offsets and labels do not fit together")
+        if num_examples not in (None, labels.num_examples):
+            raise ValueError(f"{labels.num_examples:,} examples, not {num_examples:,}")
         return labels
     except FileNotFoundError:
         raise

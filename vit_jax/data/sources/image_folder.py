@@ -131,12 +131,10 @@ def read_image(path: str, index: int, labels: tuple[int, ...], size_bytes: int) 
 
 def find_root(data_dir: str | None, *, where: str) -> str:
     """The folder, once it exists and may hold images; else UserError."""
-    root, field = files.expanded(data_dir or ""), f"{where}.data_dir"
-    if data_dir is None or not files.is_folder(root):
-        is_table = extension(root) in _TABLES
+    field, cure = f"{where}.data_dir", f"It should hold {_LAYOUTS}."
+    if extension(data_dir or "") in _TABLES:
         cure = f'For a table of images and labels set {where}.source="image_table".'
-        cure = cure if is_table else f"It should hold {_LAYOUTS}."
-        raise UserError("is not a folder.", field=field, value=data_dir, cure=cure)
+    root = files.existing_folder(data_dir, field, cure=cure)
     if not files.is_remote(root) and is_tfds_folder(root):
         rule = f"holds a data set of TFDS ({_TFDS_INFO}), not folders of images:"
         raise UserError(rule, field=field, value=data_dir, cure=f'set {where}.source="tfds".')

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
-from vit_jax.core.image_files import extension
 from vit_jax.data import files
 from vit_jax.data.source import Example, Labels, Source, row_offsets
 from vit_jax.data.sources.image_folder import FORMATS, METADATA, NOT_READ, read_image
@@ -149,17 +148,13 @@ def _size(path: str) -> int:
 
 def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:
     """The tables of a data set, by split; WHOLE for the only one."""
-    path, field = files.expanded(data_dir or ""), f"{where}.data_dir"
+    path = files.expanded(data_dir or "")
     if is_table(path) and not files.is_folder(path) and files.sizes([path]) != [None]:
         return {WHOLE: path}
     is_folder = data_dir is not None and files.is_folder(path)
     entries = files.list_folder(path) if is_folder else []
     names = [e.name for e in entries if e.is_file and is_table(e.name) and e.name[0] != "."]
     tables = {name.partition(".")[0]: files.join(path, name) for name in names}
-    if len(tables) < len(names):
-        twice = next(name for name in names if files.join(path, name) not in tables.values())
-        rule = f"has {twice} and another table of that name: name one."
-        raise UserError(rule, field=field, value=data_dir)
     if not tables and is_folder:
         tables = {
             name: files.join(path, name, table)
@@ -167,9 +162,10 @@ def find_tables(data_dir: str | None, *, where: str) -> dict[str, str]:
             for table in METADATA
             if files.sizes([files.join(path, name, table)]) != [None]
         }
-    if not tables:
+    if not tables or len(tables) < len(names):
+        rule = f"is not {_TABLE}, but has {', '.join(names) or 'none'}."
         cure = f'For folders of classes set {where}.source="image_folder".'
-        raise UserError(f"is not {_TABLE}.", field=field, value=data_dir, cure=cure)
+        raise UserError(rule, field=f"{where}.data_dir", value=data_dir, cure=cure)
     return {WHOLE: next(iter(tables.values()))} if len(names) == 1 else tables
 
 
@@ -283,20 +279,15 @@ class _Rows(NamedTuple):
         Labels of one image are rising, and none is there twice.
         """
         labels = self.labels.take(places)
-        empty = places[np.diff(labels.offsets) == 0]
-        if len(empty) and not self.several:
-            raise UserError(
-                f"{len(empty):,} rows without a label: {self._listed(empty)}. {_NO_LABELS_READ}"
-            )
+        if not self.several:
+            empty = places[np.diff(labels.offsets) == 0]
+            self._refuse(empty, f"{len(empty):,} rows without a label.", _NO_LABELS_READ)
         number_of = {name: number for number, name in enumerate(class_names)}
         numbers = np.array([number_of.get(text, -1) for text in self.texts], np.int64)
         classes = numbers[labels.labels]
-        if len(unknown := np.flatnonzero(classes < 0)):
-            row = places[labels.examples()[unknown[:1]]]
-            raise UserError(
-                f"{self._listed(row)}: {self.texts[labels.labels[unknown[0]]]!r} is not a class of "
-                "'train'."
-            )
+        unknown = np.flatnonzero(classes < 0)
+        first = "".join(self.texts[number] for number in labels.labels[unknown[:1]])
+        self._refuse(places[labels.examples()[unknown]], f"{first!r} is not a class of 'train'.")
         if not self.several:
             return Labels(labels.offsets, classes.astype(np.int32))
         examples, classes = np.divmod(
@@ -310,38 +301,38 @@ class _Rows(NamedTuple):
         kinds = "|".join(kind[1:] for kind in sorted(NOT_READ))
         names = self.names.take(places)
         other = pc.match_substring_regex(names, rf"(?i)\.({kinds})$").to_numpy(zero_copy_only=False)
-        if other.any():
-            first = self._file(int(places[other][0]))
-            raise UserError(
-                f"{first}: {extension(first)} images ({int(other.sum()):,}) are not read: convert "
-                f"them to one of {FORMATS}."
-            )
+        first = "".join(map(self._file, places[other][:1].tolist()))
+        rule = f"{first} is of a format that is not read, as are {int(other.sum()) - 1:,} others."
+        self._refuse(places[other], rule, f"Convert them to one of {FORMATS}.")
         missing = places[~self.found[places]]
-        if not len(missing):
-            return ()
         shown = ", ".join(self._file(int(place)) for place in missing[:3])
         told = (
             f"{len(missing):,} of {len(places):,} images are not there: "
             f"{shown}{', ...' if len(missing) > 3 else ''}"
         )
         if on_bad_image == "skip":
-            return (f"{told}; they count as bad images",)
-        raise UserError(f'{told} ({self._listed(missing[:1])}). See input.on_bad_image="skip".')
+            return (f"{told}; they count as bad images",) * bool(len(missing))
+        self._refuse(missing, f"{told}.", 'See input.on_bad_image="skip".')
+        return ()
+
+    def _refuse(self, rows: np.ndarray, rule: str, cure: str = "") -> None:
+        """UserError for some rows, of which the first are listed; none are fine."""
+        if len(rows):
+            raise UserError(rule, field=f"{self._listed(rows)}:", cure=cure)
 
     def _unique(self) -> "_Rows":
         """The rows in their order, each file once. UserError if two rows say different things."""
         rank = np.lexsort((self.splits < 0, self.orders))  # of one file, rows with a split first
         same = np.flatnonzero(np.diff(self.orders[rank]) == 0)
         for one, other in zip(rank[same].tolist(), rank[same + 1].tolist(), strict=True):
-            subject = f"{self._listed(np.array([one, other]))}: {self._file(one)}"
             label, other_label = (self._label_texts(row) for row in (one, other))
-            rule = f"has the label {label!r}, and then {other_label!r}" * (label != other_label)
+            conflict = f"has the label {label!r}, and then {other_label!r}" * (label != other_label)
             if self.splits[one] != self.splits[other] and -1 not in self.splits[[one, other]]:
                 names = (self.split_texts[self.splits[row]] for row in (one, other))
-                rule = rule or f"is in two splits, {' and '.join(names)}"
-            if rule:
+                conflict = conflict or f"is in two splits, {' and '.join(names)}"
+            if conflict:
                 cure = 'Several labels stand in one cell, with input.label_separator="|".'
-                raise UserError(f"{rule}.", field=subject, cure=cure)
+                self._refuse(np.array([one, other]), f"{self._file(one)} {conflict}.", cure)
         rank = np.delete(rank, same + 1)
         note = (f"rows that repeat another and count once: {len(same):,}",) * bool(len(same))
         columns = {name: getattr(self, name).take(rank) for name in _ROW_COLUMNS}

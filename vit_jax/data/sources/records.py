@@ -50,11 +50,7 @@ class ArrayRecords:
         That takes a file's last bytes only, 0.1 ms a file where they are on a local disk.
         """
         self._files = [str(path) for path in paths]
-        unread = [p for p in self._files if files.is_remote(p) and not p.startswith(_OWN_SCHEME)]
-        if unread:
-            raise UserError(
-                f"{unread[0]} is neither local nor at {_OWN_SCHEME}: set input.cache=FOLDER."
-            )
+        _check_local([path for path in self._files if not path.startswith(_OWN_SCHEME)])
         self._num_records = list(num_records)
         self._reader = functools.lru_cache(_OPEN_FILES)(self._open)
         with concurrent.futures.ThreadPoolExecutor(_OPENING_THREADS) as pool:
@@ -87,6 +83,12 @@ class ArrayRecords:
         return reader
 
 
+def _check_local(paths: Sequence[str | Path]) -> None:
+    """UserError for a file that is not on a disk."""
+    for path in filter(files.is_remote, paths):
+        raise UserError("is read from a local copy: set input.cache=FOLDER.", field=str(path))
+
+
 def _corrupt(where: str | Path, reason: object = "") -> UserError:
     more = f": {reason}" if reason else ""
     return UserError(f"{where} is corrupt or cut off{more}. Get the file again.")
@@ -101,9 +103,7 @@ class TFRecords:
 
     def __init__(self, paths: Sequence[str | Path], num_records: Sequence[int]) -> None:
         """`num_records` of each file as published: UserError if a file holds more or fewer."""
-        remote = [path for path in paths if files.is_remote(path)]
-        if remote:
-            raise UserError(f"{remote[0]}: TFRecord files must be local: set input.cache=FOLDER.")
+        _check_local(paths)
         self._files = [Path(path) for path in paths]
         self._offsets = load_offsets(self._files)
         if self._offsets is None:

@@ -147,13 +147,11 @@ def read_real(path: str, where: str) -> list[list[int]]:
         data = files.read(files.expanded(path))
     with reading(where, cure=cure):
         stored: Any = parse_json(data[:MAX_LIST_BYTES])  # cut off, a longer one is no JSON
-    is_list = isinstance(stored, list) and 1 <= len(stored) <= VALIDATION_IMAGES
-    if not is_list or not all(
-        isinstance(classes, list) and all(type(c) is int and 0 <= c < CLASSES for c in classes)
-        for classes in stored
-    ):
-        raise UserError(
-            f"{where} does not list classes, 0 to {CLASSES - 1}, of ImageNet's "
-            f"{VALIDATION_IMAGES:,} validation images. {cure}"
-        )
+        is_list = isinstance(stored, list) and 1 <= len(stored) <= VALIDATION_IMAGES
+        if not is_list or not all(
+            isinstance(classes, list) and all(type(c) is int and 0 <= c < CLASSES for c in classes)
+            for classes in stored
+        ):
+            whole = f"{CLASSES - 1}, of at most {VALIDATION_IMAGES:,} images"
+            raise ValueError(f"not a list of lists of classes, 0 to {whole}")
     return stored

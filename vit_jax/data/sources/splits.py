@@ -8,7 +8,6 @@ Several with "+" between them are one behind the other: "train[:800]+validation[
 Names of files and folders say splits as Hugging Face's `datasets` reads them.
 """
 
-import collections
 import itertools
 import posixpath
 import re
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.core.errors import UnknownSplit, UserError, nearest
+from vit_jax.core.errors import NOT_GIVEN, UnknownSplit, UserError, nearest
 
 ALL = "all"  # all images of a folder that has no folders of splits
 
@@ -84,20 +83,41 @@ def splits_in_names(paths: Sequence[str], *, field: str, value: object) -> dict[
       UserError: others of these names say none, or several.
     """
     names = map(posixpath.basename, paths)
-    said = [{_SPLIT_OF[word.lower()] for word in _WORDS_OF_SPLITS.findall(x)} for x in names]
-    sizes = collections.Counter(itertools.chain.from_iterable(said))
-    if "train" not in sizes or len(sizes) == 1:
+    words = [{_SPLIT_OF[word.lower()] for word in _WORDS_OF_SPLITS.findall(x)} for x in names]
+    said = np.array([[split in said for split in KEYWORDS] for said in words], bool)
+    if not words or not said[:, 0].any() or not said[:, 1:].any():
         return {}
-    unclear = [path for path, splits in zip(paths, said, strict=True) if len(splits) != 1]
-    if unclear:
-        listed = ", ".join(f"{split} ({number:,})" for split, number in sorted(sizes.items()))
+    cure = "Rename them, or make folders <split>/<class>."
+    splits, _ = only_split(said, paths.__getitem__, field=field, value=value, cure=cure)
+    return dict(zip(paths, np.array(list(KEYWORDS))[splits].tolist(), strict=True))
+
+
+def only_split(
+    said: np.ndarray,
+    path: Callable[[int], str],
+    *,
+    field: str,
+    value: object = NOT_GIVEN,
+    cure: str,
+) -> tuple[np.ndarray, str]:
+    """The split that each path says, int64 [n], by its number in KEYWORDS; and a list of them.
+
+    Args:
+      said: the splits of which each path has a word, bool [n, splits].
+      path: the path of this number.
+
+    Raises:
+      UserError: a path says none, or several.
+    """
+    counts, unclear = said.sum(axis=0), np.flatnonzero(said.sum(axis=1) != 1)
+    listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, counts, strict=True) if n)
+    if len(unclear):
         rule = (
             f"names files by splits, {listed}, as Hugging Face's datasets reads them, but "
-            f"{len(unclear):,} of {len(paths):,} say none, or several: {unclear[0]}."
+            f"{len(unclear):,} of {len(said):,} say none, or several: {path(int(unclear[0]))}."
         )
-        cure = "Rename them, or make folders <split>/<class>."
         raise UserError(rule, field=field, value=value, cure=cure)
-    return {path: split for path, (split,) in zip(paths, said, strict=True)}
+    return said.argmax(axis=1), listed
 
 
 def parts(split: str) -> list[str]:
@@ -107,13 +127,11 @@ def parts(split: str) -> list[str]:
 
 def check_disjoint(slices: Sequence[Slice | None], split: str, *, where: str) -> None:
     """UserError if two of the slices of `split` share examples, which would then count twice."""
-    known = sorted(part for part in slices if part is not None)
-    for one, other in itertools.pairwise(known):
-        if one.name == other.name and other.start < one.stop:
-            raise UserError(f"{where}.split={split!r}: its slices share examples of {one.name!r}.")
-    names = {part.name for part in known}
-    if ALL in names and len(names) > 1:
-        raise UserError(f"{where}.split={split!r}: {ALL!r} has {min(names - {ALL})!r}, too.")
+    known = [part for part in slices if part is not None]
+    for one, other in itertools.combinations(known, 2):
+        if overlap([one], [other]):
+            rule = f"has examples of {other.name!r} twice."
+            raise UserError(rule, field=f"{where}.split", value=repr(split))
 
 
 def overlap(slices: Sequence[Slice], others: Sequence[Slice]) -> bool:

@@ -7,8 +7,10 @@ make an object for each.
 """
 
 import codecs
+import contextlib
 import csv
 import fnmatch
+import functools
 import gzip
 import io
 import itertools
@@ -17,7 +19,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +31,9 @@ from vit_jax.core.errors import UserError, nearest, reading
 from vit_jax.core.image_files import EXTENSIONS, UNKNOWN_EXTENSIONS, extension
 from vit_jax.data import files
 from vit_jax.data.source import row_offsets
-from vit_jax.data.sources.splits import KEYWORDS
+from vit_jax.data.sources.splits import KEYWORDS, only_split
+
+T = TypeVar("T")
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz")
 # Names of columns, in lower case; `id` only where there is none of the others.
@@ -100,14 +104,13 @@ class Table(NamedTuple):
 
 def read_table(path: str, columns: Columns) -> Table:
     """Reads a table."""
-    separator = columns.separator.name
+    option, separator = columns.separator[:2]
     if separator == "":
         rule = "is empty: give what stands between labels, or none where a cell is one label."
-        raise UserError(rule, field=columns.separator.option)
-    read = {".parquet": _parquet, ".jsonl": _json_lines}.get(extension(path), _text)
-    chosen, table, lines, bad_lines, remark = read(path, columns)
-    cells = dict(zip(table.column_names, (c.combine_chunks() for c in table.columns), strict=True))
-    labels = cells.get("label", pa.nulls(len(lines), pa.large_list(_TEXT)))
+        raise UserError(rule, field=option)
+    read = _parquet if extension(path) == ".parquet" else _text
+    chosen, stored, lines, bad_lines, remark = read(path, columns)
+    images, labels, splits = chosen.cells(path, stored, lines)
     if separator is not None and not pa.types.is_large_list(labels.type):
         split = pc.utf8_split_whitespace if separator.isspace() else pc.split_pattern
         labels = split(labels, *[separator] * (not separator.isspace()))
@@ -120,12 +123,13 @@ def read_table(path: str, columns: Columns) -> Table:
     kept = pc.and_(pc.not_equal(flat, ""), pc.invert(pc.is_in(flat, _NO_LABEL)))
     row_of = np.repeat(np.arange(len(lines)), counts)[kept.to_numpy(zero_copy_only=False)]
     labels = flat.filter(kept)
-    splits = None
-    if chosen.split is not None:
-        splits = _split_names(path, chosen.split, cells["split"], columns)
+    if splits is not None:
+        splits = _without_fractions(_trimmed(splits))
+        if str(chosen.split).lower() in _FLAG_COLUMNS:
+            splits = _splits_of_flags(splits)
     return Table(
         path=path,
-        images=_trimmed(cells["image"]),
+        images=_trimmed(images),
         counts=np.bincount(row_of, minlength=len(lines)).astype(np.int64),
         labels=labels,
         several=several,
@@ -133,9 +137,7 @@ def read_table(path: str, columns: Columns) -> Table:
         split_column=chosen.split or "",
         lines=lines,
         bad_lines=bad_lines,
-        note=chosen.note(path)
-        + remark
-        + ("" if several else _unsplit(labels, columns.separator.option)),
+        note=chosen.note(path) + remark + ("" if several else _unsplit(labels, option)),
     )
 
 
@@ -151,41 +153,31 @@ def _without_fractions(cells: pa.Array) -> pa.Array:
     return pc.replace_substring(cells, ".0", "")
 
 
+def _splits_of_flags(cells: pa.Array) -> pa.Array:
+    """`val` and `train` for a column of yes and no; other values stay the names of splits."""
+    encoded = pc.utf8_lower(cells).dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    if not _FLAGS.keys() >= set(values):
+        return cells
+    return pa.array([_FLAGS[value] for value in values], _TEXT).take(encoded.indices)
+
+
 def _unsplit(labels: pa.Array, option: str) -> str:
     """A note on labels that look like several in one cell; "" if none do."""
     names = set(labels.unique().to_pylist())
-    for separator in _SEPARATORS:
-        for name in sorted(names):
-            parts = [part.strip() for part in name.split(separator)]
-            if len(parts) > 1 and names.issuperset(parts):
-                return (
-                    f". {name!r} is one class; if these are several labels of an image, set "
-                    f"{option}={separator!r}"
-                )
+    for separator, name in itertools.product(_SEPARATORS, sorted(names)):
+        parts = [part.strip() for part in name.split(separator)]
+        if len(parts) > 1 and names.issuperset(parts):
+            return (
+                f". {name!r} is one class; if these are several labels of an image, set "
+                f"{option}={separator!r}"
+            )
     return ""
-
-
-def _split_names(path: str, column: str, cells: pa.Array, columns: Columns) -> pa.Array:
-    """The split of each row; for a column of yes and no `val` and `train`. UserError."""
-    cells = _without_fractions(_trimmed(cells))
-    if column.lower() not in _FLAG_COLUMNS:
-        return cells
-    encoded = pc.utf8_lower(cells).dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    if unknown := [value for value in values if value not in _FLAGS]:
-        raise UserError(
-            f"{path} has {unknown[0]!r} in {column!r}: write true or false, or set "
-            f"{columns.split.option}."
-        )
-    splits = pa.array([_FLAGS[value] for value in values], _TEXT)
-    return splits.take(encoded.indices)
 
 
 def check_cells(table: Table) -> None:
     """UserError for a row that names no image."""
-    _refuse(table, table.bad_lines, "another number of fields than the first line has")
-    if not len(table.images):
-        raise UserError("has no rows below the line that names the columns.", field=table.path)
+    _refuse(table.path, table.bad_lines, "another number of fields than the first line has")
     refuse_rows(table, pc.equal(table.images, ""), "names no image")
 
 
@@ -193,12 +185,12 @@ def refuse_rows(table: Table, rows: Any, what: str) -> None:
     """UserError that names the first of some rows, bool [n]; none is fine."""
     places = np.flatnonzero(rows)
     cell = table.images[int(places[0])].as_py() if len(places) else ""
-    _refuse(table, table.lines[places], f"{cell} {what}".lstrip())
+    _refuse(table.path, table.lines[places], f"{cell} {what}".lstrip())
 
 
-def _refuse(table: Table, lines: Sequence[int] | np.ndarray, what: str) -> None:
+def _refuse(path: str, lines: Sequence[int] | np.ndarray, what: str) -> None:
     if len(lines):
-        raise UserError(f"{table.path}, line {lines[0]:,}: {what} (such rows: {len(lines):,}).")
+        raise UserError(f"{path}, line {lines[0]:,}: {what} (such rows: {len(lines):,}).")
 
 
 class _Chosen(NamedTuple):
@@ -254,16 +246,18 @@ class _Chosen(NamedTuple):
             note += f"{title} {', '.join(map(repr, names[:10]))}{more}" if names else ""
         return note
 
-    def cells(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Table:
-        """The columns `image`, `label` and `split` as text, `label` maybe as lists of text."""
-        cells = {"image": _as_text(path, table, self.image)}
+    def cells(
+        self, path: str, table: pa.Table, lines: np.ndarray
+    ) -> tuple[pa.Array, pa.Array, pa.Array | None]:
+        """Images, labels and splits as text; labels maybe as lists of text."""
         if self.is_one_hot:
-            cells["label"] = self._one_hot(path, table, lines)
+            labels = self._one_hot(path, table, lines)
         elif self.labels:
-            cells["label"] = _as_text(path, table, self.labels[0], lists=True)
-        if self.split is not None:
-            cells["split"] = _as_text(path, table, self.split)
-        return pa.table(cells)
+            labels = _as_text(path, table, self.labels[0], lists=True)
+        else:
+            labels = pa.nulls(len(lines), pa.large_list(_TEXT))
+        splits = None if self.split is None else _as_text(path, table, self.split)
+        return _as_text(path, table, self.image), labels, splits
 
     def _one_hot(self, path: str, table: pa.Table, lines: np.ndarray) -> pa.Array:
         """The names of the columns that have a 1, for each row."""
@@ -271,12 +265,10 @@ class _Chosen(NamedTuple):
         for number, name in enumerate(self.labels):
             cells = pc.utf8_lower(_trimmed(_as_text(path, table, name)))
             is_one[:, number] = pc.is_in(cells, _ONES).to_numpy(zero_copy_only=False)
-            is_zero = pc.is_in(cells, _ZEROS).to_numpy(zero_copy_only=False)
-            if len(rows := np.flatnonzero(~is_one[:, number] & ~is_zero)):
-                raise UserError(
-                    f"{path}, line {lines[rows[0]]:,}: {name!r} has "
-                    f"{cells[int(rows[0])].as_py()!r}, not 0, 1, true, false or an empty cell."
-                )
+            others = ~is_one[:, number] & ~pc.is_in(cells, _ZEROS).to_numpy(zero_copy_only=False)
+            first = "".join(cells.filter(pa.array(others))[:1].to_pylist())
+            what = f"{name!r} has {first!r}, not 0, 1, true, false or an empty cell"
+            _refuse(path, lines[others], what)
         names = pa.array(self.labels, _TEXT).take(pa.array(np.nonzero(is_one)[1]))
         return pa.LargeListArray.from_arrays(row_offsets(is_one.sum(axis=1)), names)
 
@@ -314,7 +306,7 @@ def _column(
 
 class _Rows(NamedTuple):
     chosen: _Chosen
-    cells: pa.Table  # of `_Chosen.cells`
+    stored: pa.Table  # their cells as the file has them
     lines: np.ndarray
     bad_lines: Sequence[int] = ()
     remark: str = ""
@@ -343,15 +335,11 @@ def _encoding(file: IO[bytes]) -> str:
     return encoding
 
 
-def _lines(path: str, text: io.TextIOWrapper) -> Iterator[str]:
-    """The lines. UserError for one without an end."""
-    for number in itertools.count(1):
-        line = text.readline(_MOST_IN_LINE)
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines. ValueError for one without an end."""
+    while line := text.readline(_MOST_IN_LINE):
         if len(line) == _MOST_IN_LINE:
-            rule = f"has at least {_MOST_IN_LINE:,} characters."
-            raise UserError(rule, field=f"{path}, line {number:,},")
-        if not line:
-            return
+            raise ValueError(f"it has at least {_MOST_IN_LINE:,} characters")
         yield line
 
 
@@ -365,13 +353,16 @@ def _num_fields(line: str, delimiter: str) -> int:
 def _fields(
     path: str, lines: Iterator[str], bad_lines: list[int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """(first line, fields) of each row; of one that is not as wide as the first a bad line."""
-    first = next(lines, "")
-    is_tsv = path.lower().removesuffix(".gz").endswith(".tsv")
-    delimiter = "\t" if is_tsv else max(_DELIMITERS, key=lambda one: _num_fields(first, one))
-    reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
-    width, line = 0, 0
+    """(first line, fields) of each row; of one that is not as wide as the first a bad line.
+
+    csv, not Arrow, which reads quotation marks that are not closed, or inside a field, silently.
+    """
+    line, width = 0, 0
     try:
+        first = next(lines, "")
+        is_tsv = path.lower().removesuffix(".gz").endswith(".tsv")
+        delimiter = "\t" if is_tsv else max(_DELIMITERS, key=lambda one: _num_fields(first, one))
+        reader = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
         for row in reader:
             width = width or len(row)
             if row and len(row) == width and (row[0] or any(map(str.strip, row))):
@@ -379,32 +370,60 @@ def _fields(
             elif any(map(str.strip, row)):
                 bad_lines.append(line + 1)
             line = reader.line_num
-    except Exception:
+    except (ValueError, csv.Error):
         with reading(f"{path}, line {line + 1:,},"):
             raise
 
 
+def _objects(path: str, lines: Iterator[str]) -> Iterator[tuple[int, list[Any]]]:
+    """(line, values) of each line of JSON that is not empty; first the names of the values.
+
+    These are those of the first `_CHUNK` lines. json, not Arrow, which lists in lists crash.
+    """
+
+    def parse() -> Iterator[tuple[int, dict[str, Any]]]:
+        number = 0
+        try:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
+                        raise ValueError("it is not a JSON object")
+                    yield number, row
+        except (ValueError, RecursionError):
+            with reading(f"{path}, line {number:,},"):
+                raise
+
+    rows = parse()
+    chunk = list(itertools.islice(rows, _CHUNK))
+    names = list(dict.fromkeys(name for _, row in chunk for name in row))
+    yield 0, names
+    for number, row in itertools.chain(chunk, rows):
+        yield number, [row.get(name) for name in names]
+
+
 def _text(path: str, columns: Columns) -> _Rows:
-    """The columns of a CSV or TSV, `_CHUNK` rows at a time."""
-    bad_lines: list[int] = []
+    """The columns of a CSV, TSV or JSON lines, `_CHUNK` rows at a time."""
+    is_json, bad_lines = extension(path) == ".jsonl", list[int]()
     with _opened(path) as file:
         with reading(path):
-            encoding = _encoding(file)
-        text = io.TextIOWrapper(file, encoding, newline="")
-        rows = _fields(path, _lines(path, text), bad_lines)
+            encoding = "utf-8-sig" if is_json else _encoding(file)
+        texts = _lines(io.TextIOWrapper(file, encoding, newline=""))
+        rows = _objects(path, texts) if is_json else _fields(path, texts, bad_lines)
         names = [name.strip() for name in next(rows, (1, []))[1]]
         chosen = _Chosen.choose(path, names, columns)
         places = {name: names.index(name) for name in chosen.names()}
-        lines: list[np.ndarray] = []
-        chunks: list[pa.Table] = []
-        chunk = list(itertools.islice(rows, _CHUNK))
-        while chunk or not chunks:
+        kind = None if is_json else _TEXT
+        lines, chunks = list[np.ndarray](), list[pa.Table]()
+        while (chunk := list(itertools.islice(rows, _CHUNK))) or not chunks:
             lines.append(np.array([line for line, _ in chunk], np.int64))
-            texts = {n: pa.array([row[p] for _, row in chunk], _TEXT) for n, p in places.items()}
-            chunks.append(chosen.cells(path, pa.table(texts), lines[-1]))
-            chunk = list(itertools.islice(rows, _CHUNK))
+            with reading(path):
+                cells = {n: pa.array([row[p] for _, row in chunk], kind) for n, p in places.items()}
+            chunks.append(pa.table(cells))
     remark = f". It is not UTF-8, and read as {encoding}" if encoding == "cp1252" else ""
-    return _Rows(chosen, pa.concat_tables(chunks), np.concatenate(lines), bad_lines, remark)
+    with reading(path):
+        table = pa.concat_tables(chunks, promote_options="permissive")
+    return _Rows(chosen, table, np.concatenate(lines), bad_lines, remark)
 
 
 def _parquet(path: str, columns: Columns) -> _Rows:
@@ -416,35 +435,7 @@ def _parquet(path: str, columns: Columns) -> _Rows:
         chosen = _Chosen.choose(path, file.schema_arrow.names, columns)
         with reading(path):
             table = file.read(chosen.names())
-    lines = np.arange(1, len(table) + 1)
-    return _Rows(chosen, chosen.cells(path, table, lines), lines)
-
-
-def _json_lines(path: str, columns: Columns) -> _Rows:
-    """The columns of JSON lines, named by the objects of the first `_CHUNK` lines."""
-    chunks: list[pa.Table] = []
-    numbers: list[int] = []
-    with io.TextIOWrapper(_opened(path), "utf-8-sig") as text:
-        lines = ((n, line) for n, line in enumerate(_lines(path, text), 1) if line.strip())
-        while chunk := list(itertools.islice(lines, _CHUNK)):
-            rows = []
-            for number, line in chunk:
-                with reading(f"{path}, line {number:,},"):
-                    row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise UserError("is not a JSON object.", field=f"{path}, line {number:,},")
-                rows.append(row)
-                numbers.append(number)
-            if not chunks:
-                names = list(dict.fromkeys(name for row in rows for name in row))
-                chosen = _Chosen.choose(path, names, columns)
-            with reading(path):
-                chunks.append(pa.table({n: [row.get(n) for row in rows] for n in chosen.names()}))
-    if not chunks:
-        raise UserError("has no lines.", field=path)
-    with reading(path):
-        table = pa.concat_tables(chunks, promote_options="permissive")
-    return _Rows(chosen, chosen.cells(path, table, np.array(numbers)), np.array(numbers, np.int64))
+    return _Rows(chosen, table, np.arange(1, len(table) + 1))
 
 
 def _as_text(path: str, table: pa.Table, name: str, *, lists: bool = False) -> pa.Array:
@@ -496,17 +487,13 @@ def _files_of(folder: str) -> dict[str, str | None]:
 
     None for several images of one such name; {} for a remote folder that is not there.
     """
-    try:
-        with reading(folder):
-            if files.is_remote(folder):
-                names = [entry.name for entry in files.list_folder(folder) if entry.is_file]
-            else:  # without a call of `stat` for each, which millions of files would feel
-                with os.scandir(folder) as entries:
-                    names = [entry.name for entry in entries if _is_file(entry)]
-    except UserError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):
-            raise
-        names = []
+    names: list[str] = []
+    with reading(folder), contextlib.suppress(FileNotFoundError):
+        if files.is_remote(folder):
+            names = [entry.name for entry in files.list_folder(folder) if entry.is_file]
+        else:  # without a call of `stat` for each, which millions of files would feel
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if _is_file(entry)]
     # A name that is no text is one that no table can have.
     names = [name for name in names if name == name.encode(errors="ignore").decode()]
     stems: dict[str, str | None] = {}
@@ -518,10 +505,9 @@ def _files_of(folder: str) -> dict[str, str | None]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # links in a circle
         return entry.is_file()
-    except OSError:  # links in a circle
-        return False
+    return False
 
 
 def find_files(home: str, table: Table, *, beside: str = "") -> Found:
@@ -538,7 +524,8 @@ def find_files(home: str, table: Table, *, beside: str = "") -> Found:
     ends = np.cumsum(np.bincount(codes, minlength=len(inside.dictionary)))
     by_folder = np.split(np.argsort(codes, kind="stable"), ends[:-1])
     search = _Search(home, table, pc.replace_substring_regex(cells, r"^.*/", ""))
-    for written, rows in zip(inside.dictionary.to_pylist(), by_folder, strict=True):
+    # Without rows there is one part, of no folder.
+    for written, rows in zip(inside.dictionary.to_pylist(), by_folder, strict=False):
         path = posixpath.normpath(written) if written else ""
         path = "" if path == "." else path
         search.places[rows] = search.number(path)
@@ -566,19 +553,15 @@ def with_splits_in_paths(table: Table, found: Found, home: str, *, cure: str) ->
     said = splits_said([prefix.removeprefix(above) for prefix in found.prefixes])[found.places]
     if not said.any():
         said = splits_said(found.names)
-    counts, unclear = said.sum(axis=0), np.flatnonzero(said.sum(axis=1) != 1)
-    listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, counts, strict=True) if n)
-    if not counts[1:].any() or (np.count_nonzero(counts) == 1 and not len(unclear)):
+    if not said[:, 1:].any() or ((said == said[0]).all() and said[0].sum() == 1):
         return table
-    if len(unclear):
-        row = int(unclear[0])
-        path = found.prefixes[found.places[row]] + found.names[row].as_py()
-        rule = (
-            f"names files by splits, {listed}, as Hugging Face's datasets reads them, but "
-            f"{len(unclear):,} of {len(said):,} say none, or several: {path}."
-        )
-        raise UserError(rule, field=table.path, cure=f"Add a column `split`{cure}.")
-    splits = pa.array(list(KEYWORDS), _TEXT).take(pa.array(said.argmax(axis=1)))
+    numbers, listed = only_split(
+        said,
+        lambda row: found.prefixes[found.places[row]] + found.names[row].as_py(),
+        field=table.path,
+        cure=f"Add a column `split`{cure}.",
+    )
+    splits = pa.array(list(KEYWORDS), _TEXT).take(pa.array(numbers))
     note = f"{table.note}; splits by the paths of files, as datasets reads them: {listed}"
     return table._replace(splits=splits, split_column="the paths", note=note)
 
@@ -592,13 +575,12 @@ def splits_said(paths: Sequence[str] | pa.Array) -> np.ndarray:
 
 
 class _Search:
-    """A search for the images of a table, folder by folder."""
+    """A search for the images of a table, folder by folder, each of which is listed once."""
 
     def __init__(self, home: str, table: Table, names: pa.Array) -> None:
         self._home, self._table, self._names = home, table, names
-        self._listings: dict[str, dict[str, str | None]] = {}
-        self._paths: dict[str, str | None] = {"": home, "/": "/"}  # of folders; None: not there
-        self._subfolders: dict[str, dict[str, str]] = {}  # of paths: names by their normal form
+        self._images = functools.cache(_files_of)
+        self._subfolders = functools.cache(_subfolders_of)
         self._numbers: dict[str, int] = {}  # of folders
         self.places = np.zeros(len(names), np.int32)
         self.found = np.zeros(len(names), bool)
@@ -614,70 +596,61 @@ class _Search:
         for folder in folders if len(rows) else ():
             if (path := self._path(folder)) is None:
                 continue
-            if folder not in self._listings:
-                self._listings[folder] = _files_of(path)
-            listing = self._listings[folder]
+            listing, table = self._images(path), self._table
             for start in range(0, len(rows), _CHUNK):
                 some = rows[start : start + _CHUNK]
                 names = pc.utf8_normalize(self._names.take(some), "NFC").to_pylist()
                 for row, name in zip(some.tolist(), names, strict=True):
-                    if name in listing:
-                        self._hit(row, folder, path, listing[name])
+                    if name not in listing:
+                        continue
+                    if listing[name] is None or self.found[row]:
+                        what = f"{table.images[row]} may be several files, one in {path}"
+                        _refuse(table.path, table.lines[[row]], f"{what}: write whole paths")
+                    self.found[row], self._files[row] = True, listing[name]
+                    self.places[row] = self.number(folder)
         return rows[~self.found[rows]]
-
-    def _hit(self, row: int, folder: str, path: str, file: str | None) -> None:
-        if file is None or self.found[row]:
-            table = self._table
-            raise UserError(
-                f"{table.path}, line {table.lines[row]:,}: {table.images[row]} may be several "
-                f"files, one in {path}: write folders and extensions."
-            )
-        self.found[row], self._files[row] = True, file
-        self.places[row] = self.number(folder)
 
     def folders_beside(self, path: str) -> list[str]:
         """The folders of this path in the subfolders of `home`, where these hold its beginning."""
         first = normal(path.split("/", maxsplit=1)[0])
         return [
             _joined(name, path)
-            for name in self._listed_folders(self._home).values()
-            if not first or first in self._listed_folders(files.join(self._home, name))
+            for name in self._subfolders(self._home).values()
+            if not first or first in self._subfolders(files.join(self._home, name))
         ]
 
     def _path(self, folder: str) -> str | None:
         """The folder as it is spelt there, maybe in Unicode's other form; None: it is not there."""
-        if folder not in self._paths:
-            written = self._paths[folder] = self._as_written(folder)
-            if not (files.is_remote(written) or os.path.isdir(written)):
-                above, _, name = folder.rpartition("/")
-                home = self._path(above or ("/" if folder[:1] == "/" else ""))
-                actual = self._listed_folders(home).get(normal(name)) if home else None
-                self._paths[folder] = files.join(home, actual) if home and actual else None
-        return self._paths[folder]
-
-    def _as_written(self, folder: str) -> str:
-        return folder if folder[:1] == "/" else files.join(self._home, *[folder] * bool(folder))
-
-    def _listed_folders(self, path: str) -> dict[str, str]:
-        if path not in self._subfolders:
-            try:
-                names = files.subfolders(path)
-            except OSError:
-                names = []
-            self._subfolders[path] = {normal(name): name for name in reversed(names)}
-        return self._subfolders[path]
+        path = "/" if folder[:1] == "/" else self._home
+        for name in filter(None, folder.split("/")):
+            written = files.join(path, name)
+            if files.is_remote(path) or os.path.isdir(written):
+                path = written
+            elif actual := self._subfolders(path).get(normal(name)):
+                path = files.join(path, actual)
+            else:
+                return None
+        return path
 
     def result(self) -> Found:
         """The files of all rows."""
         folders = list(self._numbers)
+        written = [f if f[:1] == "/" else _joined(self._home.rstrip("/"), f) for f in folders]
         return Found(
-            [self._path(folder) or self._as_written(folder) for folder in folders],
+            [self._path(folder) or path for folder, path in zip(folders, written, strict=True)],
             [folder + "/" * (folder not in ("", "/")) for folder in folders],
             self.places,
             pc.coalesce(pa.array(self._files, _TEXT), self._names),
             self.found,
             self.outside,
         )
+
+
+def _subfolders_of(folder: str) -> dict[str, str]:
+    """The names of the subfolders by their composed form; {} if it is not there."""
+    with contextlib.suppress(OSError):
+        return {normal(name): name for name in reversed(files.subfolders(folder))}
+    return {}
 
 
 def _joined(*folders: str) -> str:

@@ -23,7 +23,7 @@ from vit_jax.data.source import Example, Labels, Source, digest, locate, read_pa
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import Slice, resolve
-from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader
+from vit_jax.data.sources.tfds_labels import FEATURES, LabelReader, only_value
 from vit_jax.data.sources.tfds_writer import NOTE
 
 INFO = "dataset_info.json"
@@ -157,14 +157,9 @@ class Tfds(Source):
         if self._labels is None or not self._labels.is_usual:
             return None
         try:
-            labels = label_index.read(self._label_file)
+            labels = label_index.read(self._label_file, num_examples=self._split_size)
         except FileNotFoundError:
             return None
-        if labels.num_examples != self._split_size:
-            raise UserError(
-                f"{self._label_file} has {labels.num_examples:,} examples, the split "
-                f"{self._split_size:,}. {label_index.REMEDY}"
-            )
         return labels.slice(self.part.start, self.part.stop)
 
     def _most_labels(self) -> int:
@@ -196,16 +191,13 @@ class Tfds(Source):
     def _example(self, data: bytes, index: int) -> Example:
         try:
             feature = self._parse(data).features.feature
-        except Exception:  # protobuf's DecodeError
+            image = only_value(feature["image"].bytes_list, "image")
+            labels = () if self._labels is None else self._labels.labels(feature)
+        except Exception:  # ValueError; protobuf's DecodeError
             with reading(self.describe(index)):
                 raise
-        image = feature["image"].bytes_list.value
-        if len(image) != 1:
-            raise UserError(f"{self.describe(index)}: {len(image)} values of `image`, not one.")
-        if self._labels is None:
-            return Example(image[0], ())
-        labels = self._labels.labels(feature, where=lambda: self.describe(index))
-        return Example(image[0], labels, weights=self._labels.weights(feature))
+        weights = () if self._labels is None else self._labels.weights(feature)
+        return Example(image, labels, weights=weights)
 
 
 def _check_image(folder: str, features: Any) -> None:
@@ -229,9 +221,7 @@ def find_folder(data_dir: str | None, *, where: str) -> str:
     none, or more than one data set.
     """
     field = f"{where}.data_dir"
-    root = files.expanded(data_dir or "")
-    if data_dir is None or not files.is_folder(root):
-        raise UserError("is not a folder.", field=field, value=data_dir, cure=HOW_TO_GET)
+    root = files.existing_folder(data_dir, field, cure=HOW_TO_GET)
     others: list[str] = []
     for depth in range(4):
         folders = [posixpath.dirname(path) for path in files.glob(root, "*/" * depth + INFO)]

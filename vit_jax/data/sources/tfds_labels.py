@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -112,10 +113,11 @@ class LabelReader:
 
     def __init__(self, folder: str, features: Any, r: Request) -> None:
         """`r.label`: a name of DERIVATIONS, or of a feature; None for the usual one."""
-        label, usual = r.label, _usual(features)
-        self.is_usual = label is None or label in usual[:1]
+        usual = [key for key in ("label", "labels") if key in features]
+        self._key = label = r.label or next(iter(usual), "label")
+        self.is_usual = label in usual[:1]
         self._derivation: Derivation | None = None
-        is_label = label is None or label in usual
+        is_label = label in usual
         self.weighted = is_label and r.label_weights and WEIGHTS in features
         if self.weighted:
             rule = (
@@ -124,50 +126,48 @@ class LabelReader:
             )
             _check_stored(folder, WEIGHTS, features, "biuf", rule)
         if is_label:
-            self._key, feature = _label_feature(folder, features, label)
+            feature = getattr(features[label], "feature", features[label])  # of one label
             rule = (
                 "the number of a class, or a list of such numbers; not text, and not a number for "
                 "each class. Write the data set again with a ClassLabel, or a Sequence of it."
             )
-            _check_stored(folder, self._key, features, "biu", rule, excluded=r.num_classes)
-        elif label in DERIVATIONS:
-            self._key = label
+            _check_stored(folder, label, features, "biu", rule, excluded=r.num_classes)
+        else:
+            feature = _feature(folder, features, label, r.where)
+        self.is_list = is_label and label == "labels"
+        if label in DERIVATIONS and not is_label:
             self._derivation = DERIVATIONS[label]
             self.class_names = self._derivation.class_names
             self.num_classes = len(self.class_names)
-            _feature(folder, features, label, r.where)
         else:
-            self._key, feature = str(label), _feature(folder, features, str(label), r.where)
-        self.is_list = is_label and self._key == "labels"
-        if self._derivation is None:
-            self.num_classes, self.class_names = _classes(folder, self._key, feature, r.num_classes)
+            self.num_classes, self.class_names = _classes(folder, label, feature, r.num_classes)
 
-    def labels(self, feature: Any, *, where: Callable[[], str]) -> tuple[int, ...]:
-        """The labels of a record with this `feature`, a map; `where` it is, for messages."""
+    def labels(self, feature: Any) -> tuple[int, ...]:
+        """The labels of a record with this `feature`, a map. ValueError if they are wrong."""
         if self._derivation is not None:
-            return (self._derived(self._derivation, feature, where),)
-        labels = feature[self._key].int64_list.value
-        if not self.is_list and len(labels) != 1:
-            raise UserError(f"{where()}: {len(labels)} values of `{self._key}`; one must be there.")
-        return tuple(labels)
+            return (self._derived(self._derivation, feature),)
+        labels = feature[self._key].int64_list
+        return tuple(labels.value) if self.is_list else (only_value(labels, self._key),)
 
     def weights(self, feature: Any) -> tuple[float, ...]:
         """The weights of its labels; () where they have none."""
         return tuple(_values(feature[WEIGHTS])) if self.weighted else ()
 
-    def _derived(self, derivation: Derivation, feature: Any, where: Callable[[], str]) -> int:
-        values = [np.array(_values(feature[name])) for name in derivation.features]
-        try:
-            label = derivation.derive(*values)
-        except (ValueError, IndexError):
-            label = None
-        if label is None or not 0 <= label < self.num_classes:
-            given = " and ".join(
-                f"{len(value)} values of `{name}`"
-                for name, value in zip(derivation.features, values, strict=True)
-            )
-            raise UserError(f"{where()}: {given} give no class of input.label={self._key}.")
-        return label
+    def _derived(self, derivation: Derivation, feature: Any) -> int:
+        values = {name: np.array(_values(feature[name])) for name in derivation.features}
+        with contextlib.suppress(ValueError, IndexError):
+            label = derivation.derive(*values.values())
+            if 0 <= label < self.num_classes:
+                return label
+        given = " and ".join(f"{len(value)} values of `{name}`" for name, value in values.items())
+        raise ValueError(f"{given} give no class of input.label={self._key}")
+
+
+def only_value(stored: Any, name: str) -> Any:
+    """The value of a feature that has one. ValueError if it has another number of them."""
+    if len(stored.value) != 1:
+        raise ValueError(f"{len(stored.value)} values of `{name}`, not one")
+    return stored.value[0]
 
 
 def _values(stored: Any) -> list[float]:
@@ -226,22 +226,6 @@ def class_names(folder: str, feature: str, num_classes: int) -> tuple[str, ...] 
             "names would belong to other classes."
         )
     return tuple(names)
-
-
-def _usual(features: Any) -> list[str]:
-    return [key for key in ("label", "labels") if key in features]
-
-
-def _label_feature(folder: str, features: Any, wanted: str | None) -> tuple[str, Any]:
-    """ "label" or "labels", and the feature of one label; without `wanted`, the first there is."""
-    keys = _usual(features)
-    if not keys:
-        raise UserError(
-            f"{folder} has neither label nor labels, but {', '.join(sorted(features))}: name one "
-            "by input.label."
-        )
-    key = wanted or keys[0]
-    return key, getattr(features[key], "feature", features[key])
 
 
 def _check_stored(

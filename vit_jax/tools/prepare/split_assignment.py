@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from vit_jax.core.errors import UserError
 from vit_jax.data import label_index
 from vit_jax.data.sources import table_file
-from vit_jax.data.sources.splits import KEYWORDS
+from vit_jax.data.sources.splits import KEYWORDS, only_split
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
@@ -138,16 +138,11 @@ def named_splits(table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
             break
     else:
         return table, ()
-    listed = ", ".join(f"{k} ({n:,})" for k, n in zip(KEYWORDS, said.sum(axis=0), strict=True) if n)
-    unclear = np.flatnonzero(said.sum(axis=1) != 1)
-    if len(unclear):
-        rule = (
-            f"are not given, and names of images say {listed}, as Hugging Face's datasets reads "
-            f"them, but {len(unclear):,} of {len(said):,} none, or several: {names[unclear[0]]}."
-        )
-        cure = "Rename these, or give --splits=train=rest to make no splits of names."
-        raise UserError(rule, field="--splits", cure=cure)
-    values = pa.array(list(KEYWORDS)).take(pa.array(said.argmax(axis=1)))
+    cure = "Rename these, or give --splits=train=rest to make no splits of names."
+    numbers, listed = only_split(
+        said, lambda number: names[number].as_py(), field="--splits: the source", cure=cure
+    )
+    values = pa.array(list(KEYWORDS)).take(pa.array(numbers))
     column = pc.replace_with_mask(split, asked, values).cast(table.schema.field("split").type)
     note = f"Splits by the names of images, as Hugging Face's datasets reads them: {listed}."
     return table.set_column(table.column_names.index("split"), "split", column), (note,)
