@@ -49,8 +49,8 @@ def main(_: list[str]) -> None:
             own = dataclasses.replace(config, input=dataclasses.replace(config.input, cache=cache))
             run = Run.build(own, epath.Path(workdir))
             feeds[name] = until_the_end.enter_context(run.feed(start_step=0))
-        step = updates.update(config, run.step)
-        layout = run.step.layout.in_steps
+        step = updates.update(config, run.parts)
+        layout = run.parts.layout.in_steps
         update = lower_update(step, layout, run.batch_layout).compile()
         state = layout.init(0)
         for _turn in range(_TURNS.value + 1):  # the first one is not counted

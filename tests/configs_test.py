@@ -448,7 +448,9 @@ def test_a_batch_and_the_step_at_toy_size(name, tmp_path):
     with run.feed(start_step=0) as feed:
         batch = next(feed)
     assert jax.tree.map(np.shape, batch) == jax.tree.map(np.shape, run.batch_layout)
-    lowered = lower_update(updates.update(c, run.step), run.step.layout.in_steps, run.batch_layout)
+    lowered = lower_update(
+        updates.update(c, run.parts), run.parts.layout.in_steps, run.batch_layout
+    )
     _, scalars = lowered.out_info
     assert scalars["train/loss"].shape == ()
 

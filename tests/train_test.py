@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import jax
@@ -26,7 +25,7 @@ from vit_jax.learning.clock import Clock
 from vit_jax.learning.feed import SKIPPED_IMAGES, Feed
 from vit_jax.learning.loggers import RunLog
 from vit_jax.learning.state import stop_if_not_finite
-from vit_jax.learning.updates import Updates
+from vit_jax.learning.updates import InFlightSteps
 from vit_jax.run import session
 from vit_jax.store import checkpoint_dir
 from vit_jax.store.checkpoints import Checkpoints
@@ -430,8 +429,8 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     Nor are they waited for in any other step than those of the log and of an evaluation.
     """
     events = []
-    record(monkeypatch, events, Updates, "__call__", "begun")
-    record(monkeypatch, events, Updates, "finish", "finished")
+    record(monkeypatch, events, InFlightSteps, "add", "begun")
+    record(monkeypatch, events, InFlightSteps, "finish", "finished")
     record(monkeypatch, events, session, "fetch", "fetched")
     record(monkeypatch, events, Clock, "paused", "paused")
     overrides = ["total.steps=6", "log.every_steps=6", *pause.split()]
@@ -445,15 +444,13 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 def test_the_loop_stays_few_steps_ahead_of_the_devices(platform, ahead, monkeypatch):
     waited = []
     monkeypatch.setattr(jax, "block_until_ready", lambda x: waited.extend(jax.tree.leaves(x)))
-    mesh = types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform=platform)]))
-    layout = types.SimpleNamespace(unstack_layers=lambda state: state, mesh=mesh)
-    updates = Updates(layout, lambda state, batch: (state, batch), (), lambda step: False)
+    in_flight = InFlightSteps(platform)
     for step in range(5):
-        updates(step, None, step)
+        in_flight.add(step)
     done = 5 - ahead
     assert waited == list(range(done))
-    updates.finish()
-    updates.finish()
+    in_flight.finish()
+    in_flight.finish()
     assert waited == list(range(5))
 
 

@@ -24,7 +24,6 @@ from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.stop import AgreedStop, stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
-from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.learning.loggers import Logger
@@ -32,7 +31,7 @@ from vit_jax.learning.state import TrainState
 from vit_jax.run import adapt, announce, environment, processes
 from vit_jax.run.build import Run
 from vit_jax.run.folders import check_folders
-from vit_jax.run.session import Opening, Session
+from vit_jax.run.session import Session
 from vit_jax.store import workdir as workdirs
 
 
@@ -66,17 +65,16 @@ def train(
     # Checks config, data, weights and disk, and raises all errors together; allocates nothing.
     run = Run.build(config, workdir, peers)
     with contextlib.ExitStack() as until_end:  # closes all that is open, whatever ends it
-        opening = Opening(until_end, run, stop, peers, loggers, allow_config_change)
+        session = Session(until_end, run, stop, peers, loggers, allow_config_change)
         # Resume; else init.weights, if given; else random parameters.
         with peers.barriers_around("restoring"):
-            state = opening.restore_checkpoint() or opening.initial_state()
+            state = session.restore_checkpoint() or session.initial_state()
         # Opens log and feed, runs evaluations that were missed, compiles. The batch is a function
         # of the step's number: the input has no state to restore.
-        session = Session(opening, state)
-        for step in session.steps:
+        for step in session.start(state):
             state, scalars = session.update(step, state)  # devices lag two steps at most
             due = session.due(step)
-            if not due:
+            if not any(due):
                 continue
             row = session.fetch_scalars(step, state, scalars, due)  # waits for devices
             with session.clock.paused():
@@ -95,6 +93,10 @@ _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 def main(_: list[str]) -> None:
     """Trains, or only checks, as the flags say."""
+    of_check = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
+    rule = "belongs to --check: give both, or neither."
+    command.refuse_flags(*of_check, when=not FLAGS.check, rule=rule)
+    allow = FLAGS.allow_config_change
     with exit_immediately_on_signal(_NOT_BEGUN):
         given = configs.load(FLAGS.config, FLAGS.config_override)
         if given.deterministic:
@@ -106,18 +108,13 @@ def main(_: list[str]) -> None:
         if not cluster and not FLAGS.check:
             check_folders(given, workdir)
         compilation_cache.use()
-    allow = FLAGS.allow_config_change
-    of_check = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
-    for name, value in of_check.items():
-        if value and not FLAGS.check:
-            raise UserError(f"--{name} belongs to --check: give both, or neither.")
-    options = {"--check": FLAGS.check, "--allow_config_change": allow}
-    options |= {f"--{name}": value for name, value in of_check.items()}
 
     with processes.connect_processes(cluster, workdir) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
-            processes.check_same(peers, given, workdir, options)
+            options = {"check": FLAGS.check, "allow_config_change": allow, **of_check}
+            same = {f"--{name}": value for name, value in options.items()}
+            processes.check_same(peers, given, workdir, same)
             # Read again, with the file's adapt(), which may ask for weights, data and devices. Each
             # process checks one that cannot be adapted by itself: others may be able to.
             config = adapt.load(
@@ -126,7 +123,7 @@ def main(_: list[str]) -> None:
                 workdir=workdir,
                 check=lambda unadapted: check_folders(unadapted, workdir),
             )
-            processes.check_same(peers, config, workdir, options, "after adapting the config")
+            processes.check_same(peers, config, workdir, same, "after adapting the config")
             screen = Screen(quiet=jax.process_index() > 0)
             announce.adapted(screen, given, config)
         if FLAGS.check:

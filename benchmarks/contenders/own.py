@@ -23,7 +23,7 @@ from vit_jax.config import RunConfig
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.state import StateLayout
 from vit_jax.learning.step import Scalars, lower_update, make_update
-from vit_jax.learning.updates import Updates
+from vit_jax.learning.updates import InFlightSteps
 from vit_jax.run.parts import inputs, updates
 from vit_jax.run.parts.durations import make_durations
 
@@ -110,13 +110,13 @@ def make(shape: Shape, dtype: str, fields: Sequence[str] = ()) -> Contender:
     run = parts(shape, dtype, fields)
     executable, compile_secs = compiled(run.lower())
     batch = run.on_devices(*images_and_labels(shape))
-    state, number = run.layout.in_steps.init(0), 0
-    updates = Updates(run.layout, executable, (), lambda step: False)
+    state = run.layout.in_steps.init(0)
+    in_flight = InFlightSteps(run.layout.mesh.devices.flat[0].platform)
 
     def step() -> Loss:
-        nonlocal state, number
-        number += 1
-        state, scalars = updates(number, state, batch)
+        nonlocal state
+        state, scalars = executable(run.layout.unstack_layers(state), batch)
+        in_flight.add(scalars)
         return Loss(scalars)
 
     return contender(step, dtype, executable, compile_secs)

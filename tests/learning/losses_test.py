@@ -162,14 +162,14 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
     ]
     overrides = (f"loss.kind={kind}", "evals.own.macro=true", "evals.own.batch_size=4")
     run = Run.build(run_on(entries, *overrides), epath.Path(tmp_path / "run"))
-    layout, (split,) = run.step.layout, run.eval_data["own"].parts
+    layout, (split,) = run.parts.layout, run.eval_data["own"].parts
     normal = np.random.default_rng(1).normal
     params = jax.tree.map(lambda x: jnp.asarray(normal(size=x.shape), x.dtype), layout.state.params)
     numbers = run.evals.run(0, {"": params}, lambda *_: None, last=True)
     pairs, (feed, batches) = [], split.open_feed()
     with feed:
         for batch in (next(feed) for _ in range(batches)):
-            images, targets, weight = map(np.asarray, run.step.objective.inputs(batch))
+            images, targets, weight = map(np.asarray, run.parts.objective.inputs(batch))
             logits = np.asarray(nnx.merge(layout.graph, params)(images))
             pairs += zip(logits[weight > 0], targets[weight > 0] > 0, strict=True)
     logits, labels = map(np.array, zip(*pairs, strict=True))

@@ -116,7 +116,7 @@ def test_a_run_of_it_with_weights_and_images(given, tmp_path, capsys):
     assert (config.input.batch_size, config.total.epochs) == (16, 20)
     assert config.model.dtype == ("float32" if on_cpu else "bfloat16")
     run = Run.build(config, tmp_path)
-    assert run.step.durations.total_steps == round(20 * 6 / 16)
+    assert run.parts.durations.total_steps == round(20 * 6 / 16)
     announce.adapted(Screen(), adapt.configs.load("finetune", given), config)
     assert "input.batch_size=16" in capsys.readouterr().out
 

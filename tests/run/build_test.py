@@ -37,7 +37,7 @@ def problems_of(tmp_path, tiny_run):
 def test_the_parts_of_a_run(tmp_path, tiny_run):
     run = Run.build(tiny_run(EVAL), epath.Path(tmp_path / "run"))
     assert run.source.num_examples == 64
-    assert run.step.durations.total_steps == 6
+    assert run.parts.durations.total_steps == 6
     assert list(run.eval_data) == list(run.evals.by_name) == ["test"]
     assert run.batch_layout["image"].shape == (16, 8, 8, 3)
     assert not (tmp_path / "run").exists()

@@ -61,23 +61,23 @@ def check(
     errors, given = ErrorCollector(), config
     with contextlib.suppress(UserError):  # which is met again below
         config = pins.pin_weights(config, folder, Peers.alone() if peers is None else peers)
-    parts = Run.attempt(config, folder, errors)
+    run = Run(config, folder, errors)
     table = {"mesh": ""}
-    if parts.mesh is not NOT_MADE:
-        devices = parts.mesh.devices.ravel()
-        axes = " x ".join(f"{name} {size}" for name, size in parts.mesh.shape.items())
+    if run.mesh is not NOT_MADE:
+        devices = run.mesh.devices.ravel()
+        axes = " x ".join(f"{name} {size}" for name, size in run.mesh.shape.items())
         kind = f"{len(devices)} x {devices[0].device_kind}"
-        table["mesh"] = f"{kind}: {axes}{meshes.unused(parts.mesh)}"
-    table |= dict(_data(config, parts, errors, screen, all_images))
-    table |= dict(_model(config, parts, errors, screen))
-    table["workdir"] = _workdir(given, folder, parts, errors, allow_config_change)
+        table["mesh"] = f"{kind}: {axes}{meshes.unused(run.mesh)}"
+    table |= dict(_data(config, run, errors, screen, all_images))
+    table |= dict(_model(config, run, errors, screen))
+    table["workdir"] = _workdir(given, folder, run, errors, allow_config_change)
     _show(screen, table, errors)
-    if parts.step.layout is not NOT_MADE and parts.step.objective is not NOT_MADE:
-        announce.parameters(screen, parts.step.objective, parts.step.layout)
+    if run.parts.layout is not NOT_MADE and run.parts.objective is not NOT_MADE:
+        announce.parameters(screen, run.parts.objective, run.parts.layout)
     errors.raise_all()
     if time_steps:
         with explain_out_of_memory(config):
-            screen.say(_time(parts, screen))
+            screen.say(_time(run, screen))
 
 
 def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None:
@@ -94,13 +94,13 @@ def _show(screen: Screen, table: dict[str, str], errors: ErrorCollector) -> None
 
 
 def _data(
-    config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen, all_images: bool
+    config: RunConfig, run: Run, errors: ErrorCollector, screen: Screen, all_images: bool
 ) -> Iterator[tuple[str, str]]:
     """Findings in the data of training and of each evaluation, by section."""
     c, look = config.input, errors.attempt
-    title = "" if parts.source is NOT_MADE else examples.title(c, parts.source)
-    splits: list[tuple[str, Any, str, str]] = [("input", parts.source, c.preprocess, title)]
-    for (name, data), each in zip(parts.eval_data.items(), config.evals.values(), strict=True):
+    title = "" if run.source is NOT_MADE else examples.title(c, run.source)
+    splits: list[tuple[str, Any, str, str]] = [("input", run.source, c.preprocess, title)]
+    for (name, data), each in zip(run.eval_data.items(), config.evals.values(), strict=True):
         if data is NOT_MADE:
             splits.append((f"evals.{name}", NOT_MADE, each.preprocess, ""))
             continue
@@ -115,13 +115,13 @@ def _data(
         else:
             screen.bar("reading examples", number, len(splits))
             read = str(SAMPLES if source is NOT_MADE else min(SAMPLES, source.num_examples))
-            after = [parts.batch_layout] if where == "input" else []
+            after = [run.batch_layout] if where == "input" else []
             bad = look(where, _samples, config, source, preprocess, where, after=after)
         if where == "input" and not all_images:
             read = f"the first batch and {read} more"
             # A batch that is too large for a run is not read.
-            needed = [parts.step.durations, bad]
-            more = look(where, _first_batch, config, source, parts.batch_layout, after=needed)
+            needed = [run.parts.durations, bad]
+            more = look(where, _first_batch, config, source, run.batch_layout, after=needed)
             bad = NOT_MADE if more is NOT_MADE else bad + more
         result = "" if source is NOT_MADE else f"{title}: {announce.size(source)}"
         if source is not NOT_MADE:
@@ -187,18 +187,18 @@ def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:
 
 
 def _model(
-    config: RunConfig, parts: Run, errors: ErrorCollector, screen: Screen
+    config: RunConfig, run: Run, errors: ErrorCollector, screen: Screen
 ) -> Iterator[tuple[str, str]]:
-    durations, model, _, layout, *_ = parts.step
+    durations, model, _, layout, *_ = run.parts
     yield "plan", "" if durations is NOT_MADE else _plan(config, durations)
     if model is NOT_MADE:
         yield "model", ""
     else:
         yield "model", f"{model.info.name}, {format_count(model.info.parameters)} parameters"
-    yield "memory", "" if layout is NOT_MADE else _memory(layout, parts.cached_bytes)
+    yield "memory", "" if layout is NOT_MADE else _memory(layout, run.cached_bytes)
     if config.init.weights is not None:
-        needed = [parts.trained, parts.shapes]
-        verified = errors.attempt("init", _verify, config, parts, screen, after=needed)
+        needed = [run.trained, run.shapes]
+        verified = errors.attempt("init", _verify, config, run, screen, after=needed)
         yield "init", "" if verified is NOT_MADE else verified
 
 
@@ -210,7 +210,7 @@ def _plan(config: RunConfig, durations: Durations) -> str:
 
 def _time(run: Run, screen: Screen) -> str:
     """Measures how long the steps of a run take, by a few; evaluations and saving not counted."""
-    layout, secs = run.step.layout, []
+    layout, secs = run.parts.layout, []
     update = run.compile_update(screen)
     state, teacher_params = layout.in_steps.init(run.config.seed), layout.read_teacher_params()
     with run.feed(start_step=0) as feed:
@@ -219,7 +219,7 @@ def _time(run: Run, screen: Screen) -> str:
             state, scalars = update(state, next(feed), *teacher_params)
             jax.block_until_ready(scalars)
             secs.append(time.perf_counter() - start)
-    each, steps = statistics.median(secs[WARM_UP_STEPS:]), run.step.durations.total_steps
+    each, steps = statistics.median(secs[WARM_UP_STEPS:]), run.parts.durations.total_steps
     in_all = format_duration(each * steps)
     said = f"time     {each:.3g} s a step: {steps:,} steps take {in_all}, besides evaluations"
     if each * steps < LONG_SECS or run.mesh.devices.flat[0].platform != "cpu":
@@ -229,7 +229,7 @@ def _time(run: Run, screen: Screen) -> str:
 
 def _shorter(run: Run, step_secs: float) -> Iterator[str]:
     """Ways to a shorter run: as many epochs as take LONG_SECS; half the side, by its FLOPs."""
-    durations, model, c = run.step.durations, run.step.model, run.config
+    durations, model, c = run.parts.durations, run.parts.model, run.config
     most = int(LONG_SECS / step_secs)
     epochs = int(most / durations.steps_per_epoch)
     steps = math.ceil(epochs * durations.steps_per_epoch) if epochs else most
@@ -260,33 +260,33 @@ def _memory(layout: StateLayout, cached_bytes: int) -> str:
     return f"state {format_bytes(device_bytes(state))}{of} a device: {', '.join(parts)}"
 
 
-def _verify(config: RunConfig, parts: Run, screen: Screen) -> str:
+def _verify(config: RunConfig, run: Run, screen: Screen) -> str:
     """Reads the arrays of a warm start on the host, one after the other."""
-    trained = parts.trained
+    trained = run.trained
     if trained is None:
         return "not needed any more: the run goes on from its own checkpoint"
     host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    for number, (name, shape) in enumerate(parts.shapes.items()):
-        screen.bar("verifying init.weights", number + 1, len(parts.shapes))
+    for number, (name, shape) in enumerate(run.shapes.items()):
+        screen.bar("verifying init.weights", number + 1, len(run.shapes))
         array = jax.ShapeDtypeStruct(shape, np.float32, sharding=host)
         trained.read({name: array}, ema=config.init.ema)
     right = "" if trained.external else ", checksums right"
-    return f"{trained.name} from {trained.origin}: {len(parts.shapes)} arrays fit{right}"
+    return f"{trained.name} from {trained.origin}: {len(run.shapes)} arrays fit{right}"
 
 
 def _workdir(
     config: RunConfig,
     folder: epath.Path,
-    parts: Run,
+    run: Run,
     errors: ErrorCollector,
     allow_change: bool,
 ) -> str:
     there = checkpoint_dir.steps(folder / "checkpoints")
-    layout, durations, look = parts.step.layout, parts.step.durations, errors.attempt
+    layout, durations, look = run.parts.layout, run.parts.durations, errors.attempt
     if folder.exists():
         teacher = None if layout is NOT_MADE else layout.teacher
         record = look(
-            "workdir", outputs.workdir_record, config, folder, parts.source, teacher, allow_change
+            "workdir", outputs.workdir_record, config, folder, run.source, teacher, allow_change
         )
         if there:
             look("workdir", _check_checkpoint, folder, layout, durations, after=[record])

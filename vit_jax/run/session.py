@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from vit_jax.learning.loggers import Logger, write_parameters
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import TrainState, stop_if_not_finite
 from vit_jax.learning.step import Scalars
-from vit_jax.learning.updates import Updates
+from vit_jax.learning.updates import InFlightSteps, skip_update
 from vit_jax.run import announce, environment
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
@@ -30,17 +29,29 @@ from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
 
 
-class Due(enum.Flag):
+class Due(NamedTuple):
     """The events that are due after a step."""
 
-    LOG = enum.auto()
-    EVAL = enum.auto()
-    SAVE = enum.auto()
-    STOP = enum.auto()
+    log: bool
+    eval: bool
+    save: bool
+    stop: bool
+
+    @property
+    def needs_state(self) -> bool:
+        """Returns whether more than the step's scalars are read."""
+        return self.eval or self.save or self.stop
 
 
-class Opening:
-    """A run that has its work directory to itself, and has no state yet; `until_end` closes all."""
+class Session:
+    """A run that has its work directory to itself; `until_end` closes what it opens.
+
+    Layers are stacked and unstacked only where `StateLayout.unstacked_steps` is true, by default on
+    GPUs and TPUs.
+
+    Attributes:
+      clock: measures the speed, but for what happens while it is paused.
+    """
 
     def __init__(
         self,
@@ -51,92 +62,76 @@ class Opening:
         loggers: Sequence[Logger],
         allow_config_change: bool,
     ) -> None:
-        self.enter_context = until_end.enter_context
-        self.run, self.stop, self.peers, self.loggers = run, stop, peers, loggers
-        layout = run.step.layout
-        self.screen = Screen(quiet=jax.process_index() > 0)
-        self.enter_context(contextlib.closing(self.screen))
-        self.enter_context(lock(run.workdir))
-        self.record = outputs.workdir_record(
-            run.requested, run.workdir, run.source, layout.teacher, allow_config_change
+        self._enter = until_end.enter_context
+        self._run, self._stop, self._peers, self._loggers = run, stop, peers, loggers
+        self._layout, self._durations = run.parts.layout, run.parts.durations
+        self._screen = Screen(quiet=jax.process_index() > 0)
+        self._enter(contextlib.closing(self._screen))
+        self._enter(lock(run.workdir))
+        self._record = outputs.workdir_record(
+            run.requested, run.workdir, run.source, self._layout.teacher, allow_config_change
         )
+        changes = self._record.changes
         announce.run(
-            self.screen,
-            run.config,
-            run.source,
-            run.mesh,
-            run.step,
-            run.eval_data,
-            self.record.changes,
+            self._screen, run.config, run.source, run.mesh, run.parts, run.eval_data, changes
         )
-        self.enter_context(explain_out_of_memory(run.config))
+        self._enter(explain_out_of_memory(run.config))
         with peers.barriers_around("opening the checkpoints"):
-            self.teacher_params = layout.read_teacher_params()
-            self.checkpoints = outputs.store(run.config.checkpoint, run.workdir)
-        self.enter_context(contextlib.closing(self.checkpoints))
+            self._teacher_params = self._layout.read_teacher_params()
+            self._checkpoints = outputs.store(run.config.checkpoint, run.workdir)
+        self._enter(contextlib.closing(self._checkpoints))
 
     def restore_checkpoint(self) -> TrainState | None:
         """The newest valid state, or None."""
-        return self.checkpoints.restore(self.run.step.layout.state)
+        return self._checkpoints.restore(self._layout.state)
 
     def initial_state(self) -> TrainState:
         """The state after 0 steps: with the parameters of init.weights, or from scratch."""
-        run, layout = self.run, self.run.step.layout
+        run, layout = self._run, self._layout
         if run.trained is None:
             return layout.init(run.config.seed)
         from vit_jax.run.parts.warm_start import initial_state
 
-        return initial_state(run.config, layout, run.step.model.info, run.trained, self.screen)
+        return initial_state(run.config, layout, run.parts.model.info, run.trained, self._screen)
 
+    def start(self, state: TrainState) -> range:
+        """Opens the log and the feed at this state; returns the numbers of the steps to do.
 
-class Session:
-    """The loop's objects from a state on, at which it opens the log and the feed.
-
-    It runs the evaluations that a stop kept from running, and compiles the update, unless no step
-    is left. Layers are stacked and unstacked only where `StateLayout.unstacked_steps` is true, by
-    default on GPUs and TPUs.
-
-    Attributes:
-      start: number of the step that the loop begins behind.
-      steps: numbers of those to do.
-      clock: measures the speed, but for what happens while it is paused.
-    """
-
-    def __init__(self, opening: Opening, state: TrainState) -> None:
-        run, self.start = opening.run, int(state.step)
-        self._run, self._stop, self._peers = run, opening.stop, opening.peers
-        self._screen, self._checkpoints = opening.screen, opening.checkpoints
-        self._layout, self._durations = run.step.layout, run.step.durations
-        self._durations.check_start(self.start, run.workdir)
-        announce.resumed(self._screen, self.start)
+        It runs the evaluations that a stop kept from running, and compiles the update, unless no
+        step is left.
+        """
+        run, step = self._run, int(state.step)
+        self._start = step
+        self._durations.check_start(step, run.workdir)
+        announce.resumed(self._screen, step)
         if jax.process_index() == 0:
             described = environment.describe(run.mesh) | pins.describe_pins(
                 run.requested, run.config
             )
             described["total_steps"] = self._durations.total_steps
-            self._checkpoints.run_id = write_record(opening.record, run=described)
+            self._checkpoints.run_id = write_record(self._record, run=described)
         write_parameters(run.workdir, self._layout.state.params)
-        log = outputs.log(run.config, run.workdir, start_step=self.start, more=opening.loggers)
-        self._log = opening.enter_context(log)
-        self._feed = opening.enter_context(run.feed(start_step=self.start))
+        log = outputs.log(run.config, run.workdir, start_step=step, more=self._loggers)
+        self._log = self._enter(log)
+        self._feed = self._enter(run.feed(start_step=step))
         logged = self._peers.from_first("skipped images", log.values(SKIPPED_IMAGES))
         self._skipped = outputs.skipped_images(
-            run.config.input, run.source, self._feed, logged, start_step=self.start
+            run.config.input, run.source, self._feed, logged, start_step=step
         )
         self._evals = RunEvals(
             run.config, run.evals, run.eval_data, self._stop, self._peers, self._screen
         )
-        self._catch_up(self.start, self._layout.weights(state))
-        last_step = self.start if self.ended else self._durations.total_steps
-        self.steps = range(self.start + 1, last_step + 1)
-        compiled = run.compile_update(self._screen) if self.steps else None
-        self._updates = Updates(
-            self._layout, compiled, opening.teacher_params, self._durations.skips
-        )
-        self._progress = announce.Progress(self._screen, self._durations, run.step.objective)
-        self.clock = outputs.clock(
-            run.config, run.step, run.mesh, self._feed, start_step=self.start
-        )
+        if missed := self._evals.catch_up(step, self._layout.weights(state), log):
+            self._checkpoints.add_metrics(step, missed)
+            self.write(step, {}, missed)
+            log.flush()  # what is known is not measured again after a kill
+        self._stopping = step > 0 and bool(self._stop)  # of step 0 nothing is saved
+        steps = range(step + 1, step + 1 if self.ended else self._durations.total_steps + 1)
+        self._update = run.compile_update(self._screen) if steps else skip_update
+        self._in_flight = InFlightSteps(run.mesh.devices.flat[0].platform)
+        self._progress = announce.Progress(self._screen, self._durations, run.parts.objective)
+        self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
+        return steps
 
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
         """Begins update number `step`, on the next batch; devices may still compute the result.
@@ -146,42 +141,42 @@ class Session:
         """
         # If it fails, all are asked to stop, lest they go on until a row.
         batch = self._feed.batch_of(step, tell=self._peers.stop.request)
+        update = self._update
         if self._durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
+            update = skip_update
         elif self._durations.histograms(step):
             state = self._write_distributions(step, state, batch)
-        state, scalars = self._updates(step, state, batch)
+        state, scalars = update(self._layout.unstack_layers(state), batch, *self._teacher_params)
+        self._in_flight.add(scalars)
         self._skipped.add(scalars)
         self._log.after_step(step)
         return state, scalars
 
     def _write_distributions(self, step: int, state: TrainState, batch: Batch) -> TrainState:
         """Logs the distributions of the next update; returns the state with stacked layers."""
-        self._updates.finish()  # else the clock would take the devices' work for a pause
+        self._in_flight.finish()  # else the clock would take the devices' work for a pause
         with self.clock.paused():
             state = self._layout.stack_layers(state)
-            made = self._run.distributions(state, batch, *self._updates.teacher_params)
+            made = self._run.distributions(state, batch, *self._teacher_params)
             self._log.write_distributions(step, fetch(made))
         return state
 
     def due(self, step: int) -> Due:
-        """The events that are due after this step; false if there are none."""
-        due, unread = Due(0), self._feed.unread is not None and not self._peers.several
-        for event, is_due in (
-            (Due.LOG, self._durations.log(step)),
-            (Due.EVAL, self._run.evals.due(step)),
-            (Due.SAVE, self._durations.save(step)),
-            (Due.STOP, bool(self._stop) or unread),
-        ):
-            due |= event if is_due else Due(0)
-        return due
+        """The events that are due after this step."""
+        return Due(
+            log=self._durations.log(step),
+            eval=self._run.evals.due(step),
+            save=self._durations.save(step),
+            stop=bool(self._stop) or (self._feed.unread is not None and not self._peers.several),
+        )
 
     def fetch_scalars(
         self, step: int, state: TrainState, scalars: Scalars, due: Due
     ) -> dict[str, float]:
         """Waits for the step's scalars, and returns the numbers to log.
 
-        Steps that are not due wait for the devices only as `Updates` does, or for histograms.
+        Steps that are not due wait for the devices only as `InFlightSteps` does, or for histograms.
 
         Raises:
           NonFiniteError: a loss or gradient was not finite.
@@ -195,15 +190,15 @@ class Session:
         stop_if_not_finite(scalars, self._run.config.input.skip_steps, self._run.workdir)
         announce.bad_images(self._screen, self._feed.bad_images)
         row = self._skipped.commit(counts)
-        if Due.LOG in due:
+        if due.log:
             row = {k: float(x) for k, x in scalars.items() if k.startswith("train/")}
             row |= self.clock.tick(step) | self._skipped.row()
             self._progress.show(step, row, self.clock.eta_secs)
         return row
 
     def stacked(self, state: TrainState, due: Due) -> TrainState:
-        """The state for evaluations and saves: its layers stacked, if more than LOG is due."""
-        return state if due == Due.LOG else self._layout.stack_layers(state)
+        """The state for evaluations and saves: its layers stacked, if it is read."""
+        return self._layout.stack_layers(state) if due.needs_state else state
 
     def evaluate(
         self, step: int, state: TrainState, row: Mapping[str, float], due: Due
@@ -215,22 +210,14 @@ class Session:
         """
         results: dict[str, float] = {}
         try:
-            if Due.EVAL in due and Due.STOP not in due:
+            if due.eval and not due.stop:
                 results = self._evals.run(step, self._layout.weights(state))
         except Exception:
             if not self._peers.several:
                 self._save_before_error(step, state, row)
             raise
-        self._stopping = due != Due.LOG and bool(self._stop)  # a signal may have come meanwhile
+        self._stopping = due.needs_state and bool(self._stop)  # a signal may have come meanwhile
         return results
-
-    def _catch_up(self, step: int, weights: Any) -> None:
-        """Runs the evaluations that this step missed."""
-        if missed := self._evals.catch_up(step, weights, self._log):
-            self._checkpoints.add_metrics(step, missed)
-            self.write(step, {}, missed)
-            self._log.flush()  # what is known is not measured again after a kill
-        self._stopping = step > 0 and bool(self._stop)  # of step 0 nothing is saved
 
     def write(self, step: int, row: Mapping[str, float], results: Mapping[str, float]) -> None:
         """Shows the results, and writes all numbers to the log."""
@@ -240,7 +227,7 @@ class Session:
 
     def save(self, step: int, state: TrainState, results: dict[str, float], due: Due) -> None:
         """Begins to save the state, if it is due or the run ends."""
-        if Due.SAVE in due or self.ended:
+        if due.save or self.ended:
             self._log.flush()
             with self._peers.barriers_around(f"saving step {step}"):
                 self._checkpoints.save(step, state, self._run.description, results)
@@ -253,7 +240,7 @@ class Session:
         if not self._feed.is_unread(bad_step):
             return
         done, last_row = bad_step - 1, self._skipped.commit(counts)
-        if done > self.start and not self._durations.save(done):
+        if done > self._start and not self._durations.save(done):
             values = {"step": done, "first_bad_step": 0, "first_bad_values": 0.0}
             good = {name: jnp.full_like(getattr(state, name), x) for name, x in values.items()}
             self._save_before_error(done, state._replace(**good), last_row)
@@ -263,7 +250,8 @@ class Session:
     def _save_before_error(self, step: int, state: TrainState, row: Mapping[str, float]) -> None:
         """Writes the row of a step, and saves what was trained, for which all processes come."""
         self.write(step, row, {})
-        self.save(step, self._layout.stack_layers(state), {}, Due.SAVE)
+        due = Due(log=False, eval=False, save=True, stop=False)
+        self.save(step, self._layout.stack_layers(state), {}, due)
         self._checkpoints.wait()
 
     @property
@@ -281,7 +269,7 @@ class Session:
         announce.stopped_early(self._screen, self._evals.early, self._durations)
         best, row = self._checkpoints.best(), self._log.row(step)
         announce.best(self._screen, self._run.config.checkpoint, best, workdir)
-        announce.finished(self._screen, step, self._run.step.model, row, workdir, best and best[0])
+        announce.finished(self._screen, step, self._run.parts.model, row, workdir, best and best[0])
         return self._layout.stack_layers(state)
 
 

@@ -70,7 +70,7 @@ def test_the_teacher_is_the_average_and_the_centre_follows_it(tmp_path):
         "checkpoint.every_steps=1", "optim.warmup_steps=none",
     )  # fmt: skip
     second = train(config, tmp_path)
-    layout = Run.build(config, tmp_path).step.layout
+    layout = Run.build(config, tmp_path).parts.layout
     first = checkpoint_dir.read(tmp_path / "checkpoints" / "1", layout.state)
     # The share that is kept is 0.5 before step 1, and 1 - 0.5 (1 + cos(pi / 2)) / 2 before step 2.
     kernel = lambda tree: np.asarray(tree["patches"]["kernel"])

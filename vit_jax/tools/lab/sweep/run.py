@@ -152,7 +152,7 @@ def check_values(requested: SweepGrid, folder: epath.Path, errors: ErrorCollecto
 
 def check_config(config: RunConfig, folder: epath.Path, errors: ErrorCollector) -> None:
     """Collects the errors of a training, whose devices may be others than these."""
-    Run.attempt(dataclasses.replace(config, mesh=MeshConfig()), folder, errors)
+    Run(dataclasses.replace(config, mesh=MeshConfig()), folder, errors)
 
 
 def save_results(
