@@ -93,10 +93,6 @@ _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 def main(_: list[str]) -> None:
     """Trains, or only checks, as the flags say."""
-    of_check = {name: getattr(FLAGS, name) for name in ("all_images", "time_steps")}
-    rule = "belongs to --check: give both, or neither."
-    command.refuse_flags(*of_check, when=not FLAGS.check, rule=rule)
-    allow = FLAGS.allow_config_change
     with exit_immediately_on_signal(_NOT_BEGUN):
         given = configs.load(FLAGS.config, FLAGS.config_override)
         if given.deterministic:
@@ -112,6 +108,8 @@ def main(_: list[str]) -> None:
     with processes.connect_processes(cluster, workdir) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
+            of_check = {"all_images": FLAGS.all_images, "time_steps": FLAGS.time_steps}
+            allow = FLAGS.allow_config_change
             options = {"check": FLAGS.check, "allow_config_change": allow, **of_check}
             same = {f"--{name}": value for name, value in options.items()}
             processes.check_same(peers, given, workdir, same)
@@ -157,6 +155,11 @@ if __name__ == "__main__":
     )
     flags.DEFINE_bool(
         "time_steps", False, "With --check: run a few steps, to tell how long all will take."
+    )
+    flags.register_multi_flags_validator(
+        ["check", "all_images", "time_steps"],
+        lambda given: given["check"] or not (given["all_images"] or given["time_steps"]),
+        "--all_images and --time_steps belong to --check.",
     )
     flags.mark_flag_as_required("workdir")
     command.run(main)
