@@ -21,7 +21,7 @@ from etils import epath
 
 from vit_jax import config as configs
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.stop import AgreedStop, stop_request
+from vit_jax.cluster.stop import stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
 from vit_jax.core.screen import Screen
@@ -40,7 +40,7 @@ def train(
     workdir: epath.PathLike,
     *,
     allow_config_change: bool = False,
-    stop: StopRequest | AgreedStop | None = None,
+    stop: StopRequest | None = None,
     peers: Peers | None = None,
     loggers: Sequence[Logger] = (),
 ) -> TrainState:

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.messages import told
-from vit_jax.cluster import peers as peers_file
+from vit_jax.cluster import connected
+from vit_jax.cluster.connected import ConnectedPeers, StopConsensus
 from vit_jax.cluster.members import Member
-from vit_jax.cluster.peers import Peers, StopConsensus
 from vit_jax.cluster.rendezvous import Connection
 from vit_jax.core.errors import PeerLost
 
@@ -39,7 +39,7 @@ class Run:
         lines |= {i: {0: pair[1]} for i, pair in ends.items()}
         self.lost = {}
         self.peers = {
-            i: Peers(
+            i: ConnectedPeers(
                 members,
                 lines[i],
                 i,
@@ -71,7 +71,7 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(peers_file, "GRACE_SECS", 0.3)
+    monkeypatch.setattr(connected, "GRACE_SECS", 0.3)
 
 
 def test_barriers_and_a_value_for_all():

@@ -14,8 +14,8 @@ from typing import NoReturn
 import jax
 
 from vit_jax.cluster import rendezvous
+from vit_jax.cluster.connected import GRACE_SECS, ConnectedPeers
 from vit_jax.cluster.members import Cluster, Secret
-from vit_jax.cluster.peers import GRACE_SECS, Peers
 from vit_jax.core import command, signals
 from vit_jax.core.errors import NonFiniteError, PeerLost, Preempted, UserError
 
@@ -32,11 +32,11 @@ def connect_processes(
     start_timeout_secs: float,
     peer_timeout_secs: float,
     barrier_timeout_secs: float,
-) -> Iterator[Peers]:
+) -> Iterator[ConnectedPeers]:
     """Context in which jax.devices() spans all processes of the cluster.
 
     secret: as in rendezvous.meet. start_timeout_secs: how long to wait until all have connected;
-    the others: see Peers.
+    the others: see ConnectedPeers.
 
     If anything but Preempted ends it, this process ends immediately with its exit status: going on,
     or an orderly exit, would wait for the others. They notice, and end with status 76.
@@ -46,7 +46,7 @@ def connect_processes(
     with signals.exit_immediately_on_signal(BEFORE_ALL_CAME):
         meeting = rendezvous.meet(cluster, secret, timeout_secs=start_timeout_secs)
     ending = _Ending(f"[process {cluster.process_id} of {cluster.num_processes}] ")
-    peers = Peers(
+    peers = ConnectedPeers(
         meeting.members,
         meeting.connections,
         cluster.process_id,
@@ -99,7 +99,7 @@ def explained_abort(explain: Callable[[], object]) -> Iterator[None]:
         install(signal.SIGABRT, before)
 
 
-def _finish(peers: Peers) -> None:
+def _finish(peers: ConnectedPeers) -> None:
     """Ends all processes alike; one that has already ended does not count as lost."""
     peers.barrier("the end")
     jax.distributed.shutdown()
@@ -113,7 +113,7 @@ class _Ending:
         self._speaker = speaker
         self._first = threading.Lock()  # its holder ends the process; never released
 
-    def because_of(self, error: BaseException, peers: Peers) -> NoReturn:
+    def because_of(self, error: BaseException, peers: ConnectedPeers) -> NoReturn:
         """Ends from the main thread; `error` may only reflect the end of another process."""
         is_known = isinstance(error, UserError | NonFiniteError)
         may_be_a_loss = _may_be_a_loss(error)
@@ -125,7 +125,7 @@ class _Ending:
         peers.leave(str(error)[:MAX_LAST_WORDS])
         os._exit(status)
 
-    def if_lost(self, peers: Peers) -> None:
+    def if_lost(self, peers: ConnectedPeers) -> None:
         """Ends from an aborting thread; returns if no other process was lost."""
         lost = peers.lost(GRACE_SECS)
         if lost is not None:

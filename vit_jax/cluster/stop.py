@@ -28,28 +28,8 @@ ASK_SECS = 300  # the server answers after this long even if nothing has changed
 RETRY_SECS = 10.0
 
 
-class AgreedStop:
-    """A stop request for all processes; all must call bool() in the same places and order."""
-
-    def __init__(self, request: StopRequest, peers: Peers):
-        self._request, self._peers = request, peers
-        self._asked = self._stopping = False
-
-    def __bool__(self) -> bool:
-        if self._request and not self._asked:
-            self._asked = True
-            self._peers.stop.request(f"{self._request} to {self._peers.me}")
-        if not self._stopping:
-            self._stopping = self._peers.stop.should_stop()
-        return self._stopping
-
-    def __str__(self) -> str:
-        """The reason, such as "SIGTERM to process 1 (host, pid 7)"."""
-        return self._peers.stop.reason
-
-
 @contextlib.contextmanager
-def stop_request(peers: Peers, *, exits: bool = True) -> Iterator[StopRequest | AgreedStop]:
+def stop_request(peers: Peers, *, exits: bool = True) -> Iterator[StopRequest]:
     """Context with a stop request for a signal, to this process or to any of several.
 
     On a TPU a maintenance event of its machine counts as a SIGTERM. exits: as for StopRequest.
@@ -57,7 +37,7 @@ def stop_request(peers: Peers, *, exits: bool = True) -> Iterator[StopRequest | 
     if jax.default_backend() == "tpu":
         watch_maintenance()
     with StopRequest(WHAT, exits=exits) as request:
-        yield AgreedStop(request, peers) if peers.several else request
+        yield peers.agreed_stop(request)
 
 
 def watch_maintenance(server: str = SERVER) -> threading.Thread:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.cluster.peers import Peers
-from vit_jax.cluster.stop import AgreedStop
 from vit_jax.core.errors import Preempted
 from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
@@ -57,7 +56,7 @@ class Session:
         self,
         until_end: contextlib.ExitStack,
         run: Run,
-        stop: StopRequest | AgreedStop,
+        stop: StopRequest,
         peers: Peers,
         loggers: Sequence[Logger],
         allow_config_change: bool,
@@ -140,7 +139,7 @@ class Session:
         is NaN: they do not update the state, and end in `fetch_scalars`.
         """
         # If it fails, all are asked to stop, lest they go on until a row.
-        batch = self._feed.batch_of(step, tell=self._peers.stop.request)
+        batch = self._feed.batch_of(step, tell=self._peers.request_stop)
         update = self._update
         if self._durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
