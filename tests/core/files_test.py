@@ -3,7 +3,7 @@ from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax.core import cloud, command
+from vit_jax.core import command, files
 from vit_jax.core.errors import UserError
 from vit_jax.core.files import atomic_file, atomic_folder, cache_dir, delete_leftovers, write_file
 from vit_jax.store import workdir
@@ -56,7 +56,7 @@ def test_a_folder_is_complete_or_absent(tmp_path):
         cache_dir,
         lambda: workdir.named("~/runs"),
         lambda: online.fetch("~/weights.npz"),
-        lambda: cloud.expand_home("~/model.onnx"),
+        lambda: files.expand_home("~/model.onnx"),
         lambda: configs.resolve({}, ["input.data_dir=~/data"]),
         lambda: command.expand_home(["--workdir=~/runs"]),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.messages import refused
-from vit_jax.core import cloud
+from vit_jax.store import metrics as metrics_file
 from vit_jax.store.metrics import MetricsFile
 
 
@@ -26,7 +26,7 @@ def test_one_json_object_per_row(path):
 
 def test_at_gs_rows_are_uploaded_now_and_then(path, monkeypatch):
     """Every row would upload all before it: 1,000 of them 500 times the file."""
-    monkeypatch.setattr(cloud, "is_remote", lambda path: True)
+    monkeypatch.setattr(metrics_file, "is_remote", lambda path: True)
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     metrics, uploaded_bytes = MetricsFile(path), []

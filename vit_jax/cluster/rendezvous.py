@@ -1,7 +1,7 @@
 """The rendezvous of a run's processes: all connect to process 0, at the coordinator's port.
 
 It is before jax.distributed.initialize, which aborts a process without naming the missing ones. The
-port is free for it again afterwards; the connections stay open (see peers.py).
+port is free for it again afterwards; the connections stay open (see connected.py).
 
 Anyone can connect to that port. So both ends prove that they know the run's secret, without sending
 it, before either believes anything: until then only lines of a bounded length are read.

@@ -56,7 +56,7 @@ def connect_processes(
     )
     with explained_abort(lambda: ending.if_lost(peers)):
         try:
-            jax.config.update("jax_enable_preemption_service", False)  # see peers.py
+            jax.config.update("jax_enable_preemption_service", False)  # see connected.py
             jax.distributed.initialize(
                 cluster.coordinator,
                 cluster.num_processes,

@@ -16,11 +16,7 @@ from pathlib import Path
 from etils import epath
 
 from vit_jax.core import errors
-
-# TensorStore, of checkpoints and of the lock, would wait for ever for a connection that has died: a
-# minute without a byte ends an attempt, and another follows. It reads these at its first request.
-os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
-os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
+from vit_jax.core.files import expand_home, is_remote
 
 # Modules whose errors are the storage's, or of the network before it.
 _MODULES = (
@@ -38,24 +34,6 @@ _CODES = (
 )  # fmt: skip
 # In TensorStore's messages about what the storage answered, and TensorFlow's about the network.
 _ANSWERS = ("http_response_code=", "Error executing an HTTP request")
-
-
-def is_remote(path: object) -> bool:
-    """Returns whether the path is a URL such as "gs://bucket/folder"."""
-    return "://" in str(path)
-
-
-def is_folder(path: epath.Path) -> bool:
-    """Returns whether the path is a folder; raises the error of a storage that cannot be reached.
-
-    `is_dir` would return False at gs://, and a run would start from scratch.
-    """
-    if not is_remote(path):
-        return path.is_dir()
-    try:
-        return bool(path.stat().is_directory)
-    except FileNotFoundError:
-        return False
 
 
 def failure(error: BaseException) -> BaseException | None:
@@ -93,14 +71,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 _THREADS = 8  # that upload
 _SMALL_BYTES = 2**20
-
-
-def expand_home(path: str | os.PathLike) -> str:
-    """The path with "~" expanded on this machine. Raises RuntimeError if no home folder is known.
-
-    os.path and etils would leave it, and a folder "~" would appear in the current one.
-    """
-    return os.fspath(path if is_remote(path) else Path(path).expanduser())
 
 
 def check_new(output: str | os.PathLike) -> None:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 
-from vit_jax.core import cloud
-from vit_jax.core.files import cache_dir
+from vit_jax.core.files import cache_dir, is_remote
 
 MAX_BYTES = 4 * 2**30  # beyond it the least recently used entries are deleted
 LOCK_FILE = ".lockfile"  # JAX's
@@ -38,7 +37,7 @@ def use() -> None:
         return
     _count_events()
     folder = cache_dir() / "xla" if given is None else Path(given)
-    if cloud.is_remote(given) or not _usable(folder):
+    if is_remote(given) or not _usable(folder):
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if _setting("jax_compilation_cache_max_size") == -1:  # no limit

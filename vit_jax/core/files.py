@@ -1,4 +1,4 @@
-"""Files on this machine: written in full or not at all, strict JSON, the user's cache folder.
+"""Files: paths here and at gs://, files written in full or not at all, JSON, the cache folder.
 
 What is written appears by a renaming. Unfinished files and folders have a name that begins with a
 dot, so that a killed process leaves nothing that could be taken for the result.
@@ -19,6 +19,32 @@ _Path = TypeVar("_Path", Path, epath.Path)
 
 _SUFFIX = ".part"
 MAX_NAME_BYTES = 255  # on Linux, macOS and Windows
+
+
+def is_remote(path: object) -> bool:
+    """Returns whether the path is a URL such as "gs://bucket/folder"."""
+    return "://" in str(path)
+
+
+def is_folder(path: epath.Path) -> bool:
+    """Returns whether the path is a folder; raises the error of a storage that cannot be reached.
+
+    `is_dir` would return False at gs://, and a run would start from scratch.
+    """
+    if not is_remote(path):
+        return path.is_dir()
+    try:
+        return bool(path.stat().is_directory)
+    except FileNotFoundError:
+        return False
+
+
+def expand_home(path: str | os.PathLike) -> str:
+    """The path with "~" expanded on this machine. Raises RuntimeError if no home folder is known.
+
+    os.path and etils would leave it, and a folder "~" would appear in the current one.
+    """
+    return os.fspath(path if is_remote(path) else Path(path).expanduser())
 
 
 @contextlib.contextmanager

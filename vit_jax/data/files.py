@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError, reading
-from vit_jax.core.files import atomic_file
+from vit_jax.core.files import atomic_file, is_remote
 from vit_jax.core.waiting import waiting_for
 
 T = TypeVar("T")

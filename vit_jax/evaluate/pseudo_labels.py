@@ -19,8 +19,9 @@ import numpy as np
 from etils import epath
 
 from vit_jax.config import RunConfig
-from vit_jax.core import __version__, cloud, pytrees
+from vit_jax.core import __version__, pytrees
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import is_remote
 from vit_jax.core.screen import Screen, format_percent
 from vit_jax.data.source import Labels
 from vit_jax.data.sources import pseudo_labels as files
@@ -69,7 +70,7 @@ class Predicted(NamedTuple):
 
 def check_file(file: epath.Path) -> None:
     """UserError if the file is there and was not written here: it is not to be lost."""
-    if cloud.is_remote(file) or (file.exists() and not files.is_pseudo_labels(Path(file))):
+    if is_remote(file) or (file.exists() and not files.is_pseudo_labels(Path(file))):
         rule = "is not a local file, or not of pseudo-labels: it would be overwritten."
         raise UserError(rule, field="--pseudo_labels", value=file)
 

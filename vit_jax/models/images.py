@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core.class_names import printable_lines
-from vit_jax.core.cloud import is_remote
 from vit_jax.core.errors import UserError, describe_error, reading
+from vit_jax.core.files import is_remote
 from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,

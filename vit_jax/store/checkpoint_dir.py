@@ -23,9 +23,9 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
-from vit_jax.core import cloud, pytrees
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, describe_error, system_words
-from vit_jax.core.files import parse_json
+from vit_jax.core.files import is_folder, is_remote, parse_json
 from vit_jax.core.metric_names import best_mode
 from vit_jax.store.metrics import METRICS_FILE, MetricsFile, explain_damage
 from vit_jax.store.workdir import check_name, read_document, steps
@@ -160,15 +160,15 @@ def find(path: epath.PathLike) -> epath.Path:
     damaged checkpoint is said in a notice. Raises UserError if there is none.
     """
     name = os.fspath(path)
-    if not name or (name[0] == "@" and not cloud.is_folder(epath.Path(name))):  # "$UNSET@40"
+    if not name or (name[0] == "@" and not is_folder(epath.Path(name))):  # "$UNSET@40"
         raise UserError("The name of the checkpoint is empty: give a work directory.")
     folder = epath.Path(path)
-    if "@" in folder.name and not cloud.is_folder(folder):
+    if "@" in folder.name and not is_folder(folder):
         return _named(folder)
-    if cloud.is_folder(folder / DESCRIPTION):
+    if is_folder(folder / DESCRIPTION):
         return folder
     directory = folder / "checkpoints"
-    directory = directory if cloud.is_folder(directory) else folder
+    directory = directory if is_folder(directory) else folder
     if newest_first := steps(directory)[::-1]:
         return _first_intact(directory, newest_first)
     absent = "" if folder.exists() else ", which does not exist"
@@ -383,7 +383,9 @@ def _read_arrays(folder: epath.Path, wanted: Layout) -> dict[str, jax.Array]:
 
 def _unreadable(folder: epath.Path, error: Exception) -> UserError | None:
     """The error for what keeps even an intact checkpoint from being read; None for damage."""
-    failed = cloud.failure(error) if cloud.is_remote(folder) else None
+    from vit_jax.core import cloud  # needed on an error alone
+
+    failed = cloud.failure(error) if is_remote(folder) else None
     words = system_words(error, _NOT_DAMAGE)
     if failed is not None and not cloud.is_missing(failed):
         words = describe_error(failed)

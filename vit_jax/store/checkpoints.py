@@ -25,8 +25,9 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
-from vit_jax.core import cloud, pytrees
+from vit_jax.core import pytrees
 from vit_jax.core.errors import UserError, describe_error, system_words, writing
+from vit_jax.core.files import is_remote
 from vit_jax.store import array_files, checkpoint_dir, workdir
 from vit_jax.store.checkpoint_dir import DamagedError
 
@@ -196,6 +197,8 @@ class Checkpoints:
             self._manager.reload()
         latest = max(workdir.steps(self._directory), default=None)
         valid = "No earlier one exists." if latest is None else f"Step {latest} is still valid."
+        from vit_jax.core import cloud  # needed on an error alone
+
         failed, words = cloud.failure(error), system_words(error)
         if failed is None and not words and not isinstance(error, OSError):
             raise error
@@ -223,7 +226,7 @@ class Checkpoints:
                 target = next(folder / name for name in names if not (folder / name).exists())
                 with writing(f"{error.folder}, which is damaged, moved to {target},"):
                     folder.mkdir(exist_ok=True)
-                    if cloud.is_remote(target):
+                    if is_remote(target):
                         error.folder.rename(target)
                     else:  # perhaps to another disk
                         shutil.move(error.folder, target)

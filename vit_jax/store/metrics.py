@@ -10,9 +10,8 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import UserError, describe_error, reading, writing
-from vit_jax.core.files import parse_json
+from vit_jax.core.files import is_remote, parse_json
 from vit_jax.store import workdir
 
 METRICS_FILE = "metrics.jsonl"
@@ -45,7 +44,7 @@ class MetricsFile:
             name: float(v) if math.isfinite(v) else None for name, v in values.items()
         }
         line = json.dumps(row) + "\n"
-        if cloud.is_remote(self._path):
+        if is_remote(self._path):
             if self._rows is None:
                 self._rows = bytearray(self._read())
             self._rows += line.encode()

@@ -22,10 +22,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import UserError, reading, writing
-from vit_jax.core.files import parse_json, write_file
+from vit_jax.core.files import expand_home, is_folder, is_remote, parse_json, write_file
 from vit_jax.core.screen import format_bytes
+
+# TensorStore, of checkpoints and of the lock, would wait for ever for a connection that has died: a
+# minute without a byte ends an attempt, and another follows. It reads these at its first request.
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS", "60")
+os.environ.setdefault("TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES", "1")
 
 T = TypeVar("T")
 
@@ -181,9 +185,9 @@ def steps(directory: epath.PathLike) -> list[int]:
     An unfinished one has another name; at gs:// it has all but its last object.
     """
     folder = epath.Path(directory)
-    names = [child.name for child in folder.iterdir()] if cloud.is_folder(folder) else []
+    names = [child.name for child in folder.iterdir()] if is_folder(folder) else []
     names = [name for name in names if STEP_NAME.fullmatch(name)]
-    if cloud.is_remote(folder):
+    if is_remote(folder):
         names = [name for name in names if (folder / name / FINISHED).exists()]
     return sorted(map(int, names))
 
@@ -287,14 +291,14 @@ def named(path: epath.PathLike) -> epath.Path:
     cure = "Give a folder or gs://..., or mount that storage as a folder."
     with writing("--workdir", path, cure=cure):
         try:
-            return epath.Path(cloud.expand_home(path))
+            return epath.Path(expand_home(path))
         except KeyError as error:  # a scheme that etils does not know, such as memory://
             raise ValueError(f"the scheme {error} is unknown") from error
 
 
 def check_name(folder: epath.Path) -> None:
     """Raises UserError for a folder of checkpoints whose path orbax cannot read them back from."""
-    path = (folder if cloud.is_remote(folder) else folder.absolute()).as_posix()
+    path = (folder if is_remote(folder) else folder.absolute()).as_posix()
     is_text = path.encode(errors="ignore").decode() == path
     if not is_text or "[" in path or "\\" in path:  # orbax takes them for a pattern's
         raise UserError(f"Orbax cannot read {path!a}: it has [ or \\, or is not UTF-8.")
@@ -307,7 +311,7 @@ def check_writable(folder: epath.Path) -> None:
     on gs:// and the like; there it is what orbax imports that has to be installed.
     """
     check_name(folder)
-    if cloud.is_remote(folder):
+    if is_remote(folder):
         if not str(folder).startswith("gs://") or not has_google_storage():
             raise UserError(
                 f"The work directory {folder} is not a folder, nor one at gs:// with "
@@ -347,7 +351,7 @@ def check_output(
     with writing(f"--{flag}", file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        if not cloud.is_remote(file):
+        if not is_remote(file):
             try_writing(file.parent)
     return file
 
@@ -376,7 +380,7 @@ def check_disk_space(
     `keep_last` that are kept. One is saved every `every_steps`, and after `total_steps`. Of those
     before the newest, multiples of `keep_every_steps` stay, and the best.
     """
-    if cloud.is_remote(folder):
+    if is_remote(folder):
         return
     checkpoints = folder / "checkpoints"  # perhaps a link to another disk
     there = steps(checkpoints)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import jax
 from etils import epath
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import UserError, writing
+from vit_jax.core.files import is_remote
 from vit_jax.store import workdir
 
 try:
@@ -43,7 +43,7 @@ def lock_for_process(folder: epath.Path) -> Iterator[None]:
     """A `lock` for a single process, without asking JAX for its devices."""
     if str(folder).startswith("gs://"):
         _try_bucket(folder)
-    if fcntl is None or cloud.is_remote(folder):
+    if fcntl is None or is_remote(folder):
         yield
         return
     workdir.make(folder)
@@ -91,7 +91,7 @@ def try_lock(folder: epath.Path, name: str, *, field: str = "--workdir") -> int 
 
 def is_locked(folder: epath.Path, name: str = LOCK_FILE) -> bool:
     """Returns whether a process holds a lock of the folder; False where locks are unavailable."""
-    if fcntl is None or cloud.is_remote(folder) or not (folder / name).exists():
+    if fcntl is None or is_remote(folder) or not (folder / name).exists():
         return False
     with (folder / name).open("rb") as file:
         try:

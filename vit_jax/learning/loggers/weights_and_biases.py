@@ -9,9 +9,8 @@ from typing import Any
 from etils import epath
 from PIL import Image
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import Preempted, UserError
-from vit_jax.core.files import write_file
+from vit_jax.core.files import is_remote, write_file
 from vit_jax.learning.histograms import Histogram
 
 ID_FILE = "wandb_id.txt"
@@ -30,7 +29,7 @@ class WeightsAndBiases:
                 name=workdir.name,
                 id=_run_id(workdir),
                 resume="allow",
-                dir=None if cloud.is_remote(workdir) else str(workdir),
+                dir=None if is_remote(workdir) else str(workdir),
                 config=dict(config),
                 allow_val_change=True,  # for fields that may differ when a run is resumed
                 settings=wandb.Settings(console="off"),  # a rewritten line fills its log

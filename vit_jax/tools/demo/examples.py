@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import UserError, reading
+from vit_jax.core.files import is_remote
 from vit_jax.data.source import Source
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.table import Digits, open_folder
@@ -45,7 +45,7 @@ def _samples_of_run(checkpoint: str) -> list[Sample]:
     folder = Path(checkpoint).expanduser()
     folders = [folder, *folder.absolute().parents[:2]]  # a step's folder is two below
     workdirs = [each for each in folders if (each / workdir.CONFIG_FILE).is_file()]
-    if cloud.is_remote(checkpoint) or not workdirs:
+    if is_remote(checkpoint) or not workdirs:
         return []
     config = workdir.read_document(workdirs[0])["config"]
     source = _source(config["input"])

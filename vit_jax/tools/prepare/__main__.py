@@ -25,7 +25,7 @@ from etils import epath
 
 from vit_jax.core import cloud, command, machine
 from vit_jax.core.errors import Preempted, UserError, nearest
-from vit_jax.core.files import cache_dir
+from vit_jax.core.files import cache_dir, is_remote
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data.sources.tfds_writer import NOTE
 from vit_jax.tools.prepare import (
@@ -157,7 +157,7 @@ def _local_path(flag: str, path: str) -> Path:
     if not is_text(path) or "\0" in path:
         rule = "is not UTF-8, or has a zero character: give a link to it."
         raise UserError(rule, field=f"--{flag}", value=path)
-    if cloud.is_remote(path):
+    if is_remote(path):
         rule = "is not on this machine: copy it to a disk, or mount the bucket (gcsfuse)."
         raise UserError(rule, field=f"--{flag}", value=path)
     return Path(path).expanduser()

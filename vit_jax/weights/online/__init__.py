@@ -18,9 +18,8 @@ from urllib.parse import quote, unquote, urlsplit
 import filelock
 from etils import epath
 
-from vit_jax.core import cloud
 from vit_jax.core.errors import UserError, nearest
-from vit_jax.core.files import atomic_file, cache_dir
+from vit_jax.core.files import atomic_file, cache_dir, expand_home, is_folder, is_remote
 from vit_jax.weights.online import download, hub
 
 HUB, TIMM = "hf", "timm"
@@ -154,8 +153,8 @@ def fetch(path: str | os.PathLike | epath.Path) -> Fetched:
     """The weights that a name means, fetched unless the cache has them; a path as it is."""
     name = parse(path)
     if name is None:
-        folder = epath.Path(cloud.expand_home(path))
-        return Fetched(_copied(folder) if cloud.is_remote(path) else folder, None)
+        folder = epath.Path(expand_home(path))
+        return Fetched(_copied(folder) if is_remote(path) else folder, None)
     called = os.fspath(path)
     if name.repository:
         snapshot = hub.fetch(name.repository, name.pin, name=called)
@@ -171,7 +170,7 @@ def _copied(folder: epath.Path) -> epath.Path:
     Any other folder as it is. Where names, sizes and times of its files are as they were, they are
     not copied again.
     """
-    if not cloud.is_folder(folder):
+    if not is_folder(folder):
         return folder
     files = [path for path in folder.iterdir() if path.name.endswith((_WEIGHTS, _ABOUT))]
     if not any(path.name.endswith(_WEIGHTS) for path in files):

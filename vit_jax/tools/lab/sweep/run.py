@@ -22,8 +22,9 @@ from absl import flags
 from etils import epath
 
 from vit_jax.config import MeshConfig, RunConfig
-from vit_jax.core import cloud, command
+from vit_jax.core import command
 from vit_jax.core.errors import ErrorCollector, Preempted, UserError
+from vit_jax.core.files import is_remote
 from vit_jax.core.signals import StopRequest
 from vit_jax.core.tables import csv_text
 from vit_jax.draw import style
@@ -227,7 +228,7 @@ def read_flags() -> tuple[epath.Path, SweepOptions]:
 
 def check_workdir(folder: epath.Path) -> None:
     """Raises UserError if trainings of this machine would be in a folder that is not on it."""
-    if cloud.is_remote(folder) and FLAGS.launcher is None:
+    if is_remote(folder) and FLAGS.launcher is None:
         rule = "is not on this machine, where logs and locks of its trainings are; see --launcher."
         raise UserError(rule, field="--workdir", value=folder)
 

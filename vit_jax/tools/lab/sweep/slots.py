@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.core import cloud, errors
+from vit_jax.core import errors
 from vit_jax.core.errors import UserError, writing
+from vit_jax.core.files import is_remote
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import progress
@@ -298,7 +299,7 @@ def launcher_words(launcher: str) -> list[str]:
 def job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
     """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
     place = str(folder / point.name)
-    place = place if cloud.is_remote(place) else os.path.abspath(place)
+    place = place if is_remote(place) else os.path.abspath(place)
     words = launcher_words(options.launcher or "")
     return [*words, f"--name={job_name(point, options)}", "--", *point.arguments(place)]
 

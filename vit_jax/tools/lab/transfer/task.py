@@ -20,8 +20,8 @@ import numpy as np
 from etils import epath
 
 from vit_jax.config import EvalConfig, InputConfig, RunConfig
-from vit_jax.core import cloud
 from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, nearest
+from vit_jax.core.files import is_remote
 from vit_jax.core.schema import config_file, strict
 from vit_jax.core.screen import Screen
 from vit_jax.data import files, label_index
@@ -295,7 +295,7 @@ def find_splits(task: TransferTask) -> Splits:
 
 def _real_path(folder: str | None) -> str:
     path = files.expanded(folder or "")
-    return path if cloud.is_remote(path) else os.path.realpath(path)
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def _divide(whole: Sequence[Slice], held_out: float, split: str) -> tuple[str, str]:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from absl import flags
 from etils import epath
 
-from vit_jax.core import cloud, command
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import is_remote
 from vit_jax.store import runs, workdir
 from vit_jax.tools.look.report import page
 
@@ -35,7 +36,7 @@ def distinct(paths: Sequence[str]) -> list[epath.Path]:
     for path in paths:
         folder = epath.Path(path).expanduser()
         if folder.name != NAME:  # the same for all paths to a folder, through links too:
-            place = str(folder) if cloud.is_remote(folder) else os.path.realpath(folder)
+            place = str(folder) if is_remote(folder) else os.path.realpath(folder)
             by_place.setdefault(place, folder)
     return list(by_place.values())
 

@@ -14,8 +14,9 @@ import numpy as np
 from absl import flags
 
 from vit_jax import weights
-from vit_jax.core import cloud, command, compilation_cache
+from vit_jax.core import command, compilation_cache
 from vit_jax.core.errors import UserError
+from vit_jax.core.files import is_remote
 from vit_jax.core.screen import Screen
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
@@ -66,7 +67,7 @@ def _output(images: list[str]) -> Path:
     """The folder to write to, which is not inside a folder of images."""
     folder = Path(FLAGS.output)
     inside = [path for path in images if folder.resolve().is_relative_to(Path(path).resolve())]
-    if inside or cloud.is_remote(FLAGS.output):
+    if inside or is_remote(FLAGS.output):
         rule = f"is not a folder on this machine that is outside of {', '.join(images)}."
         raise UserError(rule, field="--output", value=FLAGS.output)
     page.check_folder(folder)
