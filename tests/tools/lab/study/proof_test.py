@@ -9,7 +9,6 @@ from etils import epath
 from vit_jax.tools.lab.study import run
 from vit_jax.tools.lab.study.run import Study
 from vit_jax.tools.lab.sweep import grid
-from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 TINY = [
@@ -46,8 +45,6 @@ def test_two_models_and_two_fractions_with_a_checkpoint_that_is_half_written(
     arrays = max((file for file in files if file.is_file()), key=lambda file: file.stat().st_size)
     arrays.write_bytes(arrays.read_bytes()[:100])
     metrics.write_text("")
-    with pytest.raises(TrainingsFailed) as error:
-        study()
-    assert list(error.value.reasons) == [metrics.parent.name]
-    assert "Traceback" not in str(error.value)
+    (why,) = study().failures
+    assert why.startswith(f"{metrics.parent.name}: ") and "Traceback" not in why
     assert "3 of 4 points have finished" in (folder / "results.html").read_text()

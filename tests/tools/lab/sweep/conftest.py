@@ -38,7 +38,7 @@ def world(tmp_path, fate, start_python):
 
     def run(*arguments, **options):
         asked = grid.parse(arguments or GRID)
-        sweeps.sweep(folder, asked, sweeps.SweepOptions(trainer=FAKE, **options))
+        return sweeps.sweep(folder, asked, sweeps.SweepOptions(trainer=FAKE, **options))
 
     def start(**options):
         given = json.dumps([str(folder), GRID, options | {"trainer": FAKE}])

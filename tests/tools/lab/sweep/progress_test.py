@@ -1,7 +1,6 @@
 import io
 import json
-import math
-import os
+import types
 
 import pytest
 from etils import epath
@@ -81,11 +80,6 @@ def test_the_metric_is_chosen_from_those_logged(keys, metric):
 NUMBERS = {"train/loss": 0.5, "test/accuracy": 0.9, "speed/images_per_second": 1610.4}
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.fixture
 def shown_row(tmp_path):
     def row(number, state, **fields):
@@ -95,51 +89,30 @@ def shown_row(tmp_path):
     return row
 
 
-def test_the_table_shows_the_state_of_each_point(shown_row):
-    half = {"step": 20, "total_steps": 40, "numbers": NUMBERS}
-    rows = [
-        shown_row(1, "running", **half, left_secs=75.0),
-        shown_row(2, "failed", reason="the images are bad\nall of them"),
-        shown_row(3, "waiting"),
-        shown_row(
-            4, "finished", step=1000, total_steps=1000, numbers=NUMBERS | {"train/loss": math.nan}
-        ),
-    ]
-    lines = progress.table(rows, None, most=9)
-    assert [line.split() for line in lines] == [
-        ["point", "state", "step", "loss", "test/accuracy", "images/s", "left"],
-        ["seed=1", "running", "20/40", "0.5000", "90.00%", "1,610", "1:15"],
-        ["seed=2", "failed", "the", "images", "are", "bad"],
-        ["seed=3", "waiting"],
-        ["seed=4", "finished", "1,000/1,000", "not", "finite", "90.00%"],
-    ]
-    assert progress.summary(rows) == "4 points: 1 finished, 1 waiting, 1 failed, 1 running"
+def test_the_summary_counts_states(shown_row):
+    states = ("running", "failed", "waiting", "finished", "waiting")
+    rows = [shown_row(number, state) for number, state in enumerate(states, start=1)]
+    assert progress.summary(rows) == "5 points: 1 finished, 2 waiting, 1 failed, 1 running"
+    assert progress.failures(rows[1:2], "choose/") == ["choose/seed=2: failed"]
 
 
-def test_on_a_terminal_the_table_is_rewritten(shown_row, monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda **_: os.terminal_size((40, 24)))
-    monkeypatch.setattr(progress.Live, "EVERY_SECS", 0.0)
-    out = Terminal()
-    shown = progress.Live([shown_row(1, "waiting"), shown_row(2, "waiting")], None, out)
-    shown.refresh(())
-    first = out.getvalue()
-    assert first.count("\n") == 4
-    assert all(len(line) < 40 for line in first.splitlines())
-    shown.refresh(())
-    assert out.getvalue().removeprefix(first) == "\x1b[4A\r\x1b[J" + first
-    before = out.getvalue()
-    shown.say("this stays")
-    shown.close()
-    assert out.getvalue().removeprefix(before) == "\x1b[4A\r\x1b[Jthis stays\n"
-
-
-def test_without_a_terminal_there_are_lines(shown_row, monkeypatch):
+def test_events_and_now_and_then_a_summary_are_lines(shown_row, monkeypatch):
     out = io.StringIO()
-    shown = progress.Live([shown_row(1, "waiting")], None, out)
-    shown.refresh(())
+    shown = progress.Reporter([shown_row(1, "waiting")], None, out)
+    shown.refresh()
     assert out.getvalue() == ""
     shown.tell(shown.rows[1].point, "failed", "bad images")
-    assert out.getvalue().endswith("failed    seed=1: bad images\n")
-    monkeypatch.setattr(progress.Live, "PLAIN_EVERY_SECS", 0.0)
-    shown.refresh(())
+    assert out.getvalue().endswith("failed     seed=1: bad images\n")
+    monkeypatch.setattr(progress.Reporter, "EVERY_SECS", 0.0)
+    shown.refresh()
     assert out.getvalue().endswith("1 point: 1 waiting\n")
+    shown.tell(shown.rows[1].point, "submitted")
+    shown.refresh()
+    assert out.getvalue().endswith("1 point: 1 submitted\n")
+    out.close()
+
+    def closed(*_):
+        raise BrokenPipeError
+
+    shown = progress.Reporter([], None, types.SimpleNamespace(write=closed, flush=closed))
+    shown.say("nobody listens")

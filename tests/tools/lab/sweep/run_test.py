@@ -45,22 +45,20 @@ def test_stopped_and_killed_points_start_again_and_failures_wait(world):
     world.fate(POINTS[0], "75 kill 76 0")
     world.fate(POINTS[1], "1 0")
     world.fate(POINTS[2], "2 2")
-    with refused(POINTS[1], POINTS[2], error=run.TrainingsFailed):
-        world.sweep(slots=1)
+    result = world.sweep(slots=1)
+    assert [why.partition(":")[0] for why in result.failures] == POINTS[1:3]
     assert world.starts().count(POINTS[0]) == 4
     assert [row["state"] for row in rows_of(world.folder)] == ["finished"] * 2 + ["failed"] * 2
-    with refused("optim.lr"):  # only shows it
-        world.sweep()
+    assert len(world.sweep().failures) == 2  # only shows it
     assert world.starts().count(POINTS[1]) == 1
-    with refused("optim.lr"):
-        world.sweep(retry_failed=True)
+    assert len(world.sweep(retry_failed=True).failures) == 1
     assert world.starts().count(POINTS[1]) == 2
 
 
 def test_without_progress_it_gives_up(world):
     world.fate(POINTS[0], "kill " * 9)
-    with refused("optim.lr"):
-        world.sweep(max_restarts=2)
+    (why,) = world.sweep(max_restarts=2).failures
+    assert "3 times without a newer checkpoint: SIGKILL" in why
     assert world.starts().count(POINTS[0]) == 3
 
 
@@ -238,7 +236,12 @@ def test_a_remote_folder_needs_a_launcher_also_where_a_dry_run_checks_all(dry_ru
     flags = types.SimpleNamespace(dry_run=dry_run, json=False, launcher=None)
     monkeypatch.setattr(run, "FLAGS", flags)
     begun = []
-    ways = (lambda _: begun.append("run")), (lambda _: begun.append("show"))
+
+    def sweep(_):
+        begun.append("run")
+        return run.SweepResult([])
+
+    ways = sweep, (lambda _: begun.append("show"))
     with refused("--workdir=gs://bucket/runs"):
         run.run_or_show(*ways, epath.Path("gs://bucket/runs"))
     assert not begun

@@ -17,7 +17,7 @@ def row(score, state="finished", seed="0", key=KEY, reason="", **values):
     fields = {name.replace("__", "."): value for name, value in values.items()}
     point = Point(1, fields | {"seed": seed}, {"config": "x.py"})
     numbers = {} if score is None else {key: score}
-    return PointProgress(point, epath.Path("x"), state, 10, 10, numbers, reason=reason)
+    return PointProgress(point, epath.Path("x"), state, 10, numbers, reason=reason)
 
 
 def test_the_mean_over_seeds_decides():

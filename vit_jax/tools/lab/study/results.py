@@ -162,15 +162,12 @@ class StudyResult(NamedTuple):
     stretches: list[Stretch]  # which model is the best, over the study's range of compute
     optima: list[Optimum]  # the best model for each budget
     laws: list[FittedCurve]  # the frontier's and the models'
+    failures: Sequence[str] = ()  # trainings that were asked for and did not finish
 
     @property
     def scored(self) -> dict[int, float]:
         """The losses of the points that have finished, by number."""
         return {i: loss for losses in self.models.values() for i, loss in losses.items()}
-
-    @property
-    def failures(self) -> list[str]:
-        return [f"{each.name}: {each.why}" for each in self.points if each.why]
 
     def shown(self, loss: float) -> str:
         """A loss as the metric it stands for, as a column of all points shows it."""

@@ -27,7 +27,6 @@ from vit_jax.tools.lab.sweep import grid, progress
 from vit_jax.tools.lab.sweep import run as sweeps
 from vit_jax.tools.lab.sweep.grid import CONFIG, Point, SweepGrid
 from vit_jax.tools.lab.sweep.progress import PointProgress
-from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 TRAININGS = "trainings"  # the sweep's folder, in the study's
@@ -47,30 +46,25 @@ def study(folder: epath.Path, request: Study, options: SweepOptions) -> StudyRes
     pictures. Called again with the same, or a longer, grid it goes on.
     """
     all_points, known, rows = _begin(folder, request)
-    failed = None
+    failures: list[str] = []
     with workdir_lock.lock_for_process(folder):
         if any(row.state != "finished" for row in rows):
             errors = ErrorCollector()
             sweeps.check_values(request.grid, folder / TRAININGS, errors)
             errors.raise_all()
-            try:
-                sweeps.sweep(folder / TRAININGS, request.grid, options)
-            except TrainingsFailed as error:
-                failed = error
+            failures = sweeps.sweep(folder / TRAININGS, request.grid, options).failures
         rows = progress.read_rows(all_points, folder / TRAININGS)
         metric = request.metric or progress.choose_metric(rows)
         found = points.collect(rows, known)
         config = request.grid.common.get(CONFIG) or ", ".join(request.grid.axes[CONFIG])
         result = results.analyse(config, found, metric, request.law, request.budgets)
+        result = result._replace(failures=failures)
         workdir.make(folder)
         for each in page.pictures(result):
             workdir.save(folder / f"{each.name}.png", each.data)
         html = page.page(folder.name, result)
         sweeps.save_results(folder, results.as_json(result), results.table(result), html)
-    print(*results.lines(result), sep="\n")
-    print(f"saved    {folder / sweeps.HTML_FILE}")
-    if failed:
-        raise failed
+    sweeps.show_results(folder, results.lines(result))
     return result
 
 

@@ -1,12 +1,12 @@
 """Progress and results of points, read from their work directories.
 
-A screen shows the progress; results are a table for people and results.csv for programs.
+Lines tell the progress; results are a table for people and results.csv for programs.
 """
 
+import contextlib
 import functools
 import json
 import math
-import shutil
 import statistics
 import sys
 import time
@@ -28,10 +28,7 @@ CSV_FILE, FAILED_FILE = "results.csv", "failed.json"
 EARLY = ("metric", "mode", "patience", "min_delta")
 LOSS, SPEED = "train/loss", "speed/images_per_second"
 
-# If the table is too long for the terminal, states at the end of this list are dropped first.
-ORDER = ("running", "failed", "submitted", "waiting", "finished")
-# Events that are printed beside the table as well.
-PERMANENT_EVENTS = ("again", "failed", "found", "goes on")
+STATES = ("finished", "submitted", "waiting", "failed", "running")
 
 
 class UnknownMetric(UserError):
@@ -44,13 +41,11 @@ class UnknownMetric(UserError):
 class PointProgress(NamedTuple):
     point: Point
     folder: epath.Path
-    state: str = "waiting"  # waiting, running, finished or failed
+    state: str = "waiting"  # one of STATES
     step: int = 0
-    total_steps: int | None = None
     # The last value of each key of metrics.jsonl.
     numbers: dict[str, float] = {}  # noqa: RUF012  # a NamedTuple's default, never changed
     train_secs: float = 0.0  # seconds in logged steps, without start-up, evaluations and saving
-    left_secs: float = math.nan
     reason: str = ""  # the last message of a failed point
 
 
@@ -67,16 +62,13 @@ def read_row(point: Point, folder: epath.Path, *, running: bool = False) -> Poin
     numbers = {key: series.values[-1] for key, series in run.series.items()}
     stated = run.fields.get("input.batch_size", "")  # as JSON
     batch_size = int(stated) if stated.isdecimal() else 0
-    speed, left = numbers.get(SPEED, math.nan), (run.planned_steps or math.nan) - run.last_step
     return PointProgress(
         point,
         folder,
         state,
         run.last_step,
-        run.planned_steps,
         numbers,
         _train_secs(run, batch_size),
-        left_secs=left * batch_size / speed if speed > 0 else math.nan,
         reason=failure if state == "failed" else "",
     )
 
@@ -122,6 +114,11 @@ def write_failure(folder: epath.Path, status: int, reason: str) -> None:
 
 def forget_failure(folder: epath.Path) -> None:
     (folder / FAILED_FILE).unlink(missing_ok=True)
+
+
+def failures(rows: Sequence[PointProgress], of: str = "") -> list[str]:
+    """The points that have not finished, and why; `of` stands before their names."""
+    return [f"{of}{r.point.name}: {r.reason or r.state}" for r in rows if r.state != "finished"]
 
 
 def group_by_values(
@@ -175,113 +172,66 @@ def _train_secs(run: runs.Run, batch_size: int) -> float:
     )
 
 
-class Live:
-    """Shows points by their work directories; `refresh` keeps `rows`, by number, up to date."""
+class Reporter:
+    """Tells how points go on; keeps `rows`, by number, up to date."""
 
-    EVERY_SECS = 1.0
-    PLAIN_EVERY_SECS = 60.0  # between lines, without a terminal
+    EVERY_SECS = 60.0  # between lines without an event
 
     def __init__(
         self, rows: Sequence[PointProgress], metric: str | None, out: TextIO | None = None
     ):
         self.rows = {row.point.number: row for row in rows}
         self._metric, self._out = metric, out or sys.stdout
-        self._live = self._out.isatty()
-        self._drawn = 0  # lines of the table on the terminal
-        self._shown = time.monotonic() if not self._live else 0.0
+        self._said = time.monotonic()
+        self._submitted: set[int] = set()
 
     def say(self, text: str) -> None:
-        self._write(self._erase() + text + "\n")
-        self._drawn = 0
+        with contextlib.suppress(OSError):  # a closed pipe must not end a sweep that runs for days
+            print(text, file=self._out, flush=True)
 
-    def tell(self, point: Point, what: str, why: str) -> None:
-        """Shows an event: a point has started (again), finished, failed, stopped, was found ..."""
-        row = self._read_row(point.number, running=what in ("started", "found", "goes on"))
+    def tell(self, point: Point, what: str, why: str = "") -> None:
+        """Says that a point has started (again), finished, failed, stopped, was found ..."""
+        if what == "submitted":
+            self._submitted.add(point.number)
+        row = self._read(point.number, running=what in ("started", "found", "goes on"))
         if what == "finished":
             metric = self._metric or choose_metric([row])
             why = f"{metric} {format_number(metric, row.numbers.get(metric))}"
-        if not self._live or what in PERMANENT_EVENTS:
-            self.say(f"{time.strftime('%H:%M:%S')}  {what:8}  {point.name}{why and f': {why}'}")
+        self.say(f"{time.strftime('%H:%M:%S')}  {what:9}  {point.name}{why and f': {why}'}")
 
-    def refresh(self, running: Collection[str], submitted: Collection[str] = ()) -> None:
-        """Reads the progress of running points and draws the table, if it is due."""
-        now = time.monotonic()
-        if now - self._shown < (self.EVERY_SECS if self._live else self.PLAIN_EVERY_SECS):
-            return
-        self._shown = now
-        for number, row in self.rows.items():
-            if row.point.name in running:
-                self._read_row(number, running=True)
-        rows = list(self.rows.values())
-        for i, row in enumerate(rows):
-            if row.state == "waiting" and row.point.name in submitted:
-                rows[i] = row._replace(state="submitted")
-        if self._live:
-            self._draw(rows)
-        else:
-            self.say(f"{time.strftime('%H:%M:%S')}  {summary(rows)}")
+    def refresh(self, running: Collection[str] = ()) -> None:
+        """Reads the progress of running points and says how many are in which state, if due."""
+        if time.monotonic() - self._said > self.EVERY_SECS:
+            self._said = time.monotonic()
+            for number, row in self.rows.items():
+                if row.point.name in running:
+                    self._read(number, running=True)
+            self.say(f"{time.strftime('%H:%M:%S')}  {summary(list(self.rows.values()))}")
 
-    def read_rows(self, names: Collection[str]) -> list[PointProgress]:
-        """Fresh rows of these points, which no process here trains."""
+    def finished(self, names: Collection[str]) -> set[str]:
+        """Those of the points, which no process here trains, that have finished."""
         numbers = [number for number, row in self.rows.items() if row.point.name in names]
-        return [self._read_row(number, running=False) for number in numbers]
+        rows = [self._read(number) for number in numbers]
+        return {row.point.name for row in rows if row.state == "finished"}
 
-    def close(self) -> None:
-        self._write(self._erase())
-        self._drawn = 0
-
-    def _read_row(self, number: int, *, running: bool) -> PointProgress:
-        row = self.rows[number]
-        self.rows[number] = read_row(row.point, row.folder, running=running)
-        return self.rows[number]
-
-    def _draw(self, rows: Sequence[PointProgress]) -> None:
-        columns, height = shutil.get_terminal_size()
-        lines = [*table(rows, self._metric, height - 3), summary(rows)]
-        # A wrapped line could not be redrawn.
-        self._write(self._erase() + "".join(f"{line[: columns - 1]}\n" for line in lines))
-        self._drawn = len(lines)
-
-    def _erase(self) -> str:
-        return f"\x1b[{self._drawn}A\r\x1b[J" if self._drawn else ""
-
-    def _write(self, text: str) -> None:
-        try:
-            self._out.write(text)
-            self._out.flush()
-        except OSError:  # a closed pipe must not end a sweep that runs for days
-            self._live = False
-
-
-def table(rows: Sequence[PointProgress], metric: str | None, most: int) -> list[str]:
-    """Lines of the table: a header and at most `most` points, in order."""
-    metric = metric or choose_metric(rows)
-    kept = sorted(rows, key=lambda row: (ORDER.index(row.state), row.point.number))[: max(most, 1)]
-    head = ["point", "state", "step", "loss", metric, "images/s", "left", ""]
-    shown = [_cells(row, metric) for row in sorted(kept, key=lambda row: row.point.number)]
-    return aligned(head, shown, left={0, 1, len(head) - 1})
+    def _read(self, number: int, *, running: bool = False) -> PointProgress:
+        row = read_row(self.rows[number].point, self.rows[number].folder, running=running)
+        if row.state == "waiting" and number in self._submitted:
+            row = row._replace(state="submitted")
+        self.rows[number] = row
+        return row
 
 
 def summary(rows: Sequence[PointProgress]) -> str:
     """A count of points by state: "12 points: 5 finished, 2 running, 5 waiting"."""
     states = [row.state for row in rows]
-    counts = [f"{states.count(state)} {state}" for state in reversed(ORDER) if state in states]
+    counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
     return f"{count_of(len(rows))}: {', '.join(counts)}"
 
 
 def count_of(count: int, what: str = "point") -> str:
     """ "1 point", "12 points"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _cells(row: PointProgress, metric: str) -> list[str]:
-    numbers = [format_number(key, row.numbers.get(key)) for key in (LOSS, metric, SPEED)]
-    total = f"/{row.total_steps:,}" if row.total_steps else ""
-    cells = [f"{row.step:,}{total}", *numbers, format_duration(row.left_secs)]
-    begun, running = row.step > 0, row.state in ("running", "submitted")
-    shown = 0 if not begun else 5 if running else 3  # speed and time left while it runs
-    reason = row.reason.splitlines()[0] if row.reason else ""
-    return [row.point.name, row.state, *cells[:shown], *[""] * (5 - shown), reason]
 
 
 def csv_lines(

@@ -14,8 +14,8 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from absl import flags
@@ -34,85 +34,81 @@ from vit_jax.store import workdir, workdir_lock
 from vit_jax.store.metrics import RESERVED
 from vit_jax.tools.lab.sweep import grid, picture, progress, slots
 from vit_jax.tools.lab.sweep.grid import Point, SweepGrid
-from vit_jax.tools.lab.sweep.progress import Live, PointProgress
-from vit_jax.tools.lab.sweep.slots import Slots, SweepOptions
+from vit_jax.tools.lab.sweep.progress import PointProgress, Reporter
+from vit_jax.tools.lab.sweep.slots import SweepOptions
 
 PNG_FILE = "results.png"
 # Results of the commands that run sweeps, beside those of the sweeps themselves.
 JSON_FILE, HTML_FILE = "results.json", "results.html"
 
 
-class PartlyFailed(UserError):
+class Unfinished(UserError):
     """A part has failed; the rest is done, and the results are written."""
 
-
-class TrainingsFailed(PartlyFailed):
-    """Some trainings did not finish, by name and reason; all others have, and have a `result`."""
-
-    def __init__(
-        self, folder: epath.Path, reasons: Mapping[str, str], count: str, result: Any = None
-    ):
+    def __init__(self, folder: epath.Path, failures: Sequence[str]) -> None:
         super().__init__(
-            f"{len(reasons)} of {count} did not finish:"
-            + "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+            f"{len(failures)} did not finish:"
+            + "".join(f"\n  {each}" for each in failures)
             + f"\nlog.txt in the folder of each, below {folder}, has the rest. Correct the cause, "
             "then give the same command with --retry_failed."
         )
-        self.reasons, self.result = reasons, result
 
 
-def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
-    all_points, requested_points = grid.add_points(folder, requested)
+class SweepResult(NamedTuple):
+    rows: list[PointProgress]  # of the points that were asked for
+
+    @property
+    def failures(self) -> list[str]:
+        return progress.failures(self.rows)
+
+
+def sweep(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> SweepResult:
+    """Trains what is left of the grid in `folder`, and prints and saves the results."""
+    all_points, points = grid.add_points(folder, requested)
     if options.metric is not None:
         check_metric(options.metric, all_points)
     with workdir_lock.lock_for_process(folder), StopRequest() as stop:
         grid.write(folder, all_points, requested)
-        live = Live(progress.read_rows(all_points, folder), options.metric)
-        count = progress.count_of(len(requested_points))
+        reporter = Reporter(progress.read_rows(all_points, folder), options.metric)
+        rows = [reporter.rows[point.number] for point in points]
         startable = ("waiting", "failed") if options.retry_failed else ("waiting",)
-        to_do = [point for point in requested_points if live.rows[point.number].state in startable]
-        states = [live.rows[point.number].state for point in requested_points]
-        begun = sum(live.rows[point.number].step > 0 for point in to_do)
-        live.say(
-            f"sweep    {count}: {states.count('finished')} finished, "
+        to_do = [row.point for row in rows if row.state in startable]
+        begun = sum(row.step > 0 for row in rows if row.state in startable)
+        states = [row.state for row in rows]
+        reporter.say(
+            f"sweep    {progress.count_of(len(rows))}: {states.count('finished')} finished, "
             f"{states.count('failed')} failed, {len(to_do)} to do"
             + (f" ({begun} of them begun)" if begun else "")
             + (f", {options.slots} at a time" if to_do else "")
         )
-        try:
-            Slots(live, options).run(folder, to_do, stop)
-        finally:
-            live.close()
-        if options.launcher is not None and not options.follow and not stop:
-            live.say("All jobs are launched. Without --nofollow this command shows how they are.")
-            return
-        rows = progress.read_rows(all_points, folder)
-        rows_wanted = [row for row in rows if row.point in requested_points]
-        if stop:
-            finished = [row.state for row in rows_wanted].count("finished")
-            here = options.launcher is None
-            others = "the trainings that it stopped have saved" if here else "the jobs continue"
-            raise Preempted(
-                f"Stopped by {stop}; {finished} of {count} finished, and {others}. Start the same "
-                "command again to continue."
+        runner = slots.make_runner(reporter, options)
+        slots.run_points(runner, folder, to_do, options.slots, stop)
+        if not options.follow and not stop:
+            reporter.say(
+                "All jobs are launched. Without --nofollow this command shows how they are."
             )
-        _show(live, folder, rows, options.metric)
-    if failed := [row for row in rows_wanted if row.state != "finished"]:
-        reasons = {row.point.name: row.reason or row.state for row in failed}
-        raise TrainingsFailed(folder, reasons, count)
+            return SweepResult([])
+        all_rows = progress.read_rows(all_points, folder)
+        rows = [row for row in all_rows if row.point in points]
+        if stop:
+            finished = [row.state for row in rows].count("finished")
+            raise Preempted(
+                f"Stopped by {stop}; {finished} of {progress.count_of(len(rows))} finished, and "
+                f"{runner.when_stopped}. Start the same command again to continue."
+            )
+        _show(reporter, folder, all_rows, options.metric)
+    return SweepResult(rows)
 
 
 def dry_run(folder: epath.Path, requested: SweepGrid, options: SweepOptions) -> None:
+    runner = slots.make_runner(Reporter([], None), options)
     for point in grid.add_points(folder, requested)[1]:
-        if options.launcher is None:
-            arguments = point.arguments(str(folder / point.name))
-            print(shlex.join(["python", *options.trainer[1:], *arguments]))
-        else:
-            print(shlex.join(slots.job(point, folder, options)))
+        program, *arguments = runner.command(point, folder / point.name)
+        print(shlex.join(["python" if program == sys.executable else program, *arguments]))
 
 
 def _show(
-    live: Live, folder: epath.Path, rows: Sequence[PointProgress], metric: str | None
+    reporter: Reporter, folder: epath.Path, rows: Sequence[PointProgress], metric: str | None
 ) -> None:
     metric = metric or progress.choose_metric(rows)
     known = sorted({key for row in rows for key in row.numbers})
@@ -123,12 +119,12 @@ def _show(
     workdir.save(folder / progress.CSV_FILE, csv_text(lines))
     for shown in (progress.result_table(rows, metric), progress.seed_table(rows, metric)):
         if shown:
-            live.say("\n" + "\n".join(shown))
-    live.say(f"\nsaved    {folder / progress.CSV_FILE}")
+            reporter.say("\n" + "\n".join(shown))
+    reporter.say(f"\nsaved    {folder / progress.CSV_FILE}")
     axis, curves = picture.curves(rows, metric)
     if curves:
         workdir.save(folder / PNG_FILE, style.png(picture.draw(axis, curves, metric)))
-        live.say(f"saved    {folder / PNG_FILE}")
+        reporter.say(f"saved    {folder / PNG_FILE}")
 
 
 def check_metric(metric: str, points: Sequence[Point]) -> None:
@@ -162,6 +158,10 @@ def save_results(
     workdir.save_json(folder / JSON_FILE, document)
     workdir.save(folder / progress.CSV_FILE, csv_text(table))
     workdir.save(folder / HTML_FILE, page)
+
+
+def show_results(folder: epath.Path, lines: Iterable[str]) -> None:
+    print(*lines, f"saved    {folder / HTML_FILE}", sep="\n")
 
 
 def use_cpu_only() -> None:
@@ -219,51 +219,39 @@ def read_flags() -> tuple[epath.Path, SweepOptions]:
     name = os.path.basename(os.path.normpath(FLAGS.workdir))
     shared: dict[str, Any] = {field: FLAGS[field].value for field in SHARED}
     options = SweepOptions(name, **shared)
-    if options.launcher is None:  # before a folder is made
-        slots.slot_values(options)
-    else:
-        slots.launcher_words(options.launcher)
+    slots.make_runner(Reporter([], None), options)  # checks them before a folder is made
     return workdir.named(FLAGS.workdir), options
 
 
-def check_workdir(folder: epath.Path) -> None:
-    """Raises UserError if trainings of this machine would be in a folder that is not on it."""
+def run_or_show(
+    run: Callable[..., Any], show: Callable[..., None], folder: epath.Path, *arguments: Any
+) -> None:
+    """Calls `run`, whose result has `failures`, or `show` with --dry_run.
+
+    With --json prints results.json and nothing else. Also refuses to show trainings of this machine
+    in a folder that is not on it: a dry run says whether all is right.
+    """
     if is_remote(folder) and FLAGS.launcher is None:
         rule = "is not on this machine, where logs and locks of its trainings are; see --launcher."
         raise UserError(rule, field="--workdir", value=folder)
-
-
-def run_or_show(
-    run: Callable[..., object], show: Callable[..., None], folder: epath.Path, *arguments: Any
-) -> None:
-    """Calls `run`, or `show` with --dry_run; with --json prints results.json and nothing else."""
-    check_workdir(folder)  # also where it would only show them: it says whether all is right
-    failed = None
-    with contextlib.redirect_stdout(sys.stderr) if FLAGS.json else contextlib.nullcontext():
+    as_json = getattr(FLAGS, "json", False)
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
         if FLAGS.dry_run:
             show(folder, *arguments)
             return
-        try:
-            run(folder, *arguments)
-        except PartlyFailed as error:
-            failed = error
-    if FLAGS.json:
+        result = run(folder, *arguments)
+    if as_json:
         print((folder / JSON_FILE).read_text(), end="")
-    if failed:
-        raise failed
+    if result.failures:
+        raise Unfinished(folder, result.failures)
 
 
 def main(arguments: list[str]) -> None:
     folder, options = read_flags()
     requested = grid.parse(arguments)._replace(launched=options.launcher is not None)
-    options = options._replace(
-        name=FLAGS.name or options.name, follow=FLAGS.follow, metric=FLAGS.metric
-    )
-    if FLAGS.dry_run:
-        dry_run(folder, requested, options)
-    else:
-        check_workdir(folder)
-        sweep(folder, requested, options)
+    follow = FLAGS.follow or options.launcher is None
+    options = options._replace(name=FLAGS.name or options.name, follow=follow, metric=FLAGS.metric)
+    run_or_show(sweep, dry_run, folder, requested, options)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Runs the points in slots: a limited number of processes, each restarted until it has ended.
+"""Runs the points of a sweep in slots, so many at a time: as processes here, or as jobs elsewhere.
 
 A process inherits a locked file of its work directory, so the lock is held exactly as long as the
 process lives, even if the sweep was killed. A restarted sweep leaves running processes alone, waits
 for them, and counts them as taking a slot.
 
-Or gives them to a launcher, scripts/slurm.sh, gke.sh, cloud_tpu.sh or another: it is called for
+Jobs are given to a launcher, scripts/slurm.sh, gke.sh, cloud_tpu.sh or another: it is called for
 each point as LAUNCHER --name=NAME-3 -- ARGUMENTS OF THE TRAINING. It may exit when the job is
 submitted, or when the training has finished; a second call must not submit a second job.
 """
@@ -28,14 +28,21 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from vit_jax.core import errors
-from vit_jax.core.errors import UserError, writing
+from vit_jax.core.errors import (
+    EXIT_OK,
+    EXIT_PEER_LOST,
+    EXIT_PREEMPTED,
+    EXIT_USER_ERROR,
+    UserError,
+    reading,
+    writing,
+)
 from vit_jax.core.files import is_remote
 from vit_jax.core.signals import StopRequest
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep.grid import Point, short_hash
-from vit_jax.tools.lab.sweep.progress import Live
+from vit_jax.tools.lab.sweep.progress import Reporter
 
 LOG_FILE = "log.txt"
 SLOT_FILE = ".slot"  # locked while a training of a sweep lives; names it
@@ -64,6 +71,217 @@ class SweepOptions(NamedTuple):
         return self._replace(name=f"{self.name}-{part}")
 
 
+class Running(NamedTuple):
+    """A point's training or launcher; process None: started by another sweep, or by hand."""
+
+    point: Point
+    folder: epath.Path
+    slot: int
+    log: epath.Path
+    process: subprocess.Popen[bytes] | None = None
+    log_start: int = 0  # bytes of the log before this start
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+        if self.process is not None:
+            return self.process.poll()
+        if _is_alive(self.folder):
+            return None
+        row = progress.read_row(self.point, self.folder)
+        return EXIT_OK if row.state == "finished" else EXIT_PREEMPTED
+
+    def reason(self, status: int) -> str:
+        """Why it ended: its last words, or the status."""
+        return last_error(self.log, self.log_start) or _describe_status(status)
+
+
+def make_runner(reporter: Reporter, options: SweepOptions) -> Processes | Jobs:
+    return (Processes if options.launcher is None else Jobs)(reporter, options)
+
+
+def run_points(
+    runner: Processes | Jobs,
+    folder: epath.Path,
+    points: Sequence[Point],
+    slots: int,
+    stop: StopRequest,
+) -> None:
+    """Returns when all points have ended, as they are also asked to by `stop`.
+
+    A training that cannot be asked to, started by hand or on another host, is then left alone.
+    """
+    # Those that still run have their slots before others are started.
+    found = [runner.find(point, folder / point.name) for point in points]
+    running = [run for run in found if run is not None]
+    waiting = [point for point, run in zip(points, found, strict=True) if run is None]
+    signalled = False
+    while running or (waiting and not stop):
+        for run in list(running):
+            if (status := run.poll()) is not None:
+                running.remove(run)
+                if runner.end(run, status, stopping=bool(stop)):
+                    waiting.insert(0, run.point)
+        if stop and not signalled:
+            signalled = True
+            running = [run for run in running if runner.interrupt(run)]
+        while not stop and waiting and len(running) < slots:
+            point = waiting.pop(0)
+            slot = min(set(range(slots)) - {run.slot for run in running}, default=0)
+            running.append(runner.start(point, folder / point.name, slot))
+        runner.reporter.refresh({run.point.name for run in running})
+        time.sleep(POLL_SECS)
+    runner.follow(stop)
+
+
+class Processes:
+    """Trainings on this machine, each started again until it has ended by itself."""
+
+    when_stopped = "the trainings that it stopped have saved"  # for the message of a signal
+
+    def __init__(self, reporter: Reporter, options: SweepOptions):
+        self.reporter, self._options = reporter, options
+        self._slot_values = slot_values(options)
+        self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
+        self._saved: dict[str, int] = {}
+
+    def command(self, point: Point, folder: epath.Path) -> list[str]:
+        return [*self._options.trainer, *point.arguments(str(folder))]
+
+    def find(self, point: Point, folder: epath.Path) -> Running | None:
+        return self._found(point, folder) if _is_alive(folder) else None
+
+    def _found(self, point: Point, folder: epath.Path) -> Running:
+        self.reporter.tell(point, "found")
+        return Running(point, folder, _holder(folder).get("slot", -1), folder / LOG_FILE)
+
+    def start(self, point: Point, folder: epath.Path, slot: int) -> Running:
+        workdir.make(folder)
+        # The user may train there by hand.
+        held = None if _is_alive(folder) else workdir_lock.try_lock(folder, SLOT_FILE)
+        if held is None:
+            return self._found(point, folder)
+        os.truncate(held, 0)
+        progress.forget_failure(folder)
+        self._saved.setdefault(point.name, workdir.saved_step(folder))
+        variable, log = self._options.slot_variable, folder / LOG_FILE
+        process, log_start = _spawn(
+            self.command(point, folder),
+            log,
+            env=os.environ | ({variable: self._slot_values[slot]} if variable else {}),
+            pass_fds=[held] if os.name == "posix" else (),
+        )
+        holder = {"slot": slot, "pid": process.pid, "host": socket.gethostname()}
+        os.write(held, json.dumps(holder).encode())
+        os.close(held)
+        self.reporter.tell(point, "started")
+        return Running(point, folder, slot, log, process, log_start)
+
+    def end(self, run: Running, status: int, *, stopping: bool) -> bool:
+        """Reports the end; returns whether the point is to be started again."""
+        if status == EXIT_OK or stopping:
+            self.reporter.tell(run.point, "stopped" if status else "finished")
+        elif status in (EXIT_PREEMPTED, EXIT_PEER_LOST) or not 0 < status <= 128:
+            return self._goes_on(run, status)
+        else:
+            self._fail(run, status, run.reason(status))
+        return False
+
+    def _goes_on(self, run: Running, status: int) -> bool:
+        """Returns whether to start a point again: not too often without progress."""
+        name, saved = run.point.name, workdir.saved_step(run.folder)
+        further = saved > self._saved.get(name, 0)
+        self._saved[name] = saved
+        self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
+        if self._setbacks[name] > self._options.max_restarts:
+            times = f"ended {self._setbacks[name]} times without a newer checkpoint"
+            self._fail(run, EXIT_USER_ERROR, f"{times}: {run.reason(status)}")
+            return False
+        self.reporter.tell(run.point, "again", _describe_status(status))
+        return True
+
+    def _fail(self, run: Running, status: int, reason: str) -> None:
+        progress.write_failure(run.folder, status, reason)
+        self.reporter.tell(run.point, "failed", reason)
+
+    def interrupt(self, run: Running) -> bool:
+        """Asks a training to save and end; returns False for one that another process started."""
+        holder = _holder(run.folder)
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if run.process is not None:
+                run.process.terminate()
+            elif (
+                workdir_lock.is_locked(run.folder, SLOT_FILE)
+                and holder["host"] == socket.gethostname()
+            ):
+                os.kill(int(holder["pid"]), signal.SIGTERM)
+            else:
+                self.reporter.tell(run.point, "goes on", "another process started it")
+                return False
+        return True
+
+    def follow(self, stop: StopRequest) -> None:
+        del stop
+
+
+class Jobs:
+    """Trainings as jobs, which a launcher submits."""
+
+    when_stopped = "the jobs continue"
+
+    def __init__(self, reporter: Reporter, options: SweepOptions):
+        self.reporter, self._options = reporter, options
+        with reading("--launcher", options.launcher):
+            self._launcher = shlex.split(options.launcher or "")
+        self._submitted: set[str] = set()  # points that are jobs
+        self._refused: dict[str, str] = {}  # why the launcher failed, by point
+
+    def command(self, point: Point, folder: epath.Path) -> list[str]:
+        """The launcher's; a relative folder is made absolute, since jobs run elsewhere."""
+        place = str(folder) if is_remote(folder) else os.path.abspath(folder)
+        name = f"--name={job_name(point, self._options)}"
+        return [*self._launcher, name, "--", *point.arguments(place)]
+
+    def find(self, point: Point, folder: epath.Path) -> Running | None:
+        return None
+
+    def start(self, point: Point, folder: epath.Path, slot: int) -> Running:
+        log = epath.Path(LOGS) / f"{job_name(point, self._options)}.launcher.log"
+        with reading("--launcher", self._launcher[0]):
+            process, log_start = _spawn(self.command(point, folder), log)
+        return Running(point, folder, slot, log, process, log_start)
+
+    def end(self, run: Running, status: int, *, stopping: bool) -> bool:
+        name = run.point.name
+        if status == EXIT_OK:
+            self._submitted.add(name)
+            self.reporter.tell(run.point, "submitted")
+        elif not stopping:
+            self._refused[name] = f"{run.reason(status)} ({run.log})"
+            self.reporter.tell(run.point, "failed", self._refused[name])
+        return False
+
+    def interrupt(self, run: Running) -> bool:
+        assert run.process is not None
+        with contextlib.suppress(OSError):  # it has just ended
+            os.killpg(run.process.pid, signal.SIGINT)  # also the script's child processes
+        return True
+
+    def follow(self, stop: StopRequest) -> None:
+        looked = 0.0
+        while self._options.follow and self._submitted and not stop:
+            if time.monotonic() - looked > FOLLOW_SECS:
+                looked = time.monotonic()
+                self._submitted -= self.reporter.finished(self._submitted)
+            self.reporter.refresh()
+            time.sleep(POLL_SECS)
+        if self._refused and not stop:
+            raise UserError(
+                f"The launcher failed for {progress.count_of(len(self._refused))}:"
+                + "".join(f"\n  {name}: {why}" for name, why in self._refused.items())
+                + "\nThe same command launches them again."
+            )
+
+
 def slot_values(options: SweepOptions) -> list[str]:
     """The values of --slot_variable: those that it lists in this environment, else 0, 1, ..."""
     listed = os.environ.get(options.slot_variable or "")
@@ -76,176 +294,6 @@ def slot_values(options: SweepOptions) -> list[str]:
     return values
 
 
-class Running(NamedTuple):
-    """A point's training or launcher; process None: started by another sweep, or by hand."""
-
-    point: Point
-    folder: epath.Path
-    slot: int
-    process: subprocess.Popen[bytes] | None
-    log: epath.Path
-    log_start: int = 0  # bytes of the log before this start
-
-
-class Slots:
-    """Runs points by the command `options.trainer`, or a launcher, `options.slots` at a time."""
-
-    def __init__(self, live: Live, options: SweepOptions):
-        self._live, self._options = live, options
-        self._slot_values = slot_values(options)
-        self._waiting: list[Point] = []
-        self._running: list[Running] = []
-        self._setbacks: dict[str, int] = {}  # starts without a newer checkpoint, by name
-        self._saved: dict[str, int] = {}
-        self._launched: set[str] = set()  # points that are jobs
-        self._refused: dict[str, str] = {}  # why the launcher failed, by point
-
-    def run(self, folder: epath.Path, points: Sequence[Point], stop: StopRequest) -> None:
-        """Returns when all points have ended, as they are also asked to by `stop`.
-
-        A training that cannot be asked to, started by hand or on another host, is then left alone;
-        so are jobs. With options.follow it waits for these, else only for their launchers.
-        """
-        for point in points:  # those that still run have their slots before others are started
-            place = folder / point.name
-            if self._options.launcher is None and _is_alive(place):
-                self._find(point, place, _holder(place).get("slot", -1))
-            else:
-                self._waiting.append(point)
-        signalled = False
-        while self._running or (self._waiting and not stop):
-            for run in list(self._running):
-                self._poll(run, stopping=bool(stop))
-            if stop and not signalled:
-                signalled = True
-                for run in list(self._running):
-                    if not self._interrupt(run):
-                        self._running.remove(run)
-                        self._live.tell(run.point, "goes on", "another process started it")
-            while not stop and self._waiting and len(self._running) < self._options.slots:
-                point = self._waiting.pop(0)
-                self._start(point, folder / point.name)
-            trained = self._running if self._options.launcher is None else []
-            self._live.refresh({run.point.name for run in trained}, self._launched)
-            time.sleep(POLL_SECS)
-        left, looked = set(self._launched), 0.0
-        while self._options.follow and left and not stop:
-            self._live.refresh((), left)
-            if time.monotonic() - looked > FOLLOW_SECS:
-                looked = time.monotonic()
-                rows = self._live.read_rows(left)
-                left -= {row.point.name for row in rows if row.state == "finished"}
-            time.sleep(POLL_SECS)
-        if self._refused and not stop:
-            raise UserError(
-                f"The launcher failed for {len(self._refused)} of "
-                f"{progress.count_of(len(points))}:"
-                + "".join(f"\n  {name}: {why}" for name, why in self._refused.items())
-                + "\nThe same command launches them again."
-            )
-
-    def _find(self, point: Point, folder: epath.Path, slot: int) -> None:
-        self._running.append(Running(point, folder, slot, None, folder / LOG_FILE))
-        self._live.tell(point, "found", "")
-
-    def _poll(self, run: Running, *, stopping: bool) -> None:
-        point, process = run.point, run.process
-        if process is None:
-            if not _is_alive(run.folder):
-                self._running.remove(run)
-                if progress.read_row(point, run.folder).state == "finished":
-                    self._live.tell(point, "finished", "")
-                else:
-                    self._waiting.insert(0, point)
-            return
-        status = process.poll()
-        if status is None:
-            return
-        self._running.remove(run)
-        reason = last_error(run.log, run.log_start) or _describe_status(status)
-        if self._options.launcher is not None:
-            if status == errors.EXIT_OK:
-                self._launched.add(point.name)
-                self._live.tell(point, "launched", "")
-            elif not stopping:
-                self._refused[point.name] = f"{reason} ({run.log})"
-                self._live.tell(point, "failed", self._refused[point.name])
-        elif status == errors.EXIT_OK or stopping:
-            self._live.tell(point, "stopped" if status else "finished", "")
-        elif status in (errors.EXIT_PREEMPTED, errors.EXIT_PEER_LOST) or not 0 < status <= 128:
-            self._requeue(run, _describe_status(status))
-        else:
-            self._fail(run, status, reason)
-
-    def _requeue(self, run: Running, how: str) -> None:
-        """Queues a point again, unless it was restarted too often without progress."""
-        name, saved = run.point.name, workdir.saved_step(run.folder)
-        further = saved > self._saved.get(name, 0)
-        self._saved[name] = saved
-        self._setbacks[name] = 0 if further else self._setbacks.get(name, 0) + 1
-        if self._setbacks[name] > self._options.max_restarts:
-            words = last_error(run.log, run.log_start)
-            reason = f"ended by {how} {self._setbacks[name]} times without a newer checkpoint"
-            self._fail(run, 1, f"{reason}{words and f'; {words}'}")
-            return
-        self._live.tell(run.point, "again", how)
-        self._waiting.insert(0, run.point)
-
-    def _fail(self, run: Running, status: int, reason: str) -> None:
-        progress.write_failure(run.folder, status, reason)
-        self._live.tell(run.point, "failed", reason)
-
-    def _start(self, point: Point, folder: epath.Path) -> None:
-        slot = min(set(range(self._options.slots)) - {run.slot for run in self._running}, default=0)
-        if self._options.launcher is not None:
-            command = job(point, folder.parent, self._options)
-            log = epath.Path(LOGS) / f"{job_name(point, self._options)}.launcher.log"
-            with errors.reading("--launcher", command[0]):
-                process, begin = _spawn(command, log)
-            self._running.append(Running(point, folder, slot, process, log, begin))
-            return
-        workdir.make(folder)
-        # The user may train there by hand.
-        held = None if _is_alive(folder) else workdir_lock.try_lock(folder, SLOT_FILE)
-        if held is None:
-            self._find(point, folder, slot)
-            return
-        os.truncate(held, 0)
-        progress.forget_failure(folder)
-        self._saved.setdefault(point.name, workdir.saved_step(folder))
-        variable, log = self._options.slot_variable, folder / LOG_FILE
-        process, begin = _spawn(
-            [*self._options.trainer, *point.arguments(str(folder))],
-            log,
-            env=os.environ | ({variable: self._slot_values[slot]} if variable else {}),
-            pass_fds=[held] if os.name == "posix" else (),
-        )
-        holder = {"slot": slot, "pid": process.pid, "host": socket.gethostname()}
-        os.write(held, json.dumps(holder).encode())
-        os.close(held)
-        self._running.append(Running(point, folder, slot, process, log, begin))
-        self._live.tell(point, "started", "")
-
-    def _interrupt(self, run: Running) -> bool:
-        """Signals a launcher, or a training, which saves; also one of a killed sweep.
-
-        Returns whether it could: not to one that was started by hand, or on another host.
-        """
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            if run.process is not None and self._options.launcher is not None:
-                os.killpg(run.process.pid, signal.SIGINT)  # also the script's child processes
-            elif run.process is not None:
-                run.process.terminate()
-            else:
-                holder = _holder(run.folder)
-                of_sweep = workdir_lock.is_locked(run.folder, SLOT_FILE)
-                if not of_sweep or holder.get("host") != socket.gethostname():
-                    return False
-                os.kill(int(holder["pid"]), signal.SIGTERM)
-            return True
-        return run.process is not None
-
-
 def _spawn(
     command: Sequence[str], log: epath.Path, **how: Any
 ) -> tuple[subprocess.Popen[bytes], int]:
@@ -254,11 +302,11 @@ def _spawn(
     workdir.make(log.parent)
     with writing(log), Path(log).open("ab") as out:
         out.write(f"--- started {now}\n".encode())
-        begin = out.tell()
+        start = out.tell()
     with Path(log).open("ab") as out:
         # In a session of its own: Ctrl-C goes to the sweep, which signals each once.
         how |= {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, start_new_session=True, **how), begin
+        return subprocess.Popen(command, start_new_session=True, **how), start
 
 
 def last_error(log: epath.Path, start: int = 0) -> str:
@@ -289,19 +337,6 @@ def _describe_status(status: int) -> str:
     with contextlib.suppress(ValueError):  # of an ordinary status
         return signal.Signals(number).name
     return f"status {status}"
-
-
-def launcher_words(launcher: str) -> list[str]:
-    with errors.reading("--launcher", launcher):
-        return shlex.split(launcher)
-
-
-def job(point: Point, folder: epath.Path, options: SweepOptions) -> list[str]:
-    """The launcher's command; a relative folder is made absolute, since jobs run elsewhere."""
-    place = str(folder / point.name)
-    place = place if is_remote(place) else os.path.abspath(place)
-    words = launcher_words(options.launcher or "")
-    return [*words, f"--name={job_name(point, options)}", "--", *point.arguments(place)]
 
 
 def job_name(point: Point, options: SweepOptions) -> str:

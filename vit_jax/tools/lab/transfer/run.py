@@ -11,7 +11,6 @@ test. --checkpoint=none does the same from scratch. The same command again goes 
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -25,10 +24,9 @@ from vit_jax.store import checkpoint_dir, workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid as grids
 from vit_jax.tools.lab.sweep import progress
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.grid import CONFIG, SweepGrid, check_folder, format_values
+from vit_jax.tools.lab.sweep.grid import CONFIG, check_folder, format_values
 from vit_jax.tools.lab.sweep.grid import FILE as SWEEP_FILE
 from vit_jax.tools.lab.sweep.progress import PointProgress, count_of
-from vit_jax.tools.lab.sweep.run import TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import results
 from vit_jax.tools.lab.transfer import task as tasks
@@ -57,18 +55,10 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
     task = task.with_fields(record["derived"])
     with workdir_lock.lock_for_process(folder):
         workdir.save_json(folder / FILE, record)
-        failures: dict[str, str] = {}  # reasons by training
-
-        def train(name: str, grid: SweepGrid) -> list[PointProgress]:
-            try:
-                sweeps.sweep(folder / name, grid, options.for_part(name))
-            except TrainingsFailed as error:
-                failures.update({f"{name}/{key}": why for key, why in error.reasons.items()})
-            return _read_rows(folder / name, grid)
-
-        chosen, choose_rows = _choose(folder, task, splits, weights_from, train)
+        chosen, choose_rows = _choose(folder, task, splits, weights_from, options)
         print(f"final    {count_of(task.seeds, 'training')} on {splits.final}, then the test")
-        rows = train(FINAL, tasks.final_grid(task, splits, weights_from, chosen.chosen))
+        final = tasks.final_grid(task, splits, weights_from, chosen.chosen)
+        rows = sweeps.sweep(folder / FINAL, final, options.for_part(FINAL)).rows
         c, tested = task.config.input, tasks.evaluation_of(task)
         test = task.config.evals[tested]
         source, data_dir = test.source or c.source, test.data_dir or c.data_dir
@@ -82,16 +72,15 @@ def transfer(folder: epath.Path, task: TransferTask, options: SweepOptions) -> T
             tasks.metric_key(task, tested),
             results.over_seeds(rows, tested),
             task.seeds,
-            [f"{name}: {reason}" for name, reason in failures.items()],
+            [
+                *progress.failures(choose_rows, f"{CHOOSE}/"),
+                *progress.failures(rows, f"{FINAL}/"),
+            ],
         )
         every = {CHOOSE: choose_rows, FINAL: rows}
         page = results.page(folder.name, result, every)
         sweeps.save_results(folder, results.as_dicts(result), results.table(result, every), page)
-        print(*results.lines(result), sep="\n")
-        print(f"saved    {folder / sweeps.HTML_FILE}")
-    if failures:
-        trainings = count_of(len(choose_rows) + len(rows), "training")
-        raise TrainingsFailed(folder, failures, trainings, result)
+        sweeps.show_results(folder, results.lines(result))
     return result
 
 
@@ -123,10 +112,8 @@ def _begin(folder: epath.Path, task: TransferTask) -> dict[str, Any]:
         return kept
     weights_from = kept["weights"] if kept else pin_checkpoint(task.checkpoint)
     splits, notes = check_all(task, weights_from, folder)
-    if kept and splits._asdict() != kept["splits"]:
-        there, here = format_values(kept["splits"]), format_values(splits._asdict())
-        rule = f"began with other splits: {there}; now they are {here}."
-        raise UserError(rule, field=str(folder), cure="Give another --workdir.")
+    if kept:
+        grids.check_same(folder, "transfer", kept["splits"], splits._asdict())
     print(f"weights  {weights_from or 'none: from scratch'}")
     run = epath.Path(weights_from or "").parent.parent
     if weights_from and workdir_lock.is_locked(run):
@@ -161,7 +148,7 @@ def _choose(
     task: TransferTask,
     splits: Splits,
     weights_from: str | None,
-    train: Callable[[str, SweepGrid], list[PointProgress]],
+    options: SweepOptions,
 ) -> tuple[Choice, list[PointProgress]]:
     kept = results.read_choice(folder) if (folder / FINAL / SWEEP_FILE).exists() else None
     if kept and sorted(map(format_values, task.grid.points())) != sorted(
@@ -178,7 +165,7 @@ def _choose(
         f"choose   {count_of(len(grid.points()), 'training')} on {splits.choose}, scored on "
         f"{splits.held_out} by {task.metric}"
     )
-    rows = train(CHOOSE, grid)
+    rows = sweeps.sweep(folder / CHOOSE, grid, options.for_part(CHOOSE)).rows
     now = results.choose(rows, by)
     if kept is None:
         workdir.save_json(folder / results.CHOICE_FILE, results.as_dicts(now))
@@ -190,10 +177,6 @@ def _choose(
     return kept or now, rows
 
 
-def _read_rows(folder: epath.Path, grid: SweepGrid) -> list[PointProgress]:
-    return progress.read_rows(grids.add_points(folder, grid)[1], folder)
-
-
 def _is_complete(
     folder: epath.Path, task: TransferTask, splits: Splits, weights_from: str | None
 ) -> bool:
@@ -201,7 +184,8 @@ def _is_complete(
     if (kept is None and task.grid.axes) or not (folder / FINAL / SWEEP_FILE).exists():
         return False
     grid = tasks.final_grid(task, splits, weights_from, kept.chosen if kept else {})
-    return all(row.state == "finished" for row in _read_rows(folder / FINAL, grid))
+    points = grids.add_points(folder / FINAL, grid)[1]
+    return not progress.failures(progress.read_rows(points, folder / FINAL))
 
 
 FLAGS = flags.FLAGS

@@ -110,10 +110,6 @@ class Splits(NamedTuple):
 
 def check(task: TransferTask) -> None:
     """Raises UserError if the task is wrong in itself; neither data nor weights are looked at."""
-    for field in task.grid.axes:
-        if field in _NOT_CHOSEN or field.startswith("evals."):
-            rule = "has a list of values, and is not to be chosen: see --seeds and --choose_seeds."
-            raise UserError(rule, field=field, cure=grids.HINT)
     for point in task.grid.points():
         task.grid.load(point)
     config, part = task.config, task.held_out_part
@@ -123,7 +119,10 @@ def check(task: TransferTask) -> None:
     nameless = task.from_scratch and config.model.name is None
     mixed = config.input.mixture or config.input.pseudo_labels
     no_ema = task.ema and config.optim.ema_decay is None
+    axes = [f for f in task.grid.axes if f in _NOT_CHOSEN or f.startswith("evals.")]
+    chosen = f"has a list of values, and is not to be chosen: see --seeds. {grids.HINT}"
     for is_wrong, field, rule in (
+        (axes, ", ".join(axes), chosen),
         (several, "--held_out", "excludes --choose_split and --held_out_split, which need both."),
         (bad_part, f"--held_out={part:g}", "is neither a fraction nor a number from 2 on."),
         ("init.weights" in task.grid.common, "init.weights", "is what --checkpoint sets."),

@@ -26,7 +26,6 @@ from vit_jax.data.sources import tfds
 from vit_jax.store import workdir, workdir_lock
 from vit_jax.tools.lab.sweep import grid
 from vit_jax.tools.lab.sweep import run as sweeps
-from vit_jax.tools.lab.sweep.run import PartlyFailed, TrainingsFailed
 from vit_jax.tools.lab.sweep.slots import SweepOptions
 from vit_jax.tools.lab.transfer import run as transfers
 from vit_jax.tools.lab.transfer import task as tasks
@@ -143,11 +142,13 @@ class VtabRun(NamedTuple):
     choose_seeds: int = 1
 
     def names(self) -> list[str]:
-        if unknown := [name for name in (*self.tasks, *self.leave_out) if name not in TASKS]:
-            raise UserError(f"VTAB has no task {unknown[0]!r}. {nearest(unknown[0], TASKS)}")
         wanted = [n for n in TASKS if n not in self.leave_out and n in (self.tasks or TASKS)]
+        named = [*self.tasks, *self.leave_out]
+        rules = [f"VTAB has no task {n!r}. {nearest(n, TASKS)}" for n in named if n not in TASKS]
         if not wanted or set(self.tasks) - set(wanted):
-            raise UserError("names tasks of --tasks, or all.", field="--leave_out")
+            rules.append("--leave_out names tasks of --tasks, or all.")
+        if rules:
+            raise UserError(rules[0])
         return wanted
 
 
@@ -168,12 +169,10 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
         summary = VtabSummary(request.checkpoint, pinned, request.config, [], names)
         for number, (name, task) in enumerate(wanted.items(), start=1):
             print(f"task     {name}, {number} of {len(names)}, of {data[name].name}")
-            why = ""
             result = None
             try:
                 result = transfers.transfer(folder / name, task, options.for_part(name))
-            except TrainingsFailed as error:
-                why, result = str(error), error.result
+                why = "\n".join(result.failures)
             except UserError as error:
                 why = str(error)
             choices = _choices(name, task, data[name], pinned)
@@ -183,11 +182,7 @@ def vtab(folder: epath.Path, request: VtabRun, options: SweepOptions) -> VtabSum
             summary.results.append(TaskResult(name, accuracy, chosen, choices, why, place))
             page = summary.page(folder.name)
             sweeps.save_results(folder, summary.document(), summary.table(), page)
-    print(*summary.lines(), sep="\n")
-    print(f"saved    {folder / sweeps.HTML_FILE}")
-    failed = [f"\n  {each.name}: {each.why}" for each in summary.results if each.why]
-    if failed:
-        raise PartlyFailed(f"{len(failed)} of {len(names)} tasks did not finish:{''.join(failed)}")
+    sweeps.show_results(folder, summary.lines())
     return summary
 
 

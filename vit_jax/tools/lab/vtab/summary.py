@@ -40,6 +40,10 @@ class VtabSummary(NamedTuple):
         return {each.name: each.accuracy for each in self.results if each.accuracy}
 
     @property
+    def failures(self) -> list[str]:
+        return [f"{each.name}: {each.why}" for each in self.results if each.why]
+
+    @property
     def left_out(self) -> list[str]:
         """Tasks of the benchmark that are not run."""
         return [name for name in TASKS if name not in self.names]
