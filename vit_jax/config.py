@@ -328,6 +328,15 @@ class OptimConfig:
         """Whether `rule` applies weight_decay itself."""
         return False
 
+    @property
+    def averages(self) -> bool:
+        """Whether `average` gives weights, which then are the run's EMA."""
+        return False
+
+    def average(self, opt_state: Any, params: Any) -> Any:
+        """The optimizer's state and the parameters after an update -> those to evaluate."""
+        raise NotImplementedError
+
     @entry_points.left_open
     def rule(self, schedule: Schedule) -> optax.GradientTransformation:
         """The rule of an optimizer that is not in OPTIMIZERS; updates are multiplied by -lr(t).
@@ -351,6 +360,19 @@ class OptaxConfig(OptimConfig):
         from vit_jax.learning.optim import from_optax
 
         return from_optax.decays(self.name)
+
+    @property
+    def averages(self) -> bool:
+        """Whether it is schedule-free."""
+        from vit_jax.learning.optim import from_optax
+
+        return from_optax.averages(self.name)
+
+    def average(self, opt_state: Any, params: Any) -> Any:
+        """The weights of a schedule-free optimizer."""
+        from vit_jax.learning.optim import from_optax
+
+        return from_optax.average(opt_state, params)
 
     def rule(self, schedule: Schedule) -> optax.GradientTransformation:
         """The function's, without gradient clipping."""
@@ -647,6 +669,17 @@ CONSTRAINTS = (
         ("mixup", "cutmix"),
         lambda alpha, c: 0 < alpha < LEAST_ALPHA,
         f"is neither 0, for none, nor at least {LEAST_ALPHA:g}.",
+    ),
+    *constraints.unread_rules(
+        "optim",
+        ("ema_decay", "freeze", "lr_multipliers", "layer_decay"),
+        lambda c: not c.optim.averages,
+        "does not go with an optimizer that keeps the weights to evaluate itself: leave it out.",
+    ),
+    Constraint(
+        "lora.kernels",
+        lambda c: c.optim.averages and c.lora.kernels,
+        "does not go with optim.name={optim.name}, which keeps the weights to evaluate itself.",
     ),
     Constraint(
         "optim.weight_decay_meaning",

@@ -56,6 +56,12 @@ def random_stream(seed: int, name: str) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()) & 0x7FFFFFFF)
 
 
+def moving_average(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
+    """The exponential moving average after an update."""
+    del opt_state
+    return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
+
+
 @dataclasses.dataclass(frozen=True)
 class StateLayout:
     """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
@@ -66,6 +72,7 @@ class StateLayout:
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
       ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
+      average: (the EMA, decay, parameters and optimizer's state after an update) -> the next EMA.
       computed: jax.ShapeDtypeStruct, nested as the parameters, of what a step computes with; its
         dtype is that of the products.
       gradients: the same of gradients and updates; its dtype holds all values of the float32
@@ -91,6 +98,7 @@ class StateLayout:
     unsharded_state: dict[axes.UnshardedAxis, list[str]]
     unstacked_steps: bool = False
     teacher: Teacher | None = None
+    average: Callable[[Any, Any, Any, Any], Any] = moving_average
 
     @property
     def teacher_params(self) -> tuple[Any, ...]:
@@ -172,13 +180,15 @@ def state_layout(
     shard_optimizer: bool,
     unstacked_steps: bool = False,
     teacher: Teacher | None = None,
+    average: Callable[[Any, Any], Any] | None = None,
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
     The EMA is sharded as the parameters are, and so are the optimizer's arrays that have
     a parameter's shape; with `shard_optimizer` all of them over `data` too (parallel/zero1.py). The
     others, such as the rows' and columns' means of a factored moment, are small and replicated.
-    `unstacked_steps` is for optimizers that treat every number of an array alike.
+    `unstacked_steps` is for optimizers that treat every number of an array alike. `average`, of the
+    optimizer's state and the parameters, stands in for the EMA.
     """
     abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
     graph, variables = nnx.split(abstract, nnx.Param)
@@ -226,6 +236,7 @@ def state_layout(
         {cause: names for cause, names in further.items() if cause not in unsharded},
         unstacked_steps,
         teacher,
+        moving_average if average is None else lambda *x: average(x[3], x[2]),
     )
 
 

@@ -141,7 +141,7 @@ def make_update(
         ema = state.ema
         if layout.ema_decay is not None:
             decay = objective.ema_decay(layout.ema_decay, state.step)
-            ema = jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
+            ema = layout.average(ema, decay, params, opt_state)
         is_first_bad = none_was_bad & ~(good & _finite(params))
         after = TrainState(
             step=step,

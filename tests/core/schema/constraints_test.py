@@ -5,6 +5,7 @@ from vit_jax.config import CONSTRAINTS, check_constraints
 from vit_jax.core.errors import ErrorCollector
 
 MIXTURE = ("input.mixture.a.weight=1", "input.mixture.b.weight=2")
+SCHEDULE_FREE = "optim.name=optax:contrib.schedule_free_sgd"
 BROKEN = [
     (("optim.name=adam", "optim.momentum=0.5"), "optim.momentum=0.5", "sgd, rmsprop, muon"),
     (("optim.name=adam", "optim.nesterov=true"), "optim.nesterov=True", "optim.name=adam"),
@@ -24,6 +25,12 @@ BROKEN = [
     (("loss.mix_until=0.85",), "loss.mix_until=0.85", "loss.mixup"),
     (("loss.mixup=1", "loss.mix_mode=pair", "input.batch_size=3"), "mix_mode=pair", "batch_size"),
     (("optim.name=optax:lion", "optim.weight_decay_meaning=coupled"), "=coupled", "optax:lion"),
+    (
+        ("optim.name=optax:contrib.schedule_free_sgd", "optim.ema_decay=0.9"),
+        "ema_decay=0.9",
+        "itself",
+    ),
+    (("optim.name=optax:contrib.schedule_free_sgd", "lora.kernels=qkv"), "lora.kernels", "itself"),
     (("optim.name=lamb", "optim.weight_decay_on=all"), "weight_decay_on=all", "optim.name=lamb"),
     (("optim.schedule=cosine", "optim.lr_min=1"), "optim.lr_min=1.0", "optim.lr=0.001"),
     (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "linear, cosine"),

@@ -7,14 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from tests.messages import refused
 from vit_jax import config as configs
-from vit_jax import plugins
+from vit_jax import plugins, weights
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
 from vit_jax.learning.optim import matrices
 from vit_jax.run.parts import updates
+from vit_jax.train import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 LR = 0.01
@@ -110,6 +112,42 @@ def test_updates_are_those_of_layers_one_by_one(tiny_run, sam, case):
     wanted = jax.tree.map(jnp.subtract, stacked(expected), start)
     for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=ROUNDING, atol=ROUNDING * np.abs(b).max())
+
+
+def test_schedule_free_is_evaluated_with_its_average(tiny_run):
+    """The EMA of a step's state is what optax says of layers one by one."""
+    name = "optim.name=optax:contrib.schedule_free_sgd"
+    config = tiny_run(
+        name, f"optim.lr={LR}", "optim.schedule=constant", "optim.grad_clip_norm=none"
+    )
+    c = config.optim
+    assert c.averages and updates.ema_decay(c, config.method) == 0
+    make = lambda: optax.contrib.schedule_free_sgd(schedule)
+    params, *gradients = trees()
+    state, layers, tx = make().init(params), params, make()
+    for gradient in gradients:
+        changes, state = tx.update(gradient, state, layers)
+        layers = optax.apply_updates(layers, changes)
+    expected = stacked(optax.contrib.schedule_free_eval_params(state, layers))
+    optimizer, params = updates.optimizer(c, schedule), stacked(params)
+    opt_state = optimizer.init(params)
+    for gradient in map(stacked, gradients):
+        changes, opt_state = optimizer.update(gradient, opt_state, params)
+        params = optax.apply_updates(params, changes)
+    averaged = c.average(opt_state, params)
+    assert not np.allclose(averaged["head"]["kernel"], params["head"]["kernel"])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=ROUNDING), averaged, expected)
+
+
+def test_a_schedule_free_run_goes_on_to_the_same_bits(tiny_run, tmp_path):
+    fields = ("optim.name=optax:contrib.schedule_free_adamw", "checkpoint.every_steps=2")
+    states = []
+    for name, stops in (("whole", (4,)), ("parts", (2, 4))):
+        for steps in stops:
+            config = tiny_run(*fields, f"total.steps={steps}", "optim.schedule=constant")
+            train(config, tmp_path / name, allow_config_change=True)
+        states.append(nnx.state(weights.load(tmp_path / name, ema=True), nnx.Param))
+    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def test_gradients_arrive_clipped(tiny_run, sam):

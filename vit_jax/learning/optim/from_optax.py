@@ -5,9 +5,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import optax
 
-from vit_jax.core import errors
+from vit_jax.core import errors, pytrees
 from vit_jax.core.errors import UserError
 from vit_jax.learning.optim.schedules import Schedule
 
@@ -84,3 +85,21 @@ def _argument(text: str, parameters: Any) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def averages(name: str) -> bool:
+    """Returns whether a model is evaluated with other weights than the rule's updates lead to."""
+    return name.removeprefix(PREFIX).startswith("contrib.schedule_free")
+
+
+def average(opt_state: Any, params: Any) -> Any:
+    """Nested parameters as the rule has them -> those to evaluate (arXiv 2405.15682).
+
+    Running statistics, which have no optimizer, stay as they are.
+    """
+    is_state = lambda x: isinstance(x, optax.contrib.ScheduleFreeState)
+    (state,) = filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state))
+    named, z = pytrees.flatten(params), pytrees.flatten(state.z)
+    trained = {name: named[name] for name in z}
+    evaluated = optax.contrib.schedule_free_eval_params(state._replace(z=z), trained)
+    return pytrees.unflatten({**named, **evaluated})

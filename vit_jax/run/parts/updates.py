@@ -156,6 +156,7 @@ def layout(
         optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
         ema_decay=ema_decay(config.optim, config.method),
+        average=config.optim.average if config.optim.averages else None,
         shard_optimizer=config.mesh.shard_optimizer,
         unstacked_steps=_unstacked_steps(config.model, config.optim, config.lora, mesh),
         teacher=teacher,
@@ -167,7 +168,12 @@ def layout(
 
 
 def ema_decay(c: OptimConfig, method: Any) -> float | None:
-    """The decay of the weights' EMA, at first if the run's method changes it; None: no EMA."""
+    """The decay of the weights' EMA, at first if the run's method changes it; None: no EMA.
+
+    0 for weights that the optimizer has.
+    """
+    if c.averages:
+        return 0.0
     learnt = pretraining(method)
     by_method = None if learnt is None else learnt.averaging(0.0)
     return c.ema_decay if by_method is None else float(by_method)
