@@ -425,13 +425,12 @@ def one_of_each_program():
     return list(names.values())
 
 
-# One of each kind of model, method and way to read the data.
+# One of each way to read the data and to train. That each kind of model and method trains is
+# tested in tests/models/training_test.py and tests/learning/methods/runs_test.py.
 TRAINED = (
     "vit_digits.py", "vit_i1k.py", "vit_s16_i1k.py", "vit_i1k_deit3.py",
-    "vit_augreg.py:data=i1k,aug=strong2,variant=H/14", "ablation_jft.py:model=Axial-ViT-B/32",
-    "ablation_jft.py:sgd=R50x1", "ablation_jft.py:position=relative_shared",
-    "distil_tiny_imagenet.py", "finetune.py:cifar10,size=32,lora",
-    "finetune.py:imagenet,size=512,polyak", "hybrid.py", "mae_cifar10.py",
+    "vit_augreg.py:data=i1k,aug=strong2,variant=H/14", "distil_tiny_imagenet.py",
+    "finetune.py:cifar10,size=32,lora", "finetune.py:imagenet,size=512,polyak",
     "pretrain_tiny_imagenet.py:dino",
 )  # fmt: skip
 QUICK = ("vit_i1k.py",)

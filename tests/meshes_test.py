@@ -168,7 +168,7 @@ def test_adapters_on_a_mesh_learn_what_they_do_on_one_device(outcomes, tmp_path)
 
 
 # Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and
-# then the gradient of a fresh head's bias is pure rounding error, of which Lion takes the sign.
+# then the gradient of a fresh head's bias is pure rounding error, which Adam scales to a step.
 UPDATES = """
 import json, sys
 import numpy as np
@@ -193,7 +193,9 @@ for name, fields in json.loads(sys.argv[1]).items():
 @pytest.mark.slow
 def test_every_optimizer_and_accumulation_compose_with_the_mesh(run_python):
     """Compares with one device that accumulates too: its microbatches draw the same dropout."""
-    runs = {name: {"optimizer": name} for name in optimizers.OPTIMIZERS}
+    # Of those whose update is elementwise two, which a mesh divides alike.
+    tried = {n for n, o in optimizers.OPTIMIZERS.items() if not o.elementwise} | {"adam", "sgd"}
+    runs = {name: {"optimizer": name} for name in sorted(tried)}
     runs["sgd"]["grad_accum_steps"] = 2  # whose update depends on the gradient's size
     done = run_python("-c", UPDATES, json.dumps(runs), devices=8)
     assert done.returncode == 0, done.stderr[-3000:]
