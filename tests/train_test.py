@@ -433,7 +433,7 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     record(monkeypatch, events, InFlightSteps, "finish", "finished")
     record(monkeypatch, events, session, "fetch", "fetched")
     record(monkeypatch, events, Clock, "paused", "paused")
-    overrides = ["total.steps=6", "log.every_steps=6", *pause.split()]
+    overrides = ["total.steps=6", "log.every_steps=6", "log.first_batch=0", *pause.split()]
     if pause.startswith("evals"):
         overrides.append(EVALUATED)
     train(tiny_run(*overrides), tmp_path)

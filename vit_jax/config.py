@@ -496,6 +496,11 @@ class LogConfig:
     mlflow_experiment: str | None = field(
         None, "and in this experiment of [MLflow](reading_logs.md#mlflow) (`pip install mlflow`)"
     )
+    first_batch: int = field(
+        24,
+        "so many images of step 1 in [a picture](reading_logs.md#pictures); 0: none",
+        bounds=(0, 1024),
+    )
     histograms_every_steps: int | None = field(
         None,
         "gradients and activations of these steps, and of the last; see [reading the "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +15,7 @@ import numpy as np
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.data.source import Source
-from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress, check_finite
+from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress, Shown, check_finite
 from vit_jax.learning.losses import top_k_correct
 from vit_jax.models import head
 from vit_jax.probes import by_class
@@ -80,6 +82,13 @@ class ClassificationConfig(EvalConfig):
         "beside accuracies",
     )
 
+    wrong_images: int = field(
+        12,
+        "while it trains, so many images that it is surest of and wrong in [a "
+        "picture](reading_logs.md#pictures); 0: none",
+        bounds=(0, 1024),
+    )
+
     classifies = True
 
     def numbers(self) -> tuple[str, ...]:
@@ -106,6 +115,8 @@ class Classification:
     def __init__(self, c: ClassificationConfig, inputs: EvalInputs):
         objective, columns, keep = inputs.objective, inputs.columns, inputs.keep
         self._c, self._keep, self._num_classes = c, keep, inputs.num_classes
+        self._images = inputs.images if c.wrong_images and keep is None else None
+        detailed = c.macro or keep is not None
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
@@ -117,16 +128,14 @@ class Classification:
                 logits = logits[:, jnp.asarray(columns)]
             hits = targets >= c.label_threshold
             more = {"logits": logits, "label": hits.argmax(axis=-1)} if c.calibration else {}
-            if keep is not None or c.macro:
+            if detailed or self._images:
                 p = head.probabilities(model, logits)
+                more |= {"prediction": logits.argmax(axis=-1), "confidence": p.max(axis=-1)}
+            if detailed:
                 more |= {"hits": hits, "taken": p >= THRESHOLD} if sigmoid else {}
                 labels = batch["labels"]
                 hit = jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
-                more |= {
-                    "labels": jnp.where((labels >= 0) & hit, labels, NO_LABEL),
-                    "prediction": logits.argmax(axis=-1),
-                    "confidence": p.max(axis=-1),
-                }
+                more |= {"labels": jnp.where((labels >= 0) & hit, labels, NO_LABEL)}
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
                 "top5_accuracy": top_k_correct(logits, hits, 5),
@@ -136,8 +145,10 @@ class Classification:
 
         self._split = inputs.read(scores)
 
-    def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float]:
+    def run(self, params: Any, progress: Progress, stop: Any) -> dict[str, float | bytes]:
         """Returns the numbers: means over `examples` images, and counts, all for the whole split.
+
+        And a picture of wrong images, in the process that writes it.
 
         Returns nothing if bool(stop) becomes true meanwhile: there is no time for the rest.
         Raises UserError if no image could be scored.
@@ -182,7 +193,32 @@ class Classification:
                 self._keep(scores)
         if self._c.calibration:
             means |= _calibration(logits[:scored], arrays["label"][labelled], where)
-        return means | counts
+        wrong = np.flatnonzero(labelled & (arrays["accuracy"] == 0))
+        if not self._images or not len(wrong) or jax.process_index() > 0:
+            return means | counts
+        return {**means, **counts, "wrong": self._draw(arrays, wrong, self._images)}
+
+    def _draw(
+        self, arrays: Arrays, wrong: np.ndarray, images: Callable[[Sequence[int]], Shown]
+    ) -> bytes:
+        """A contact sheet of the wrong images that the model is surest of, as a PNG file."""
+        from PIL import Image
+
+        from vit_jax.draw import contact_sheet
+
+        order = np.argsort(-arrays["confidence"][wrong], kind="stable")
+        surest = wrong[order[: self._c.wrong_images]]
+        said = arrays["prediction"][surest], arrays["confidence"][surest]
+        shown = images(arrays[INDEX][surest].tolist())
+        factor = max(1, min(shown.pixels.shape[1:3]) // contact_sheet.SMALLEST_SIDE)
+        small = [np.asarray(Image.fromarray(image).reduce(factor)) for image in shown.pixels]
+        cells = [
+            contact_sheet.Cell(image, [(shown.names[k], f" {p:.0%}")], f"is {caption}")
+            for image, caption, k, p in zip(small, shown.captions, *said, strict=True)
+        ]
+        title = f"{self._split.where}: the surest {len(cells)} of {len(wrong):,} wrong images"
+        contact_sheet.draw([title], cells).save(file := io.BytesIO(), "PNG")
+        return file.getvalue()
 
     def _scores(self, arrays: Arrays, labelled: np.ndarray, decided: np.ndarray) -> Scores:
         """Scores of the labelled images. `decided` are the ClassCounts of sigmoids; else zeros."""

@@ -44,12 +44,14 @@ class Shown(NamedTuple):
       labels: their N classes, whose relevance is shown; None where an image has no label, and that
         of the class that the model predicts is.
       captions: N.
+      names: of all classes.
     """
 
     inputs: np.ndarray
     pixels: np.ndarray
     labels: Sequence[int | None]
     captions: Sequence[str]
+    names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,7 @@ class EvalInputs:
       num_classes: of the data.
       read_train: as `read`, of the split that is learnt from; None if the kind has none.
       columns: the logits of the data's classes; None: all.
-      images: reads so many of the split's first images, the same on every host.
+      images: reads the split's images at these places, in whichever process asks for them.
       cache_keys: what features depend on beside the parameters, of the split learnt from and of the
         other; None: none are kept.
       keep: called with the scores of all images; None: nobody asks for them.
@@ -76,7 +78,7 @@ class EvalInputs:
     num_classes: int
     read_train: Callable[..., Any] | None = None
     columns: Sequence[int] | None = None
-    images: Callable[[int], Shown] | None = None
+    images: Callable[[Sequence[int]], Shown] | None = None
     cache_keys: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
     keep: Callable[[Any], None] | None = None
 

@@ -56,7 +56,7 @@ class Pictures:
         from vit_jax.draw import attention_pictures, weight_pictures
         from vit_jax.draw.attention_pictures import Question
 
-        self._shown = self._shown or self._images(self._number)
+        self._shown = self._shown or self._images(range(self._number))
         params = jax.device_get(self._gather(params))
         if not all(np.isfinite(x).all() for x in jax.tree.leaves(params)):
             raise UserError("The weights are not finite: take an earlier checkpoint.")

@@ -20,8 +20,9 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import NOT_MADE, Attempt, ErrorCollector
 from vit_jax.core.screen import Screen
 from vit_jax.learning.feed import Feed
+from vit_jax.learning.losses import Batch
 from vit_jax.learning.step import lower_update
-from vit_jax.run import announce, memory, processes
+from vit_jax.run import announce, batch_sheet, memory, processes
 from vit_jax.run.parts import evaluations, examples, inputs, networks, outputs, pins, updates
 from vit_jax.run.parts.eval_data import declared_or_read
 from vit_jax.store import checkpoint_dir
@@ -142,6 +143,13 @@ class Run:
         """The batches from a step on."""
         c, layout = self.config, self.batch_layout
         return inputs.train_feed(c.input, self.source, layout, seed=c.seed, start_step=start_step)
+
+    def batch_sheet(self, step: int, batch: Batch) -> dict[str, bytes]:
+        """A picture of log.first_batch images of a step's batch, on all processes."""
+        parts, wanted = (self.parts.objective, self.parts.durations), self.config.log.first_batch
+        of_step = {"title": self.workdir.name, "step": step, "max_images": wanted}
+        png = batch_sheet.draw(self.config, self.source, *parts, batch, **of_step, mesh=self.mesh)
+        return {"input/batch": png}
 
     def compile_update(self, screen: Screen) -> Callable[..., Any]:
         """The program of a step, for the state as in `layout.in_steps`."""

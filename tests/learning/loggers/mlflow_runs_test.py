@@ -36,8 +36,9 @@ class Client:
     def create_run(self, experiment, run_name):
         run_id = f"run{len(self.store.runs)}"
         self.store.runs[run_id] = types.SimpleNamespace(
-            name=run_name, experiment=experiment, params={}, metrics=[], tags={}, status=["RUNNING"]
-        )
+            name=run_name, experiment=experiment, params={}, metrics=[], tags={}, texts={},
+            status=["RUNNING"],
+        )  # fmt: skip
         return types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id))
 
     def get_run(self, run_id):
@@ -50,6 +51,12 @@ class Client:
 
     def set_tag(self, run_id, name, value):
         self.store.runs[run_id].tags[name] = value
+
+    def log_text(self, run_id, text, file):
+        self.store.runs[run_id].texts[file] = text
+
+    def log_image(self, run_id, image, key, step):
+        """Takes it."""
 
     def log_batch(self, run_id, metrics=(), params=()):
         if metrics and self.store.away:
@@ -83,6 +90,7 @@ def test_a_run_and_its_continuation_are_one_mlflow_run(tmp_path, tiny_run, store
     assert run.params["optim.lr"] == "0.001"
     assert run.params["log.every_steps"] == "1"
     assert run.tags == {"resumed.log.every_steps": "2"}
+    assert "vit_jax.load_config(" in run.texts["config.py"]
     assert run.status == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
 
 
@@ -148,4 +156,6 @@ def test_a_real_store_in_a_file(tmp_path, tiny_run, monkeypatch):
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5)]
     assert run.data.params["optim.lr"] == "0.001"
     assert run.data.tags["resumed.log.every_steps"] == "2"
+    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/config.py")
+    assert "'mlflow_experiment': 'vit'" in text
     assert any(each.path.startswith("images") for each in client.list_artifacts(run.info.run_id))

@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 from etils import epath
 from PIL import Image
+from tensorboard.backend.event_processing import data_provider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins import base_plugin
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util import tensor_util
 
@@ -144,6 +149,59 @@ def test_event_files_of_other_programs_stay(tmp_path):
     other.write_bytes(b"\3" + bytes(11) + b"\xff\xff\xff" + bytes(20))
     write_rows(tmp_path, start=0, end=1)
     assert len(other.read_bytes()) == 35
+
+
+def test_the_config_is_text_hyperparameters_and_the_order_of_charts(tmp_path):
+    """As TensorBoard's own tabs read them."""
+    for name, lr in (("a", 1e-3), ("b", 3e-3)):
+        (tmp_path / name).mkdir()
+        config = {"optim": {"lr": lr, "name": "adamw"}, "total": {"steps": 5, "epochs": None}}
+        told = {"config": config, "program": f"load_config({lr})"}
+        writer = TensorBoard(epath.Path(tmp_path / name), start_step=0, **told)
+        writer.write(5, {"test/accuracy": lr * 100})
+        writer.close(None)
+    events = EventAccumulator(str(tmp_path / "a")).Reload()
+    (text,) = events.Tensors("config")
+    assert tensor_util.make_ndarray(text.tensor_proto) == b"```python\nload_config(0.001)\n```"
+    assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
+    (layout,) = events.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(tensor_util.make_ndarray(layout.tensor_proto).item())
+    assert [c.title for c in layout.category[0].chart][:2] == ["loss", "accuracy"]
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    provider = data_provider.MultiplexerDataProvider(runs, str(tmp_path))
+    hparams = backend_context.Context(base_plugin.TBContext(data_provider=provider))
+    asked = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=9, allowed_statuses=[api_pb2.STATUS_UNKNOWN]
+    )
+    args = RequestContext(), hparams, "", asked
+    groups = list_session_groups.Handler(*args).run().session_groups
+    found = {g.hparams["optim.lr"].number_value: g.hparams for g in groups}
+    assert found.keys() == {1e-3, 3e-3}
+    assert found[1e-3]["optim.name"].string_value == "adamw"
+    assert found[1e-3]["total.steps"].number_value == 5
+    (metric,) = (m for g in groups for m in g.metric_values if m.value == pytest.approx(0.3))
+    assert (metric.name.tag, metric.training_step) == ("test/accuracy", 5)
+
+
+def test_counts_are_left_out_until_they_move(tmp_path):
+    """metrics.jsonl has them: a run resumes by them."""
+    rows = Rows()
+    make = lambda step: RunLog(epath.Path(tmp_path), writers=[rows], start_step=step, profile=None)
+    counts = lambda loss, skipped: {
+        "train/loss": loss, "input/skipped_images": skipped, "test/examples": 9.0,
+    }  # fmt: skip
+    with make(0) as log:
+        log.write(1, counts(0.5, 0.0))
+        log.write(2, counts(0.5, 1.0))
+        log.write(3, {"test/examples": 9.0})
+    with make(2) as log:
+        log.write(3, counts(0.4, 1.0))
+    assert rows.rows == [
+        (1, {"train/loss": 0.5}),
+        (2, {"train/loss": 0.5, "input/skipped_images": 1.0}),
+        (3, {"train/loss": 0.4, "input/skipped_images": 1.0}),
+    ]
+    assert (tmp_path / "metrics.jsonl").read_text().count("examples") == 3
 
 
 def png(colour):

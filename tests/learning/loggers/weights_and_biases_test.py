@@ -20,8 +20,8 @@ PROJECT = "log.wandb_project=vit"
 class FakeRun:
     """Records the calls to the package's run."""
 
-    def __init__(self):
-        self.rows, self.metrics, self.ends = [], {}, []
+    def __init__(self, folder):
+        self.dir, self.rows, self.metrics, self.ends = folder, [], {}, []
 
     def define_metric(self, name, step_metric=None):
         self.metrics[name] = step_metric
@@ -42,7 +42,7 @@ def started(monkeypatch):
     runs = []
 
     def init(**arguments):
-        runs.append((arguments, FakeRun()))
+        runs.append((arguments, FakeRun(arguments["dir"])))
         return runs[-1][1]
 
     wandb = types.ModuleType("wandb")
@@ -105,6 +105,7 @@ def test_a_real_offline_run(tmp_path, tiny_run, wandb_off_line):
         assert b"train/loss" in content
         assert b"0.25" in content
         assert b"warmup_steps" in content
+        assert "'wandb_project': 'vit'" in (file.parent / "files" / "config.py").read_text()
 
 
 def test_histograms_and_pictures_of_a_real_run(tmp_path, wandb_off_line):

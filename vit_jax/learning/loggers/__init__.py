@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vit_jax.learning.histograms import Distributions, Histogram
 
 _NONE: Mapping[str, bytes] = {}
+_COUNTS = ("examples", "_images")  # endings of names of numbers that are mostly constant
 
 
 class Logger(Protocol):
@@ -59,9 +60,13 @@ class RunLog:
     ):
         self._file: MetricsFile | None = None
         self._writers = list(writers)
+        self._first_counts: dict[str, float] = {}
+        self._moving: set[str] = set()
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
+            for row in self._file.rows() if start_step else ():
+                self._without_constants(row)
             for file in (workdir / PICTURES).glob("*/*/*.png"):
                 if file.stem.isdecimal() and int(file.stem) > start_step:
                     file.unlink()
@@ -90,16 +95,29 @@ class RunLog:
         self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
     ) -> None:
         """Writes one row, after the pictures of its step, PNG files by name: NAME/STEP.png."""
+        self.write_pictures(step, pictures)
         if self._file:
+            self._file.write(step, values)
+        if moving := self._without_constants(values):
+            for writer in self._writers:
+                writer.write(step, moving)
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Writes PNG files by name: NAME/STEP.png."""
+        if self._file and pictures:
             for name, png in pictures.items():
                 file = self._workdir / PICTURES / name / f"{step}.png"
                 make(file.parent)
                 save(file, png)
-            if pictures:
-                self._call("write_pictures", step, pictures)
-            self._file.write(step, values)
-        for writer in self._writers:
-            writer.write(step, values)
+            self._call("write_pictures", step, pictures)
+
+    def _without_constants(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The numbers without counts that have been the same since the run began."""
+        counts = {name: x for name, x in values.items() if name.endswith(_COUNTS)}
+        for name, x in counts.items():
+            if self._first_counts.setdefault(name, x) != x:
+                self._moving.add(name)
+        return {k: x for k, x in values.items() if k not in counts or k in self._moving}
 
     def write_distributions(self, step: int, distributions: Distributions) -> None:
         """Writes a row of their scalars, and histograms, but these not to metrics.jsonl."""

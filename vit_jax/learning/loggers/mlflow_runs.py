@@ -32,7 +32,9 @@ class MLflow:
     once and left out: the numbers are in metrics.jsonl, and that is no reason to end a training.
     """
 
-    def __init__(self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any]):
+    def __init__(
+        self, workdir: epath.Path, *, experiment: str, config: Mapping[str, Any], program: str = ""
+    ):
         self._mlflow = _mlflow()
         self._told, self._ends = False, threading.Event()
         os.environ.setdefault(RETRIES, FEW)  # read at each request
@@ -46,6 +48,8 @@ class MLflow:
                 "log.mlflow_experiment."
             ) from error
         self._thread = ThreadPoolExecutor(1, "mlflow")
+        if program:
+            self._later(lambda: self._client.log_text(self._run_id, program, "config.py"))
 
     def _begin(self, workdir: epath.Path, experiment: str) -> str:
         """The id of the run, which is running from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import socket
 import struct
@@ -17,7 +18,7 @@ from etils import epath
 from PIL import Image
 
 from vit_jax.core.errors import reading, writing
-from vit_jax.store.workdir import save
+from vit_jax.store.workdir import flatten, save
 
 if TYPE_CHECKING:
     from vit_jax.learning.histograms import Histogram
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 _FILES = "events.out.tfevents."
 _HEADER, _CHECKSUM_BYTES = struct.Struct("<QI"), 4  # around a record: its length, checksums
 _FLUSH_SECS = 30  # of the file, which a bucket takes anew each time
+# Charts of the tab "Custom scalars", which shows them in this order; of all evaluations.
+_MAIN = {
+    "loss": ["train/loss", ".*/loss"],
+    "accuracy": ["train/accuracy", ".*/accuracy"],
+    "learning rate": ["train/learning_rate"],
+    "images per second": ["speed/images_per_second"],
+}
 
 
 class TensorBoard:
@@ -35,9 +43,17 @@ class TensorBoard:
 
     Args:
       start_step: rows after it, from an earlier start that went further, are deleted.
+      config: nested fields, which are the run's hyperparameters. program: the same as a text.
     """
 
-    def __init__(self, workdir: epath.Path, *, start_step: int):
+    def __init__(
+        self,
+        workdir: epath.Path,
+        *,
+        start_step: int,
+        config: Mapping[str, Any] | None = None,
+        program: str = "",
+    ):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -58,6 +74,33 @@ class TensorBoard:
         start = Event(wall_time=now, step=start_step + 1)
         start.session_log.status = SessionLog.START
         self._last = self._thread.submit(self._append, start)
+        if config is not None:
+            self._write_config(start_step, config, program)
+
+    def _write_config(self, step: int, config: Mapping[str, Any], program: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.custom_scalar import layout_pb2
+        from tensorboard.plugins.custom_scalar import metadata as custom_scalar
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.plugins.text import metadata as text
+
+        fields = {name: json.loads(x) for name, x in flatten(config).items()}
+        numbers = {k: x if isinstance(x, int | float) else str(x) for k, x in fields.items()}
+        summary = hparams_pb(numbers, trial_id=str(self._workdir))
+        event = Event(wall_time=time.time(), step=step, summary=summary)
+        self._last = self._thread.submit(self._append, event)
+        charts = [
+            layout_pb2.Chart(title=title, multiline=layout_pb2.MultilineChartContent(tag=tags))
+            for title, tags in _MAIN.items()
+        ]
+        layout = layout_pb2.Layout(category=[layout_pb2.Category(title="Main", chart=charts)])
+        arrays = {
+            "config": f"```python\n{program}\n```".encode(),
+            custom_scalar.CONFIG_SUMMARY_TAG: layout.SerializeToString(),
+        }
+        kinds = [text.create_summary_metadata("", ""), custom_scalar.create_summary_metadata()]
+        texts = {name: np.array(x, object) for name, x in arrays.items()}
+        self._write(step, texts, dict(zip(arrays, kinds, strict=True)))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one row. UserError if an earlier one could not be written."""

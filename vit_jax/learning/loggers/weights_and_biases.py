@@ -3,6 +3,7 @@
 import io
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,9 @@ LONGEST_PROJECT = 128
 class WeightsAndBiases:
     """The W&B run of a work directory in a project; a resumed run continues the same one."""
 
-    def __init__(self, workdir: epath.Path, *, project: str, config: Mapping[str, Any]):
+    def __init__(
+        self, workdir: epath.Path, *, project: str, config: Mapping[str, Any], program: str = ""
+    ):
         self._wandb = wandb = _wandb()
         try:
             self._run = wandb.init(
@@ -39,6 +42,7 @@ class WeightsAndBiases:
                 f"Weights & Biases does not start: {error} Log in by `wandb login`, or set "
                 "WANDB_MODE=offline."
             ) from error
+        Path(self._run.dir, "config.py").write_text(program)  # W&B takes the files of this folder
         # A custom axis: W&B accepts no row at or below its own last step, but a resumed run writes
         # the rows after the checkpoint again.
         self._run.define_metric("step")

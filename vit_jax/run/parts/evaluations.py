@@ -164,10 +164,10 @@ def read_images(c: InputConfig, preprocess: str, source: Source, places: Sequenc
         return next(batches)
 
 
-def _shown(c: InputConfig, data: EvalData, objective: Objective, number: int) -> Shown:
-    """The first images of a split."""
+def _shown(c: InputConfig, data: EvalData, objective: Objective, places: Sequence[int]) -> Shown:
+    """The images at these places of a split, of which those behind its end are left out."""
     source = data.source
-    places = range(min(number, source.num_examples))
+    places = [place for place in places if place < source.num_examples]
     batch = read_images(c, data.split.preprocess, source, places)
     labels = [None if label == NO_LABEL else int(label) for label in batch["labels"][:, 0]]
     names = source.class_names or tuple(map(str, range(source.num_classes)))
@@ -176,6 +176,7 @@ def _shown(c: InputConfig, data: EvalData, objective: Objective, number: int) ->
         inputs=np.asarray(objective.images(batch)),
         pixels=batch["image"],
         labels=[None if label is None else columns[label] for label in labels],
+        names=names,
         captions=["without a label" if label is None else names[label] for label in labels],
     )
 

@@ -126,7 +126,7 @@ def log(
     log = RunLog(workdir, writers=writers, start_step=start_step, profile=profile)
     if jax.process_index() > 0:
         return log
-    fields = configs.to_dict(config)
+    fields, program = configs.to_dict(config), f"import vit_jax\n\nconfig = {config!r}"
     with contextlib.ExitStack() as opening:
         opening.push(log)  # where one does not start, those before it end
         for name in c.loggers:
@@ -134,15 +134,17 @@ def log(
         if c.wandb_project is not None:
             from vit_jax.learning.loggers.weights_and_biases import WeightsAndBiases
 
-            log.add(WeightsAndBiases(workdir, project=c.wandb_project, config=fields))
+            log.add(
+                WeightsAndBiases(workdir, project=c.wandb_project, config=fields, program=program)
+            )
         if c.mlflow_experiment is not None:
             from vit_jax.learning.loggers.mlflow_runs import MLflow
 
-            log.add(MLflow(workdir, experiment=c.mlflow_experiment, config=fields))
+            log.add(MLflow(workdir, experiment=c.mlflow_experiment, config=fields, program=program))
         if c.tensorboard:
             from vit_jax.learning.loggers.tensorboard import TensorBoard
 
-            log.add(TensorBoard(workdir, start_step=start_step))
+            log.add(TensorBoard(workdir, start_step=start_step, config=fields, program=program))
         opening.pop_all()
     return log
 
