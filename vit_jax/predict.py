@@ -39,6 +39,7 @@ COLUMNS = pa.schema(
         ("probability", pa.float64()),
     ]
 )
+TAKEN = pa.field("taken", pa.bool_())  # of weights with thresholds
 _IMAGES_A_BLOCK = 1024  # of a table: it is never in memory as a whole
 
 
@@ -58,7 +59,7 @@ class Predictor:
         inference.check_batch_size(batch_size)
         self._checkpoint = checkpoint
         loaded = load_classifier(checkpoint, ema=ema)
-        self._names = loaded.class_names
+        self._names, self._thresholds = loaded.class_names, loaded.thresholds
         by_dtype = inference.in_dtypes(loaded.model, dtype)
         self._function = inference.ImageFunction(
             lambda model, images: probabilities(model, model(images)),
@@ -78,7 +79,8 @@ class Predictor:
         """Yields (file, or place in `images`; its `top_k` classes, most likely first).
 
         A class is {"class", "name", "probability"}: the softmax over classes, also for models
-        trained with a sigmoid loss; the sigmoid of weights that say they have several labels.
+        trained with a sigmoid loss; the sigmoid of weights that say they have several labels. Of
+        weights with thresholds it has "taken", whether its probability is at least its own.
         With on_bad_image="skip" images that cannot be read are left out and named on `screen`.
         """
         if top_k < 1:
@@ -88,7 +90,7 @@ class Predictor:
         size = self._function.batch_size(len(there))
         for name, p in self._function(there, size, bad):
             check_finite(p, name, self._checkpoint)
-            yield name, most_likely(p, self._names, top_k)
+            yield name, most_likely(p, self._names, top_k, self._thresholds)
         bad.conclude(len(there))
 
 
@@ -114,13 +116,19 @@ def check_finite(p: np.ndarray, image: Path | int | str, checkpoint: str) -> Non
         raise NonFiniteError(f"{image}: the probabilities of {checkpoint} are not finite.")
 
 
-def most_likely(p: np.ndarray, names: Sequence[str] | None, top_k: int) -> list[dict]:
+def most_likely(
+    p: np.ndarray,
+    names: Sequence[str] | None,
+    top_k: int,
+    thresholds: Sequence[float] | None = None,
+) -> list[dict]:
     """Probabilities [C] -> {"class", "name", "probability"} of the `top_k` largest, in order."""
     return [
         {
             "class": int(number),
             "name": names[number] if names else str(number),
             "probability": round(float(p[number]), 6),
+            **({"taken": bool(p[number] >= thresholds[number])} if thresholds else {}),
         }
         for number in np.argsort(-p, kind="stable")[:top_k]
     ]
@@ -145,7 +153,11 @@ def predict(
 
 
 def write_table(
-    predictions: Iterable[tuple[Path | int, list[dict]]], output: Path, total: int, screen: Screen
+    predictions: Iterable[tuple[Path | int, list[dict]]],
+    output: Path,
+    total: int,
+    screen: Screen,
+    columns: pa.Schema = COLUMNS,
 ) -> int:
     """Writes predictions of up to `total` images, a row for each class; all of the file or nothing.
 
@@ -162,17 +174,17 @@ def write_table(
             of_image = [{"file": name, "rank": 1 + i, **c} for i, c in enumerate(classes)]
             rows += [{key: cell(value) for key, value in row.items()} for row in of_image]
             if done % _IMAGES_A_BLOCK == 0:
-                yield pa.RecordBatch.from_pylist(rows, COLUMNS)
+                yield pa.RecordBatch.from_pylist(rows, columns)
                 rows = []
             screen.bar("images", done, total)
         if rows:
-            yield pa.RecordBatch.from_pylist(rows, COLUMNS)
+            yield pa.RecordBatch.from_pylist(rows, columns)
 
     with contextlib.ExitStack() as opened:
         with writing("--output", output):
             output.parent.mkdir(parents=True, exist_ok=True)
             temporary = opened.enter_context(atomic_file(output))
-            file = opened.enter_context(TABLES[output.suffix](str(temporary), COLUMNS))
+            file = opened.enter_context(TABLES[output.suffix](str(temporary), columns))
         written = 0
         for batch in batches():  # whose own errors are not about the table
             written += batch.num_rows
@@ -215,7 +227,9 @@ def _predict(arguments: list[str], screen: Screen) -> None:
         screen=screen,
     )
     if output:
-        rows = write_table(predictions, output, len(files), screen)
+        has_thresholds = weights.open_model(FLAGS.checkpoint, ema=FLAGS.ema).thresholds
+        columns = COLUMNS.append(TAKEN) if has_thresholds else COLUMNS
+        rows = write_table(predictions, output, len(files), screen, columns)
         screen.say(f"saved {rows:,} rows to {output}")
         return
     for file, classes in predictions:
@@ -226,7 +240,8 @@ def _predict(arguments: list[str], screen: Screen) -> None:
 
 
 def _line(file: Path | int, classes: list[dict]) -> str:
-    shown = (f"{c['name']} {format_percent(c['probability'], 1)}" for c in classes)
+    percent = [format_percent(c["probability"], 1) + "*" * c.get("taken", False) for c in classes]
+    shown = (f"{c['name']} {share}" for c, share in zip(classes, percent, strict=True))
     return "  ".join([printable(str(file)), *shown])
 
 

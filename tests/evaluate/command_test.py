@@ -16,9 +16,14 @@ from tests.messages import refused, told
 from vit_jax import config as configs
 from vit_jax import models, weights
 from vit_jax.core.screen import Screen
+from vit_jax.evaluate import comparison, thresholds
 from vit_jax.evaluate.__main__ import evaluate
 from vit_jax.models import images
 from vit_jax.models.layers.linear import quantise
+from vit_jax.predict import Predictor
+from vit_jax.probes.thresholds import choose
+from vit_jax.store import checkpoint_dir
+from vit_jax.tools.export import program
 
 ROUNDING = 1e-4  # pixels may differ by a level where a sum lies between two
 ABOUT = models.Preprocess(
@@ -217,3 +222,58 @@ def test_dtypes_of_the_computation(timm_folder, folder, capsys):
     (line,) = (x for x in capsys.readouterr().err.splitlines() if "dtype" in x)
     assert line.startswith("--dtype=auto: ViT-1x16/8 computes in ")
     assert "4 images took float32" in line
+
+
+@pytest.fixture
+def checkpoint(timm_folder, tmp_path):
+    names = ("class0", "class1", "class2")
+    loaded = weights.load_with_info(timm_folder)._replace(class_names=names)
+    weights.save(loaded, tmp_path / "run", "checkpoint")
+    return checkpoint_dir.find(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("rule", "recall"), [("f1", None), ("0.6", 0.6)])
+def test_thresholds_are_chosen_written_and_used(checkpoint, folder, tmp_path, rule, recall):
+    thresholds.write(configured(folder), checkpoint, rule, Screen(quiet=True), ema=False)
+    files = sorted(folder.glob("val/*/*"))
+    labels = np.array([int(file.parent.name[-1]) for file in files])
+    predicted = [classes for _, classes in Predictor(str(checkpoint))(files, top_k=3)]
+    p = np.array(
+        [[c["probability"] for c in sorted(x, key=lambda c: c["class"])] for x in predicted]
+    )
+    loaded = weights.load_with_info(checkpoint)
+    expected = [choose(p[:, i], labels == i, recall).threshold for i in range(3)]
+    assert loaded.thresholds == pytest.approx(expected, abs=1e-5)  # predictions have six digits
+    for of_image in predicted:
+        for c in of_image:
+            if abs(c["probability"] - expected[c["class"]]) > ROUNDING:
+                assert c["taken"] == (c["probability"] > expected[c["class"]])
+    assert program.about(loaded)["thresholds"] == loaded.thresholds
+    weights.save(loaded, tmp_path / "copy", "checkpoint")
+    assert weights.load_with_info(tmp_path / "copy").thresholds == loaded.thresholds
+    assert weights.load_with_info(checkpoint, head="drop").thresholds is None
+
+
+def test_thresholds_are_not_of_others(timm_folder, folder, checkpoint):
+    quiet = Screen(quiet=True)
+    with refused("--thresholds"):
+        thresholds.write(configured(folder), epath.Path(timm_folder), "f1", quiet, ema=False)
+    for rule in ("f2", "1.5"):
+        with refused("--thresholds"):
+            thresholds.check_rule(rule)
+    assert "taken" not in next(Predictor(str(checkpoint))([*folder.glob("val/*/*")], top_k=1))[1][0]
+
+
+def test_wrong_images_are_rows(timm_folder, folder, tmp_path):
+    scored = {}
+    evaluate(configured(folder), epath.Path(timm_folder), Screen(quiet=True), scored=scored)
+    by_model = {name: {"m": each} for name, each in scored.items()}
+    comparison.write_wrong_csv(epath.Path(tmp_path / "wrong.csv"), by_model)
+    rows = list(csv.DictReader((tmp_path / "wrong.csv").read_text().splitlines()))
+    wrong = scored["val"].scores
+    assert len(rows) == (~wrong.correct).sum() > 0
+    sure = [float(row["confidence"]) for row in rows]
+    assert sure == sorted(sure, reverse=True)
+    for row in rows:
+        assert row["label"] in row["image"]
+        assert row["prediction"] != row["label"]

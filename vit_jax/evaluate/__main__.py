@@ -26,7 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evals import PICTURES
 from vit_jax.evals.classification import Scores
-from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels
+from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels, thresholds
 from vit_jax.evaluate.comparison import AllScored, Results, Scored, Seen
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
@@ -160,6 +160,10 @@ def main(arguments: list[str]) -> None:
             )  # fmt: skip
             for name, each in of_images.items():
                 scored.setdefault(name, {})[path] = each
+            if FLAGS.thresholds:
+                thresholds.write(
+                    configs_of[path], checkpoint, FLAGS.thresholds, screen, ema=FLAGS.ema
+                )
             if not FLAGS.json:
                 step = 0 if weights.is_external(checkpoint) else int(checkpoint.name)
                 announce.results(screen, step, results[path])
@@ -178,7 +182,13 @@ def main(arguments: list[str]) -> None:
 
 
 # The files to write, by their flags.
-ENDINGS = {"csv": ".csv", "class_csv": ".csv", "page": ".html", "pseudo_labels": ".npz"}
+ENDINGS = {
+    "csv": ".csv",
+    "class_csv": ".csv",
+    "wrong_csv": ".csv",
+    "page": ".html",
+    "pseudo_labels": ".npz",
+}
 
 
 def _write(
@@ -188,6 +198,8 @@ def _write(
         comparison.write_csv(files["csv"], results)
     if "class_csv" in files:
         comparison.write_class_csv(files["class_csv"], scored)
+    if "wrong_csv" in files:
+        comparison.write_wrong_csv(files["wrong_csv"], scored)
     if "page" in files:
         from vit_jax.evaluate import page  # imports matplotlib
 
@@ -197,12 +209,15 @@ def _write(
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
-_SCORE_FLAGS = ("kinds", "labels", "classes", "csv", "class_csv", "page", "int8")
+_SCORE_FLAGS = (
+    "kinds", "labels", "classes", "csv", "class_csv", "wrong_csv", "page", "int8", "thresholds"
+)  # fmt: skip
 
 
 def _check_flags(others: list[str]) -> None:
     """UserError for flags that do not go together; `others` are further checkpoints."""
     inference.check_dtype(FLAGS.dtype)
+    thresholds.check_rule(FLAGS.thresholds or "f1")
     data, labelling, refuse = FLAGS.data, FLAGS.pseudo_labels, command.refuse_flags
     refuse("config", when=data, rule="cannot be with --data: both say what to evaluate on.")
     rule = "needs --data FOLDER. In a config it is a field of --config.evals.NAME."
@@ -314,6 +329,11 @@ if __name__ == "__main__":
     flags.DEFINE_string(
         "class_csv", None, "The same for precision, recall and F1 of classes: a row a class."
     )
+    flags.DEFINE_string("wrong_csv", None, "The same for images that are wrong: a row an image.")
+    flags.DEFINE_string(
+        "thresholds", None, "Chooses a probability for each class, by the best f1, or, given a "
+        "number, the best precision with that recall, and writes them into the checkpoint.",
+    )  # fmt: skip
     flags.DEFINE_string("page", None, "A file to write: FILE.html, with pictures of errors.")
     flags.DEFINE_string(
         "pseudo_labels", None, "Instead: a file to write, FILE.npz, with what the model says of "

@@ -18,11 +18,12 @@ from vit_jax.core.metric_names import is_less_better, is_score, readable
 from vit_jax.core.screen import aligned
 from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
-from vit_jax.evals.classification import Scores
+from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.probes.by_class import ClassCounts
 from vit_jax.store.workdir import write_output
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
+WRONG_COLUMNS = ("image", "label", "prediction", "confidence", "loss")
 NONE = "–"  # where there is no number
 
 
@@ -61,6 +62,20 @@ def write_class_csv(path: epath.Path, scored: AllScored) -> None:
         for record in each.by_class()
     ]
     write_output(path, csv_text([head, *rows]), "class_csv")
+
+
+def write_wrong_csv(path: epath.Path, scored: AllScored) -> None:
+    """Writes --wrong_csv: a row for each wrong image, those that the model is surest of first."""
+    rows: list[list[Any]] = [["checkpoint", "evaluation", *WRONG_COLUMNS]]
+    for name, by_model in scored.items():
+        for model, (source, scores, _), names in ((m, x, x.names()) for m, x in by_model.items()):
+            wrong = np.flatnonzero(~scores.correct)
+            for i in wrong[np.argsort(-scores.confidence[wrong], kind="stable")]:
+                labels = "|".join(names[label] for label in scores.labels[i] if label != NO_LABEL)
+                numbers = scores.confidence[i].item(), scores.loss[i].item()
+                where = source.describe(scores.places[i])
+                rows.append([model, name, where, labels, names[scores.prediction[i]], *numbers])
+    write_output(path, csv_text(rows), "wrong_csv")
 
 
 def document(results: Results, scored: AllScored) -> dict[str, dict[str, Any]]:

@@ -27,11 +27,11 @@ from vit_jax.evaluate.comparison import AllScored, Pair, Results, Scored
 from vit_jax.probes.calibration import BINS, reliability
 from vit_jax.store.runs import short_names
 
-MATRIX = 30  # classes of a confusion matrix at most; of more the pairs are listed
-PAIRS, PICTURES, LISTED = 12, 4, 20  # pairs with pictures; pictures of each; pairs of a list
+MATRIX = 30  # classes of a confusion matrix at most
+PAIRS, PICTURES = 40, 4  # pairs with pictures; pictures of each
 SHARES = ("precision", "recall", "F1")
 SIDE, LARGE = 112, 224  # of pictures, in pixels
-OPEN_CLASSES = 20  # that are shown at once, the worst first
+OPEN_CLASSES = 10  # that are shown at once, the worst first
 
 WIDTH, BOX = 320, (64, 312, 10, 206)  # of a chart, without the counts below
 COUNTS, DIGIT, LABEL = 26, 6.5, 22  # these are so far below; heights of a digit, and of a label
@@ -110,7 +110,7 @@ def _classes(by_model: Mapping[str, Scored], names_of: Mapping[str, str]) -> dic
 def _model(name: str, scored: Scored) -> dict[str, Any]:
     """The part of the page about a model: its mistakes."""
     scores, names = scored.scores, scored.short_names()
-    pairs = comparison.most_confused(scores, LISTED) if scores.exclusive else []
+    pairs = comparison.most_confused(scores, PAIRS) if scores.exclusive else []
     matrix = scores.exclusive and (scores.counts.images > 0).sum() <= MATRIX
     return {
         "name": name,
@@ -118,15 +118,10 @@ def _model(name: str, scored: Scored) -> dict[str, Any]:
         "wrong": int((~scores.correct).sum()),
         "several_labels": scores.labels.shape[1] > 1,
         "matrix": _matrix(scores, names) if matrix else None,
-        "pairs": [
-            [names[p.label], names[p.prediction], f"{len(p.places):,}",
-             format_percent(len(p.places) / scores.counts.images[p.label])]
-            for p in pairs
-        ],
-        "confused": [_confused(pair, scored, names) for pair in pairs[:PAIRS]],
+        "confused": [_confused(pair, scored, names) for pair in pairs],
         "hardest": _hardest(scored, names),
         "chart": _reliability(scores),
-    }  # fmt: skip
+    }
 
 
 def _matrix(scores: Scores, names: Sequence[str]) -> dict[str, Any]:
@@ -148,6 +143,7 @@ def _confused(pair: Pair, scored: Scored, names: Sequence[str]) -> dict[str, Any
         "label": names[pair.label],
         "prediction": names[pair.prediction],
         "number": len(pair.places),
+        "share": format_percent(len(pair.places) / scored.scores.counts.images[pair.label]),
         "images": list(zip(*_thumbnails(scored, places, SIDE), confidence, strict=True)),
     }
 

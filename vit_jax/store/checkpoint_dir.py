@@ -28,7 +28,7 @@ from vit_jax.core.errors import UserError, describe_error, system_words
 from vit_jax.core.files import is_folder, is_remote, parse_json
 from vit_jax.core.metric_names import best_mode
 from vit_jax.store.metrics import METRICS_FILE, MetricsFile, explain_damage
-from vit_jax.store.workdir import check_name, read_document, steps
+from vit_jax.store.workdir import check_name, read_document, save, steps
 
 Array = TypeVar("Array", np.ndarray, jax.Array)
 
@@ -283,6 +283,13 @@ def read_description(step_dir: epath.PathLike) -> dict[str, Any]:
     if not intact:
         raise DamagedError(folder, "its description has changed since it was written")
     return document
+
+
+def amend(step_dir: epath.PathLike, entries: dict[str, Any]) -> None:
+    """Sets entries of a checkpoint's description, at once; its arrays stay as they are."""
+    document = read_description(step_dir) | entries
+    document["crc32"] = _crc32(document)
+    save(epath.Path(step_dir) / DESCRIPTION / "metadata", json.dumps(document))
 
 
 def params_or_ema(step_dir: epath.PathLike, *, ema: bool) -> str:

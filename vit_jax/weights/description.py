@@ -58,4 +58,5 @@ def parse(about: Mapping[str, Any], *, origin: str) -> dict[str, Any]:
         "class_names": tuple(names) if names else None,
         "preprocess": preprocess,
         "adapter_scale": about.get("adapter_scale"),
+        "thresholds": about.get("thresholds"),
     }

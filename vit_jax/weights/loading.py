@@ -45,6 +45,7 @@ class Loaded(NamedTuple):
     name: str  # such as "ViT-B/16"
     class_names: tuple[str, ...] | None
     step: int
+    thresholds: list[float] | None = None  # probabilities from which on a class is taken
 
 
 class Options(TypedDict, total=False):
@@ -100,6 +101,7 @@ def load_with_info(path: str | epath.Path, **options: Unpack[Options]) -> Loaded
         name=lazy.about.name,
         class_names=lazy.class_names,
         step=lazy.about.step,
+        thresholds=lazy.thresholds,
     )
 
 
@@ -115,6 +117,7 @@ class CheckpointInfo:
       adapter_scale: of a checkpoint's low-rank adapters, which are merged into its kernels wherever
         these are read; None: it has none.
       fetched_by: the pinned name of weights that were fetched; None of a path.
+      thresholds: by "params" and "ema", what `vit-jax evaluate --thresholds` chose for the classes.
     """
 
     folder: epath.Path
@@ -127,6 +130,7 @@ class CheckpointInfo:
     external: ExternalWeights | None = None
     adapter_scale: float | None = None
     fetched_by: str | None = None
+    thresholds: Mapping[str, list[float]] | None = None
 
     @property
     def origin(self) -> str:
@@ -226,6 +230,12 @@ class LazyModel:
     def class_names(self) -> tuple[str, ...] | None:
         """The names of its head's classes, if it has both."""
         return self.about.class_names if self.num_classes else None
+
+    @property
+    def thresholds(self) -> list[float] | None:
+        """The thresholds of its head's classes, if it has both."""
+        under = checkpoint_dir.EMA if self.ema else checkpoint_dir.PARAMS
+        return (self.about.thresholds or {}).get(under) if self.num_classes else None
 
     def read(self) -> Any:
         """The parameters, nested as `layout`. DamagedError if they cannot be read."""

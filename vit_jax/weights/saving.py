@@ -177,6 +177,7 @@ def _arrays(
 
 
 def _checkpoint(loaded: Loaded, path: Path) -> None:
+    from vit_jax.store.checkpoint_dir import PARAMS
     from vit_jax.store.checkpoints import Checkpoints  # imports Orbax: other formats need none
 
     model = loaded.model
@@ -190,6 +191,8 @@ def _checkpoint(loaded: Loaded, path: Path) -> None:
         class_names=loaded.class_names,
         preprocess=model.preprocess,
     )
+    if loaded.thresholds:
+        about["thresholds"] = {PARAMS: loaded.thresholds}
     params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     with atomic_folder(path) as folder:
         store = Checkpoints(

@@ -29,6 +29,7 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "gives": "logits" if model.num_classes else "features",
         "num_classes": model.num_classes,
         "class_names": loaded.class_names,
+        "thresholds": loaded.thresholds,
         "probabilities": "sigmoid" if has_sigmoids(model.spec) else "softmax",
         "preprocess": dataclasses.asdict(model.preprocess),
         "made_with": {"vit_jax": __version__, "jax": jax.__version__},
