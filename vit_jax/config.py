@@ -628,10 +628,11 @@ CONSTRAINTS = (
         lambda c: c.lora.kernels,
         "is not read without lora.kernels: set that, or leave this out.",
     ),
+    Constraint("init.weights", lambda c: c.init.weights == "", "is empty: give a path, or none."),
     *constraints.unread_rules(
         "init",
         [f.name for f in dataclasses.fields(InitConfig) if f.name != "weights"],
-        lambda c: c.init.weights,
+        lambda c: c.init.weights is not None,
         "is not read without init.weights: set that, or leave this out.",
     ),
     Constraint(
@@ -692,6 +693,11 @@ CONSTRAINTS = (
         "does not go with optim.name={optim.name}, which decays by itself: leave it out.",
     ),
     Constraint(
+        "optim.joint_qkv",
+        lambda c: c.optim.name == "lamb" and c.optim.joint_qkv and not c.optim.weight_decay,
+        "is not read by lamb with optim.weight_decay=0.",
+    ),
+    Constraint(
         "optim.weight_decay_on",
         lambda c: c.optim.name == "lamb" and c.optim.weight_decay_on != "kernels",
         "does not go with optim.name=lamb, whose trust ratios are of kernels: leave it out.",
@@ -706,6 +712,11 @@ CONSTRAINTS = (
         "loss.mix_mode",
         lambda c: c.loss.mix_mode == "pair" and c.input.batch_size % 2,
         "needs an even input.batch_size; it is {input.batch_size}.",
+    ),
+    Constraint(
+        "loss.class_weights",
+        lambda c: c.loss.class_weights is not None and not any(c.loss.class_weights),
+        "are all 0, so that nothing would be learnt.",
     ),
     Constraint(
         "loss.class_weights",
@@ -761,11 +772,11 @@ def meets_saves(steps: int | None, c: CheckpointConfig) -> bool:
 
 
 def check_constraints(config: RunConfig, attempt: errors.Attempt = errors.make_or_raise) -> None:
-    """Raises UserError if the config breaks one of CONSTRAINTS.
+    """Raises UserError if the config breaks one of CONSTRAINTS, or of its method's.
 
     attempt: ErrorCollector.attempt, for those of all that it breaks.
     """
-    for constraint in CONSTRAINTS:
+    for constraint in (*CONSTRAINTS, *getattr(config.method, "constraints", ())):
         attempt(constraint.field, constraint.check, config)
 
 

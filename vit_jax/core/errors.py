@@ -66,13 +66,13 @@ class UserError(UserFacingError, ValueError):
 # Raised by parsers of the standard library and of others for content that they cannot read. A block
 # of `reading` holds the call of the parser alone, lest it takes a bug of ours for such content.
 _CONTENT_ERRORS = (
-    *(OSError, ValueError, EOFError, RecursionError, csv.Error, struct.error, zlib.error),
-    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError),
+    *(OSError, ValueError, EOFError, RecursionError, ImportError, csv.Error, struct.error),
+    *(zlib.error, zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError),
 )
 # Libraries with errors of their own, which are not imported for this.
 _LIBRARIES = (
     *("pyarrow", "PIL", "safetensors", "tensorflow", "array_record", "google", "requests"),
-    *("aiohttp", "gcsfs", "s3fs", "botocore", "zstandard"),
+    *("aiohttp", "gcsfs", "s3fs", "botocore", "zstandard", "wandb", "mlflow"),
 )
 
 

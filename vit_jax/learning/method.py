@@ -11,6 +11,7 @@ from flax import nnx
 from vit_jax import models
 from vit_jax.core.axes import BATCH, CLASSES, constrain
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.entry_points import left_open
 from vit_jax.core.schema.fields import field
 from vit_jax.parallel.products import Products, count
@@ -132,11 +133,13 @@ class Method:
     Attributes:
       uses_labels: whether the model has a head over the data's classes.
       reads_views: whether it learns from `StepInputs.views`.
+      constraints: rules for its fields together, and with others of the config.
     """
 
     kind: str = field("")
     uses_labels: ClassVar[bool] = False
     reads_views: ClassVar[bool] = False
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
 
     @property
     def reads_of_loss(self) -> tuple[str, ...]:

@@ -89,21 +89,20 @@ class Run:
         # First parameters and outputs.
         self.trained: weights.CheckpointInfo | None = None
         self.shapes: dict[str, tuple[int, ...]] = {}
-        checked = attempt("init", networks.check_init, config.init)
         if is_new and config.init.weights:
-            self._check_weights(attempt, checked)
+            self._check_weights(attempt)
         attempt("log", outputs.check_log, config.log)
         attempt("workdir", workdirs.check_writable, workdir)
         saved = (workdir, step.layout, step.durations)
         attempt("workdir", outputs.check_disk_space, config.checkpoint, *saved)
 
-    def _check_weights(self, attempt: Attempt, checked: None) -> None:
+    def _check_weights(self, attempt: Attempt) -> None:
         """Opens init.weights, and finds the shapes that are taken from them."""
         from vit_jax.run.parts import warm_start
 
         c, step = self.config.init, self.parts
         # With model.name=None the model was made from them: their errors are reported already.
-        needed = [checked, step.model] if self.config.model.name is None else [checked]
+        needed = [step.model] if self.config.model.name is None else []
         trained = attempt("init", networks.trained_weights, c, after=needed)
         self.trained = trained
         self.shapes = attempt(

@@ -154,13 +154,17 @@ def _look_at_all(
             f"{where}: {unreadable:,} of {examples:,} examples, named above, end a run whatever "
             "input.on_bad_image says."
         )
-    told = f"{where}: {bad:,} of {examples:,} images are bad, named above"
-    if bad and c.on_bad_image == "fail":
-        raise UserError(f'{told}. Replace them, or set input.on_bad_image="skip".')
-    if where != "input" and bad == examples:
-        raise UserError(f"{where}: all of its {bad:,} images are bad, and none can be scored.")
-    if where == "input" and bad / examples > c.max_bad_fraction:
-        raise UserError(f"{told}, more than input.max_bad_fraction={c.max_bad_fraction:g} of them.")
+    if not bad:
+        return 0
+    reason = ""
+    if c.on_bad_image == "fail":
+        reason = 'replace them, or set input.on_bad_image="skip"'
+    elif where != "input" and bad == examples:
+        reason = "none can be scored"
+    elif where == "input" and bad / examples > c.max_bad_fraction:
+        reason = f"more than input.max_bad_fraction={c.max_bad_fraction:g} of them"
+    if reason:
+        raise UserError(f"{where}: {bad:,} of {examples:,} images, named above, are bad: {reason}.")
     return bad
 
 

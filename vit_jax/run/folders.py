@@ -78,9 +78,8 @@ def _check_weights(config: RunConfig, workdir: epath.Path) -> None:
     path = config.init.weights
     if config.model.name is None and not path:
         networks.architecture(config.model, config.init, config.loss.kind)
-    networks.check_init(config.init)
     is_new = files.is_remote(str(workdir)) or not checkpoint_dir.steps(workdir / "checkpoints")
-    if path is None or not is_new:
+    if not path or not is_new:
         return
     if pins.named_weights(config).get(("init", "weights")):
         weights.check_name(path)

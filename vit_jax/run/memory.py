@@ -27,19 +27,16 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
     if there is None or state + targets + cached_bytes <= there:
         return
     if state + targets <= there:
-        raise UserError(
-            f"input.cache=device: images take {format_bytes(cached_bytes)} and the state "
-            f"{format_bytes(state)} of {format_bytes(there)} a device. Set input.cache=ram."
-        )
-    if targets > there:
-        raise UserError(
-            f"The targets of a batch take {format_bytes(targets)} of {format_bytes(there)} a "
-            "device: correct input.num_classes, or lower input.batch_size."
-        )
+        what, nbytes, cure = "Images and state", state + cached_bytes, "set input.cache=ram"
+    elif targets > there:
+        what, nbytes = "The targets of a batch", targets
+        cure = "correct input.num_classes, or lower input.batch_size"
+    else:
+        what = "The state and the teacher" if layout.teacher_params else "The state"
+        nbytes, cure = state, "divide it by mesh.fsdp, mesh.tensor or mesh.shard_optimizer"
     raise UserError(
-        f"The state{' and the teacher' if layout.teacher_params else ''} takes "
-        f"{format_bytes(state)} of each device, which has {format_bytes(there)}: divide it by "
-        "mesh.fsdp, mesh.tensor or mesh.shard_optimizer."
+        f"{what} take {format_bytes(nbytes)} of each device, which has {format_bytes(there)}: "
+        f"{cure}."
     )
 
 
@@ -90,21 +87,19 @@ def explain_out_of_memory(config: RunConfig, *, evaluating: bool = False) -> Ite
         if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text:
             raise
         wanted = re.search(r"(?:allocat\w+|[Rr]equir\w+|[Uu]sed) [\d.,]+ ?\w+", text)
-        detail = f" ({wanted[0]})" if wanted else ""
+        cures = (
+            f"a lower input.batch_size (now {config.input.batch_size}); the same batch by gradient "
+            f"accumulation, optim.grad_accum_steps (now {config.optim.grad_accum_steps}); "
+            f"model.remat=dots_no_batch or full (now {config.model.remat or 'none'}); "
+            "model.dtype=bfloat16"
+        )
         if evaluating:
-            sizes = [
+            cures = ", ".join(
                 f"evals.{name}.{c.size_field} "
                 f"(now {getattr(c, c.size_field) or config.input.batch_size})"
                 for name, c in config.evals.items()
-            ]
-            raise UserError(
-                f"Out of memory{detail} in an evaluation. Fewer images at once need less: "
-                f"{', '.join(sizes)}; or take more devices."
-            ) from error
+            )
+        detail = (f" ({wanted[0]})" if wanted else "") + " in an evaluation" * evaluating
         raise UserError(
-            f"Out of memory{detail}. Any of these needs less: a lower input.batch_size (now "
-            f"{config.input.batch_size}); the same batch by gradient accumulation, "
-            f"optim.grad_accum_steps (now {config.optim.grad_accum_steps}); "
-            f"model.remat=dots_no_batch or full (now {config.model.remat or 'none'}); "
-            "model.dtype=bfloat16; more devices."
+            f"Out of memory{detail}. Any of these needs less: {cures}; more devices."
         ) from error

@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 from PIL import Image
 
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted, UserError, writing
 from vit_jax.core.files import write_file
 from vit_jax.learning.histograms import Histogram
 from vit_jax.store import workdir as workdirs
@@ -38,15 +38,11 @@ class MLflow:
         self._mlflow = _mlflow()
         self._told, self._ends = False, threading.Event()
         os.environ.setdefault(RETRIES, FEW)  # read at each request
-        try:
+        cure = "Set MLFLOW_TRACKING_URI, or no log.mlflow_experiment."
+        with writing("log.mlflow_experiment", experiment, cure=cure):
             self._client = self._mlflow.MlflowClient()
             self._run_id = self._begin(workdir, experiment)
             self._write_params(config)
-        except (self._mlflow.MlflowException, ImportError) as error:
-            raise UserError(
-                f"MLflow does not start: {error} Set MLFLOW_TRACKING_URI, or no "
-                "log.mlflow_experiment."
-            ) from error
         self._thread = ThreadPoolExecutor(1, "mlflow")
         if program:
             self._later(lambda: self._client.log_text(self._run_id, program, "config.py"))
@@ -133,9 +129,7 @@ def check_experiment(experiment: str) -> None:
 
 
 def _mlflow() -> Any:
-    try:
+    with writing("log.mlflow_experiment", cure="pip install mlflow."):
         import mlflow
         import mlflow.entities
-    except ImportError as error:
-        raise UserError(f"log.mlflow_experiment needs mlflow: {error}") from error
     return mlflow

@@ -10,7 +10,7 @@ from typing import Any
 from etils import epath
 from PIL import Image
 
-from vit_jax.core.errors import Preempted, UserError
+from vit_jax.core.errors import Preempted, UserError, writing
 from vit_jax.core.files import is_remote, write_file
 from vit_jax.learning.histograms import Histogram
 
@@ -26,7 +26,8 @@ class WeightsAndBiases:
         self, workdir: epath.Path, *, project: str, config: Mapping[str, Any], program: str = ""
     ):
         self._wandb = wandb = _wandb()
-        try:
+        cure = "Log in by `wandb login`, or set WANDB_MODE=offline."
+        with writing("log.wandb_project", project, cure=cure):
             self._run = wandb.init(
                 project=project,
                 name=workdir.name,
@@ -37,11 +38,6 @@ class WeightsAndBiases:
                 allow_val_change=True,  # for fields that may differ when a run is resumed
                 settings=wandb.Settings(console="off"),  # a rewritten line fills its log
             )
-        except wandb.errors.Error as error:
-            raise UserError(
-                f"Weights & Biases does not start: {error} Log in by `wandb login`, or set "
-                "WANDB_MODE=offline."
-            ) from error
         Path(self._run.dir, "config.py").write_text(program)  # W&B takes the files of this folder
         # A custom axis: W&B accepts no row at or below its own last step, but a resumed run writes
         # the rows after the checkpoint again.
@@ -83,10 +79,8 @@ def check_project(project: str) -> None:
 
 
 def _wandb() -> ModuleType:
-    try:
+    with writing("log.wandb_project", cure="pip install wandb."):
         import wandb
-    except ImportError as error:
-        raise UserError(f"log.wandb_project needs wandb ({error}): pip install wandb") from error
     return wandb
 
 

@@ -19,6 +19,7 @@ from jax.nn import initializers
 from vit_jax import models
 from vit_jax.core.axes import CLASSES, MLP, STREAM, WIDTH
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema.constraints import Constraint, unread_rules
 from vit_jax.core.schema.fields import COUNT, UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking
@@ -151,6 +152,36 @@ class DINO(Method):
     )
 
     reads_views = True
+    constraints = (
+        *unread_rules(
+            "method",
+            ("masked_views", "masked_least", "masked_most"),
+            lambda c: c.method.patch_weight,
+            "is not read with method.patch_weight=0.",
+        ),
+        *unread_rules(
+            "method",
+            ("centre_momentum",),
+            lambda c: c.method.centring == "mean",
+            "is not read with method.centring={method.centring}.",
+        ),
+        *unread_rules(
+            "method",
+            ("teacher_temperature_start",),
+            lambda c: c.method.teacher_temperature_warmup,
+            "is not read with method.teacher_temperature_warmup=0.",
+        ),
+        Constraint(
+            "method.masked_views",
+            lambda c: c.method.patch_weight and not c.method.masked_views,
+            "masks nothing: set method.patch_weight=0 too.",
+        ),
+        Constraint(
+            "method.masked_least",
+            lambda c: c.method.masked_least > c.method.masked_most,
+            "is more than method.masked_most={method.masked_most}.",
+        ),
+    )
 
     @property
     def whole_batch(self) -> str | None:
@@ -165,38 +196,14 @@ class DINO(Method):
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         kind = models.kind(name)
-        self._check_read()
         _check_views(sizes)
         if self.patch_weight and kind != VIT:
             raise UserError(f"method.patch_weight={self.patch_weight:g} needs a ViT, not {name}.")
         if kind == VIT:
             _check_positions(spec, sizes)
-        if self.masked_least > self.masked_most:
-            raise UserError(
-                "is more than method.masked_most.",
-                field="method.masked_least",
-                value=self.masked_least,
-            )
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches
             masking.num_masked(self.masked_most, number, "method.masked_most")
-
-    def _check_read(self) -> None:
-        """UserError for a field that another one makes useless."""
-        useless: dict[str, tuple[str, ...]] = {}
-        if not self.patch_weight:
-            useless["patch_weight=0"] = ("masked_views", "masked_least", "masked_most")
-        if self.centring == "sinkhorn":
-            useless["centring=sinkhorn"] = ("centre_momentum",)
-        if not self.teacher_temperature_warmup:
-            useless["teacher_temperature_warmup=0"] = ("teacher_temperature_start",)
-        for by, names in useless.items():
-            for name in names:
-                value, unset = getattr(self, name), getattr(DINO, name)
-                if value != unset:
-                    raise UserError(f"method.{name}={value:g} is not read with method.{by}.")
-        if self.patch_weight and not self.masked_views:
-            raise UserError("method.masked_views=0 masks nothing: set method.patch_weight=0 too.")
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
         return Heads(self, model.spec, rngs)
@@ -441,16 +448,12 @@ def _num_patches(model: Any, images: jax.Array) -> int:
 
 
 def _check_views(sizes: Sizes) -> None:
-    if not sizes.views or sizes.views[0] != sizes.image:
+    large = sizes.image
+    if sizes.views[:1] != (large,) or any(h > large[0] or w > large[1] for h, w in sizes.views):
         raise UserError(
             "method.kind=dino compares two large views: input.views has to begin with one of "
-            f"{sizes.image}, not {sizes.views[:1]}."
+            f"{large}, and to have no larger one, not {', '.join(map(str, sizes.views)) or 'none'}."
         )
-    for size in sizes.views:
-        if size[0] > sizes.image[0] or size[1] > sizes.image[1]:
-            raise UserError(
-                f"input.views has {size}, larger than the large views of {sizes.image}."
-            )
 
 
 def _check_positions(spec: Any, sizes: Sizes) -> None:

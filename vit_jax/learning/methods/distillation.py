@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import COUNT, field
 from vit_jax.learning.losses import (
     MIXING_FIELDS,
@@ -49,6 +50,18 @@ class Distillation(Method):
     )
 
     uses_labels = True
+    constraints = (
+        Constraint(
+            "method.teacher",
+            lambda c: not c.method.teacher,
+            "is not a path: give that of a teacher's weights.",
+        ),
+        Constraint(
+            "method.temperature",
+            lambda c: c.method.hard and c.method.temperature != 1,
+            "is not read with method.hard=true.",
+        ),
+    )
 
     @property
     def reads_of_loss(self) -> tuple[str, ...]:
@@ -56,12 +69,6 @@ class Distillation(Method):
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         del name, sizes
-        if not self.teacher:
-            raise UserError("method.kind=distillation needs a teacher: give method.teacher=PATH.")
-        if self.hard and self.temperature != 1:
-            raise UserError(
-                f"method.temperature={self.temperature:g}: method.hard=true reads none."
-            )
         if getattr(spec, "distillation_token", False) and not self.label_weight:
             raise UserError("model.distillation_token=true needs method.label_weight, as 0.5.")
 

@@ -15,6 +15,7 @@ from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, COUNT, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
 from vit_jax.learning.methods import masking
@@ -88,6 +89,14 @@ class MAE(Method):
     decoder_depth: int = field(8, "its number of blocks", bounds=COUNT)
     decoder_heads: int = field(16, "of its attention", bounds=COUNT)
 
+    constraints = (
+        Constraint(
+            "method.decoder_width",
+            lambda c: c.method.decoder_width % c.method.decoder_heads or c.method.decoder_width % 4,
+            "has to divide by 4, and by method.decoder_heads={method.decoder_heads}.",
+        ),
+    )
+
     def check_name(self, name: str) -> None:
         masking.check_model(self.kind, name)
 
@@ -98,11 +107,6 @@ class MAE(Method):
             raise UserError(
                 "method.kind=mae needs positions at the input, not "
                 f"model.position_embedding={spec.position_embedding} at {spec.position_place}."
-            )
-        if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
-            raise UserError(
-                f"method.decoder_width={self.decoder_width} has to divide by 4, and by "
-                f"method.decoder_heads={self.decoder_heads}."
             )
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:

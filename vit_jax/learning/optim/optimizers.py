@@ -158,12 +158,7 @@ def trust_ratio(m: Moments, weight_decay: float) -> optax.GradientTransformation
     zero kernel, such as a head's: after an update of Adam's its norm would grow by at most a factor
     of 1 + lr per step. So a kernel that is zero when updated has the ratio 1 from
     then on: its updates are Adam's.
-
-    Raises:
-      UserError: for a joint ratio where none has one.
     """
-    if m.joint_qkv and not weight_decay:
-        raise UserError("optim.joint_qkv=True is not read by lamb with optim.weight_decay=0.")
 
     def init(_: jax.Array) -> TrustRatio:
         return TrustRatio(jnp.ones((), bool), jnp.ones((), jnp.float32))

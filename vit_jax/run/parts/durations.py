@@ -48,11 +48,12 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         some = [round(amount * size) for amount, size in given if amount is not None]
         return some[0] if some else None  # the config has at most one
 
-    total_steps = steps(config.total)
-    if total_steps is None:
-        raise errors.UserError("Give one of total.steps, total.epochs, total.examples.")
+    total_steps = steps(config.total) or 0
     if not 1 <= total_steps < 2**31:
-        raise errors.UserError(f"total.* means {total_steps} steps of {batch_size} examples.")
+        raise errors.UserError(
+            f"total.* means {total_steps} steps of {batch_size} examples: give one of "
+            "total.steps, total.epochs, total.examples."
+        )
     profile = config.log.profile_at_step
     if profile is not None and profile >= total_steps:
         raise errors.UserError(

@@ -110,7 +110,7 @@ def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict
     fields = {k: v for k, v in dataclasses.asdict(c).items() if v is not None}
     if "name" in fields:
         return fields.pop("name"), fields
-    if init.weights is None:
+    if not init.weights:
         raise errors.UserError(
             "model.name=None: give --config.init.weights=DIR, whose model is taken."
         )
@@ -120,12 +120,6 @@ def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict
         of_head = ["pre_logits", *(["probabilities"] if loss == "sigmoid" else [])]
         of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
-
-
-def check_init(c: InitConfig) -> None:
-    """Raises UserError for an empty path, such as that of a shell's unset variable."""
-    if c.weights == "":
-        raise errors.UserError("init.weights is empty: give a work directory or none.")
 
 
 def trained_weights(c: InitConfig) -> weights.CheckpointInfo:

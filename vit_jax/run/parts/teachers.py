@@ -66,10 +66,9 @@ def _columns(
     Its classes are known by their names, those of ImageNet by their WordNet ids, so that the data
     may have some of them. UserError if they have others.
     """
-    if not model.num_classes:
-        raise UserError(f"method.teacher={path} has no head over classes.")
-    if head.has_sigmoids(model.about.spec):
-        raise UserError(f"method.teacher={path} has sigmoids, not a distribution over classes.")
+    if not model.num_classes or head.has_sigmoids(model.about.spec):
+        has = "sigmoids" if model.num_classes else "no head"
+        raise UserError(f"method.teacher={path} has {has}, not a distribution over classes.")
     names, assumed = weights.names_of_classes(model.class_names, model.num_classes)
     differs = model.num_classes != num_classes
     if names and class_names:

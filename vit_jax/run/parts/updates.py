@@ -308,8 +308,6 @@ def _checked(weights: tuple[float, ...] | str, num_classes: int) -> tuple[float,
         raise errors.UserError(
             f"loss.class_weights has {len(weights):,} numbers, the data {num_classes:,} classes."
         )
-    if not any(weights):
-        raise errors.UserError("loss.class_weights are all 0, so that nothing would be learnt.")
     return weights
 
 
@@ -325,12 +323,10 @@ def _check_method_reads(c: LossConfig, method: Method) -> None:
     assignment = f"{name}={getattr(c, unread[0])}"
     assignment = assignment if len(assignment) < 100 else name
     cure = " ".join(f"--config.loss.{name}={str(defaults[name]).lower()}" for name in unread)
-    if not method.uses_labels:
-        raise errors.UserError(
-            f"{assignment} is about labels, which method.kind={method.kind} does not learn from: "
-            f"set {cure}."
-        )
-    raise errors.UserError(f"{assignment} is not read by method.kind={method.kind}: set {cure}.")
+    labels = "" if method.uses_labels else ", which does not learn from labels"
+    raise errors.UserError(
+        f"{assignment} is not read by method.kind={method.kind}{labels}: set {cure}."
+    )
 
 
 def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Products:

@@ -126,7 +126,6 @@ def rate_test(
         source=source,
         rising=lambda step: min_lr * jnp.exp(growth * step),
     )
-    networks.check_init(config.init)
     rates: list[float] = []
     losses: list[float] = []
     with (
