@@ -24,7 +24,7 @@ from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
-from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax
+from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax, Supervised
 from vit_jax.learning.optim.optimizers import (
     DECAYED,
     MU_DTYPES,
@@ -569,7 +569,7 @@ class RunConfig:
     input: InputConfig = dataclasses.field(default_factory=InputConfig)
     # How it learns; its fields are those of the dataclass of its `kind` (vit_jax/learning/methods).
     method: Annotated[Any, strict.ByKind(methods.find, methods.SUPERVISED)] = dataclasses.field(
-        default_factory=methods.Supervised
+        default_factory=Supervised
     )
     # Its fields are those of the dataclass of its `kind` (vit_jax/learning/losses.py).
     loss: Annotated[
@@ -667,7 +667,7 @@ CONSTRAINTS = (
     ),
     Constraint(
         "input.views",
-        lambda c: c.input.views and not getattr(c.method, "reads_views", False),
+        lambda c: c.input.views and not c.method.reads_views,
         "is not read by method.kind={method.kind}: leave it out.",
     ),
     *constraints.value_rules(
@@ -731,17 +731,13 @@ CONSTRAINTS = (
     ),
     Constraint(
         "optim.ema_decay",
-        lambda c: (
-            c.optim.ema_decay is not None
-            and c.method.kind != methods.SUPERVISED
-            and c.method.averaging(0.0) is not None
-        ),
+        lambda c: c.optim.ema_decay is not None and c.method.averaging(0.0) is not None,
         "is not read by method.kind={method.kind}, which averages the weights by the fields of "
         "method: leave it out.",
     ),
     Constraint(
         "optim.grad_accum_steps",
-        lambda c: c.optim.grad_accum_steps > 1 and getattr(c.method, "whole_batch", None),
+        lambda c: c.optim.grad_accum_steps > 1 and c.method.whole_batch,
         "does not go with method.kind={method.kind}, which compares the images of the whole batch "
         "(method.{method.whole_batch}). Set optim.grad_accum_steps=1.",
     ),
@@ -772,11 +768,11 @@ def meets_saves(steps: int | None, c: CheckpointConfig) -> bool:
 
 
 def check_constraints(config: RunConfig, attempt: errors.Attempt = errors.make_or_raise) -> None:
-    """Raises UserError if the config breaks one of CONSTRAINTS, or of its method's.
+    """Raises UserError if the config breaks one of CONSTRAINTS.
 
     attempt: ErrorCollector.attempt, for those of all that it breaks.
     """
-    for constraint in (*CONSTRAINTS, *getattr(config.method, "constraints", ())):
+    for constraint in CONSTRAINTS:
         attempt(constraint.field, constraint.check, config)
 
 

@@ -35,8 +35,10 @@ def loss(tiny_run, targets, *overrides):
         class_weights=class_weights(config.loss.class_weights, config.input, None, num_classes=4),
     )
     model = lambda images, train, rngs: jnp.asarray(LOGITS)
-    inputs = losses.StepInputs(None, of_step.loss_targets(jnp.asarray(targets)), {})
-    each, _ = of_step.compute_loss(model, inputs, None, None)
+    labels = losses.main_labels(jnp.asarray(targets))
+    inputs = losses.StepInputs(None, of_step.loss_targets(jnp.asarray(targets)), {}, labels=labels)
+    context = losses.StepContext(None, label_losses=of_step.label_losses)
+    each = of_step.method.loss(model, inputs, None, context).losses
     weights = of_step.loss_weights(jnp.asarray(targets), jnp.ones(len(targets)))
     return jnp.sum(each * weights)
 

@@ -140,10 +140,10 @@ def test_a_full_disk_is_found_before_the_start(tmp_path, tiny_run, monkeypatch):
 def test_a_state_that_no_device_can_hold_is_refused_at_every_start(problems_of, monkeypatch):
     monkeypatch.setattr("vit_jax.run.memory.device_memory", lambda _: 10**8)
     assert problems_of("input.num_classes=10_000_000") == (
-        "The targets of a batch take 610 MiB of 95.4 MiB a device: correct input.num_classes, or "
-        "lower input.batch_size."
+        "A device has 95.4 MiB, too little for the targets of a batch, 610 MiB: correct "
+        "input.num_classes, or lower input.batch_size."
     )
-    assert "The state takes 195 MiB" in problems_of("input.num_classes=1_000_000")
+    assert "too little for the state, 195 MiB" in problems_of("input.num_classes=1_000_000")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from vit_jax.core import axes
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import UP_TO_1, field
-from vit_jax.learning.method import Method, StepContext, StepInputs, view_names
+from vit_jax.learning.method import LossOutput, Method, StepContext, StepInputs, view_names
 from vit_jax.learning.mixing import MODES, Mixing
 from vit_jax.parallel import mesh as meshes
 
@@ -56,110 +56,6 @@ def batch_layout(
         )
         for name, (shape, dtype) in shapes.items()
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """The loss, what precedes it in a step, and what a method changes of both."""
-
-    loss: LossConfig  # but for class_weights, which are below, as numbers
-    num_classes: int
-    grad_accum_steps: int  # number of microbatches
-    freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
-    mean: tuple[float, ...]  # for RGB in [0, 1]
-    std: tuple[float, ...]
-    class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
-    adapters: Adapters | None = None  # which are trained instead of everything
-    method: Method | None = None  # what is learnt instead of the labels
-    total_steps: int = 1  # of the run; read by methods that change on the way
-
-    def images(self, batch: Batch, name: str = "image") -> jax.Array:
-        """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""
-        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
-        return (batch[name].astype(jnp.float32) / 255.0 - mean) / std
-
-    def views(self, batch: Batch) -> tuple[jax.Array, ...]:
-        """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
-        names = view_names(len(batch))  # at least as many as there are views
-        return tuple(self.images(batch, name) for name in names if name in batch)
-
-    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
-        images = self.images(batch)
-        targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
-        return images, targets, batch["weight"]
-
-    def loss_targets(self, targets: jax.Array) -> jax.Array:
-        """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
-        return smooth_labels(self.loss.prepare(targets), self.loss.label_smoothing)
-
-    @property
-    def sums_gradients(self) -> bool:
-        """Returns whether a gradient is a sum in float32: of microbatches, or of views' passes."""
-        return self.grad_accum_steps > 1 or (self.method is not None and self.method.reads_views)
-
-    def progress(self, step: jax.Array) -> jax.Array:
-        """The share of the run that `step` updates are, float32 []."""
-        return step.astype(jnp.float32) / self.total_steps
-
-    def ema_decay(self, decay: float, step: jax.Array) -> Any:
-        """The EMA's decay after `step` updates: the method's, or at most `decay`.
-
-        It is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
-        an average of mostly its first parameters.
-        """
-        by_method = None if self.method is None else self.method.averaging(self.progress(step))
-        if by_method is not None:
-            return by_method
-        return jnp.minimum(decay, (1.0 + step) / (10.0 + step))
-
-    def warning(self, row: Mapping[str, float], step: int) -> str | None:
-        """Returns a warning by a row of the log after `step` updates, or None."""
-        return None if self.method is None else self.method.warning(row, step / self.total_steps)
-
-    def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
-        """The inputs of a loss, from mixed images and targets; without arrays that no one reads."""
-        pixels = {} if self.method is None else batch
-        return StepInputs(images, self.loss_targets(targets), pixels, self.views(batch))
-
-    def compute_loss(
-        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
-    ) -> tuple[jax.Array, Mapping[str, Any]]:
-        """Computes the losses [B] in training, the method's or those of the labels.
-
-        Returns also the arrays [B, ...] by name that `metrics` takes.
-        """
-        if self.method is not None:
-            output = self.method.loss(model, inputs, key, context)
-            return output.losses, output.metrics
-        logits = model(inputs.images, train=True, rngs=key)
-        weights = self.class_weights
-        class_weights = None if weights is None else jnp.asarray(weights, jnp.float32)
-        return self.losses(logits, inputs.targets, class_weights), {"logits": logits}
-
-    def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
-        """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
-
-        With class weights, a loss of exclusive classes is divided by the weights of the labels.
-        """
-        divisors = weight
-        if self.class_weights is not None and self.loss.exclusive:
-            divisors = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
-        return weight / jnp.maximum(jnp.sum(divisors), 1e-30)
-
-    def metrics(
-        self, arrays: Mapping[str, Any], targets: jax.Array, weights: jax.Array
-    ) -> dict[str, jax.Array]:
-        """Means [] to log, of arrays of `compute_loss`; targets [B, C], weights [B] of sum 1."""
-        if self.method is None:
-            return {"accuracy": accuracy(arrays["logits"], targets, weights)}
-        return {name: _mean(x, weights) for name, x in arrays.items()}
-
-    def losses(
-        self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
-    ) -> jax.Array:
-        """[B, C], [B, C] -> [B]; evaluations report it without class weights."""
-        return self.loss.compute(logits, targets, class_weights)
 
 
 # --- targets
@@ -330,6 +226,113 @@ LOSSES = entry_points.Parts[type[LossConfig]](
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Supervised(Method):
+    """Learning from labels, by the section `loss`."""
+
+    kind: str = field("supervised")
+
+    uses_labels = True
+
+    def loss(
+        self, model: Any, inputs: StepInputs, key: jax.Array, context: StepContext
+    ) -> LossOutput:
+        """The loss of the labels; the accuracy over the examples with one."""
+        logits, labels = model(inputs.images, train=True, rngs=key), inputs.labels
+        correct = top_k_correct(logits, labels, 1), labels.any(axis=-1)
+        return LossOutput(context.label_losses(logits, inputs.targets), {"accuracy": correct})
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The method, and what precedes its loss in a step."""
+
+    loss: LossConfig  # but for class_weights, which are below, as numbers
+    num_classes: int
+    grad_accum_steps: int  # number of microbatches
+    freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
+    mean: tuple[float, ...]  # for RGB in [0, 1]
+    std: tuple[float, ...]
+    class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
+    adapters: Adapters | None = None  # which are trained instead of everything
+    method: Method = Supervised()  # what is learnt
+    total_steps: int = 1  # of the run; read by methods that change on the way
+
+    def images(self, batch: Batch, name: str = "image") -> jax.Array:
+        """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""
+        mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
+        return (batch[name].astype(jnp.float32) / 255.0 - mean) / std
+
+    def views(self, batch: Batch) -> tuple[jax.Array, ...]:
+        """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""
+        names = view_names(len(batch))  # at least as many as there are views
+        return tuple(self.images(batch, name) for name in names if name in batch)
+
+    def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """A batch -> normalised images [B, H, W, 3], targets [B, C], weight [B]; all float32."""
+        images = self.images(batch)
+        targets = multi_hot(batch["labels"], self.num_classes, batch.get("label_weights"))
+        return images, targets, batch["weight"]
+
+    def loss_targets(self, targets: jax.Array) -> jax.Array:
+        """[B, C] -> [B, C]: the loss's targets, blended by lam or binary, smoothed."""
+        return smooth_labels(self.loss.prepare(targets), self.loss.label_smoothing)
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Returns whether a gradient is a sum in float32: of microbatches, or of views' passes."""
+        return self.grad_accum_steps > 1 or self.method.reads_views
+
+    def progress(self, step: jax.Array) -> jax.Array:
+        """The share of the run that `step` updates are, float32 []."""
+        return step.astype(jnp.float32) / self.total_steps
+
+    def ema_decay(self, decay: float, step: jax.Array) -> Any:
+        """The EMA's decay after `step` updates: the method's, or at most `decay`.
+
+        It is smaller at the beginning, or a run shorter than 1 / (1 - decay) steps would end with
+        an average of mostly its first parameters.
+        """
+        by_method = self.method.averaging(self.progress(step))
+        return jnp.minimum(decay, (1.0 + step) / (10.0 + step)) if by_method is None else by_method
+
+    def warning(self, row: Mapping[str, float], step: int) -> str | None:
+        """Returns a warning by a row of the log after `step` updates, or None."""
+        return self.method.warning(row, step / self.total_steps)
+
+    def step_inputs(self, batch: Batch, images: jax.Array, targets: jax.Array) -> StepInputs:
+        """The inputs of a loss, from mixed images and targets."""
+        labels = main_labels(targets)
+        return StepInputs(images, self.loss_targets(targets), batch, self.views(batch), labels)
+
+    def loss_weights(self, targets: jax.Array, weight: jax.Array) -> jax.Array:
+        """Targets [B, C] before smoothing, weight [B] -> [B]: what losses are multiplied by.
+
+        With class weights, a loss of exclusive classes is divided by the weights of the labels.
+        """
+        divisors = weight
+        if self.class_weights is not None and self.loss.exclusive:
+            divisors = weight * label_weight(targets, jnp.asarray(self.class_weights, jnp.float32))
+        return weight / jnp.maximum(jnp.sum(divisors), 1e-30)
+
+    def metrics(self, arrays: Mapping[str, Any], weights: jax.Array) -> dict[str, jax.Array]:
+        """Means [] to log, of `LossOutput.metrics`; weights [B] of sum 1."""
+        return {name: _mean(x, weights) for name, x in arrays.items()}
+
+    def label_losses(self, logits: jax.Array, targets: jax.Array) -> jax.Array:
+        """[B, C], [B, C] -> [B], in training: with the class weights."""
+        weights = self.class_weights
+        return self.losses(
+            logits, targets, None if weights is None else jnp.asarray(weights, jnp.float32)
+        )
+
+    def losses(
+        self, logits: jax.Array, targets: jax.Array, class_weights: jax.Array | None = None
+    ) -> jax.Array:
+        """[B, C], [B, C] -> [B]; evaluations report it without class weights."""
+        return self.loss.compute(logits, targets, class_weights)
+
+
 # --- metrics
 
 
@@ -342,12 +345,6 @@ def top_k_correct(logits: jax.Array, labels: jax.Array, k: int) -> jax.Array:
     _, classes = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     correct = jnp.take_along_axis(labels, classes, axis=-1).any(axis=-1)
     return (correct & ~jnp.isnan(logits).any(axis=-1)).astype(jnp.float32)
-
-
-def accuracy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    """[B, C], [B, C], [B] -> []: accuracy over the examples with a label; 0 if none has one."""
-    labels = main_labels(targets)
-    return _mean((top_k_correct(logits, labels, 1), labels.any(axis=-1)), weights)
 
 
 def _mean(x: jax.Array | tuple[jax.Array, jax.Array], weights: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""A method of pre-training other than by labels, as a step sees it; methods/ has them."""
+"""A method of pre-training, as a step sees it; methods/ has those other than by labels."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -23,14 +23,16 @@ class StepInputs(NamedTuple):
     Attributes:
       images: float32 [B, H, W, 3], normalised; mixed where the config says so.
       targets: float32 [B, C], as the loss asks for them.
-      batch: losses.Batch, as it arrived; {} in learning from labels.
+      batch: losses.Batch, as it arrived.
       views: further views of the images, float32 [B, h, w, 3] each, normalised (input.views).
+      labels: bool [B, C], the main label of each image, before targets are smoothed.
     """
 
     images: jax.Array
     targets: jax.Array
     batch: dict[str, Any]
     views: tuple[jax.Array, ...] = ()
+    labels: Any = None
 
 
 class StepContext(NamedTuple):
@@ -41,11 +43,13 @@ class StepContext(NamedTuple):
       teacher: the run's other model, where the method has one: normalised images [B, H, W, 3], as
         the model gets them, -> its logits of the data's classes, float32 [B, C].
       progress: float32 [], the share of the run's steps that came before, in [0, 1).
+      label_losses: logits [B, C], targets [B, C] -> [B], by the section `loss`.
     """
 
     averaged: Any
     teacher: Callable[[jax.Array], jax.Array] | None = None
     progress: Any = 0.0
+    label_losses: Any = None
 
 
 class LossOutput(NamedTuple):

@@ -74,13 +74,14 @@ def make_loss_and_grads(
             averaged=merged(gather(state.ema)) if state.ema else None,
             teacher=None if teacher is None else teacher.bind(*teacher_params),
             progress=objective.progress(state.step),
+            label_losses=objective.label_losses,
         )
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
             params = stop_gradients(pin_layouts(params), objective.freeze, objective.adapters)
-            losses, arrays = objective.compute_loss(merged(params), inputs, key, context)
-            return jnp.sum(losses * loss_weights), arrays
+            output = objective.method.loss(merged(params), inputs, key, context)
+            return jnp.sum(output.losses * loss_weights), output.metrics
 
         # The weights of losses are normalised over the whole batch, so losses and gradients of
         # microbatches are added. With input.on_bad_image=skip a bad image weighs 0, in losses and
@@ -93,7 +94,7 @@ def make_loss_and_grads(
             objective.grad_accum_steps,
         )
         metric_weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        return LossAndGrads(loss, grads, objective.metrics(arrays, targets, metric_weights))
+        return LossAndGrads(loss, grads, objective.metrics(arrays, metric_weights))
 
     return loss_and_grads
 

@@ -27,15 +27,16 @@ def check_fits(layout: StateLayout, batch: Batch, num_classes: int, cached_bytes
     if there is None or state + targets + cached_bytes <= there:
         return
     if state + targets <= there:
-        what, nbytes, cure = "Images and state", state + cached_bytes, "set input.cache=ram"
+        what = f"images beside a state of {format_bytes(state)}"
+        nbytes, cure = cached_bytes, "set input.cache=ram"
     elif targets > there:
-        what, nbytes = "The targets of a batch", targets
+        what, nbytes = "the targets of a batch", targets
         cure = "correct input.num_classes, or lower input.batch_size"
     else:
-        what = "The state and the teacher" if layout.teacher_params else "The state"
+        what = "the state" + " and the teacher" * bool(layout.teacher_params)
         nbytes, cure = state, "divide it by mesh.fsdp, mesh.tensor or mesh.shard_optimizer"
     raise UserError(
-        f"{what} take {format_bytes(nbytes)} of each device, which has {format_bytes(there)}: "
+        f"A device has {format_bytes(there)}, too little for {what}, {format_bytes(nbytes)}: "
         f"{cure}."
     )
 

@@ -1,24 +1,14 @@
 """Methods of pre-training, one file each, and their table: config.method.kind."""
 
-import dataclasses
-
 from vit_jax.core.schema import entry_points
-from vit_jax.core.schema.fields import field
 
 SUPERVISED = "supervised"
-
-
-@dataclasses.dataclass(frozen=True)
-class Supervised:
-    """Learning from labels, by the loss of the section `loss`."""
-
-    kind: str = field(SUPERVISED)
 
 
 METHODS = entry_points.Parts[type](
     "methods",
     {
-        SUPERVISED: "vit_jax.learning.methods:Supervised",
+        SUPERVISED: "vit_jax.learning.losses:Supervised",
         "dino": "vit_jax.learning.methods.dino:DINO",
         "distillation": "vit_jax.learning.methods.distillation:Distillation",
         "mae": "vit_jax.learning.methods.mae:MAE",

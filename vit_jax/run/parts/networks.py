@@ -16,7 +16,6 @@ from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning.method import Method, Sizes
-from vit_jax.learning.methods import SUPERVISED
 from vit_jax.models.layers.kernels.choice import XLA
 from vit_jax.run.parts.preprocessing import as_preprocess, image_size, view_sizes
 from vit_jax.weights.description import describe
@@ -57,12 +56,13 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     if several_labels and config.loss.kind == "sigmoid":
         known = hasattr(models.spec(name, **fields), "probabilities")
         fields |= {"probabilities": "sigmoid"} if known else {}
-    method = pretraining(config.method)
-    if method is not None:
-        method.check_name(name)  # before its fields, which may be those of another family
-        sizes = Sizes(prepared.image_size, view_sizes(config.input))
-        method.check(name, models.spec(name, **fields), sizes)
-        num_classes = num_classes if method.uses_labels else 0
+    method: Method = config.method
+    method.check_name(name)  # before its fields, which may be those of another family
+    for constraint in method.constraints:
+        constraint.check(config)
+    sizes = Sizes(prepared.image_size, view_sizes(config.input))
+    method.check(name, models.spec(name, **fields), sizes)
+    num_classes = num_classes if method.uses_labels else 0
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
@@ -76,7 +76,7 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
             from vit_jax.models.adapters import add
 
             made = add(made, lora, rngs)
-        extra = None if method is None else method.extend(made, rngs)
+        extra = method.extend(made, rngs)
         if extra is not None:
             setattr(made, METHOD_PARAMS, extra)
         return made
@@ -86,11 +86,6 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     changes = {k: v for k, v in wanted.items() if k in info.spec}
     make_counted = functools.partial(make, **changes)
     return Model(make, info, prepared, num_classes, lora, make_counted)
-
-
-def pretraining(c: Any) -> Method | None:
-    """The method of the section `method`, unless it learns from labels."""
-    return None if c.kind == SUPERVISED else c
 
 
 def adapters(c: LoraConfig) -> Adapters | None:

@@ -24,6 +24,7 @@ from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
+from vit_jax.learning.methods import SUPERVISED
 from vit_jax.learning.optim import matrices, optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
 from vit_jax.learning.step import make_update
@@ -32,7 +33,7 @@ from vit_jax.models.layers.stack import OFFLOAD_MEMORY
 from vit_jax.parallel.products import Products
 from vit_jax.run.parts.durations import Durations, make_durations
 from vit_jax.run.parts.examples import class_frequencies
-from vit_jax.run.parts.networks import Model, adapters, model, pretraining
+from vit_jax.run.parts.networks import Model, adapters, model
 from vit_jax.run.parts.preprocessing import view_sizes
 
 if TYPE_CHECKING:
@@ -167,15 +168,14 @@ def layout(
     return done
 
 
-def ema_decay(c: OptimConfig, method: Any) -> float | None:
+def ema_decay(c: OptimConfig, method: Method) -> float | None:
     """The decay of the weights' EMA, at first if the run's method changes it; None: no EMA.
 
     0 for weights that the optimizer has.
     """
     if c.averages:
         return 0.0
-    learnt = pretraining(method)
-    by_method = None if learnt is None else learnt.averaging(0.0)
+    by_method = method.averaging(0.0)
     return c.ema_decay if by_method is None else float(by_method)
 
 
@@ -247,19 +247,17 @@ def _check_attention(c: ModelConfig, mesh: Mesh) -> None:
 
 def objective(config: RunConfig, *, num_classes: int, total_steps: int = 1) -> Objective:
     """The objective of a step, from uint8 images on."""
-    c = config.loss
-    method = pretraining(config.method)
-    if method is not None:
-        _check_method_reads(c, method)
+    if config.method.kind != SUPERVISED:
+        _check_method_reads(config.loss, config.method)
     return Objective(
-        loss=c,
+        loss=config.loss,
         num_classes=num_classes,
         grad_accum_steps=config.optim.grad_accum_steps,
         freeze=config.optim.freeze,
         adapters=adapters(config.lora),
         mean=config.input.mean,
         std=config.input.std,
-        method=method,
+        method=config.method,
         total_steps=total_steps,
     )
 
@@ -331,11 +329,10 @@ def _check_method_reads(c: LossConfig, method: Method) -> None:
 
 def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Products:
     """FLOPs of the products that the run computes for one example."""
-    method = pretraining(config.method)
-    if method is None:
+    if config.method.kind == SUPERVISED:
         return Products(model.info.forward_flops)
     return count_products(
-        method,
+        config.method,
         model.make_counted,
         Sizes(model.preprocess.image_size, view_sizes(config.input)),
         batch_size=config.input.batch_size,
@@ -346,7 +343,7 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
 
 
 def teacher(
-    c: Any,
+    method: Method,
     model: ModelConfig,
     images: InputConfig,
     mesh: Mesh,
@@ -354,8 +351,7 @@ def teacher(
     class_names: Sequence[str] | None,
 ) -> Teacher | None:
     """The teacher of a method, if it has one."""
-    method = pretraining(c)
-    if method is None or not method.teacher:
+    if not method.teacher:
         return None
     from vit_jax.run.parts import teachers
 
