@@ -176,11 +176,9 @@ def resizer(
 
     ValueError with the nearest word, of `others` too, unless it takes them.
     """
-    valid = (*METHODS, *others)
-    check(
-        isinstance(method, str) and method in METHODS,
-        f"there is no method {method!r}. {nearest(str(method), valid)}".removesuffix("."),
-    )
+    if not isinstance(method, str) or method not in METHODS:
+        near = nearest(str(method), (*METHODS, *others)).removesuffix(".")
+        raise ValueError(f"there is no method {method!r}. {near}")
     check(type(antialias) is bool, "antialias must be True or False")
     check_choice("levels", levels, LEVELS)
     return lambda pixels, size: resized(
