@@ -301,7 +301,7 @@ def check_name(folder: epath.Path) -> None:
     path = (folder if is_remote(folder) else folder.absolute()).as_posix()
     is_text = path.encode(errors="ignore").decode() == path
     if not is_text or "[" in path or "\\" in path:  # orbax takes them for a pattern's
-        raise UserError(f"Orbax cannot read {path!a}: it has '[' or '\\', or is not UTF-8.")
+        raise UserError(f"Orbax cannot read {path!a}: it has [ or \\, or is not UTF-8.")
 
 
 def check_writable(folder: epath.Path) -> None:
