@@ -188,7 +188,12 @@ def test_means_of_classes_of_several_labels(run_on, tmp_path, quick_compilation,
 
 @pytest.mark.parametrize(
     ("parts", "method", "is_sum"),
-    [(1, Supervised(), False), (2, Supervised(), True), (1, MAE(), False), (1, DINO(), True)],
+    [
+        (1, losses.Supervised(), False),
+        (2, losses.Supervised(), True),
+        (1, MAE(), False),
+        (1, DINO(), True),
+    ],
 )
 def test_gradients_are_sums_of_microbatches_or_views(parts, method, is_sum):
     objective = losses.Objective(
