@@ -31,7 +31,7 @@ from vit_jax.learning.state import TrainState
 from vit_jax.run import adapt, announce, environment, processes
 from vit_jax.run.build import Run
 from vit_jax.run.folders import check_folders
-from vit_jax.run.session import Session
+from vit_jax.run.session import Opening
 from vit_jax.store import workdir as workdirs
 
 
@@ -65,13 +65,14 @@ def train(
     # Checks config, data, weights and disk, and raises all errors together; allocates nothing.
     run = Run.build(config, workdir, peers)
     with contextlib.ExitStack() as until_end:  # closes all that is open, whatever ends it
-        session = Session(until_end, run, stop, peers, loggers, allow_config_change)
+        opening = Opening(until_end, run, stop, peers, loggers, allow_config_change)
         # Resume; else init.weights, if given; else random parameters.
         with peers.barriers_around("restoring"):
-            state = session.restore_checkpoint() or session.initial_state()
+            state = opening.restore_checkpoint() or opening.initial_state()
         # Opens log and feed, runs evaluations that were missed, compiles. The batch is a function
         # of the step's number: the input has no state to restore.
-        for step in session.start(state):
+        session = opening.start(state)
+        for step in session.steps:
             state, scalars = session.update(step, state)  # devices lag two steps at most
             due = session.due(step)
             if not any(due):

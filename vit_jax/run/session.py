@@ -42,15 +42,8 @@ class Due(NamedTuple):
         return self.eval or self.save or self.stop
 
 
-class Session:
-    """A run that has its work directory to itself; `until_end` closes what it opens.
-
-    Layers are stacked and unstacked only where `StateLayout.unstacked_steps` is true, by default on
-    GPUs and TPUs.
-
-    Attributes:
-      clock: measures the speed, but for what happens while it is paused.
-    """
+class Opening:
+    """A run that has its work directory to itself, and no state yet; `until_end` closes all."""
 
     def __init__(
         self,
@@ -61,46 +54,62 @@ class Session:
         loggers: Sequence[Logger],
         allow_config_change: bool,
     ) -> None:
-        self._enter = until_end.enter_context
-        self._run, self._stop, self._peers, self._loggers = run, stop, peers, loggers
-        self._layout, self._durations = run.parts.layout, run.parts.durations
-        self._screen = Screen(quiet=jax.process_index() > 0)
-        self._enter(contextlib.closing(self._screen))
-        self._enter(lock(run.workdir))
-        self._record = outputs.workdir_record(
-            run.requested, run.workdir, run.source, self._layout.teacher, allow_config_change
+        self.enter = until_end.enter_context
+        self.run, self.stop, self.peers, self.loggers = run, stop, peers, loggers
+        self.layout = run.parts.layout
+        self.screen = Screen(quiet=jax.process_index() > 0)
+        self.enter(contextlib.closing(self.screen))
+        self.enter(lock(run.workdir))
+        self.record = outputs.workdir_record(
+            run.requested, run.workdir, run.source, self.layout.teacher, allow_config_change
         )
-        changes = self._record.changes
+        changes = self.record.changes
         announce.run(
-            self._screen, run.config, run.source, run.mesh, run.parts, run.eval_data, changes
+            self.screen, run.config, run.source, run.mesh, run.parts, run.eval_data, changes
         )
-        self._enter(explain_out_of_memory(run.config))
+        self.enter(explain_out_of_memory(run.config))
         with peers.barriers_around("opening the checkpoints"):
-            self._teacher_params = self._layout.read_teacher_params()
-            self._checkpoints = outputs.store(run.config.checkpoint, run.workdir)
-        self._enter(contextlib.closing(self._checkpoints))
+            self.teacher_params = self.layout.read_teacher_params()
+            self.checkpoints = outputs.store(run.config.checkpoint, run.workdir)
+        self.enter(contextlib.closing(self.checkpoints))
 
     def restore_checkpoint(self) -> TrainState | None:
         """The newest valid state, or None."""
-        return self._checkpoints.restore(self._layout.state)
+        return self.checkpoints.restore(self.layout.state)
 
     def initial_state(self) -> TrainState:
         """The state after 0 steps: with the parameters of init.weights, or from scratch."""
-        run, layout = self._run, self._layout
+        run = self.run
         if run.trained is None:
-            return layout.init(run.config.seed)
+            return self.layout.init(run.config.seed)
         from vit_jax.run.parts.warm_start import initial_state
 
-        return initial_state(run.config, layout, run.parts.model.info, run.trained, self._screen)
+        info = run.parts.model.info
+        return initial_state(run.config, self.layout, info, run.trained, self.screen)
 
-    def start(self, state: TrainState) -> range:
-        """Opens the log and the feed at this state; returns the numbers of the steps to do.
+    def start(self, state: TrainState) -> Session:
+        """Opens the log and the feed at this state, and compiles."""
+        return Session(self, state)
 
-        It runs the evaluations that a stop kept from running, and compiles the update, unless no
-        step is left.
-        """
-        run, step = self._run, int(state.step)
-        self._start = step
+
+class Session:
+    """The loop's objects from a state on.
+
+    Made, it has run the evaluations that a stop kept from running, and compiled the update, unless
+    no step is left. Layers are stacked and unstacked only where `StateLayout.unstacked_steps` is
+    true, by default on GPUs and TPUs.
+
+    Attributes:
+      steps: numbers of the steps to do.
+      clock: measures the speed, but for what happens while it is paused.
+    """
+
+    def __init__(self, opening: Opening, state: TrainState) -> None:
+        run, step = opening.run, int(state.step)
+        self._run, self._stop, self._peers = run, opening.stop, opening.peers
+        self._screen, self._checkpoints = opening.screen, opening.checkpoints
+        self._layout, self._durations = opening.layout, run.parts.durations
+        self._teacher_params, self._start = opening.teacher_params, step
         self._durations.check_start(step, run.workdir)
         announce.resumed(self._screen, step)
         if jax.process_index() == 0:
@@ -108,11 +117,11 @@ class Session:
                 run.requested, run.config
             )
             described["total_steps"] = self._durations.total_steps
-            self._checkpoints.run_id = write_record(self._record, run=described)
+            self._checkpoints.run_id = write_record(opening.record, run=described)
         write_parameters(run.workdir, self._layout.state.params)
-        log = outputs.log(run.config, run.workdir, start_step=step, more=self._loggers)
-        self._log = self._enter(log)
-        self._feed = self._enter(run.feed(start_step=step))
+        log = outputs.log(run.config, run.workdir, start_step=step, more=opening.loggers)
+        self._log = opening.enter(log)
+        self._feed = opening.enter(run.feed(start_step=step))
         logged = self._peers.from_first("skipped images", log.values(SKIPPED_IMAGES))
         self._skipped = outputs.skipped_images(
             run.config.input, run.source, self._feed, logged, start_step=step
@@ -125,12 +134,11 @@ class Session:
             self.write(step, {}, missed)
             log.flush()  # what is known is not measured again after a kill
         self._stopping = step > 0 and bool(self._stop)  # of step 0 nothing is saved
-        steps = range(step + 1, step + 1 if self.ended else self._durations.total_steps + 1)
-        self._update = run.compile_update(self._screen) if steps else skip_update
+        self.steps = range(step + 1, step + 1 if self.ended else self._durations.total_steps + 1)
+        self._update = run.compile_update(self._screen) if self.steps else skip_update
         self._in_flight = InFlightSteps(run.mesh.devices.flat[0].platform)
         self._progress = announce.Progress(self._screen, self._durations, run.parts.objective)
         self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
-        return steps
 
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
         """Begins update number `step`, on the next batch; devices may still compute the result.
