@@ -85,7 +85,13 @@ def check(model: Any, layers: Sequence[int] | None, query: tuple[int, int] | Non
         _layers(view.depth, layers)
         _query(view, query)
     elif layers is not None or query is not None:
-        raise UserError(f"--layers and --query need attention, not a {type(model).__name__}.")
+        need_attention(model, "--layers or --query")
+
+
+def need_attention(model: Any, flag: str) -> None:
+    """Raises UserError about a flag for a model without attention."""
+    if not observe.has_attention(model):
+        raise UserError(f"needs attention, which a {type(model).__name__} lacks.", field=flag)
 
 
 def _query(view: View, requested: tuple[int, int] | None) -> Any:

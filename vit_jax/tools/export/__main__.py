@@ -12,7 +12,7 @@ from vit_jax.core import cloud, command
 from vit_jax.models.layers.linear import quantise
 from vit_jax.tools.export import tflite
 from vit_jax.tools.export.onnx_file import save as onnx
-from vit_jax.tools.export.program import new_file, stablehlo
+from vit_jax.tools.export.program import PLATFORMS, new_file, stablehlo
 
 FLAGS = flags.FLAGS
 FORMATS = {
@@ -72,6 +72,9 @@ if __name__ == "__main__":
     flags.DEFINE_enum("head", "keep", ("keep", "drop"), "Keep or drop the classification layer.")
     flags.DEFINE_enum("dtype", None, ("float32", "bfloat16"), "Of the computation (stablehlo).")
     flags.DEFINE_list("platforms", ["cpu", "cuda", "tpu"], "Platforms to run on (stablehlo).")
+    flags.register_validator(
+        "platforms", {*PLATFORMS}.issuperset, f"has others than {', '.join(PLATFORMS)}."
+    )
     flags.DEFINE_integer("batch_size", 1, "Images that a call takes (tflite).", lower_bound=1)
     flags.mark_flags_as_required(["checkpoint", "output"])
     command.run(main)

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import export as jax_export
 
 from vit_jax.core import __version__, cloud, pytrees
-from vit_jax.core.errors import UserError, nearest, writing
+from vit_jax.core.errors import writing
 from vit_jax.core.files import atomic_folder
 from vit_jax.models.head import has_sigmoids
 from vit_jax.models.layers.kernels import choice
@@ -54,9 +54,6 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     head.
     """
     folder = Path(folder).expanduser()
-    if unknown := [each for each in platforms if each not in PLATFORMS]:
-        cure = nearest(unknown[0], PLATFORMS)
-        raise UserError("is not a platform.", field="--platforms", value=unknown[0], cure=cure)
     cloud.check_new(folder)
     graph, state = nnx.split(loaded.model, nnx.Param)
     params = pytrees.flatten(nnx.to_pure_dict(state))

@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.core import pytrees
-from vit_jax.core.errors import UserError, describe_error, writing
+from vit_jax.core.errors import writing
 from vit_jax.core.files import atomic_file
 from vit_jax.models.layers.block import Mlp
 from vit_jax.models.layers.kernels import choice
@@ -68,11 +68,8 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     )
     with choice.portable():
         concrete = function.get_concrete_function()
-    try:
+    with writing("--to", "tflite"):
         return tf.lite.TFLiteConverter.from_concrete_functions([concrete], module).convert()
-    except Exception as error:
-        rule = f"is refused by TensorFlow's converter: {describe_error(error)}."
-        raise UserError(rule, field="--to", value="tflite") from error
 
 
 def _convertible(model: Any) -> Any:

@@ -108,10 +108,6 @@ def rate_test(
     config: RunConfig, *, min_lr: float, max_lr: float, steps: int, screen: Screen
 ) -> RateTest:
     """Trains as the config's run begins, but at rates that rise to `max_lr`."""
-    if not 0 < min_lr < max_lr < math.inf:
-        raise UserError(
-            f"{max_lr:g} are not rising rates.", field="--min_lr, --max_lr", value=f"{min_lr:g},"
-        )
     config = pins.pin_weights(_of_steps(config, steps), epath.Path("/nowhere"), Peers.alone())
     source, mesh = examples.source(config.input), inputs.mesh(config.mesh)
     inputs.check_batch(config.input, mesh, parts=config.optim.grad_accum_steps)
@@ -226,6 +222,11 @@ if __name__ == "__main__":
     command.define_config(configs.fields)
     flags.DEFINE_float("min_lr", 1e-7, "The rate of the first step.")
     flags.DEFINE_float("max_lr", 10.0, "The rate of the last step, if the loss did not diverge.")
+    flags.register_multi_flags_validator(
+        ["min_lr", "max_lr"],
+        lambda values: 0 < values["min_lr"] < values["max_lr"] < math.inf,
+        "Give --min_lr above 0 and --max_lr above that.",
+    )
     flags.DEFINE_integer("steps", 100, "Number of steps of the training.", lower_bound=FEWEST)
     flags.DEFINE_string("output", None, "The PNG file to draw.")
     flags.DEFINE_bool("json", False, "All rates and losses as one JSON object.")

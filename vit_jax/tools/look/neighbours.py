@@ -9,6 +9,7 @@ The table is that of vit-jax embed, and is in memory while it is searched.
 import contextlib
 import functools
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -202,13 +203,12 @@ def _output(arguments: Sequence[str]) -> epath.Path | None:
     command.refuse_flags("checkpoint", "top_k", when=duplicates, rule=rule)
     command.refuse_flags("threshold", when=not duplicates, rule=rule)
     command.refuse_flags("json", when=output, rule="cannot be with --output.")
-    if not duplicates and FLAGS.checkpoint is None:
-        raise UserError("is missing.", field="--checkpoint")
     if output is None:
         return None
     file = check_output(output, endings=(".csv", ".html"))
-    if file.suffix == ".html" and not (FLAGS.images and Path(FLAGS.images).is_dir()):
-        raise UserError("is not the folder of images.", field="--images", value=FLAGS.images)
+    if file.suffix == ".html":
+        with errors.reading("--images", FLAGS.images):
+            os.listdir(FLAGS.images or "")
     return file
 
 
@@ -236,4 +236,9 @@ if __name__ == "__main__":
     flags.DEFINE_bool("json", False, "Print one JSON object a line instead of text.")
     flags.DEFINE_string("output", None, "File to write instead: a .csv; or a .html, with --images.")
     flags.DEFINE_string("images", None, "The folder of the table's images, for a page.")
+    flags.register_multi_flags_validator(
+        ["checkpoint", "duplicates"],
+        lambda values: values["checkpoint"] or values["duplicates"],
+        "--checkpoint is missing: with it, images are searched for; else give --duplicates.",
+    )
     command.run(main, positional=True)

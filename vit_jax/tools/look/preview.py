@@ -41,8 +41,6 @@ FLAGS = flags.FLAGS
 
 def main(_: list[str]) -> None:
     output = workdir.check_output(FLAGS.output, endings=(".png",))
-    if (FLAGS.config is None) == (FLAGS.workdir is None):
-        raise UserError("Give either --config or --workdir.")
     if FLAGS.workdir is None:
         check_folders(configs.load(FLAGS.config, FLAGS.config_override))
         config = adapt.load(FLAGS.config, FLAGS.config_override, check=check_folders)
@@ -63,4 +61,5 @@ if __name__ == "__main__":
     flags.DEFINE_integer("max_images", 64, "Number of images to show.", lower_bound=1)
     flags.DEFINE_string("output", None, "PNG file to write.")
     flags.mark_flag_as_required("output")
+    flags.mark_flags_as_mutual_exclusive(["config", "workdir"], required=True)
     command.run(main)

@@ -68,9 +68,6 @@ def main(arguments: list[str]) -> None:
     request = CollectionRequest(**_flag_values(CollectionRequest) | {"source": source})
     collection = COLLECTIONS[kind](request)
     if FLAGS.name is not None:
-        if not re.fullmatch(SPLIT_NAME, FLAGS.name):
-            rule = "is not a name of a-z, 0-9 and _ that begins with a letter."
-            raise UserError(rule, field="--name", value=FLAGS.name)
         collection = dataclasses.replace(collection, name=FLAGS.name)
     if remote:
         _check_bucket(remote, output / collection.name / FLAGS.version)
@@ -154,12 +151,10 @@ def _flag_values(kind: type) -> dict[str, Any]:
 
 
 def _local_path(flag: str, path: str) -> Path:
-    if not is_text(path) or "\0" in path:
-        rule = "is not UTF-8, or has a zero character: give a link to it."
-        raise UserError(rule, field=f"--{flag}", value=path)
-    if is_remote(path):
-        rule = "is not on this machine: copy it to a disk, or mount the bucket (gcsfuse)."
-        raise UserError(rule, field=f"--{flag}", value=path)
+    if not is_text(path) or "\0" in path or is_remote(path):
+        rule = "is not a path in UTF-8 of this machine."
+        cure = "Copy it to a disk, mount the bucket (gcsfuse), or give a link to it."
+        raise UserError(rule, field=f"--{flag}", value=path, cure=cure)
     return Path(path).expanduser()
 
 
@@ -193,6 +188,12 @@ def define(values: flags.FlagValues = FLAGS) -> None:
     text("output", None, "The data set becomes OUTPUT/<name>/<version>; a folder, or gs://...")
     text("scratch", None, "For gs://: a folder to make it in; it stays. Default: a cache.")
     text("name", None, "Name of the data set; default: that of the collection.")
+    flags.register_validator(
+        "name",
+        lambda name: name is None or re.fullmatch(SPLIT_NAME, name),
+        "is not a name of a-z, 0-9 and _ that begins with a letter.",
+        values,
+    )
     for field in FIELDS:
         about = field.metadata
         help = about["help"] + f" ({', '.join(about['only_for'])})" * bool(about["only_for"])

@@ -128,7 +128,9 @@ class CollectionRequest:
         "released", "Order of the classes.", "released", "archive", only_for=("imagenet21k",)
     )
     classes: str | None = _entry_flag("File of class names, one per line.")
-    num_classes: int | None = _entry_flag("Instead of --classes, where labels are numbers.")
+    num_classes: int | None = _entry_flag(
+        "Instead of --classes, where labels are numbers.", bounds=(1, MOST_CLASSES)
+    )
     label_field: str | None = _entry_flag("Field with the labels; webdataset: of the .json.")
     multi_label: bool | None = _entry_flag("Labels are lists; default: for records only.")
     images_root: str | None = _list_flag("Folder that paths are relative to; default: the list's.")

@@ -61,8 +61,8 @@ def parts_of_folder(
 def collection(request: CollectionRequest) -> Collection:
     """UserError if the folders do not have this form."""
     root = Path(request.source)
-    if not root.is_dir():
-        raise UserError("is not a folder.", field="--source", value=root)
+    with reading("--source", root):
+        os.listdir(root)
     folders = _folders(root)
     by_split = {name: _folders(root / name) for name in folders}
     has_splits = _are_splits(root, by_split)
@@ -95,14 +95,11 @@ def collection(request: CollectionRequest) -> Collection:
             folder = str(Path(where, name))
             files, label = passed_over.files_of_class(folder), labels[normal(name)]
             parts += parts_of_folder(folder, root, files, where or None, (label,))
-    if not parts:
-        rule = "holds no files as <class>/* or <split>/<class>/*."
-        raise UserError(rule, field="--source", value=root)
     return Collection(
         name="image_folder",
         description=f"Images of {root.name}.",
         class_names=classes,
-        parts=[*parts, *passed_over.parts()],
+        parts=[*parts, *passed_over.parts()] if parts else [],
         policy=TURNED,
     )
 

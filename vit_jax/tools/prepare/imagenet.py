@@ -196,9 +196,6 @@ def imagenet_v2(request: CollectionRequest) -> Collection:
         parts = [Part(source.name, "numbered_tar", str(source), split=V2_SPLIT)]
     else:
         parts = _numbered_parts(source)
-    if not parts:
-        rule = "is neither a tar of ImageNet-V2 nor a folder of folders 0 ... 999."
-        raise UserError(rule, field="--source", value=source)
     return Collection(
         name="imagenet_v2",
         description="ImageNet-V2 (arXiv 1902.10811), images as published.",

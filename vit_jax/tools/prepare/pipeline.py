@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ import filelock
 import numpy as np
 import pyarrow as pa
 
-from vit_jax.core.errors import UserError, describe_error
+from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.core.files import delete_leftovers, write_file
 from vit_jax.core.screen import Screen, format_bytes
 from vit_jax.data import label_index
@@ -70,10 +69,11 @@ class Share(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Share:
-        match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
-        if match and int(match[1]) <= int(match[2]):
-            return cls(int(match[1]), int(match[2]))
-        raise UserError("is not K/N with K from 1 to N, as 3/20.", field="--part", value=text)
+        with reading("--part", text):
+            number, of = map(int, text.split("/"))
+            if not 1 <= number <= of < 10**6:
+                raise ValueError("not K/N with K from 1 to N, as 3/20")
+        return cls(number, of)
 
     def has(self, task: int) -> bool:
         return self.number > 0 and task % self.of == self.number % self.of
@@ -91,6 +91,9 @@ def prepare(
     share: Share = WHOLE,
 ) -> PreparedSet | None:
     """Makes `output`/<name>/<version>, or goes on; None if other shares of the work are missing."""
+    if not collection.parts:
+        rule = f"has no images as {collection.name} has them: docs/own_images.md, imagenet21k.md."
+        raise UserError(rule, field="--source")
     collections.check_class_names(collection.class_names)
     # Parsed before images are read for hours.
     policy = faults.policy(options.policy, collection.policy)

@@ -79,8 +79,6 @@ def collection(request: CollectionRequest) -> Collection:
             reading = Reading(known, field, several, root, folder, image_field)
             of_file = _parts_of_parquet if file.path in parquet else _parts_of_json
             parts += of_file(file, reading)
-    if not parts:
-        raise UserError(f"--source={request.source}: the files list no images.")
     return Collection(
         name="records",
         description="Images of lists.",
@@ -96,8 +94,8 @@ def _images_root(request: CollectionRequest) -> Path | None:
     if request.images_root is None:
         return None
     images_root = Path(request.images_root).expanduser().absolute()
-    if not images_root.is_dir():
-        raise UserError("is not a folder.", field="--images_root", value=request.images_root)
+    with reading("--images_root", request.images_root):
+        os.listdir(images_root)
     return images_root
 
 
@@ -108,9 +106,6 @@ def _folder(file: SourceFile, images_root: Path | None) -> str:
 
 def _parts_of_json(file: SourceFile, reading: Reading) -> list[Part]:
     with open(file.path, "rb") as opened:
-        if opened.read(2) == b"\x1f\x8b":
-            raise UserError(f"{file.path} is compressed: gzip -d {file.path}")
-        opened.seek(0)
         step = max(LINES_PER_PART * len(opened.readline(MAX_LINE_BYTES)), LEAST_PART_BYTES)
     size, path, parts = file.path.stat().st_size, str(file.path), list[Part]()
     for start in range(0, size, step):
@@ -300,7 +295,8 @@ def _collect_tables(
         names: Sequence[str] = known.names
         label: Callable[[str], int] = known.label_in_text
     else:
-        names = _inferred_classes(read)
+        labels = {name for table in read for name in table.labels.unique().to_pylist()}
+        names = table_file.class_order(list(labels))
         label = {name: number for number, name in enumerate(names)}.__getitem__
         more = " ..." if len(names) > 5 else ""
         notes += (f"The classes are the labels, sorted: {', '.join(names[:5])}{more}.",)
@@ -311,13 +307,6 @@ def _collect_tables(
     ]
     # What is left out comes last.
     return names, sorted(parts, key=lambda part: part.reader in FAULTS), notes, several
-
-
-def _inferred_classes(tables: Sequence[Table]) -> list[str]:
-    names = {name for table in tables for name in table.labels.unique().to_pylist()}
-    if not names:
-        raise UserError("has no row with a label.", field=tables[0].path)
-    return table_file.class_order(list(names))
 
 
 def _parts_of_table(

@@ -271,14 +271,14 @@ def _split(
         names = column.to_numpy(zero_copy_only=False)[kept]
         rows = {str(name): kept[names == name] for name in sorted(set(names[named]))}
     free = kept[~named]
-    if rows and not len(free):
-        if options.splits or options.stratify:
+    are_named = bool(rows) and not len(free)
+    if (are_named and options.splits) or (options.stratify and (are_named or len(splits) == 1)):
+        rule = "has nothing to split off: see --splits=validation=500,train=rest."
+        if are_named:
             rule = f"has no image to split: the collection has {', '.join(rows)} alone."
-            raise UserError(rule, field="--splits" if options.splits else "--stratify")
+        raise UserError(rule, field="--splits" if options.splits else "--stratify")
+    if are_named:
         return rows
-    if options.stratify and len(splits) == 1:
-        rule = "needs numbers to split off, as --splits=validation=500,train=rest."
-        raise UserError(rule, field="--stratify")
     taken = sum(number or 0 for _, number in splits)
     if len(free) <= taken:
         wanted = ",".join(f"{name}={number or REST}" for name, number in splits)

@@ -78,9 +78,10 @@ class Archive:
         if self._is_gzip:
             # Buffered, since seeking back would decompress everything from the beginning.
             self._file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)  # type: ignore
-        elif program := next((_COMPRESSED[m] for m in _COMPRESSED if start.startswith(m)), None):
-            cure = f"{program} {part.path}"
-            raise UserError("is compressed: no random access.", field=part.path, cure=cure)
+        for magic, program in () if self._is_gzip else _COMPRESSED.items():
+            with reading(self._title, cure=f"{program} {part.path}"):
+                if start.startswith(magic):
+                    raise tarfile.ReadError("it is compressed: no random access")
 
     def __enter__(self) -> Archive:
         return self

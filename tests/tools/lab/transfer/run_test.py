@@ -138,5 +138,5 @@ def test_data_that_have_grown_are_noticed(world, monkeypatch):
     monkeypatch.setattr(
         transfers, "check_all", lambda *_: (SPLITS._replace(choose="train[0:1400]"), [])
     )
-    with refused("choose=train"):
+    with refused("choose: 'train", "train[0:1400]"):
         world.transfer(RATES, seeds=1)

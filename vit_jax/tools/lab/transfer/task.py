@@ -120,7 +120,7 @@ def check(task: TransferTask) -> None:
     mixed = config.input.mixture or config.input.pseudo_labels
     no_ema = task.ema and config.optim.ema_decay is None
     axes = [f for f in task.grid.axes if f in _NOT_CHOSEN or f.startswith("evals.")]
-    chosen = f"has a list of values, and is not to be chosen: see --seeds. {grids.HINT}"
+    chosen = f"has a list of values: see --seeds and --choose_seeds. {grids.HINT}"
     for is_wrong, field, rule in (
         (axes, ", ".join(axes), chosen),
         (several, "--held_out", "excludes --choose_split and --held_out_split, which need both."),

@@ -15,9 +15,10 @@ from absl import flags
 
 from vit_jax import weights
 from vit_jax.core import command, compilation_cache
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import is_remote
 from vit_jax.core.screen import Screen
+from vit_jax.draw import attention_pictures
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.probes import cka
 from vit_jax.store.runs import short_names
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> None:
     if notice:
         screen.note(notice)
     if steps:
-        development.check(loaded.model)
+        attention_pictures.need_attention(loaded.model, "--steps")
     available = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
     available = available.subset(available.evenly_spaced(FLAGS.max_features))
     shown = available.subset(available.evenly_spaced(FLAGS.max_images))
@@ -107,11 +108,10 @@ def _from_1(flag: str, number: int | None = None) -> Any:
     words = FLAGS[flag].value
     if words is None:
         return None
-    is_right = all(word.isdecimal() and int(word) > 0 for word in words)
-    if not is_right or len(words) != (number or len(words)):
-        rule = f"is not {number or 'several'} numbers from 1 on."
-        raise UserError(rule, field=f"--{flag}", value=",".join(words))
-    return tuple(int(word) - 1 for word in words)
+    with reading(f"--{flag}", ",".join(words)):
+        if len(words) != (number or len(words)):
+            raise ValueError(f"not {number} numbers")
+        return tuple(int(word) - 1 for word in words)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,6 @@ def parse_steps(workdir: str, requested: str) -> list[int]:
     return sorted({available[word] for word in words})
 
 
-def check(model: Any) -> None:
-    if not observe.has_attention(model):
-        raise UserError(f"--steps needs attention, which a {type(model).__name__} lacks.")
-
-
 def checkpoints(workdir: str) -> epath.Path:
     return epath.Path(workdir).expanduser() / "checkpoints"
 

@@ -141,6 +141,5 @@ def _existing_pictures(folder: Path) -> set[str]:
         return set()
     text = file.read_text(encoding="utf-8", errors="replace")
     if "vit_jax visualize</title>" not in text:
-        rule = f"has an {FILE} that this command did not write."
-        raise UserError(rule, field="--output", value=folder)
+        raise FileExistsError(f"its {FILE} is not of this command")
     return set(_PICTURE.findall(text))
