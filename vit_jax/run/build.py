@@ -22,7 +22,7 @@ from vit_jax.core.screen import Screen
 from vit_jax.learning.feed import Feed
 from vit_jax.learning.losses import Batch
 from vit_jax.learning.step import lower_update
-from vit_jax.run import announce, batch_sheet, memory, processes
+from vit_jax.run import announce, memory, processes
 from vit_jax.run.parts import evaluations, examples, inputs, networks, outputs, pins, updates
 from vit_jax.run.parts.eval_data import declared_or_read
 from vit_jax.store import checkpoint_dir
@@ -145,6 +145,8 @@ class Run:
 
     def batch_sheet(self, step: int, batch: Batch) -> dict[str, bytes]:
         """A picture of log.first_batch images of a step's batch, on all processes."""
+        from vit_jax.run import batch_sheet
+
         parts, wanted = (self.parts.objective, self.parts.durations), self.config.log.first_batch
         of_step = {"title": self.workdir.name, "step": step, "max_images": wanted}
         png = batch_sheet.draw(self.config, self.source, *parts, batch, **of_step, mesh=self.mesh)
