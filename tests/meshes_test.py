@@ -167,6 +167,18 @@ def test_adapters_on_a_mesh_learn_what_they_do_on_one_device(outcomes, tmp_path)
         jax.tree.map(np.testing.assert_array_equal, sharded, whole)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["novograd", "contrib.schedule_free_adamw"])
+def test_an_optimizer_of_optax_on_a_mesh_learns_what_it_does_on_one_device(outcomes, name):
+    """One matrix by matrix, and one with weights of its own to evaluate."""
+    own = ("optim.ema_decay=none", "optim.weight_decay_on=all", f"optim.name=optax:{name}")
+    meshes = {"alone": ("mesh.data=1",), **ALL_KINDS}
+    learnt = outcomes({mesh: (*RUN, *own, *fields) for mesh, fields in meshes.items()})
+    for mesh, outcome in learnt.items():
+        expected = learnt["alone"].losses
+        np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=mesh)
+
+
 # Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and
 # then the gradient of a fresh head's bias is pure rounding error, which Adam scales to a step.
 UPDATES = """
