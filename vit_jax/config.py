@@ -683,6 +683,12 @@ CONSTRAINTS = (
         "does not go with an optimizer that keeps the weights to evaluate itself: leave it out.",
     ),
     Constraint(
+        "optim.name",
+        lambda c: c.optim.averages and c.method.averaging(0.0) is not None,
+        "does not go with method.kind={method.kind}: both keep weights beside those that are "
+        "trained.",
+    ),
+    Constraint(
         "lora.kernels",
         lambda c: c.optim.averages and c.lora.kernels,
         "does not go with optim.name={optim.name}, which keeps the weights to evaluate itself.",

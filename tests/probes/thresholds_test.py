@@ -19,6 +19,7 @@ def test_a_case_by_hand():
     np.testing.assert_allclose(recall, [1, 1, 2 / 3, 1 / 3])
     assert choose(p, hits) == pytest.approx((0.3, 3 / 4, 1, 6 / 7))
     assert choose(p, hits, 0.3) == pytest.approx((0.9, 1, 1 / 3, 1 / 2))
+    assert choose(p, hits, 0.0) == choose(p, hits, 0.3)  # 0 is a recall too
     assert choose(p, hits, 0.5) == pytest.approx((0.3, 3 / 4, 1, 6 / 7))
 
 

@@ -22,7 +22,7 @@ from vit_jax.store import checkpoint_dir
 
 def check_rule(rule: str) -> None:
     """UserError unless it is "f1", or a recall as a number from 0 to 1."""
-    if rule != "f1" and not re.fullmatch(r"0?\.\d+|[01]", rule):
+    if rule != "f1" and not re.fullmatch(r"0?\.\d+|[01](\.0*)?", rule):
         raise UserError("is neither f1 nor a recall from 0 to 1.", field="--thresholds", value=rule)
 
 

@@ -33,6 +33,6 @@ def choose(p: np.ndarray, hits: np.ndarray, least_recall: float | None = None) -
     """
     precision, recall, thresholds = precision_recall(p, hits)
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-300)
-    score = np.where(recall >= least_recall, precision, -1) if least_recall else f1
+    score = np.where(recall >= least_recall, precision, -1) if least_recall is not None else f1
     best = np.flatnonzero(score == score.max())[-1]
     return Threshold(*(float(x[best]) for x in (thresholds, precision, recall, f1)))

@@ -29,6 +29,7 @@ from vit_jax.store.metrics import METRICS_FILE
 from vit_jax.store.workdir import CONFIG_FILE, read_document
 
 OTHERS = ("numpy", "tensorflow-datasets", "ml_collections", "clu", "torch", "timm", "transformers")
+GOES_ON = "; the same command goes on from its newest checkpoint, if it has one"
 LAST = 5  # rows and checkpoints that are shown
 EVALUATED = re.compile("(?!train/).+/accuracy")
 SHOWN = ("/loss", "/accuracy", "/learning_rate", "images_per_second")
@@ -73,7 +74,7 @@ def describe_run(path: str) -> str:
     lines = [
         f"run      {path}: {model}, {config['input']['source']}",
         f"started  {begun}, on {devices.get('count')} x {devices.get('kind')}",
-        f"step     {run.last_step:,}{of}; the same command goes on from its newest checkpoint",
+        f"step     {run.last_step:,}{of}{'' if run.last_step == run.planned_steps else GOES_ON}",
         *_time(run),
         *_checkpoints(run, checkpoint.get("best_metric"), checkpoint.get("best_mode")),
     ]

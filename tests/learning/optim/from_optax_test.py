@@ -171,6 +171,9 @@ def test_gradients_arrive_clipped(tiny_run, sam):
         (("optim.name=optax:adan", "optim.arguments=b4=0.5"), ("'b4'", "b3")),
         (("optim.name=optax:adan", "optim.arguments=b3"), ("'b3'",)),
         (("optim.name=optax:adan", "optim.arguments=learning_rate=1"), ("learning_rate",)),
+        (("optim.name=optax:adan", "optim.arguments=b1=0.5,b1=0.9"), ("twice",)),
+        (("optim.name=optax:adan", "optim.arguments=b1=high"), ("b1", "'high'")),
+        (("optim.name=optax:constant_schedule", "optim.arguments=value=1"), ("no optimizer",)),
         (("optim.name=optax:adan", "optim.b1=0.5"), ("optim.b1=0.5",)),
         (("optim.name=optax:polyak_sgd",), ("optax:polyak_sgd", "value")),
         (("optim.name=optax:lars",), ()),
@@ -187,6 +190,32 @@ def test_what_cannot_be_used_is_refused(tiny_run, sam, overrides, named):
         config = tiny_run(*overrides)
         configs.check_constraints(config)
         updates.optimizer(config.optim, schedule)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        optax.adafactor(0.1, multiply_by_parameter_scale=False),
+        optax.adaptive_grad_clip(10.0),
+        optax.scale_by_trust_ratio(min_norm=10.0),
+        optax.clip_by_block_rms(10.0),
+    ],
+)
+def test_a_threshold_is_of_a_matrix_where_no_example_of_normal_size_meets_it(rule):
+    assert matrices.by_layer(rule).update is not rule.update
+
+
+def test_arguments_are_in_the_words_of_configs(tiny_run):
+    rows = []
+    for value in ("false", "False"):
+        fields = ("optim.name=optax:sgd", f"optim.arguments=momentum=0.9,nesterov={value}")
+        params, *gradients = map(stacked, trees())
+        optimizer = updates.optimizer(tiny_run(*fields).optim, schedule)
+        rows.append(trained(optimizer, params, gradients))
+    rule = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(schedule, momentum=0.9))
+    expected = trained(rule, params, gradients)
+    jax.tree.map(np.testing.assert_array_equal, *rows)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), rows[0], expected)
 
 
 def test_rules_of_matrices_get_them_one_by_one():

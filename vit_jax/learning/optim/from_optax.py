@@ -1,6 +1,7 @@
 """Optimizers of optax by name: optim.name=optax:contrib.ademamix, optim.arguments=alpha=8."""
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +25,8 @@ def find(name: str) -> Callable[..., optax.GradientTransformation]:
         if part not in names:
             raise UserError(f"optax{module} has no {part!r}. {errors.did_you_mean(part, names)}")
         module, found = f"{module}.{part}", getattr(found, part)
-    if not inspect.isfunction(found):
-        raise UserError(f"optax{module} is no optimizer.")
+    if not (inspect.isfunction(found) or isinstance(found, functools.partial)):
+        raise UserError(f"optax{module} is no function.")
     return found
 
 
@@ -57,6 +58,8 @@ def rule(
     function = find(name)
     parameters = inspect.signature(function).parameters
     given = dict(_argument(text, parameters) for text in arguments)
+    if len(given) < len(arguments):
+        raise UserError(f"optim.arguments={','.join(arguments)} names one twice.")
     if "learning_rate" in parameters:
         given["learning_rate"] = schedule
     if "weight_decay" in parameters:
@@ -69,6 +72,8 @@ def rule(
         made = function(**given)
     except Exception as error:  # a library's, about its arguments
         raise UserError(f"takes other arguments: {errors.describe_error(error)}") from error
+    if not isinstance(made, optax.GradientTransformation):
+        raise UserError("is no optimizer.")
     scaled = "learning_rate" in parameters
     return made if scaled else optax.chain(made, optax.scale_by_learning_rate(schedule))
 
@@ -81,10 +86,14 @@ def _argument(text: str, parameters: Any) -> tuple[str, Any]:
         raise UserError(f"optim.arguments: {name} is what optim.lr and optim.weight_decay say.")
     if name not in parameters:
         raise UserError(f"optim.arguments: no {name!r}. {errors.nearest(name, parameters)}")
+    words = {"true": True, "false": False, "none": None}
     try:
-        return name, ast.literal_eval(value)
+        read = words[value] if value in words else ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        return name, value
+        read = value
+    if isinstance(read, str) and isinstance(parameters[name].default, int | float):
+        raise UserError(f"optim.arguments: {name} takes a number, or true or false, not {value!r}.")
+    return name, read
 
 
 def averages(name: str) -> bool:

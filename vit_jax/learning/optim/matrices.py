@@ -16,6 +16,7 @@ are one matrix [D, 3 * H * K], as in other frameworks.
 
 import functools
 import math
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -119,34 +120,50 @@ def by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation
     """A rule of others, so that layers in a stack are updated as layers one by one.
 
     Rules by number, or by norms over all parameters, do that as they are; rules of whole arrays do
-    it matrix by matrix. Which one this is shows in three updates of small arrays.
+    it matrix by matrix. Which one this is shows in updates of small arrays, whose layers and
+    gradients are of unlike sizes, so that a threshold in a rule is met by some of them.
 
     Raises:
       UserError: for one that does neither.
     """
+    if not isinstance(rule, optax.GradientTransformation):
+        raise UserError(f"gives no GradientTransformation, but {errors.safe_repr(rule)}.")
     rule = optax.GradientTransformation(*rule)  # without further arguments, as the norm for `clip`
     rng = np.random.default_rng(0)
-    trees = [_example_layers(rng) for _ in range(4)]
+    trees = [_example_layers(rng, sizes) for sizes in _SIZES]
     try:
-        expected = [_stacked_layers(x) for x in _updates(rule, trees)]
+        expected = _updates(rule, trees)
         for candidate in (rule, per_matrix(rule)):
-            updates = _updates(candidate, list(map(_stacked_layers, trees)))
-            if all(jax.tree.leaves(jax.tree.map(_are_close, updates, expected))):
+            updates = map(_unstacked_layers, _updates(candidate, list(map(_stacked_layers, trees))))
+            if all(jax.tree.leaves(jax.tree.map(_are_close, list(updates), expected))):
                 return candidate
     except Exception as error:  # whatever a library raises where it needs more than gradients
         raise UserError(f"gives no updates: {errors.describe_error(error)}") from error
     raise UserError("updates a stack of layers in another way than layers one by one.")
 
 
-def _example_layers(rng: np.random.Generator) -> Any:
-    layer = lambda: {"kernel": rng.normal(size=(4, 3)), "bias": rng.normal(size=3)}
-    tree = {"blocks": {"0": layer(), "1": layer()}, "head": layer()}
+# Of each of two layers and a head: of the parameters, then of gradients.
+_SIZES = ((1, 100, 1), (1, 1, 1), (30, 1, 1), (1, 1e-3, 1), (1e-3, 1, 100), (1e3, 1, 1))
+
+
+def _example_layers(rng: np.random.Generator, sizes: tuple[float, ...]) -> Any:
+    first, second, head = (
+        {"kernel": size * rng.normal(size=(4, 3)), "bias": size * rng.normal(size=3)}
+        for size in sizes
+    )
+    tree = {"blocks": {"0": first, "1": second}, "head": head}
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
 def _stacked_layers(tree: Any) -> Any:
     stack = jax.tree.map(lambda *x: jnp.stack(x), *tree["blocks"].values())
     return tree | {"blocks": {"block": stack}}
+
+
+def _unstacked_layers(tree: Any) -> Any:
+    stack = tree["blocks"]["block"]
+    layers = {str(i): jax.tree.map(operator.itemgetter(i), stack) for i in range(2)}
+    return tree | {"blocks": layers}
 
 
 def _updates(rule: optax.GradientTransformation, trees: list[Any]) -> list[Any]:
