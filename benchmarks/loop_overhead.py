@@ -80,6 +80,7 @@ def main(_: list[str]) -> None:
             # After the last step, when nothing is measured any more:
             f"checkpoint.every_steps={_STEPS.value}",
             "evals.test.every_steps=none",
+            "log.first_batch=0",  # of a feed that has none
         ],
     )
     with (

@@ -109,9 +109,10 @@ def _from_1(flag: str, number: int | None = None) -> Any:
     if words is None:
         return None
     with reading(f"--{flag}", ",".join(words)):
-        if len(words) != (number or len(words)):
-            raise ValueError(f"not {number} numbers")
-        return tuple(int(word) - 1 for word in words)
+        numbers = [int(word) - 1 for word in words]
+        if len(words) != (number or len(words)) or min(numbers, default=0) < 0:
+            raise ValueError(f"not {number or 'some'} numbers from 1 on")
+        return tuple(numbers)
 
 
 if __name__ == "__main__":
