@@ -31,6 +31,7 @@ BROKEN = [
         "itself",
     ),
     (("optim.name=optax:contrib.schedule_free_sgd", "lora.kernels=qkv"), "lora.kernels", "itself"),
+    (("optim.name=lamb", "optim.joint_qkv=true"), "optim.joint_qkv=True", "optim.weight_decay"),
     (("optim.name=lamb", "optim.weight_decay_on=all"), "weight_decay_on=all", "optim.name=lamb"),
     (("optim.schedule=cosine", "optim.lr_min=1"), "optim.lr_min=1.0", "optim.lr=0.001"),
     (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "linear, cosine"),

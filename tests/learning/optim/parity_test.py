@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.learning.optim.optimizers_test import PEAK, matrices, run, tree
-from tests.messages import refused
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax.core import pytrees
 from vit_jax.learning.optim import optimizers
@@ -161,8 +160,3 @@ def test_ten_updates_are_theirs(case, packages):
     assert ours.keys() == theirs.keys()
     for name, x in theirs.items():
         np.testing.assert_allclose(ours[name], x, rtol=0, atol=ROUNDING, err_msg=name)
-
-
-def test_one_ratio_for_three_kernels_needs_weight_decay():
-    with refused("optim.joint_qkv=True", "optim.weight_decay=0"):
-        run("lamb", tree(0), GRADIENTS, joint_qkv=True)
