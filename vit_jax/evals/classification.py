@@ -85,7 +85,7 @@ class ClassificationConfig(EvalConfig):
     wrong_images: int = field(
         12,
         "while it trains, so many images that it is surest of and wrong in [a "
-        "picture](reading_logs.md#pictures); 0: none",
+        "picture](reading_logs.md#pictures), unless `input.cache=device`; 0: none",
         bounds=(0, 1024),
     )
 

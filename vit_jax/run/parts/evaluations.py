@@ -30,6 +30,7 @@ from vit_jax.run import announce
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts.durations import Durations
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses, eval_data
+from vit_jax.run.parts.examples import DEVICE
 from vit_jax.run.parts.inputs import samples
 from vit_jax.run.parts.networks import Model
 from vit_jax.run.parts.updates import StepParts, ema_decay
@@ -58,6 +59,8 @@ def evals(
         if columns is not None:  # some of the model's classes, or all in another order
             objective_of_data = dataclasses.replace(objective, num_classes=len(columns))
         key = functools.partial(_cache_key, config.input, graph=graph)
+        # Decoded images on the devices spare a run TensorFlow, which would read files again.
+        kept = c.classifies and config.input.cache == DEVICE
         inputs = EvalInputs(
             read=reader(test, graph, mesh),
             read_train=reader(train, graph, mesh) if train else None,
@@ -66,7 +69,7 @@ def evals(
             mesh=mesh,
             num_classes=test.source.num_classes,
             columns=columns,
-            images=functools.partial(_shown, config.input, test, objective),
+            images=None if kept else functools.partial(_shown, config.input, test, objective),
             # Without a split to learn from nothing is kept: the files' times need not be read.
             cache_keys=(key(train), key(test)) if train and keep_features else (None, None),
             keep=None if scores is None else functools.partial(scores.__setitem__, name),
