@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import optax
@@ -25,6 +25,7 @@ from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, wo
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning import methods
 from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax, Supervised
+from vit_jax.learning.optim import from_optax
 from vit_jax.learning.optim.optimizers import (
     DECAYED,
     MU_DTYPES,
@@ -329,13 +330,12 @@ class OptimConfig:
         return False
 
     @property
-    def averages(self) -> bool:
-        """Whether `average` gives weights, which then are the run's EMA."""
-        return False
+    def average(self) -> Callable[[Any, Any], Any] | None:
+        """(its state, the parameters after an update) -> those to evaluate; None: these are.
 
-    def average(self, opt_state: Any, params: Any) -> Any:
-        """The optimizer's state and the parameters after an update -> those to evaluate."""
-        raise NotImplementedError
+        They are the run's EMA then.
+        """
+        return None
 
     @entry_points.left_open
     def rule(self, schedule: Schedule) -> optax.GradientTransformation:
@@ -357,27 +357,15 @@ class OptaxConfig(OptimConfig):
     @property
     def decays(self) -> bool:
         """Whether the function takes a weight decay."""
-        from vit_jax.learning.optim import from_optax
-
         return from_optax.decays(self.name)
 
     @property
-    def averages(self) -> bool:
-        """Whether it is schedule-free."""
-        from vit_jax.learning.optim import from_optax
-
-        return from_optax.averages(self.name)
-
-    def average(self, opt_state: Any, params: Any) -> Any:
-        """The weights of a schedule-free optimizer."""
-        from vit_jax.learning.optim import from_optax
-
-        return from_optax.average(opt_state, params)
+    def average(self) -> Callable[[Any, Any], Any] | None:
+        """That of a schedule-free optimizer."""
+        return from_optax.average if from_optax.averages(self.name) else None
 
     def rule(self, schedule: Schedule) -> optax.GradientTransformation:
         """The function's, without gradient clipping."""
-        from vit_jax.learning.optim import from_optax
-
         return from_optax.rule(
             self.name,
             self.arguments,
@@ -679,18 +667,18 @@ CONSTRAINTS = (
     *constraints.unread_rules(
         "optim",
         ("ema_decay", "freeze", "lr_multipliers", "layer_decay"),
-        lambda c: not c.optim.averages,
+        lambda c: c.optim.average is None,
         "does not go with an optimizer that keeps the weights to evaluate itself: leave it out.",
     ),
     Constraint(
         "optim.name",
-        lambda c: c.optim.averages and c.method.averaging(0.0) is not None,
+        lambda c: c.optim.average is not None and c.method.averaging(0.0) is not None,
         "does not go with method.kind={method.kind}: both keep weights beside those that are "
         "trained.",
     ),
     Constraint(
         "lora.kernels",
-        lambda c: c.optim.averages and c.lora.kernels,
+        lambda c: c.optim.average is not None and c.lora.kernels,
         "does not go with optim.name={optim.name}, which keeps the weights to evaluate itself.",
     ),
     Constraint(

@@ -68,7 +68,8 @@ GROUPS: dict[str, _Rule] = {
         _is_dataclass_with("check", "extend", "averaging", "loss"),
     ),
     "optimizers": _Rule(
-        "a dataclass that extends OptimConfig, with `rule`", _is_dataclass_with("rule", "average")
+        "a dataclass that extends OptimConfig, with `rule`",
+        lambda x: _is_dataclass_with("rule")(x) and hasattr(x, "average"),
     ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }

@@ -157,7 +157,7 @@ def layout(
         optimizer(config.optim, schedule, adapters(config.lora)),
         mesh,
         ema_decay=ema_decay(config.optim, config.method),
-        average=config.optim.average if config.optim.averages else None,
+        average=config.optim.average,
         shard_optimizer=config.mesh.shard_optimizer,
         unstacked_steps=_unstacked_steps(config.model, config.optim, config.lora, mesh),
         teacher=teacher,
@@ -173,7 +173,7 @@ def ema_decay(c: OptimConfig, method: Method) -> float | None:
 
     0 for weights that the optimizer has.
     """
-    if c.averages:
+    if c.average is not None:
         return 0.0
     by_method = method.averaging(0.0)
     return c.ema_decay if by_method is None else float(by_method)
