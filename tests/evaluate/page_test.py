@@ -4,15 +4,20 @@ import csv
 import datetime
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
+from vit_jax import models
 from vit_jax.data.source import Example
 from vit_jax.evals.classification import Scores
 from vit_jax.evaluate import comparison, page
+from vit_jax.evaluate.__main__ import look
 from vit_jax.evaluate.comparison import Scored, Seen
+from vit_jax.models import observe
 from vit_jax.probes import by_class
 
 #                  right, wrong, wrong, wrong, right, wrong
@@ -90,7 +95,8 @@ def made(results, scored):
 @pytest.fixture(scope="module")
 def text():
     pixels = np.full((3, 8, 8, 3), 200, np.uint8)
-    hardest = Seen(SCORES.highest_losses(3), pixels, np.random.default_rng(0).random((3, 2, 2)))
+    heat = np.random.default_rng(0).random((3, 2, 2))
+    hardest = Seen(SCORES.highest_losses(3), pixels, heat, "attention rollout")
     one = Scored(Pictures(), SCORES, hardest)
     right = Scored(Pictures(), scores_of(LABELS, LABELS[:, 0]))
     results = {
@@ -202,14 +208,25 @@ def test_classes_that_are_decided_one_by_one():
     scores = scores_of(labels, np.array([0, 1, 2]), classes=3)._replace(
         counts=by_class.count_each(truth, taken), exclusive=False
     )
-    hardest = Seen(scores.highest_losses(1), np.zeros((1, 4, 4, 3), np.uint8), None)
+    pixels, heat = np.zeros((1, 4, 4, 3), np.uint8), np.zeros((1, 2, 2))
+    hardest = Seen(scores.highest_losses(1), pixels, heat, "relevance")
     text = made({"m": {}}, {"val": {"m": Scored(ManyClasses(3), scores, hardest)}})
     assert table_under(text, "F1 by class")["0"] == ["2", "50.00%", "50.00%", "50.00%"]
     assert "at least 50%" in text
     assert "calibration" not in text  # of probabilities that sum to 1
     assert not any(word in text for word in ("confusion", "confused by", "taken for <b>"))
     assert "<b>2</b>; most probable: <b>2</b> (100.00%), loss 1" in text
-    assert "the pixels that it gets" in text and "rollout" not in text
+    assert "relevance" in text and "rollout" not in text
+
+
+def test_a_resnet_is_shown_by_what_is_relevant_for_its_prediction():
+    model = models.create("R1-1x1", num_classes=4, image_size=32, rngs=nnx.Rngs(0))
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    objective = SimpleNamespace(images=lambda batch: batch["image"] / np.float32(255))
+    seen = look(model, {"image": images}, objective, SCORES, np.array([1, 5]))
+    expected = observe.relevance(model, images / np.float32(255), PREDICTION[[1, 5]]).map.patches
+    np.testing.assert_array_equal(seen.heat, expected)
+    assert (seen.what, seen.pixels.dtype) == ("relevance", np.uint8)
 
 
 def test_classes_in_files(tmp_path):

@@ -91,7 +91,7 @@ def evaluate(
                 batch = evaluations.read_images(
                     config.input, config.evals[name].preprocess, source, each.places[places]
                 )
-                seen = _look(ready.model(), batch, objective, places)
+                seen = look(ready.model(), batch, objective, each, places)
                 scored[label] = scored[label]._replace(hardest=seen)
     return numbers
 
@@ -107,11 +107,17 @@ def _without_pictures(config: RunConfig, screen: Screen) -> RunConfig:
     return dataclasses.replace(config, evals=evals)
 
 
-def _look(model: Any, batch: Batch, objective: Objective, places: np.ndarray) -> Seen:
-    inputs, rollout = np.asarray(objective.images(batch)), None
+def look(
+    model: Any, batch: Batch, objective: Objective, scores: Scores, places: np.ndarray
+) -> Seen:
+    """Returns what the model sees in the images of a batch, and where it looks."""
+    inputs = np.asarray(objective.images(batch))
     if observe.has_attention(model):
-        rollout = observe.rollout(model, inputs).patches
-    return Seen(places, observe.seen_pixels(model, np.asarray(batch["image"])), rollout)
+        heat, what = observe.rollout(model, inputs).patches, "attention rollout"
+    else:
+        predicted = scores.prediction[places]
+        heat, what = observe.relevance(model, inputs, predicted).map.patches, "relevance"
+    return Seen(places, observe.seen_pixels(model, np.asarray(batch["image"])), heat, what)
 
 
 FLAGS = flags.FLAGS

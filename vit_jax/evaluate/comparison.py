@@ -116,12 +116,14 @@ class Seen(NamedTuple):
     Attributes:
       places: in the arrays of the scores.
       pixels: uint8 [M, H, W, 3].
-      rollout: of attention, [M, rows, columns]; None of a model without attention.
+      heat: where it looks, [M, rows, columns].
+      what: what the heat is, in words.
     """
 
     places: np.ndarray
     pixels: np.ndarray
-    rollout: np.ndarray | None
+    heat: np.ndarray
+    what: str
 
 
 class ClassRecord(TypedDict):

@@ -163,17 +163,15 @@ def _hardest(scored: Scored, names: Sequence[str]) -> list[dict[str, Any]]:
     """The images with the highest loss, and beside each what the model sees, and where it looks."""
     if scored.hardest is None:
         return []
-    (places, pixels, rollout), scores = scored.hardest, scored.scores
-    seen = list(pixels)
-    if rollout is not None:
-        seen = [blend(*each) for each in zip(pixels, rollout, strict=True)]
-    pictures = [html_page.picture_url(Image.fromarray(each), LARGE) for each in seen]
+    (places, pixels, heat, what), scores = scored.hardest, scored.scores
+    seen = [Image.fromarray(blend(*each)) for each in zip(pixels, heat, strict=True)]
+    pictures = [html_page.picture_url(each, LARGE) for each in seen]
     shown = zip(places, *_thumbnails(scored, places, LARGE), pictures, strict=True)
     return [
         {
             "image": image,
             "seen": picture,
-            "what": "the pixels that it gets" if rollout is None else "attention rollout",
+            "what": what,
             "where": where,
             "labels": [names[i] for i in scores.labels[place] if i != NO_LABEL],
             "prediction": names[scores.prediction[place]],

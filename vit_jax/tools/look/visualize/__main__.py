@@ -2,7 +2,8 @@
 
     vit-jax visualize --checkpoint runs/digits --images FOLDER --output looked
 
-The filters, positions, where it looks, its features, and what it gets wrong, of any weights.
+The filters, positions, where it looks and its features, of any weights. What it gets wrong is on
+the page of vit-jax evaluate --page.
 """
 
 import dataclasses
@@ -120,9 +121,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("images", None, "Image, or folder of images. More may follow the flags.")
     flags.DEFINE_string("output", None, "Folder to write to.")
     flags.DEFINE_integer("max_images", 8, "Images to show attention in.", lower_bound=1)
-    flags.DEFINE_integer(
-        "max_features", 1000, "Images to compare features of, and to find errors in.", lower_bound=1
-    )
+    flags.DEFINE_integer("max_features", 1000, "Images to compare features of.", lower_bound=1)
     flags.DEFINE_integer("image_size", None, "Pixels; default: that of the weights.", lower_bound=1)
     flags.DEFINE_bool("ema", False, "Use the EMA of the weights, where the run kept one.")
     flags.DEFINE_string(

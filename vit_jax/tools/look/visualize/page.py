@@ -17,7 +17,7 @@ from vit_jax.draw.attention_pictures import Question
 from vit_jax.draw.html_page import Findings
 from vit_jax.probes import principal
 from vit_jax.store import workdir
-from vit_jax.tools.look.visualize import features, mistakes
+from vit_jax.tools.look.visualize import features
 from vit_jax.tools.look.visualize.photos import Photos, Progress, compute_outputs
 from vit_jax.weights import Loaded
 
@@ -35,7 +35,7 @@ class Options(NamedTuple):
 def sections(
     loaded: Loaded, photos: Photos, options: Options, progress: Progress
 ) -> list[Findings]:
-    """Findings about weights, attention, features and mistakes; options are checked first."""
+    """Findings about weights, attention and features; options are checked first."""
     model, names = loaded.model, loaded.class_names
     wanted = None if options.of_class is None else find_class(options.of_class, model, names)
     attention_pictures.check(model, options.layers, options.query)
@@ -57,7 +57,6 @@ def sections(
         features.findings(
             model, shown, outputs, names=groups or photos.names, labels=groups, method=options.map
         ),
-        mistakes.findings(model, photos, outputs, lambda number: title(number, names)),
     ]
 
 
