@@ -33,7 +33,8 @@ def test_the_first_batch_is_what_preview_draws(tmp_path, tiny_run):
     config = tiny_run("loss.mixup=1", "log.first_batch=5")
     run = Run.build(config, epath.Path(tmp_path / "run"))
     with run.feed(start_step=0) as feed:
-        (png,) = run.batch_sheet(1, next(feed)).values()
+        (draw,) = run.pictures(1, next(feed))
+    (png,) = draw().values()
     expected = preview.preview(config, "run", step=1, max_images=5)
     sheet = np.asarray(Image.open(io.BytesIO(png)))
     cells = slice(0, 200)  # of the first row, without the notes below, which name the example

@@ -5,16 +5,13 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from vit_jax.config import RunConfig
 from vit_jax.data.source import Source
 from vit_jax.draw import contact_sheet, tiles
 from vit_jax.draw.contact_sheet import Cell
-from vit_jax.learning import step as steps
-from vit_jax.learning.losses import Objective
+from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.method import view_names
-from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts.durations import Durations
 
 MOST_LABELS = 3  # under an image
@@ -26,35 +23,21 @@ def draw(
     source: Source,
     objective: Objective,
     durations: Durations,
-    batch: steps.Batch,
+    examples: Batch,
     *,
     title: str,
     step: int,
-    max_images: int,
-    mesh: Mesh | None = None,
 ) -> bytes:
-    """Draws the first examples of the batch of `step`, after mixup and CutMix, as a PNG file.
-
-    With `mesh` the batch lies on its devices, and all of its processes have to call this.
-    """
-
-    def first(arrays: steps.Batch) -> list[jax.Array]:
-        # All of the batch is mixed: the partner of an example may lie anywhere in it.
-        seen = steps.examples(arrays, objective, seed=config.seed, done=step - 1)
-        views = [arrays[name] for name in view_names(len(config.input.views))]
-        return [x[:max_images] for x in (*seen, arrays["weight"], *views)]
-
-    arrays = {name: x for name, x in batch.items() if name != "index"}  # of a batch of the host
-    everywhere = None if mesh is None else meshes.replicated(mesh)
-    seen = jax.device_get(jax.jit(first, out_shardings=everywhere)(arrays))
-    images, targets, weight, is_good, *further = seen
+    """Draws the first examples of a step, as inputs.first_examples gives them, as a PNG file."""
+    seen = jax.device_get(examples)
     mean, std = (np.asarray(x, np.float32) for x in (objective.mean, objective.std))
-    pixels = images * std + mean
+    pixels = seen["images"] * std + mean
     pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
-    pixels = side_by_side([pixels, *further])
+    pixels = side_by_side([pixels, *(seen[name] for name in view_names(len(config.input.views)))])
     names = source.class_names or tuple(map(str, range(source.num_classes)))
-    indices = batch.get("index", [None] * len(pixels))
-    shown = zip(pixels, targets, weight, indices, is_good > 0, strict=False)
+    indices = seen.get("index", [None] * len(pixels))
+    arrays = (seen["targets"], seen["weight"], indices, seen["is_good"] > 0)
+    shown = zip(pixels, *arrays, strict=False)
     cells = [_cell(*each, names, source.describe) for each in shown]
     left_out = ", left out by input.skip_steps" if durations.skips(step) else ""
     titles = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from etils import epath
@@ -143,14 +143,25 @@ class Run:
         c, layout = self.config, self.batch_layout
         return inputs.train_feed(c.input, self.source, layout, seed=c.seed, start_step=start_step)
 
-    def batch_sheet(self, step: int, batch: Batch) -> dict[str, bytes]:
-        """A picture of log.first_batch images of a step's batch, on all processes."""
-        from vit_jax.run import batch_sheet
+    def pictures(self, step: int, batch: Batch) -> Iterator[Callable[[], dict[str, bytes]]]:
+        """Functions that draw pictures of a step: log.first_batch images of step 1."""
+        if not self.parts.durations.shows_batch(step):
+            return
+        c, parts = self.config, self.parts
+        examples = inputs.first_examples(
+            c, parts.objective, batch, step=step, number=c.log.first_batch, mesh=self.mesh
+        )
 
-        parts, wanted = (self.parts.objective, self.parts.durations), self.config.log.first_batch
-        of_step = {"title": self.workdir.name, "step": step, "max_images": wanted}
-        png = batch_sheet.draw(self.config, self.source, *parts, batch, **of_step, mesh=self.mesh)
-        return {"input/batch": png}
+        def draw() -> dict[str, bytes]:
+            from vit_jax.run import batch_sheet
+
+            title = self.workdir.name
+            png = batch_sheet.draw(
+                c, self.source, parts.objective, parts.durations, examples, title=title, step=step
+            )
+            return {"input/batch": png}
+
+        yield draw
 
     def compile_update(self, screen: Screen) -> Callable[..., Any]:
         """The program of a step, for the state as in `layout.in_steps`."""

@@ -148,9 +148,8 @@ class Session:
         """
         # If it fails, all are asked to stop, lest they go on until a row.
         batch = self._feed.batch_of(step, tell=self._peers.request_stop)
-        if step == 1 and self._run.config.log.first_batch:
-            with self.clock.paused():
-                self._log.write_pictures(step, self._run.batch_sheet(step, batch))
+        with self.clock.paused():
+            self._log.draw_later(step, *self._run.pictures(step, batch))
         update = self._update
         if self._durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")

@@ -85,8 +85,8 @@ def check_number(name: str, value: Any, *, at_least: float, at_most: float) -> N
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """ValueError with the nearest word unless it is one of `choices`."""
-    is_fine = isinstance(value, str) and value in choices
-    check(is_fine, f"{name}={value!r}. {nearest(str(value), choices)}".removesuffix("."))
+    if not (isinstance(value, str) and value in choices):
+        check(False, f"{name}={value!r}. {nearest(str(value), choices)}".removesuffix("."))
 
 
 def pair(size: Size) -> tuple[int, int]:

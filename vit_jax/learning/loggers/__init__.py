@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -62,6 +62,7 @@ class RunLog:
         self._writers = list(writers)
         self._first_counts: dict[str, float] = {}
         self._moving: set[str] = set()
+        self._to_draw: list[tuple[int, Callable[[], Mapping[str, bytes]]]] = []
         if jax.process_index() == 0:
             self._file = MetricsFile(workdir / "metrics.jsonl")
             self._file.truncate_after(start_step)
@@ -95,12 +96,22 @@ class RunLog:
         self, step: int, values: Mapping[str, float], pictures: Mapping[str, bytes] = _NONE
     ) -> None:
         """Writes one row, after the pictures of its step, PNG files by name: NAME/STEP.png."""
+        self._draw()
         self.write_pictures(step, pictures)
         if self._file:
             self._file.write(step, values)
         if moving := self._without_constants(values):
             for writer in self._writers:
                 writer.write(step, moving)
+
+    def draw_later(self, step: int, *draw: Callable[[], Mapping[str, bytes]]) -> None:
+        """Writes the pictures that these functions draw, before the next row or at the end."""
+        self._to_draw += [(step, each) for each in draw if self._file]
+
+    def _draw(self) -> None:
+        while self._to_draw:
+            step, draw = self._to_draw.pop(0)
+            self.write_pictures(step, draw())
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
         """Writes PNG files by name: NAME/STEP.png."""
@@ -158,6 +169,7 @@ class RunLog:
                 closing.callback(self._stop_tracing)
             if self._file:
                 closing.callback(self._file.flush)
+            closing.callback(self._draw)
 
 
 def _nothing(*_: Any) -> None:

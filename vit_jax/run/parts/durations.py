@@ -17,6 +17,7 @@ class Durations:
     Attributes:
       log, save: a step's number -> whether it is followed by a row of the log, by a checkpoint.
       histograms: a step's number -> whether histograms are made of it.
+      shows_batch: a step's number -> whether its batch is drawn.
       skips: a step's number -> whether its batch is left out (input.skip_steps).
     """
 
@@ -27,6 +28,7 @@ class Durations:
     log: Cadence
     save: Cadence
     histograms: Callable[[int], bool]
+    shows_batch: Callable[[int], bool]
     skips: Callable[[int], bool]
 
     def check_start(self, step: int, workdir: epath.Path) -> None:
@@ -73,5 +75,6 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),
         histograms=Cadence(every, total_steps) if every else lambda step: False,
+        shows_batch=frozenset({1} if config.log.first_batch else ()).__contains__,
         skips=frozenset(config.input.skip_steps).__contains__,
     )

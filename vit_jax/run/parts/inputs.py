@@ -10,13 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.config import InputConfig, MeshConfig
+from vit_jax.config import InputConfig, MeshConfig, RunConfig
 from vit_jax.core import errors
 from vit_jax.core.errors import NOT_MADE
 from vit_jax.data import streams
 from vit_jax.learning import losses
+from vit_jax.learning import step as steps
 from vit_jax.learning.feed import Feed, local_rows
-from vit_jax.learning.losses import Batch
+from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.method import view_names
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run import memory
@@ -116,6 +117,36 @@ def train_feed(
         return cached.feed(choose, itertools.count(start_step), timeout_secs=c.timeout_secs)
     batches = train_batches(c, source, seed=seed, start_step=start_step, rows=rows)
     return Feed(batches, layout, timeout_secs=c.timeout_secs)
+
+
+def first_examples(
+    config: RunConfig,
+    objective: Objective,
+    batch: Batch,
+    *,
+    step: int,
+    number: int,
+    mesh: Mesh | None = None,
+) -> dict[str, jax.Array]:
+    """The first examples of the batch of a step as it learns from them, after mixup and CutMix.
+
+    Images [N, H, W, 3], targets [N, C], weight [N], whether an image is good [N], further views
+    uint8 [N, h, w, 3] each, and of a batch of the host the images' index [N].
+
+    mesh: of the batch, where it lies on devices; all of its processes have to call this.
+    """
+
+    def first(arrays: Batch) -> dict[str, jax.Array]:
+        # All of the batch is mixed: the partner of an example may lie anywhere in it.
+        mixed = steps.examples(arrays, objective, seed=config.seed, done=step - 1)
+        views = {name: arrays[name] for name in view_names(len(config.input.views))}
+        named = dict(zip(("images", "targets", "weight"), mixed, strict=True))
+        return jax.tree.map(lambda x: x[:number], named | {"is_good": arrays["weight"]} | views)
+
+    on_devices = {name: x for name, x in batch.items() if name != "index"}
+    everywhere = None if mesh is None else meshes.replicated(mesh)
+    index = {"index": batch["index"]} if "index" in batch else {}
+    return jax.jit(first, out_shardings=everywhere)(on_devices) | index
 
 
 def bad_images(

@@ -25,7 +25,7 @@ from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
 from vit_jax.learning.methods import SUPERVISED
-from vit_jax.learning.optim import matrices, optimizers, patterns, schedules
+from vit_jax.learning.optim import optimizers, patterns, schedules
 from vit_jax.learning.state import StateLayout, state_layout
 from vit_jax.learning.step import make_update
 from vit_jax.models.layers.kernels.choice import AUTO, check_devices
@@ -128,8 +128,10 @@ def _whole_optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.Grad
 
 def _others_optimizer(c: OptimConfig, schedule: schedules.Schedule) -> optax.GradientTransformation:
     """That of a rule from optax or a plug-in."""
+    from vit_jax.learning.optim.matrices import by_layer
+
     with errors.naming("optim.name", c.name):
-        rule = matrices.by_layer(c.rule(schedule))
+        rule = by_layer(c.rule(schedule))
     if not c.decays:
         rule = optimizers.add_decay(
             rule,

@@ -31,9 +31,8 @@ def preview(config: RunConfig, name: str, *, step: int, max_images: int) -> byte
         config.input, source, seed=config.seed, start_step=step - 1
     ) as batches:
         batch = next(batches)
-    return batch_sheet.draw(
-        config, source, objective, durations, batch, title=name, step=step, max_images=max_images
-    )
+    shown = inputs.first_examples(config, objective, batch, step=step, number=max_images)
+    return batch_sheet.draw(config, source, objective, durations, shown, title=name, step=step)
 
 
 FLAGS = flags.FLAGS
