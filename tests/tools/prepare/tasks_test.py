@@ -1,39 +1,17 @@
-"""Progress within parts, and the same data set written by Apache Beam, on its local runner."""
+"""The same data set written by Apache Beam, on its local runner."""
 
 import io
-import time
 
 import pytest
 
 from tests.messages import refused
-from tests.tools.prepare.conftest import jpeg, tar
 from tests.tools.prepare.pipeline_test import SMALL, files, prepared
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
-from vit_jax.tools.prepare import imagenet, tasks
-from vit_jax.tools.prepare.collection import Collection, CollectionRequest, Part, PrepareOptions
+from vit_jax.tools.prepare import imagenet
+from vit_jax.tools.prepare.collection import CollectionRequest
 from vit_jax.tools.prepare.pipeline import WORK_DIR, prepare
 from vit_jax.tools.prepare.tasks import beam_runner
-
-
-def test_a_bar_moves_within_a_long_part(tmp_path, monkeypatch):
-    path = tmp_path / "a.tar"
-    path.write_bytes(tar({f"{i}.jpg": jpeg(i) for i in range(20)}))
-    part = Part("a.tar", "tar", str(path), labels=(0,))
-    monkeypatch.setattr(tasks, "EVERY_SECS", 0.02)
-    monkeypatch.setattr(Screen, "BAR_AFTER_SECS", 0.0)
-    monkeypatch.setattr(Screen, "PLAIN_EVERY_SECS", 0.0)
-    slowly = lambda check: lambda *a: time.sleep(0.03) or check(*a)
-    monkeypatch.setattr(tasks, "_checked", slowly(tasks._checked))
-    out = io.StringIO()
-    collection = Collection("tars", "Of this test.", ["thing"], [part])
-    run = tasks.process_runner(1)
-    data_set = prepare(collection, tmp_path / "out", PrepareOptions(), run, Screen(out))
-    assert data_set.splits["train"].shard_lengths == [20]
-    shown = [line for line in out.getvalue().splitlines() if line.startswith("checking, ")]
-    assert len(shown) > 3 and all("images, % [" in line for line in shown)
-    assert not list((tmp_path / "out").rglob("*.progress"))
-
 
 LOCAL = "--runner=FnApiRunner"
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -168,6 +168,11 @@ class Collection:
     policy: Mapping[str, str] = dataclasses.field(default_factory=dict)
     multi_label: bool = False  # whether examples have lists of labels
     notes: Sequence[str] = ()  # sentences about the collection, for the report
+
+
+def refuse_source(source: object, rule: str, cure: str = "") -> NoReturn:
+    """Raises a UserError about --source."""
+    raise UserError(rule, field="--source", value=source, cure=cure)
 
 
 def check_class_names(names: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from vit_jax.core.class_names import are_same, difference, normal, normal_names
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden
 from vit_jax.data.sources.splits import splits_in_paths
-from vit_jax.tools.prepare.collection import CollectionRequest, Labels
+from vit_jax.tools.prepare.collection import CollectionRequest, Labels, refuse_source
 
 MOST_BYTES = 256 * 2**20  # of a list of names
 MOST_FILES = 1_000_000
@@ -52,7 +52,7 @@ def source_files(source: str, suffixes: Sequence[str]) -> list[SourceFile]:
         named += [(split or "", path) for path in found]
     path, number = collections.Counter(path for _, path in named).most_common(1)[0]
     if number > 1:
-        raise UserError(f"names {path} twice.", field="--source", value=source)
+        refuse_source(source, f"names {path} twice.")
     root = os.path.commonpath(roots)
     return [
         SourceFile(str(path.relative_to(root)), path, split or None)
@@ -76,7 +76,7 @@ def split_by_names(
     if unclear:
         rule = f"has files whose paths say splits, but of some say none, or several: {unclear[0]}."
         cure = 'Name all: --source="train=a-*.tar,test=b-*.tar".'
-        raise UserError(rule, field="--source", value=source, cure=cure)
+        refuse_source(source, rule, cure)
     sizes = collections.Counter(splits[0] for splits in by_path.values())
     listed = ", ".join(f"{split} ({number:,})" for split, number in sizes.items())
     note = f"Splits by the paths of files, as Hugging Face's datasets reads them: {listed}."
@@ -96,8 +96,7 @@ def _files(pattern: str, suffixes: Sequence[str]) -> tuple[str, list[Path]]:
         # Others would be lost in silence: shard-0001.tar.zst among tars.
         packed = [p for p in there if p not in paths and p.stem.lower().endswith(wanted)]
         if packed := sorted(p for p in packed if p.suffix.lower() in _COMPRESSED):
-            rule = f"has {packed[0]}, which is compressed and not read ({len(packed):,} such)."
-            raise UserError(rule, field="--source", value=path)
+            refuse_source(path, f"has {packed[0]}, which is compressed ({len(packed):,} such).")
     elif pattern and path.exists():
         paths = [path]
     else:
@@ -106,7 +105,7 @@ def _files(pattern: str, suffixes: Sequence[str]) -> tuple[str, list[Path]]:
     missing = [p for p in paths if not p.is_file()]
     if missing or not paths:
         rule = f"lacks {f'{len(missing):,} files, as {missing[0]}' if missing else 'any file'}"
-        raise UserError(f"{rule} ({', '.join(suffixes)}).", field="--source", value=pattern)
+        refuse_source(pattern, f"{rule} ({', '.join(suffixes)}).")
     paths = [path.absolute() for path in paths]
     folders = [path.absolute()] if path.is_dir() else [path.parent for path in paths]
     return os.path.commonpath(folders), paths
@@ -132,8 +131,7 @@ def _ranges(pattern: str) -> list[str]:
     first, last = int(match[1]), int(match[2])
     rest = _ranges(pattern[match.end() :])
     if (last + 1 - first) * len(rest) > MOST_FILES:
-        rule = f"names more than {MOST_FILES:,} files."
-        raise UserError(rule, field="--source", value=pattern)
+        refuse_source(pattern, f"names more than {MOST_FILES:,} files.")
     numbers = [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     return [pattern[: match.start()] + number + end for number in numbers for end in rest]
 

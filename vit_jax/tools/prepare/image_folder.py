@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from vit_jax.core.class_names import normal, normal_names
-from vit_jax.core.errors import UserError, reading
+from vit_jax.core.errors import reading
 from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.data.sources.image_folder import are_not_classes
 from vit_jax.tools.prepare.collection import (
@@ -17,6 +17,7 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
+    refuse_source,
 )
 from vit_jax.tools.prepare.faults import TURNED
 from vit_jax.tools.prepare.tars import MAX_MEMBER_BYTES
@@ -76,14 +77,14 @@ def collection(request: CollectionRequest) -> Collection:
     ]
     if odd:
         rule = f"has {odd[0]!r} beside folders of splits: all must be <split>/<class>/*."
-        raise UserError(rule, field="--source", value=root)
+        refuse_source(root, rule)
     of_classes = by_split if has_splits else {"": folders}
     for where, names in of_classes.items():
         normal_names(names, str(root / where))  # no two of them are one name
     classes = sorted({normal(name) for names in of_classes.values() for name in names})
     if classes and are_not_classes(classes):
         rule = f"has images in {', '.join(classes)}, whose names say splits, not classes."
-        raise UserError(rule, field="--source", value=root)
+        refuse_source(root, rule)
     labels = {name: label for label, name in enumerate(classes)}
     passed_over, parts = PassedOver(root), list[Part]()
     if has_splits:

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from vit_jax.core import synsets
-from vit_jax.core.errors import UserError
 from vit_jax.core.image_files import is_hidden
 from vit_jax.data.sources.relabelled import VALIDATION_IMAGES, read_real
 from vit_jax.tools.prepare import tars
@@ -29,6 +28,7 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
+    refuse_source,
 )
 from vit_jax.tools.prepare.image_folder import PassedOver, parts_of_folder
 
@@ -87,8 +87,7 @@ def _synset_tars(source: Path) -> tuple[list[Part], list[Part]]:
                 else:
                     parts.append(Part(name, "tar", str(source), info.offset_data, info.size))
     if not parts:
-        rule = "is not a tar or folder of tars named as synsets (n01440764.tar ...)."
-        raise UserError(rule, field="--source", value=source)
+        refuse_source(source, "is not a tar or folder of tars of synsets (n01440764.tar ...).")
     parts.sort(key=lambda part: part.name)
     return parts, passed_over.parts()
 
@@ -103,7 +102,7 @@ def _labelled(
     counts = collections.Counter(map(_synset_of, parts))
     if wrong := [name for name, count in counts.items() if name not in label or count > 1]:
         rule = f"has synsets that are unknown, or twice: {', '.join(wrong[:5])}."
-        raise UserError(rule, field=parts[0].path)
+        refuse_source(parts[0].path, rule)
     return [
         dataclasses.replace(part, labels=(label[_synset_of(part)],), split=split) for part in parts
     ]
@@ -116,7 +115,7 @@ def imagenet2012(request: CollectionRequest) -> Collection:
     train, validation = _first_existing(source, TRAIN), _first_existing(source, VALIDATION)
     if train is None and validation is None:
         rule = f"holds neither {TRAIN[0]} nor {VALIDATION[0]}, nor folders of what is in them."
-        raise UserError(rule, field="--source", value=source)
+        refuse_source(source, rule)
     label = {synset: number for number, synset in enumerate(names)}
     parts: list[Part] = []
     left_out: list[Part] = []
@@ -152,7 +151,7 @@ def imagenet2012_real(request: CollectionRequest) -> Collection:
     listed = read_real(str(path), str(path)) if path.is_file() else []
     if validation is None or len(listed) != VALIDATION_IMAGES:
         rule = f"lacks {VALIDATION[0]}, or {REAL} of {VALIDATION_IMAGES:,} images: {len(listed):,}."
-        raise UserError(rule, field="--source", value=source)
+        refuse_source(source, rule)
     labels = [tuple(sorted(set(of_image))) for of_image in listed]
     by_name = dict(zip(sorted(_validation()), labels, strict=True))
     return Collection(
@@ -174,7 +173,7 @@ def _images_of_validation(path: Path, labels: Mapping[str, Labels]) -> list[Part
     names = sorted(file.name for file in path.iterdir())
     files = [name for name in names if name in labels]
     if not files:
-        raise UserError(f"{path} holds no images named {next(iter(labels))} ...")
+        refuse_source(path, f"holds no images named {next(iter(labels))} ...")
     passed_over = PassedOver(path)
     passed_over.pass_over((name for name in names if name not in labels), "no_label")
     parts = parts_of_folder(path.name, path, files, "validation", labels)

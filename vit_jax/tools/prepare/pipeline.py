@@ -212,11 +212,12 @@ class _Preparation:
         is_complete = share.of > 1 and all(task.has_catalogue for task in of_parts)
         todo = [] if is_complete else [task for task in of_share if not task.is_read()]
         problems: list[str] = []
-        with tasks.PartsBar(self.screen, title, todo, len(of_share)) as bar:
-            for result in self.run(tasks.read_part_or_message, todo):
-                bar.done += 1
-                problems += [result] if isinstance(result, str) else []
-                bar.images += 0 if isinstance(result, str) else result
+        before, parts = len(of_share) - len(todo), max(len(of_share), 1)
+        self.screen.bar(title, 0, parts)  # the time counts from now on
+        for done, message in enumerate(self.run(tasks.read_part_or_message, todo), before + 1):
+            problems += [message] * bool(message)
+            self.screen.bar(title, done, parts)
+        self.screen.bar(title, parts, parts)
         if problems:
             raise UserError("\n".join(problems))
 

@@ -38,6 +38,7 @@ from vit_jax.tools.prepare.collection import (
     Labels,
     Part,
     RowAndBytes,
+    refuse_source,
 )
 from vit_jax.tools.prepare.entries import BadLabelError, Reading, SourceFile
 from vit_jax.tools.prepare.faults import FAULTS, TURNED
@@ -267,7 +268,7 @@ def _collect_tables(
     if len(files) > len(tables):
         other = next(file.path for file in files if file not in tables)
         rule = f"has tables ({tables[0].path}) and other lists ({other}): name those of one kind."
-        raise UserError(rule, field="--source", value=request.source)
+        refuse_source(request.source, rule)
     columns = Columns(
         Column("--image_field", request.image_field),
         Column("--label_field", request.label_field),

@@ -1,4 +1,4 @@
-"""The tasks of a preparation, their progress, and where they run: processes here, or Apache Beam.
+"""The tasks of a preparation, and where they run: processes here, or Apache Beam.
 
 The first task reads a part once, checks its images and writes its catalogue; the second writes a
 shard of the data set from the locations of its images.
@@ -19,7 +19,6 @@ import pickle
 import shutil
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +29,6 @@ import pyarrow.parquet as pq
 
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.files import atomic_file, write_file
-from vit_jax.core.screen import Screen, format_count
 from vit_jax.data.sources import tfds_writer
 from vit_jax.tools.prepare import evaluation_sets, image_folder, imagenet, records, tars
 from vit_jax.tools.prepare.collection import ImageRow, Part, RowAndBytes, is_text, write_catalogue
@@ -55,8 +53,6 @@ _OF_FILES = frozenset(
 )
 MOST_OPEN_FILES = 64
 MOST_WORKERS = 1024  # processes
-PROGRESS_SUFFIX = ".progress"
-EVERY_SECS = 2.0
 
 
 Task = TypeVar("Task")
@@ -99,22 +95,21 @@ class PartTask:
         return not any(row["path"] and _OF_FILES.intersection(row["faults"]) for row in rows)
 
 
-def read_part_or_message(task: PartTask) -> int | str:
+def read_part_or_message(task: PartTask) -> str:
     """`read_part`, with a UserError returned as its message, so that the other parts go on."""
     try:
-        return read_part(task)
+        read_part(task)
     except UserError as error:
         return str(error)
+    return ""
 
 
-def read_part(task: PartTask) -> int:
+def read_part(task: PartTask) -> None:
     path = task.catalogue
     with ImageCopies(path.with_suffix(".images")) as copies:
         images = READERS[task.part.reader](task.part)
-        watched = with_progress(images, task.part, path.with_suffix(PROGRESS_SUFFIX))
-        rows = [_checked(task, row, data, copies) for row, data in watched]
+        rows = [_checked(task, row, data, copies) for row, data in images]
     write_catalogue(path, rows)
-    return len(rows)
 
 
 def _checked(task: PartTask, row: ImageRow, data: bytes | None, copies: ImageCopies) -> ImageRow:
@@ -157,84 +152,6 @@ class ImageCopies(contextlib.ExitStack):
         location = str(self._path), self._file.tell(), len(data)
         self._file.write(data)
         return location
-
-
-def with_progress(images: Iterable[RowAndBytes], part: Part, path: Path) -> Iterator[RowAndBytes]:
-    """The same images; the file `path` holds the progress until they end."""
-    written = time.monotonic()
-    try:
-        for number, (row, data) in enumerate(images, 1):
-            yield row, data
-            if time.monotonic() - written >= EVERY_SECS:
-                written = time.monotonic()
-                with contextlib.suppress(OSError):  # other writes report a full disk
-                    path.write_text(f"{number} {_fraction(part, row, number)}")
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def _fraction(part: Part, row: ImageRow, images: int) -> float:
-    """The fraction of the part that is read; 0 if it cannot be known before the end."""
-    if part.files:
-        return min(images / len(part.files), 1.0)
-    if row.path != part.path:
-        return 0.0
-    size = part.nbytes or Path(part.path).stat().st_size - part.offset
-    return min(max((row.offset + row.nbytes - part.offset) / size, 0.0), 1.0)
-
-
-class PartsBar:
-    """A bar of the parts that are read, with fractions of unfinished ones; of few, in percent.
-
-    Within it, another thread draws it every few seconds: a single part may take minutes. The user
-    counts finished parts in `done`, and their images in `images`.
-    """
-
-    FEW = 100
-
-    def __init__(self, screen: Screen, title: str, todo: Sequence[PartTask], parts: int) -> None:
-        self._screen, self._title, self._parts = screen, title, max(parts, 1)
-        self._progress = {task.catalogue.with_suffix(PROGRESS_SUFFIX) for task in todo}
-        self.done, self.images = parts - len(todo), 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._draw, daemon=True)
-
-    def __enter__(self) -> PartsBar:
-        for path in self._started():  # of killed processes
-            path.unlink(missing_ok=True)
-        self._screen.bar(self._title, 0, self._parts)  # the time counts from now on
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        if kind is None:
-            self._screen.bar(self._title, self._parts, self._parts)
-
-    def _started(self) -> set[Path]:
-        """Files of progress of the parts; other machines may have some in the same folder."""
-        folders = {path.parent for path in self._progress}
-        return self._progress.intersection(*(f.glob(f"*{PROGRESS_SUFFIX}") for f in folders))
-
-    def unfinished(self) -> tuple[int, float]:
-        """Sums over the parts that are being read: images, and fractions of parts."""
-        images, parts = 0, 0.0
-        for path in self._started():
-            with contextlib.suppress(OSError, ValueError):  # just removed, or half written
-                number, fraction = path.read_text().split()
-                images, parts = images + int(number), parts + float(fraction)
-        return images, parts
-
-    def _draw(self) -> None:
-        total, unit = (self._parts, "") if self._parts >= self.FEW else (100, ", %")
-        while not self._over.wait(EVERY_SECS):
-            images, parts = self.unfinished()
-            done = int((self.done + parts) / self._parts * total)
-            if 0 < done < total:  # at 0 the time left is unknown; the end is shown once
-                title = f"{self._title}, {format_count(self.images + images)} images{unit}"
-                self._screen.bar(title, done, total)
 
 
 @dataclasses.dataclass(frozen=True)
