@@ -2,8 +2,8 @@
 
     vit-jax visualize --checkpoint runs/digits --images FOLDER --output looked
 
-The filters, positions, where it looks and its features, of any weights. What it gets wrong is on
-the page of vit-jax evaluate --page.
+The filters, positions, where it looks and its features, of any weights. What it gets wrong is on a
+page of vit-jax evaluate.
 """
 
 import dataclasses
