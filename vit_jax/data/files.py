@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from vit_jax.core.errors import UserError, reading
+from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.core.files import atomic_file, is_remote
 from vit_jax.core.waiting import waiting_for
 
@@ -58,11 +58,9 @@ def retried(where: str, action: Callable[[], T]) -> T:
             if not _may_pass(error):
                 raise
             if wait_secs is None:
-                raise UserError(
-                    f"{where} cannot be read: {error or type(error).__name__} "
-                    f"({len(RETRY_SECS) + 1} attempts in {sum(RETRY_SECS)} s). When that disk or "
-                    "network is well, start the same command again."
-                ) from error
+                rule = f"cannot be read {len(RETRY_SECS) + 1} times: {describe_error(error)}."
+                cure = "When that disk or network is well, start the same command again."
+                raise UserError(rule, field=where, cure=cure) from error
         with waiting_for(lambda: f"{where}, to try it again"):
             time.sleep(wait_secs)
     raise AssertionError("unreachable")
@@ -226,10 +224,8 @@ def _remote(path: str | Path, action: Callable[[Any], T]) -> T:
 
         system, absent, fault = tf.io.gfile, tf.errors.NotFoundError, tf.errors.OpError
     else:
-        try:
+        with reading(where):  # ValueError: nobody knows the scheme
             system = _Fsspec(where)
-        except (ImportError, ValueError) as error:  # ValueError: nobody knows the scheme
-            raise UserError(f"{where} cannot be read: {error}.") from error
     try:
         return retried(where, lambda: action(system))
     except absent as error:

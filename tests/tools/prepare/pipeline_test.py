@@ -135,10 +135,8 @@ def test_a_split_that_means_all_is_refused(tmp_path):
     for split in ("all", "train"):
         (tmp_path / "photos" / split / "class").mkdir(parents=True)
         (tmp_path / "photos" / split / "class" / "1.jpg").write_bytes(jpeg(1))
-    collection = image_folder.collection(CollectionRequest(str(tmp_path / "photos")))
     with refused("'all'"):
-        prepared(collection, tmp_path / "out", PrepareOptions())
-    assert not (tmp_path / "out").exists()
+        image_folder.collection(CollectionRequest(str(tmp_path / "photos")))
 
 
 def test_options_may_change_until_files_are_written(tmp_path, imagenet21k, monkeypatch):

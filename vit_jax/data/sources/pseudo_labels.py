@@ -148,14 +148,11 @@ def open_pseudo_labelled(
 
 def read(path: str, *, where: str) -> PseudoLabels:
     """Reads a file. UserError if it is not there, damaged, or not one of pseudo-labels."""
-    field = f"{where}.pseudo_labels={path}"
-    with reading(field, cure=f"Write it by: {HOW_TO_WRITE}"):
-        content = files.read(files.expanded(path))
-    try:
-        return _parsed(content)
-    except files.NPZ_FAULTS as error:
-        rule = f"is damaged, or not a file of pseudo-labels ({error})."
-        raise UserError(rule, field=field, cure=f"Write it by: {HOW_TO_WRITE}") from error
+    with reading(f"{where}.pseudo_labels", path, cure=f"Write it by: {HOW_TO_WRITE}"):
+        try:
+            return _parsed(files.read(files.expanded(path)))
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ValueError(f"not a file of pseudo-labels ({error})") from error
 
 
 def is_pseudo_labels(path: Path) -> bool:

@@ -251,10 +251,9 @@ def _check_room(cache: FileCache, needed_bytes: int) -> None:
     if cache.limit_bytes is not None:
         room = min(room, cache.limit_bytes - used)
     if needed_bytes > room:
-        raise UserError(
-            f"input.cache={cache.folder} has room for {format_bytes(max(room, 0))} of "
-            f"{format_bytes(needed_bytes)}, by its disk and input.cache_bytes."
-        )
+        rule = f"has room for {format_bytes(max(room, 0))} of {format_bytes(needed_bytes)}, by its"
+        rule += " disk and input.cache_bytes."
+        raise UserError(rule, field="input.cache", value=cache.folder)
 
 
 def _copy_all(cache: FileCache, missing: Sequence[tuple[str, Path, int]]) -> None:

@@ -102,11 +102,8 @@ def relabel_by_class(source: Source, kind: str, *, where: str) -> Relabelled:
         classes = [[number_of[s] for s in KINDS[kind](name)] for name in source.class_names or ()]
     labels = [classes[label] if classes else [] for label in label_index.find(source).labels]
     if source.max_labels > 1 or not any(labels):
-        raise UserError(
-            f"is not of {source.name}: give the folder that holds those of its classes.",
-            field=f"{where}.classes",
-            value=kind,
-        )
+        rule = f"is not of {source.name}: give the folder that holds those of its classes."
+        raise UserError(rule, field=f"{where}.classes", value=kind)
     return Relabelled(source, label_index.collect(labels), rule=kind)
 
 

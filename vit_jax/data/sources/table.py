@@ -77,9 +77,8 @@ class Synthetic(Source):
     ) -> None:
         """`image_size` is (height, width)."""
         if num_examples is None or num_classes is None:
-            raise UserError(
-                'input.source="synthetic" needs input.num_examples and input.num_classes.'
-            )
+            rule = "needs input.num_examples and input.num_classes."
+            raise UserError(rule, field="input.source", value="synthetic")
         self.num_examples = num_examples
         self.num_classes = num_classes
         self._images = [_blotches(seed, image_size) for seed in range(_DISTINCT_IMAGES)]
@@ -208,10 +207,8 @@ def create(name: str, request: Request) -> Source:
     where, label, num_classes = request.where, request.label, request.num_classes
     check_folder(name, request.data_dir, where=where)
     if label is not None and not reads(name, "label"):
-        raise UserError(
-            f"{where}.label={label}: examples of {where}.source={name!r} have one label. Leave it "
-            "out."
-        )
+        rule = f"is not read: examples of {where}.source={name!r} have one label. Leave it out."
+        raise UserError(rule, field=f"{where}.label", value=label)
     source = _open(name, request)
     if not request.labelled:
         source, num_classes = Unlabelled(source), None
@@ -226,8 +223,6 @@ def create(name: str, request: Request) -> Source:
         (classes, num_classes, source.num_classes),
     ):
         if declared not in (None, actual):
-            raise UserError(
-                f"{field}={declared}, but {where}.split={request.split} of {source.name} "
-                f"has {actual}."
-            )
+            rule = f"is not what {where}.split={request.split} of {source.name} has, {actual}."
+            raise UserError(rule, field=field, value=declared)
     return source

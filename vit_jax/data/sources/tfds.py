@@ -57,9 +57,8 @@ def read_info(folder: str) -> Any:
 
             return tensorflow_datasets.builder_from_directory(copy).info
     except Exception as error:  # whatever tfds raises for damaged metadata
-        raise UserError(
-            f"{folder}: {INFO} or {FEATURES} cannot be read: {describe_error(error)}. {HOW_TO_GET}"
-        ) from error
+        rule = f"has {INFO} or {FEATURES} that cannot be read: {describe_error(error)}."
+        raise UserError(rule, field=folder, cure=HOW_TO_GET) from error
 
 
 def _foreign_classes(features: Any) -> Iterator[str]:
@@ -263,10 +262,8 @@ def _complete(folder: str, paths: list[str], sizes_bytes: list[int | None]) -> l
     """The files' sizes. UserError if files are missing."""
     missing = [path for path, size in zip(paths, sizes_bytes, strict=True) if size is None]
     if missing:
-        raise UserError(
-            f"{folder}: {len(missing)} of {len(paths)} files are missing, "
-            f"{posixpath.basename(missing[0])} first."
-        )
+        first = posixpath.basename(missing[0])
+        raise UserError(f"lacks {len(missing)} of {len(paths)} files, {first} first.", field=folder)
     return [size for size in sizes_bytes if size is not None]
 
 

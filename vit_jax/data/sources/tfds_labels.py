@@ -194,11 +194,8 @@ def _feature(folder: str, features: Any, label: str, where: str) -> Any:
     }
     derived = DERIVATIONS[label].features if label in DERIVATIONS else ()
     if label not in whole and not (derived and all(_has(features, name) for name in derived)):
-        raise UserError(
-            f"is not one whole number in {folder}. {nearest(label, [*whole, *DERIVATIONS])}",
-            field=f"{where}.label",
-            value=label,
-        )
+        rule = f"is not one whole number in {folder}. {nearest(label, [*whole, *DERIVATIONS])}"
+        raise UserError(rule, field=f"{where}.label", value=label)
     return whole.get(label)
 
 

@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from vit_jax.core.class_names import are_same, difference, normal, normal_names
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_hidden
-from vit_jax.data.sources.splits import splits_in_paths
+from vit_jax.data.sources.splits import ALL, splits_in_paths
 from vit_jax.tools.prepare.collection import CollectionRequest, Labels, refuse_source
 
 MOST_BYTES = 256 * 2**20  # of a list of names
 MOST_FILES = 1_000_000
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-SPLIT_NAME = r"[a-z][a-z0-9_]*"
+SPLIT_NAME = rf"(?!{ALL}\b)[a-z][a-z0-9_]*"  # to TFDS `all` is all splits
 _SPLIT = re.compile(rf"({SPLIT_NAME})=(.+)")
 
 

@@ -17,12 +17,12 @@ from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import is_image_name
 from vit_jax.data.sources import tfds
 from vit_jax.data.sources.request import Request
+from vit_jax.data.sources.splits import ALL
 from vit_jax.tools.prepare import faults
 from vit_jax.tools.prepare.collection import IMAGES_PER_PART, ImageRow, Part, RowAndBytes, is_text
 from vit_jax.tools.prepare.duplicates import EvaluationSet
 from vit_jax.tools.prepare.entries import raise_unreadable
 from vit_jax.tools.prepare.image_folder import parts_of_folder
-from vit_jax.tools.prepare.split_assignment import ALL
 
 FLAG = "--drop_duplicates_of"
 COLUMNS = ["sha256", "look"]

@@ -9,6 +9,7 @@ from vit_jax.core.class_names import normal, normal_names
 from vit_jax.core.errors import reading
 from vit_jax.core.image_files import is_hidden, is_image_name
 from vit_jax.data.sources.image_folder import are_not_classes
+from vit_jax.data.sources.splits import ALL
 from vit_jax.tools.prepare.collection import (
     IMAGES_PER_PART,
     Collection,
@@ -72,7 +73,7 @@ def collection(request: CollectionRequest) -> Collection:
         str(Path(name, file))
         for name in (by_split if has_splits else ())
         for file in ("", *_names(root / name))
-        if (not re.fullmatch(r"[\w-]+", name) if not file else is_image_name(file))
+        if (not re.fullmatch(rf"(?!{ALL}$)[\w-]+", name) if not file else is_image_name(file))
         and os.path.exists(root / name / file)
     ]
     if odd:

@@ -98,8 +98,6 @@ def prepare(
     # Parsed before images are read for hours.
     policy = faults.policy(options.policy, collection.policy)
     splits = Splits.parse(options.splits or collection.splits)
-    if split_assignment.ALL in {part.split for part in collection.parts}:
-        raise UserError("A split cannot be called 'all': to TFDS that is all splits. Rename it.")
     folder = output / collection.name / options.version
     work = folder / WORK_DIR
     try:

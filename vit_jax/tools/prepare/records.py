@@ -361,12 +361,10 @@ def _parts_of_table(
                 left_out.add("bad_label", path)
     if conflicts:
         one, other = conflicts[0]
-        raise UserError(
-            f"has {len(conflicts):,} rows that give an image another label than a row before, as "
-            f"line {table.lines[other]} to that of line {table.lines[one]}: {table.images[one]}.",
-            field=table.path,
-            cure="Several labels stand in one cell, with --label_separator.",
-        )
+        rule = f"has {len(conflicts):,} rows that give an image another label than a row before, as"
+        rule += f" line {table.lines[other]} than {table.lines[one]}: {table.images[one]}."
+        cure = "Several labels stand in one cell, with --label_separator."
+        raise UserError(rule, field=table.path, cure=cure)
     parts = []
     for split, names in splits.items():
         title = f"{file.name}, {split}" if split else file.name

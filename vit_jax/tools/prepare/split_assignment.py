@@ -17,10 +17,10 @@ from vit_jax.data.sources import table_file
 from vit_jax.data.sources.splits import KEYWORDS, only_split
 from vit_jax.tools.prepare.collection import ImageRow, Labels, PrepareOptions, rows_at
 from vit_jax.tools.prepare.duplicates import Duplicates, EvaluationSet, Progress, find
+from vit_jax.tools.prepare.entries import SPLIT_NAME
 from vit_jax.tools.prepare.faults import FAULTS, SET_ASIDE
 
 REST = "rest"
-ALL = "all"  # the splits of a data set, to TFDS too
 
 
 class Splits(tuple[tuple[str, int | None], ...]):
@@ -30,7 +30,7 @@ class Splits(tuple[tuple[str, int | None], ...]):
     def parse(cls, text: str) -> Splits:
         items = [item.partition("=") for item in text.split(",")]
         names = [name for name, _, _ in items]
-        form = re.compile(rf"(?!{ALL}=)[a-z][a-z0-9_]*=({REST}|[1-9]\d*)")
+        form = re.compile(rf"{SPLIT_NAME}=({REST}|[1-9]\d*)")
         is_form = all(form.fullmatch(item) for item in text.split(","))
         rests = [number for _, _, number in items].count(REST)
         if not is_form or len(set(names)) < len(names) or rests != 1:
