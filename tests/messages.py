@@ -125,8 +125,9 @@ def write():
             if test is None or test in messages:
                 test = test or min(messages)
                 rules[rule] = [test, messages[test]]
-        text = json.dumps(rules, indent=1, sort_keys=True, ensure_ascii=False)
-        GOLDEN.write_text(text + "\n")
+        shown = functools.partial(json.dumps, ensure_ascii=False)
+        lines = [f" {shown(rule)}: {shown(rules[rule])}" for rule in sorted(rules)]
+        GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line for each rule
 
 
 @functools.cache
