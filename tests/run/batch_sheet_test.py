@@ -3,13 +3,11 @@
 import io
 
 import numpy as np
-from etils import epath
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
 from vit_jax.draw import contact_sheet
-from vit_jax.run.build import Run
 from vit_jax.tools.look import preview
 from vit_jax.train import train
 
@@ -31,10 +29,9 @@ class Log:
 
 def test_the_first_batch_is_what_preview_draws(tmp_path, tiny_run):
     config = tiny_run("loss.mixup=1", "log.first_batch=5")
-    run = Run.build(config, epath.Path(tmp_path / "run"))
-    with run.feed(start_step=0) as feed:
-        (draw,) = run.pictures(1, next(feed))
-    (png,) = draw().values()
+    log = Log()
+    train(config, tmp_path / "run", loggers=[log])
+    png = log.pictures["input/batch", 1]
     expected = preview.preview(config, "run", step=1, max_images=5)
     sheet = np.asarray(Image.open(io.BytesIO(png)))
     cells = slice(0, 200)  # of the first row, without the notes below, which name the example

@@ -8,8 +8,7 @@ looks closer.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from etils import epath
@@ -20,7 +19,6 @@ from vit_jax.config import RunConfig
 from vit_jax.core.errors import NOT_MADE, Attempt, ErrorCollector
 from vit_jax.core.screen import Screen
 from vit_jax.learning.feed import Feed
-from vit_jax.learning.losses import Batch
 from vit_jax.learning.step import lower_update
 from vit_jax.run import announce, memory, processes
 from vit_jax.run.parts import evaluations, examples, inputs, networks, outputs, pins, updates
@@ -143,35 +141,8 @@ class Run:
         c, layout = self.config, self.batch_layout
         return inputs.train_feed(c.input, self.source, layout, seed=c.seed, start_step=start_step)
 
-    def pictures(self, step: int, batch: Batch) -> Iterator[Callable[[], dict[str, bytes]]]:
-        """Functions that draw pictures of a step: log.first_batch images of step 1."""
-        if not self.parts.durations.shows_batch(step):
-            return
-        c, parts = self.config, self.parts
-        examples = inputs.first_examples(
-            c, parts.objective, batch, step=step, number=c.log.first_batch, mesh=self.mesh
-        )
-
-        def draw() -> dict[str, bytes]:
-            from vit_jax.run import batch_sheet
-
-            title = self.workdir.name
-            png = batch_sheet.draw(
-                c, self.source, parts.objective, parts.durations, examples, title=title, step=step
-            )
-            return {"input/batch": png}
-
-        yield draw
-
     def compile_update(self, screen: Screen) -> Callable[..., Any]:
         """The program of a step, for the state as in `layout.in_steps`."""
         update, state = updates.update(self.config, self.parts), self.parts.layout.in_steps
         with announce.compiling(screen):
             return lower_update(update, state, self.batch_layout).compile()
-
-    @functools.cached_property
-    def distributions(self) -> Callable[..., Any]:
-        """Computes the histograms of an update; see learning/histograms.py."""
-        from vit_jax.learning.histograms import make_distributions
-
-        return make_distributions(self.parts.layout, self.parts.objective, self.config.seed)

@@ -15,7 +15,6 @@ from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest
 from vit_jax.learning.feed import SKIPPED_IMAGES
 from vit_jax.learning.loggers import Logger, write_parameters
-from vit_jax.learning.losses import Batch
 from vit_jax.learning.state import TrainState, stop_if_not_finite
 from vit_jax.learning.step import Scalars
 from vit_jax.learning.updates import InFlightSteps, skip_update
@@ -23,6 +22,7 @@ from vit_jax.run import announce, environment
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
 from vit_jax.run.parts import outputs, pins
+from vit_jax.run.parts.close_ups import CloseUps
 from vit_jax.run.parts.evaluations import RunEvals
 from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
@@ -139,6 +139,16 @@ class Session:
         self._in_flight = InFlightSteps(run.mesh.devices.flat[0].platform)
         self._progress = announce.Progress(self._screen, self._durations, run.parts.objective)
         self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
+        self._close_ups = CloseUps(
+            run.config,
+            run.source,
+            run.parts,
+            self._teacher_params,
+            title=run.workdir.name,
+            log=log,
+            clock=self.clock,
+            finish_steps=self._in_flight.finish,
+        )
 
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
         """Begins update number `step`, on the next batch; devices may still compute the result.
@@ -148,28 +158,16 @@ class Session:
         """
         # If it fails, all are asked to stop, lest they go on until a row.
         batch = self._feed.batch_of(step, tell=self._peers.request_stop)
-        with self.clock.paused():
-            self._log.draw_later(step, *self._run.pictures(step, batch))
+        state = self._close_ups.add(step, state, batch)
         update = self._update
         if self._durations.skips(step):
             self._screen.say(f"step {step:,} | its batch is left out, as input.skip_steps says")
             update = skip_update
-        elif self._durations.histograms(step):
-            state = self._write_distributions(step, state, batch)
         state, scalars = update(self._layout.unstack_layers(state), batch, *self._teacher_params)
         self._in_flight.add(scalars)
         self._skipped.add(scalars)
         self._log.after_step(step)
         return state, scalars
-
-    def _write_distributions(self, step: int, state: TrainState, batch: Batch) -> TrainState:
-        """Logs the distributions of the next update; returns the state with stacked layers."""
-        self._in_flight.finish()  # else the clock would take the devices' work for a pause
-        with self.clock.paused():
-            state = self._layout.stack_layers(state)
-            made = self._run.distributions(state, batch, *self._teacher_params)
-            self._log.write_distributions(step, fetch(made))
-        return state
 
     def due(self, step: int) -> Due:
         """The events that are due after this step."""
@@ -193,7 +191,7 @@ class Session:
             before it is saved.
           PeerLost: that was another process.
         """
-        scalars, counts = fetch((scalars, self._skipped.uncommitted))
+        scalars, counts = jax.device_get((scalars, self._skipped.uncommitted))
         if bad_step := int(scalars["first_bad_step"]):
             self._end_if_unread(bad_step, state, counts[: bad_step - 1 - step])
         stop_if_not_finite(scalars, self._run.config.input.skip_steps, self._run.workdir)
@@ -280,8 +278,3 @@ class Session:
         announce.best(self._screen, self._run.config.checkpoint, best, workdir)
         announce.finished(self._screen, step, self._run.parts.model, row, workdir, best and best[0])
         return self._layout.stack_layers(state)
-
-
-def fetch(arrays: Any) -> Any:
-    """Copies a tree of arrays to the host, which waits for the devices."""
-    return jax.device_get(arrays)

@@ -104,9 +104,10 @@ class RunLog:
             for writer in self._writers:
                 writer.write(step, moving)
 
-    def draw_later(self, step: int, *draw: Callable[[], Mapping[str, bytes]]) -> None:
-        """Writes the pictures that these functions draw, before the next row or at the end."""
-        self._to_draw += [(step, each) for each in draw if self._file]
+    def draw_later(self, step: int, draw: Callable[[], Mapping[str, bytes]]) -> None:
+        """Writes the pictures that a function draws, before the next row or at the end."""
+        if self._file:
+            self._to_draw.append((step, draw))
 
     def _draw(self) -> None:
         while self._to_draw:

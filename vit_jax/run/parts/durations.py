@@ -66,7 +66,9 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         raise errors.UserError(
             f"input.skip_steps has {never[0]}, total.* means {total_steps} steps."
         )
+    skips = frozenset(config.input.skip_steps)
     every = config.log.histograms_every_steps
+    has_histograms = Cadence(every, total_steps)
     return Durations(
         total_steps=total_steps,
         warmup_steps=steps(optim, "warmup_") or 0,
@@ -74,7 +76,7 @@ def make_durations(config: RunConfig, *, num_examples: int) -> Durations:
         steps_per_epoch=num_examples / batch_size,
         log=Cadence(config.log.every_steps, total_steps),
         save=Cadence(config.checkpoint.every_steps, total_steps),
-        histograms=Cadence(every, total_steps) if every else lambda step: False,
+        histograms=lambda step: bool(every) and step not in skips and has_histograms(step),
         shows_batch=frozenset({1} if config.log.first_batch else ()).__contains__,
-        skips=frozenset(config.input.skip_steps).__contains__,
+        skips=skips.__contains__,
     )
