@@ -15,7 +15,6 @@ if __name__ == "__main__":
 import contextlib
 from collections.abc import Sequence
 
-import jax
 from absl import flags
 from etils import epath
 
@@ -24,11 +23,10 @@ from vit_jax.cluster.peers import Peers
 from vit_jax.cluster.stop import stop_request
 from vit_jax.config import RunConfig
 from vit_jax.core import command, compilation_cache
-from vit_jax.core.screen import Screen
 from vit_jax.core.signals import StopRequest, exit_immediately_on_signal
 from vit_jax.learning.loggers import Logger
 from vit_jax.learning.state import TrainState
-from vit_jax.run import adapt, announce, environment, processes
+from vit_jax.run import environment, processes
 from vit_jax.run.build import Run
 from vit_jax.run.folders import check_folders
 from vit_jax.run.session import Opening
@@ -89,6 +87,7 @@ def train(
 
 
 FLAGS = flags.FLAGS
+_ALIKE = ("check", "allow_config_change", "all_images", "time_steps")  # on all processes
 _NOT_BEGUN = "before anything was begun. Start the same command again."
 
 
@@ -109,27 +108,14 @@ def main(_: list[str]) -> None:
     with processes.connect_processes(cluster, workdir) as peers:
         # Before the devices are requested, for which all processes wait for each other.
         with exit_immediately_on_signal(_NOT_BEGUN):
-            of_check = {"all_images": FLAGS.all_images, "time_steps": FLAGS.time_steps}
-            allow = FLAGS.allow_config_change
-            options = {"check": FLAGS.check, "allow_config_change": allow, **of_check}
-            same = {f"--{name}": value for name, value in options.items()}
-            processes.check_same(peers, given, workdir, same)
-            # Read again, with the file's adapt(), which may ask for weights, data and devices. Each
-            # process checks one that cannot be adapted by itself: others may be able to.
-            config = adapt.load(
-                FLAGS.config,
-                FLAGS.config_override,
-                workdir=workdir,
-                check=lambda unadapted: check_folders(unadapted, workdir),
-            )
-            processes.check_same(peers, config, workdir, same, "after adapting the config")
-            screen = Screen(quiet=jax.process_index() > 0)
-            announce.adapted(screen, given, config)
+            config = processes.same_config(peers, given, workdir, _ALIKE)
+        allow = FLAGS.allow_config_change
         if FLAGS.check:
             from vit_jax.run.check import check  # no part of a training
 
+            looks = {"all_images": FLAGS.all_images, "time_steps": FLAGS.time_steps}
             with exit_immediately_on_signal("before the check was finished."):
-                check(config, workdir, screen, peers, allow_config_change=allow, **of_check)
+                check(config, workdir, peers, allow_config_change=allow, **looks)
         else:
             with stop_request(peers) as stop:
                 train(config, workdir, allow_config_change=allow, stop=stop, peers=peers)

@@ -1,5 +1,6 @@
 """train --check reads a little of everything, compiles nothing, leaves nothing."""
 
+import contextlib
 import io
 import os
 import re
@@ -19,7 +20,6 @@ from tests.messages import refused, told
 from vit_jax import train as train_file
 from vit_jax.cluster.peers import Peers
 from vit_jax.core.errors import UserError
-from vit_jax.core.screen import Screen
 from vit_jax.data.sources.image_folder import ImageFolder
 from vit_jax.run.check import check, device_bytes
 
@@ -34,12 +34,9 @@ def look(tmp_path, tiny_run):
         screen, error = io.StringIO(), None
         workdir = epath.Path(tmp_path / "run")
         try:
-            check(
-                tiny_run(*overrides),
-                workdir,
-                Screen(screen),
-                **({"allow_config_change": False} | options),
-            )
+            with contextlib.redirect_stdout(screen):
+                config = tiny_run(*overrides)
+                check(config, workdir, **({"allow_config_change": False} | options))
         except UserError as caught:
             error = str(caught)
         return screen.getvalue(), error
@@ -272,7 +269,8 @@ def test_a_signal_ends_it_at_once(tmp_path, monkeypatch):
         "config": "configs/vit_digits.py", "config_override": [], "workdir": str(tmp_path),
         "check": True, "allow_config_change": False, "all_images": False, "time_steps": False,
     }  # fmt: skip
-    monkeypatch.setattr(train_file, "FLAGS", SimpleNamespace(**given))
+    for module in (train_file, train_file.processes):
+        monkeypatch.setattr(module, "FLAGS", SimpleNamespace(**given))
     monkeypatch.setattr(train_file.processes, "find_cluster", lambda: None)
     monkeypatch.setattr(
         train_file.processes, "connect_processes", lambda *_: nullcontext(Peers.alone())

@@ -46,7 +46,6 @@ LONG_SECS = 3600  # of a CPU: then it is said what is shorter
 def check(
     config: RunConfig,
     folder: epath.Path,
-    screen: Screen,
     peers: Peers | None = None,
     *,
     allow_config_change: bool,
@@ -58,7 +57,7 @@ def check(
     With `all_images` every image of the training data and the evaluations is read and decoded; with
     `time_steps` a few steps are run, from random parameters, to tell how long all will take.
     """
-    errors, given = ErrorCollector(), config
+    errors, given, screen = ErrorCollector(), config, Screen(quiet=jax.process_index() > 0)
     with contextlib.suppress(UserError):  # which is met again below
         config = pins.pin_weights(config, folder, Peers.alone() if peers is None else peers)
     run = Run(config, folder, errors)

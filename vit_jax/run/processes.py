@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 
+import jax
 from absl import flags
 from etils import epath
 
@@ -16,6 +17,8 @@ from vit_jax.cluster.members import SAME_SECRET, Cluster, OtherSecret
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import config_file
+from vit_jax.core.screen import Screen
 from vit_jax.store import workdir as workdirs
 
 # Fields in which processes may differ; "*" is any name.
@@ -85,6 +88,33 @@ def run_secret(workdir: epath.Path | None, *, create: bool) -> bytes:
     content = secrets.token_hex(MIN_SECRET_BYTES).encode()
     workdirs.save(file, content, private=True)
     return content
+
+
+def same_config(
+    peers: Peers, given: RunConfig, workdir: epath.Path, options: Sequence[str]
+) -> RunConfig:
+    """The config `given` with its file's adapt(), which may ask for weights, data and devices.
+
+    UserError unless all processes have the same values, of these flags too.
+    """
+    values = {f"--{name}": getattr(FLAGS, name) for name in options}
+    values["--config adapts itself"] = config_file.adapt(FLAGS.config) is not None
+    check_same(peers, given, workdir, values)
+    if not values["--config adapts itself"]:
+        return given
+    from vit_jax.run import adapt, announce
+    from vit_jax.run.folders import check_folders
+
+    # Each process checks one that cannot be adapted by itself: others may be able to.
+    config = adapt.load(
+        FLAGS.config,
+        FLAGS.config_override,
+        workdir=workdir,
+        check=lambda unadapted: check_folders(unadapted, workdir),
+    )
+    check_same(peers, config, workdir, values, "after adapting the config")
+    announce.adapted(Screen(quiet=jax.process_index() > 0), given, config)
+    return config
 
 
 def check_same(

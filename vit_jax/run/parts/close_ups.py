@@ -57,15 +57,15 @@ class CloseUps:
 
     def _draw_batch(self, step: int, batch: Batch) -> Callable[[], dict[str, bytes]]:
         """Draws log.first_batch images of a batch, as they are computed now, on all processes."""
-        c, parts, source, title = self._config, self._parts, self._source, self._title
+        c, parts = self._config, self._parts
         number, mesh = c.log.first_batch, parts.layout.mesh
         examples = first_examples(c, parts.objective, batch, step=step, number=number, mesh=mesh)
 
         def draw() -> dict[str, bytes]:
             from vit_jax.run.batch_sheet import draw
 
-            of_step = {"title": title, "step": step}
-            png = draw(c, source, parts.objective, parts.durations, examples, **of_step)
+            how = parts.objective, parts.durations
+            png = draw(c, self._source, *how, examples, title=self._title, step=step)
             return {"input/batch": png}
 
         return draw
