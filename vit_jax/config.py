@@ -106,8 +106,8 @@ class InputConfig:
 
     source: str = field(
         "digits",
-        "`digits`, `tfds`, `image_folder`, `image_table` or `synthetic`; see [own images]"
-        "(own_images.md)",
+        "`digits`, `tfds`, `image_folder`, `image_table`, `mask_folder` or `synthetic`; see [own "
+        "images](own_images.md)",
     )
     data_dir: str | None = field(None, "where the data lies")
     split: str = field(
@@ -185,6 +185,12 @@ class InputConfig:
         None,
         "of `image_table`: what stands between several labels in a cell, such as `|` or a space; "
         "`None`: a cell is one label",
+    )
+    void: int | None = field(
+        None,
+        "of `mask_folder`: the value of a mask's pixels of no class, which are neither learnt nor "
+        "scored; those above it count one less; `None`: 255",
+        bounds=(0, 2**16),
     )
     label_weights: bool = field(
         True,

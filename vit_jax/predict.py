@@ -4,15 +4,21 @@ Needs only the checkpoint, which states its model and the preparation of images.
 """
 
 import contextlib
+import itertools
 import json
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 from absl import flags
+from flax import nnx
+from PIL import Image
 from pyarrow import csv, parquet
 
 from vit_jax import weights
@@ -22,9 +28,10 @@ from vit_jax.core.errors import NonFiniteError, UserError, writing
 from vit_jax.core.files import atomic_file
 from vit_jax.core.screen import Screen, format_percent
 from vit_jax.core.tables import as_text
-from vit_jax.models import inference
+from vit_jax.draw import masks
+from vit_jax.models import dense, inference
 from vit_jax.models.head import probabilities
-from vit_jax.models.images import AnyImage, find, listed
+from vit_jax.models.images import AnyImage, find, listed, normalise, open_rgb
 from vit_jax.models.layers.linear import quantise
 from vit_jax.store.workdir import check_output
 from vit_jax.weights import Loaded
@@ -40,6 +47,8 @@ COLUMNS = pa.schema(
     ]
 )
 TAKEN = pa.field("taken", pa.bool_())  # of weights with thresholds
+STRIDE = 2 / 3  # from one window of a large image to the next, as a share of a window
+BILINEAR = Image.Resampling.BILINEAR
 _IMAGES_A_BLOCK = 1024  # of a table: it is never in memory as a whole
 
 
@@ -211,7 +220,66 @@ def main(arguments: list[str]) -> None:
         _predict(arguments, screen)
 
 
+class Segmenter:
+    """A trained model that says which class each pixel of an image is of.
+
+    An image is resized so that the model's size just fits into it, and seen through windows of that
+    size (models/dense.py); so all of it is seen, whatever its aspect.
+    """
+
+    def __init__(self, checkpoint: str, *, ema: bool = False) -> None:
+        loaded = load_classifier(checkpoint, ema=ema)
+        self.names = loaded.class_names or tuple(map(str, range(loaded.model.num_classes)))
+        self.preprocess = loaded.model.preprocess
+        graph, self._params = nnx.split(loaded.model, nnx.Param)
+        self._logits = jax.jit(lambda p, x: dense.sliding(nnx.merge(graph, p), x, STRIDE))
+
+    def __call__(self, image: Image.Image) -> np.ndarray:
+        """An upright RGB image -> the class of each of its pixels, uint16 [H, W]."""
+        ratio = max(map(operator.truediv, self.preprocess.image_size, image.size[::-1]))
+        width, height = (max(1, round(ratio * side)) for side in image.size)
+        scaled = normalise(image.resize((width, height), BILINEAR), self.preprocess)
+        logits = dense.resized(self._logits(self._params, scaled[None]), image.size[::-1])
+        return np.asarray(jnp.argmax(logits[0], -1), np.uint16)
+
+
+def write_masks(
+    checkpoint: str, files: Sequence[Path], output: Path, screen: Screen, ema: bool, on_bad: str
+) -> None:
+    """Writes a mask and an overlay of each image into the folder `output`; prints its classes."""
+    with writing("--output", output):
+        output.mkdir(parents=True, exist_ok=True)
+    segmenter, bad = Segmenter(checkpoint, ema=ema), inference.BadImages(on_bad, screen)
+    taken: set[str] = set()
+    for done, file in enumerate(files, start=1):
+        try:
+            image = open_rgb(file, segmenter.preprocess)
+        except UserError as error:
+            bad.add(error)
+            continue
+        mask = segmenter(image)
+        more = (f"{file.stem}_{i}" for i in itertools.count(2))
+        name = next(name for name in itertools.chain([file.stem], more) if name not in taken)
+        taken.add(name)
+        overlay = Image.fromarray(masks.overlay(np.asarray(image), mask))
+        with writing("--output", output):
+            overlay.save(output / f"{name}_overlay.png")
+            (output / f"{name}.png").write_bytes(masks.png(mask))
+        shares = np.bincount(mask.reshape(-1), minlength=len(segmenter.names)) / mask.size
+        print(_line(file, most_likely(shares, segmenter.names, int((shares > 0).sum()))))
+        screen.bar("images", done, len(files))
+    bad.conclude(len(files))
+    screen.say(f"saved {len(taken):,} masks to {output}")
+
+
 def _predict(arguments: list[str], screen: Screen) -> None:
+    if getattr(weights.open_model(FLAGS.checkpoint, ema=FLAGS.ema).about.spec, "dense", None):
+        rule = "does not go with a model of dense prediction."
+        command.refuse_flags("json", "int8", "dtype", "batch_size", "top_k", when=True, rule=rule)
+        images = find(arguments, sys.stderr)
+        folder = Path(FLAGS.output or "masks").expanduser()
+        write_masks(FLAGS.checkpoint, images, folder, screen, FLAGS.ema, FLAGS.on_bad_image)
+        return
     output = FLAGS.output and Path(check_output(FLAGS.output, endings=tuple(TABLES)))
     command.refuse_flags("json", when=output, rule="cannot be with --output.")
     files = [str(file) for file in find(arguments, sys.stderr)]
@@ -254,6 +322,11 @@ if __name__ == "__main__":
     flags.DEFINE_bool("ema", False, "The EMA of the weights, where the run kept one.")
     flags.DEFINE_bool("int8", False, "Kernels of dense layers in 8 bits: a quarter of the memory.")
     flags.DEFINE_bool("json", False, "One JSON object a line instead of text.")
-    flags.DEFINE_string("output", None, "A .csv or .parquet to write instead: a row a class.")
+    flags.DEFINE_string(
+        "output",
+        None,
+        "A .csv or .parquet to write instead: a row a class. Of a "
+        "model of dense prediction, the folder of masks (masks).",
+    )
     flags.mark_flag_as_required("checkpoint")
     command.run(main, positional=True)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax.models.efficientnet import BatchNorm, MBConvSpec, convolve_each
+from vit_jax.models.efficientnet import MBConvSpec, convolve_each
+from vit_jax.models.layers.norm import BatchNorm
 from vit_jax.models.layers.resnet import padding
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

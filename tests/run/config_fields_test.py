@@ -21,7 +21,8 @@ from vit_jax.core import axes
 from vit_jax.core.schema import entry_points
 from vit_jax.core.screen import Screen
 from vit_jax.data import pipeline
-from vit_jax.data.sources import image_table, pseudo_labels, relabelled, tfds
+from vit_jax.data.source import MapKind
+from vit_jax.data.sources import image_table, mask_folder, pseudo_labels, relabelled, tfds
 from vit_jax.data.sources.table import Synthetic
 from vit_jax.evals.kind import EvalConfig
 from vit_jax.learning.loggers import mlflow_runs, tensorboard, weights_and_biases
@@ -35,6 +36,7 @@ from vit_jax.run.parts.eval_data import ModelClasses
 
 EVAL = ("evals.test.source=synthetic", "evals.test.preprocess=decode|resize(8)")
 FROZEN = (*EVAL, "evals.test.kind=frozen", "evals.test.source=tfds")
+MASKS = (*EVAL, "evals.test.kind=segmentation", "evals.test.source=mask_folder")
 FOLDER = ("input.source=tfds",)  # the stand-ins below
 TABLE = ("input.source=image_table",)
 MIXTURE = (
@@ -88,6 +90,7 @@ VALUES: dict[str, object] = {
 # Likewise, with the overrides that they need.
 CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "model.units": ("1,2", HYBRID),
+    "model.dense": ("conv", ("model.dense=linear", "method.kind=segmentation")),
     "model.root_width": (64, HYBRID),
     "model.gradient_dtype": ("float32", ("model.dtype=bfloat16",)),
     "model.stochastic_depth": (0.5, ("model.depth=2",)),
@@ -115,6 +118,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "input.label": ("coarse_label", FOLDER),
     "input.image_column": ("file", TABLE),
     "input.split_column": ("fold", TABLE),
+    "input.void": (0, ("input.source=mask_folder",)),
     "input.label_separator": ("|", TABLE),
     "input.label_weights": (False, FOLDER),
     "input.mixture.<name>.pseudo_labels": ("a.npz", MIXTURE),
@@ -155,6 +159,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.wrong_images": (3, EVAL),
     "evals.<name>.classes": ("objectnet", EVAL),
     "evals.<name>.labels": ("real.json", EVAL),
+    "evals.<name>.per_class": (True, MASKS),
     "evals.<name>.pictures": (3, (*EVAL, "evals.test.kind=pictures")),
     "evals.<name>.train_split": ("test", FROZEN),
     "evals.<name>.train_per_class": (12, FROZEN),
@@ -236,6 +241,12 @@ class FakeTfds(Synthetic):
         self.fingerprint = as_text(request._asdict())
 
 
+class FakeMasks(FakeTfds):
+    """Likewise, with masks."""
+
+    maps = (MapKind("mask", 255, 4),)
+
+
 def other_labels(source, by, where):
     """The source, with a note of what would relabel it."""
     noted = copy.copy(source)
@@ -265,6 +276,8 @@ def stand_ins(monkeypatch):
     for module, name, finds in fakes:
         monkeypatch.setattr(module, name, FakeTfds)
         monkeypatch.setattr(module, finds, lambda data_dir, where: "")
+    monkeypatch.setattr(mask_folder, "MaskFolder", FakeMasks)
+    monkeypatch.setattr(mask_folder, "find_root", lambda data_dir, where: "")
     monkeypatch.setitem(entry_points._added, ("loggers", "listed"), make("listed"))
     for kind in evaluations.KINDS.values():
         monkeypatch.setattr(kind, "make", evaluator)

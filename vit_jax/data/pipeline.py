@@ -115,6 +115,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
         label_weights=(
             tf.TensorSpec([None, source.max_labels], tf.float32) if source.weighted else ()
         ),
+        maps=tf.TensorSpec([None, len(source.maps)], tf.string) if source.maps else (),
     )
     specs = tf.nest.flatten(signature)
 
@@ -127,7 +128,7 @@ def _elements(reader: Reader, first: int, stop: int, threads: int) -> tf.data.Da
         )
         for array, spec in zip(arrays, specs, strict=True):
             array.set_shape(spec.shape)
-        return Elements(*arrays)
+        return tf.nest.pack_sequence_as(signature, arrays)
 
     @_without_autograph
     def starts(slot: tf.Tensor) -> tf.data.Dataset:
@@ -173,17 +174,22 @@ class _Decoder:
 
     def good(self, e: Elements) -> dict[str, tf.Tensor]:
         """The slot of a good image."""
-        return self._slot(e, self._pixels(e), tf.constant(1.0), e.labels, e.label_weights)
+        spatial = self._pixels(e) | self._maps(e)
+        return self._slot(e, spatial, tf.constant(1.0), e.labels, e.label_weights)
 
     def bad(self, e: Elements) -> dict[str, tf.Tensor]:
         """The slot of a bad image. Good images that memory ran out for must not end here."""
         weight = tf.numpy_function(
-            lambda *arrays: self._zero_if_bad(Elements(*arrays)), tf.nest.flatten(e), tf.float32
+            lambda *arrays: self._zero_if_bad(tf.nest.pack_sequence_as(e, arrays)),
+            tf.nest.flatten(e),
+            tf.float32,
         )
-        num_labels = self.reader.source.max_labels
+        num_labels, shapes = self.reader.source.max_labels, self.views.shapes
+        maps = {kind.name: shapes[IMAGE][:2] for kind in self.reader.source.maps}
         return self._slot(
             e,
-            {name: tf.zeros(shape, tf.uint8) for name, shape in self.views.shapes.items()},
+            {name: tf.zeros(shape, tf.uint8) for name, shape in shapes.items()}
+            | {name: tf.zeros(shape, tf.uint16) for name, shape in maps.items()},
             tf.ensure_shape(weight, []),
             tf.fill([num_labels], NO_LABEL),
             tf.zeros([num_labels]),
@@ -194,7 +200,7 @@ class _Decoder:
         for start in range(first, stop, READ_EXAMPLES):
             elements = self.reader.read(start, min(start + READ_EXAMPLES, stop))
             for arrays in zip(*tf.nest.flatten(elements), strict=True):
-                e = Elements(*arrays)
+                e = tf.nest.pack_sequence_as(elements, arrays)
                 if fault := self._fault(e):
                     return UserError(
                         f"{self.reader.source.describe(int(e.example))} is a bad image: {fault}. "
@@ -208,6 +214,18 @@ class _Decoder:
             tf.convert_to_tensor(e.seed),
             max_image_pixels=self.reader.max_image_pixels,
         )
+
+    def _maps(self, e: Elements) -> dict[str, tf.Tensor]:
+        """The maps of the image, uint16 [h, w] each, by their names; none costs nothing."""
+
+        def values(place: int) -> tf.Tensor:
+            flat = tf.io.decode_raw(e.maps[place], tf.uint16)
+            return tf.ensure_shape(tf.reshape(flat, [e.size[0], e.size[1], 1]), [None, None, 1])
+
+        return {
+            kind.name: self.views.on_map(values(place), e.seed)
+            for place, kind in enumerate(self.reader.source.maps)
+        }
 
     def _slot(
         self,
@@ -263,7 +281,8 @@ class Batches:
 
         label_weights  float32  [b, K]  weights of these labels, in [0, 1]; 0 behind the last one
 
-    and each further view, uint8 [b, h, w, 3], by its name.
+    and each further view, uint8 [b, h, w, 3], and each map of the image, uint16 [b, H, W], 0 where
+    it says nothing, by its name.
 
     A slot of weight 0 has a black image and no labels. `num_bad` counts the skipped images so far.
     UserError for a corrupt record, and for a bad image if that is not to be skipped.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
+from vit_jax.data import maps
 from vit_jax.data.source import NO_LABEL, Example, Source
 from vit_jax.data.streams import Choose
 
@@ -32,6 +33,7 @@ class Encoded(NamedTuple):
     data: tf.Tensor | bytes
     size: tf.Tensor | tuple[int, int]  # int32 [2], height and width when shown upright
     orientation: tf.Tensor | int  # int32, EXIF: 1..8
+    maps: Any = ()  # on the host: uint16 of each pixel, as bytes
 
 
 UNDECODABLE = Encoded(b"", (0, 0), 1)
@@ -181,6 +183,8 @@ class Elements(NamedTuple):
     # float32 [n, K], 0 behind the last one. () if the source is not weighted: even a constant array
     # would take time of every example.
     label_weights: np.ndarray | tuple[()] = ()
+    # object [n, maps] of bytes: uint16 values of each pixel, 0 for none. () if the source has none.
+    maps: np.ndarray | tuple[()] = ()
 
 
 class Reader:
@@ -234,9 +238,9 @@ class Reader:
         # Checks that the source does not make: it only knows its files.
         with waiting_for(lambda: self._describe(indices)):
             examples = self.source.read(indices)
-        encoded_images = [encoded(example, self.max_image_pixels) for example in examples]
-        images = [UNDECODABLE if isinstance(image, str) else image for image in encoded_images]
         numbered = list(zip(indices, examples, strict=True))
+        encoded_images = [self._encoded(*pair) for pair in numbered]
+        images = [UNDECODABLE if isinstance(image, str) else image for image in encoded_images]
         data = np.empty(len(images), object)  # np.array(list of bytes) drops trailing zeros
         data[:] = [image.data for image in images]
         return Elements(
@@ -251,7 +255,28 @@ class Reader:
                 if self.source.weighted
                 else ()
             ),
+            maps=self._maps(images) if self.source.maps else (),
         )
+
+    def _encoded(self, index: int, example: Example) -> Encoded | str:
+        """The example's image, with its maps; a reason why it is a bad image."""
+        image = encoded(example, self.max_image_pixels)
+        if not self.source.maps or isinstance(image, str):
+            return image
+        described = self.source.describe(int(index))
+        try:
+            pairs = zip(example.maps, self.source.maps, strict=True)
+            return image._replace(maps=[maps.decode(*pair, image, described) for pair in pairs])
+        except maps.BadMap as error:
+            return str(error)
+
+    def _maps(self, images: Sequence[Encoded]) -> np.ndarray:
+        """object [n, maps] of bytes; those of bad images are empty."""
+        kinds = self.source.maps
+        data = np.empty((len(images), len(kinds)), object)
+        for row, image in zip(data, images, strict=True):
+            row[:] = image.maps or [b""] * len(kinds)
+        return data
 
     def _describe(self, indices: np.ndarray) -> str:
         first_few = ", ".join(self.source.describe(int(i)) for i in indices[:3])
@@ -259,7 +284,7 @@ class Reader:
 
     def header_fault(self, index: int) -> str | None:
         """The reason why the image's header forbids decoding; None if it does not."""
-        image = encoded(self.source.read(np.array([index]))[0], self.max_image_pixels)
+        image = self._encoded(index, self.source.read(np.array([index]))[0])
         return image if isinstance(image, str) else None
 
     def _labels(self, index: int, example: Example) -> list[int]:

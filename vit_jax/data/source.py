@@ -72,6 +72,25 @@ class Example(NamedTuple):
     orientation: int = 1  # EXIF orientation 1..8; only image folders honour it
     weights: tuple[float, ...] = ()  # of the labels, each in [0, 1]; (): all of them 1
     fault: str = ""  # why `image` was not even read: a bad image
+    maps: tuple[bytes, ...] = ()  # encoded image files, one for each of the source's `maps`
+
+
+class MapKind(NamedTuple):
+    """A kind of maps, which have a number for each pixel of their image.
+
+    Attributes:
+      name: of its array in a batch, uint16, where 0 is a pixel that says nothing.
+      void: the stored value of such pixels.
+      num_classes: stored numbers are classes, which begin at 1 in a batch, and skip `void`; None:
+        they are measures, kept as they are.
+    """
+
+    name: str
+    void: int = 0
+    num_classes: int | None = None
+
+
+MASK = "mask"  # the name of maps of classes
 
 
 class Source(abc.ABC):
@@ -84,6 +103,7 @@ class Source(abc.ABC):
     class_names: tuple[str, ...] | None = None  # None if the classes have numbers alone
     max_labels: int = 1  # K; the labels of an example are padded to this many
     weighted: bool = False  # whether labels may have weights
+    maps: tuple[MapKind, ...] = ()  # of every image
     part: Slice | None = None  # the examples of a split that these are, where that is known
     notes: tuple[str, ...] = ()  # what a person should know of its files, such as those not read
     location: str = ""  # the folder that is read, or several with commas; "" for none
@@ -173,12 +193,13 @@ class Unlabelled(DerivedSource):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.num_classes, self.class_names = 0, None
-        self.max_labels, self.weighted = 1, False
+        self.max_labels, self.weighted, self.maps = 1, False, ()
         # Another one than with labels: both may be kept under it (label_index.py, device_cache.py).
         self.fingerprint = digest(f"{source.fingerprint}: without labels")
 
     def read(self, indices: np.ndarray) -> list[Example]:
-        return [example._replace(labels=(), weights=()) for example in self.source.read(indices)]
+        examples = self.source.read(indices)
+        return [example._replace(labels=(), weights=(), maps=()) for example in examples]
 
 
 def select_examples(source: Source, indices: np.ndarray) -> SelectedSource:
@@ -254,6 +275,7 @@ class JoinedSource(Source):
         self.class_names = named[0] if named else None
         self.max_labels = max(part.max_labels for part in parts)
         self.weighted = any(part.weighted for part in parts)
+        self.maps = parts[0].maps
         self.fingerprint = digest("\n".join(part.fingerprint for part in parts))
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.location = ", ".join(dict.fromkeys(p.location for p in parts if p.location))
@@ -361,4 +383,5 @@ def check_fits_in_memory(source: Source, *, limit_bytes: int) -> None:
 
 
 def _memory_bytes(example: Example) -> int:
-    return len(example.image) + _OVERHEAD_BYTES + _WEIGHT_BYTES * len(example.weights)
+    stored = len(example.image) + sum(map(len, example.maps))
+    return stored + _OVERHEAD_BYTES + _WEIGHT_BYTES * len(example.weights)

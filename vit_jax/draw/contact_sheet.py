@@ -58,13 +58,16 @@ class SheetLayout:
         return max(width + 2 * MARGIN, SMALLEST_WIDTH), self.top + height + MARGIN
 
 
-def grid(cells: Sequence[Cell], num_titles: int) -> SheetLayout:
-    """The layout of at least one cell below `num_titles` lines of title."""
+def grid(cells: Sequence[Cell], num_titles: int, columns: int | None = None) -> SheetLayout:
+    """The layout of at least one cell below `num_titles` lines of title.
+
+    columns: as many as that; None: so that the sheet has a screen's aspect.
+    """
     height, width, _ = cells[0].image.shape
     scale = math.ceil(SMALLEST_SIDE / min(height, width))
     text_height = LINE_HEIGHT * (1 + max(len(cell.labels) for cell in cells)) + 6
     aspect = (width * scale + GAP) / (height * scale + text_height + GAP)
-    columns = min(len(cells), math.ceil(math.sqrt(len(cells) * ASPECT / aspect)))
+    columns = columns or min(len(cells), math.ceil(math.sqrt(len(cells) * ASPECT / aspect)))
     return SheetLayout(
         columns=columns,
         rows=math.ceil(len(cells) / columns),
@@ -76,9 +79,9 @@ def grid(cells: Sequence[Cell], num_titles: int) -> SheetLayout:
     )
 
 
-def draw(titles: Sequence[str], cells: Sequence[Cell]) -> Image.Image:
+def draw(titles: Sequence[str], cells: Sequence[Cell], columns: int | None = None) -> Image.Image:
     """Draws the sheet; pixels of images are enlarged by a whole factor, and not changed."""
-    places = grid(cells, len(titles))
+    places = grid(cells, len(titles), columns)
     sheet = Image.new("RGB", places.size, PAPER)
     pen = ImageDraw.Draw(sheet)
     large, small = (ImageFont.truetype(tiles.FONT_FILE, size) for size in (20, 14))

@@ -24,6 +24,7 @@ KINDS = entry_points.Parts[type[EvalConfig]](
         CLASSIFICATION: "vit_jax.evals.classification:ClassificationConfig",
         FROZEN: "vit_jax.evals.frozen:FrozenConfig",
         PICTURES: "vit_jax.evals.pictures:PicturesConfig",
+        "segmentation": "vit_jax.evals.segmentation:SegmentationConfig",
     },
 )
 

@@ -45,6 +45,7 @@ class Shown(NamedTuple):
         of the class that the model predicts is.
       captions: N.
       names: of all classes.
+      maps: of the images, uint16 [N, H, W], by name.
     """
 
     inputs: np.ndarray
@@ -52,6 +53,7 @@ class Shown(NamedTuple):
     labels: Sequence[int | None]
     captions: Sequence[str]
     names: Sequence[str] = ()
+    maps: Mapping[str, np.ndarray] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ class EvalInputs:
       read: a function of (model, batch) -> the reader that computes it for each example once.
       objective: converts images to arrays, and has the loss to report (no smoothing or mixup).
       graph: merges with the parameters to a model. mesh: that of the parameters.
-      num_classes: of the data.
+      num_classes: of the data. class_names: theirs, or their numbers.
       read_train: as `read`, of the split that is learnt from; None if the kind has none.
       columns: the logits of the data's classes; None: all.
       images: reads the split's images at these places, in whichever process asks for them.
@@ -76,6 +78,7 @@ class EvalInputs:
     graph: nnx.GraphDef
     mesh: Mesh
     num_classes: int
+    class_names: Sequence[str] = ()
     read_train: Callable[..., Any] | None = None
     columns: Sequence[int] | None = None
     images: Callable[[Sequence[int]], Shown] | None = None
@@ -94,10 +97,14 @@ class EvalConfig:
       size_field: the field with the number of images that are in memory at once.
       classifies: whether it judges the model's classes: then the model needs a head, and the
         fields `classes` and `labels` apply.
+      reads_maps: names of the maps beside an image that it reads, such as "mask".
+      slides: whether images may be larger than the model's, which then sees windows of them.
     """
 
     size_field: ClassVar[str] = "batch_size"
     classifies: ClassVar[bool] = False
+    reads_maps: ClassVar[tuple[str, ...]] = ()
+    slides: ClassVar[bool] = False
 
     kind: str = field(
         "classification",

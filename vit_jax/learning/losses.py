@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # "image" uint8 [B, H, W, 3], "labels" int32 [B, K] padded with -1, "weight" float32 [B]; if
 # labels are weighted, also "label_weights" float32 [B, K]; further views of the images, uint8
-# [B, h, w, 3], by `view_names`.
+# [B, h, w, 3], by `view_names`; maps of the images, uint16 [B, H, W], 0 where they say nothing.
 Batch = dict[str, Any]
 
 
@@ -34,17 +34,19 @@ def batch_layout(
     views: Sequence[tuple[int, int]] = (),
     max_labels: int,
     weighted: bool = False,
+    maps: Sequence[str] = (),
 ) -> Batch:
     """Shapes and shardings of a batch as it arrives on the devices.
 
     `views` are the sizes of an image's further views; `max_labels` is K of Batch;
-    `weighted`: whether labels have weights.
+    `weighted`: whether labels have weights; `maps`: names of those of the image.
     """
     sizes = {"image": image_size} | dict(zip(view_names(len(views)), views, strict=True))
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         **{name: ((batch_size, *size, 3), jnp.uint8) for name, size in sizes.items()},
         "labels": ((batch_size, max_labels), jnp.int32),
         "weight": ((batch_size,), jnp.float32),
+        **dict.fromkeys(maps, ((batch_size, *image_size), jnp.uint16)),
     }
     if weighted:
         shapes["label_weights"] = ((batch_size, max_labels), jnp.float32)

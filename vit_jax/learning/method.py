@@ -137,12 +137,14 @@ class Method:
     Attributes:
       uses_labels: whether the model has a head over the data's classes.
       reads_views: whether it learns from `StepInputs.views`.
+      reads_maps: names of the maps beside an image that it learns from, such as "mask".
       constraints: rules for its fields together, and with others of the config.
     """
 
     kind: str = field("")
     uses_labels: ClassVar[bool] = False
     reads_views: ClassVar[bool] = False
+    reads_maps: ClassVar[tuple[str, ...]] = ()
     constraints: ClassVar[tuple[Constraint, ...]] = ()
 
     @property
@@ -221,6 +223,7 @@ def count_products(
         **{n: shape(*x.shape[1:], dtype=jnp.uint8) for n, x in zip(names, images, strict=True)},
         "labels": shape(1, dtype=jnp.int32),
         "weight": shape(),
+        **{name: shape(*sizes.image, dtype=jnp.uint16) for name in method.reads_maps},
     }
 
     def teacher(images: jax.Array) -> jax.Array:

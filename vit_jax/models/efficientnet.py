@@ -22,6 +22,7 @@ from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, IN_SHAPES, field
 from vit_jax.models.convnet import ConvNet, ConvNetSpec
 from vit_jax.models.family import Family
 from vit_jax.models.layers.linear import Initializer, Linear, param
+from vit_jax.models.layers.norm import BatchNorm
 from vit_jax.models.layers.regularization import Dropout, drop_branch, dropout_key
 from vit_jax.models.layers.resnet import ANY_SIZE, Padding, convolve, halved, padding
 from vit_jax.models.layers.stack import StackSpec, UnitShape, add_stages, run_stages
@@ -324,59 +325,6 @@ def expands(unit: UnitShape) -> bool:
 def squeezed(unit: UnitShape) -> int:
     """Channels between squeeze and excitation: a quarter of the unit's input."""
     return max(1, unit.inputs // SQUEEZE)
-
-
-class BatchNorm(nnx.Module):
-    """Normalisation of each channel to mean 0 and variance 1, then a learned scale and bias.
-
-    The running mean and variance (arXiv 1502.03167) are among the model's parameters, so that
-    checkpoints, averages, evaluations and formats of weights have them as all others; no optimizer
-    sees them (core/pytrees.py). What the backward pass gives in place of their gradient is what a
-    step subtracts from them: nothing is changed in place, and scans and rematerialisation need
-    nothing of their own.
-
-    In training by the moments of the whole batch, over all devices, where nothing is frozen
-    (`frozen_statistics`); in evaluation by the running ones. The variance is the batch's own,
-    divided by the number of values, in both: PyTorch divides the running one by one less.
-    """
-
-    def __init__(self, channels: int, axis: str, spec: MBConvSpec):
-        ones, zeros = initializers.ones, initializers.zeros  # constants draw no numbers
-        self.scale, self.bias, self.running_mean, self.running_variance = (
-            param(init, (channels,), (axis,), None) for init in (ones, zeros, zeros, ones)
-        )
-        self.spec = spec
-
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        """[B, H, W, C] -> [B, H, W, C]; moments in float32."""
-        wide = x.astype(jnp.float32)
-        old = self.running_mean[...], self.running_variance[...]
-        if not train or self.spec.frozen_statistics:
-            y = self._normed(wide, *map(jax.lax.stop_gradient, old))
-            return y.astype(self.spec.precision.compute)
-        over = (0, 1, 2)
-        mean = jnp.mean(wide, over)
-        variance = jnp.mean(jnp.square(wide - mean), over)
-        y = self._normed(wide, mean, variance).astype(self.spec.precision.compute)
-        for now, batch in zip(old, (mean, variance), strict=True):
-            away = (1.0 - self.spec.batch_norm_momentum) * jax.lax.stop_gradient(now - batch)
-            y = _with_gradient(y, now, away)
-        return y
-
-    def _normed(self, x: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
-        factor = self.scale[...] * jax.lax.rsqrt(variance + self.spec.batch_norm_epsilon)
-        return (x - mean) * factor + self.bias[...]
-
-
-@jax.custom_vjp
-def _with_gradient(y: jax.Array, statistic: jax.Array, gradient: jax.Array) -> jax.Array:
-    """y; the gradient by `statistic` is `gradient`, whatever the loss."""
-    return y
-
-
-_with_gradient.defvjp(
-    lambda y, statistic, gradient: (y, gradient), lambda gradient, dy: (dy, gradient, None)
-)
 
 
 def fan_out(outputs: int) -> Initializer:

@@ -51,20 +51,21 @@ class Classifier(nnx.Module):
     """
 
     num_classes: int
-    head: Linear
-    read_out: Callable[[Any, jax.Array], jax.Array]
+    head: Any
+    read_out: Callable[[Any, jax.Array, bool], jax.Array]
 
-    def classify(self, features: jax.Array) -> jax.Array:
+    def classify(self, features: jax.Array, train: bool = False) -> jax.Array:
         """[B, D] -> [B, C] float32; headless: the features."""
-        return self.read_out(self, features.astype(jnp.float32))
+        return self.read_out(self, features.astype(jnp.float32), train)
 
 
-def no_head(model: Classifier, features: jax.Array) -> jax.Array:
+def no_head(model: Classifier, features: jax.Array, train: bool) -> jax.Array:
     """[B, D] -> [B, D]: the features."""
-    del model
+    del model, train
     return features
 
 
-def one_head(model: Classifier, features: jax.Array) -> jax.Array:
+def one_head(model: Classifier, features: jax.Array, train: bool) -> jax.Array:
     """[B, D] -> [B, C]: the logits."""
+    del train
     return constrain(model.head(features), BATCH, CLASSES)

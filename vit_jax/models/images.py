@@ -135,6 +135,26 @@ def load(
 ) -> np.ndarray:
     """A file, or its bytes or an image called `name` -> float32 [H, W, 3], normalised.
 
+    UserError as `open_rgb`, and for an image that does not come out at the model's size.
+    """
+    given = f"Image {name}" if isinstance(name, int) else str(name)
+    path = image if isinstance(image, str | os.PathLike) else given
+    pixels = open_rgb(image, preprocess, name)
+    prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
+    height, width = preprocess.image_size
+    if prepared.size != (width, height):
+        raise UserError(
+            f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
+            f"model takes {width} x {height}."
+        )
+    return normalise(prepared, preprocess)
+
+
+def open_rgb(
+    image: Path | bytes | Image.Image, preprocess: Preprocess, name: Path | int | str = 0
+) -> Image.Image:
+    """A file, or its bytes or an image called `name` -> RGB, upright.
+
     An image of Pillow's may be one that is opened and not yet decoded. UserError for a damaged or
     too large image.
     """
@@ -148,21 +168,13 @@ def load(
             opened = nullcontext(file) if isinstance(file, Image.Image) else open_image(file)
         with opened as stored:
             _check_pixels(path, stored.size, preprocess)
-            pixels = rgb(stored, upright=True)
+            return rgb(stored, upright=True)
     except UserError:
         raise
     except Exception as error:  # decoders of damaged images raise anything
         reason = f"it is none of {', '.join(OPENED)}"
         reason = reason if isinstance(error, UnidentifiedImageError) else describe_error(error)
         raise UserError(f"{path} is not an image that can be read: {reason}.") from error
-    prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
-    height, width = preprocess.image_size
-    if prepared.size != (width, height):
-        raise UserError(
-            f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
-            f"model takes {width} x {height}."
-        )
-    return normalise(prepared, preprocess)
 
 
 def _check_pixels(path: Path | str, stored: tuple[int, int], preprocess: Preprocess) -> None:

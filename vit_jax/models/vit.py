@@ -19,6 +19,7 @@ from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
 from vit_jax.core.schema.fields import ANY, COUNT, HIDDEN, IN_SHAPES, field
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
+from vit_jax.models import dense
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
 from vit_jax.models.head import Classifier, head, no_head, one_head
 from vit_jax.models.layers import faster, posemb
@@ -114,10 +115,13 @@ class ViT(Classifier):
             head, spec, inputs, num_classes, kernel_init=init.head, rngs=rngs
         )
         self.read_out = no_head
-        if num_classes:
+        if num_classes and not spec.dense:
             self.head, self.read_out = make_head(), one_head
         if num_classes and spec.distillation_token:
             self.distillation_head, self.read_out = make_head(), _mean_of_heads
+        if num_classes and spec.dense:
+            make_dense, self.read_out = dense.HEADS[spec.dense], dense.dense_head
+            self.head = make_dense(spec, num_classes, layout.grid, init.head, rngs)
 
     def __call__(self, images: jax.Array, train: bool = False, rngs: Any = None) -> jax.Array:
         """[B, H, W, 3] float32, normalised -> logits [B, C] float32; headless: features [B, D].
@@ -128,7 +132,7 @@ class ViT(Classifier):
           rngs: an nnx.Rngs with a stream "dropout", or a key.
         """
         key = dropout_key(rngs) if train else None
-        return self.classify(self._features(images, key))
+        return self.classify(self._features(images, key), train)
 
     def _features(self, images: jax.Array, key: Any) -> jax.Array:
         x = self.embed(images)  # Eq. 1
@@ -262,8 +266,9 @@ def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Ar
     return constrain(logits[0], BATCH, CLASSES), constrain(logits[1], BATCH, CLASSES)
 
 
-def _mean_of_heads(model: ViT, features: jax.Array) -> jax.Array:
+def _mean_of_heads(model: ViT, features: jax.Array, train: bool) -> jax.Array:
     """[B, 2 D] -> [B, C]."""
+    del train
     class_logits, distillation_logits = _logits_of_heads(model, features)
     return (class_logits + distillation_logits) / 2
 
@@ -291,7 +296,12 @@ def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Posi
 
 
 def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
-    """Makes the layer from the tokens to the head's input, [B, N, D] -> [B, D] or [B, 2 D]."""
+    """Makes the layer from the tokens to the head's input, [B, N, D] -> [B, D] or [B, 2 D].
+
+    Of a dense head, [B, N', D].
+    """
+    if spec.dense:
+        return dense.Patches(spec.registers + spec.has_class_token)
     if spec.pool == "map":
         return AttentionPooling(spec, first=spec.registers, rngs=rngs)
     if spec.pool == "cls":
@@ -334,6 +344,14 @@ class ViTSpec(ModelSpec, BlockSpec):
         choices=("cls", "avg", "cls_avg", "map"),
         trained=IN_SHAPES,
         elsewhere=("cls", "avg", "map"),
+    )
+    dense: str | None = field(
+        None,
+        "a head for each patch, in place of that for the image: `linear`, batch norm and a 1 x 1 "
+        "convolution, or `conv`, two 3 x 3 convolutions that upsample: see [dense "
+        "prediction](dense.md)",
+        choices=dense.HEADS,
+        trained=IN_SHAPES,
     )
     pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
     position_embedding: str = field(
@@ -404,7 +422,8 @@ class ViTSpec(ModelSpec, BlockSpec):
     @property
     def features(self) -> int:
         """Width of the features: of the head's input, or of both heads' side by side."""
-        return self.width * (2 if self.pool == "cls_avg" or self.distillation_token else 1)
+        two = self.distillation_token or (self.pool == "cls_avg" and not self.dense)
+        return self.width * (2 if two else 1)
 
     @property
     def distillation_position(self) -> bool:
@@ -435,6 +454,11 @@ class ViTSpec(ModelSpec, BlockSpec):
             raise errors.UserError(
                 f"model.distillation_token goes with model.pool=cls, not pool={self.pool}, "
                 f"pre_logits={self.pre_logits}."
+            )
+        if self.dense and (self.pre_logits or self.distillation_token):
+            raise errors.UserError(
+                f"model.dense={self.dense} takes patches as they are: leave out pre_logits and "
+                "distillation_token."
             )
         if self.norm_stream and self.parallel:
             raise errors.UserError(

@@ -23,6 +23,7 @@ from vit_jax.learning.step import lower_update
 from vit_jax.run import announce, memory, processes
 from vit_jax.run.parts import evaluations, examples, inputs, networks, outputs, pins, updates
 from vit_jax.run.parts.eval_data import declared_or_read
+from vit_jax.run.parts.examples import SplitOfRun
 from vit_jax.store import checkpoint_dir
 from vit_jax.store import workdir as workdirs
 
@@ -60,6 +61,8 @@ class Run:
         self.source = source = attempt("input", examples.source, c)
         attempt("input", examples.check_fields, config)
         attempt("input", examples.check_classes, config.method.kind, source)
+        split = attempt("input", SplitOfRun, "input", source, c.preprocess)
+        attempt("input", examples.check_maps, "method", config.method, split, c.cache)
         divides = attempt("input", inputs.check_batch, c, mesh, parts=config.optim.grad_accum_steps)
         self.batch_layout = attempt("input", inputs.batch_layout, c, source, mesh, after=[divides])
         num_examples, classes = declared_or_read(c, source)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops import effects
-from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size, sometimes
+from vit_jax.data.ops.op import OnDevice, Op, check, check_number, same_size, sometimes, unchanged
 
 _MAX_STRENGTH = 10
 _MAX_SIGMA_PX = 100
@@ -60,7 +60,9 @@ def color_jitter(
             pixels = changed(pixels, order[i], draws[i])
         return pixels
 
-    return same_size(apply) if probability == 1 else sometimes(probability, apply)
+    if probability < 1:
+        return sometimes(probability, apply)
+    return same_size(apply, on_map=unchanged)
 
 
 def grayscale(probability: float) -> Op:
@@ -101,7 +103,7 @@ def three_augment() -> Op:
             ],
         )
 
-    return same_size(apply)
+    return same_size(apply, on_map=unchanged)
 
 
 def _blurred(pixels: tf.Tensor, sigma_min: float, sigma_max: float, seed: tf.Tensor) -> tf.Tensor:

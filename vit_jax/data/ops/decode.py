@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +26,9 @@ from vit_jax.data.ops.op import (
     check_pixels,
     pair,
     same_size,
+    unchanged,
 )
-from vit_jax.data.ops.resizing import resizer
+from vit_jax.data.ops.resizing import nearest_values, resizer
 from vit_jax.data.reader import Encoded
 
 _JPEG = b"\xff\xd8\xff"
@@ -44,6 +46,7 @@ def decode() -> Op:
         output_size=lambda size: None,
         decode=lambda image, seed: decode_image(image),
         is_random=False,
+        on_map=unchanged,
     )
 
 
@@ -126,7 +129,7 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
         "fill must be three whole numbers from 0 to 255, or None",
     )
 
-    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def apply(pixels: tf.Tensor, seed: tf.Tensor, fill: Any = fill) -> tf.Tensor:
         if fill is not None:
             pixels = _padded(pixels, (height, width), fill)
         room = _room(pixels, (height, width))
@@ -140,7 +143,8 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
             return height, width
         return _cropped_size(before, (height, width), padding=0)
 
-    return Op(apply, output_size, is_random=False)
+    on_map = apply if fill is None else functools.partial(apply, fill=(0,))
+    return Op(apply, output_size, is_random=False, on_map=on_map)
 
 
 def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
@@ -179,6 +183,7 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         output_size,
         largest=lambda before: tf.reduce_prod(before + 2 * padding),
         on_device=OnDevice(2, on_device),
+        on_map=apply,
     )
 
 
@@ -191,7 +196,7 @@ def flip_lr() -> Op:
     def on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
         return jnp.where(draws[0] < 0.5, pixels[:, ::-1], pixels)
 
-    return same_size(apply, OnDevice(1, on_device))
+    return same_size(apply, OnDevice(1, on_device), on_map=apply)
 
 
 def _cropped_and_resized(
@@ -220,7 +225,10 @@ def _cropped_and_resized(
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return resized(crop(pixels, window(tf.shape(pixels)[:2], seed, *areas)), seed)
 
-    return Op(apply, output_size=lambda _: size, decode=decoded)
+    def on_map(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        return nearest_values(crop(values, window(tf.shape(values)[:2], seed, *areas)), size)
+
+    return Op(apply, output_size=lambda _: size, decode=decoded, on_map=on_map)
 
 
 def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
@@ -244,7 +252,8 @@ def _padded(pixels: tf.Tensor, size: tuple[int, int], fill: tuple[int, int, int]
     before = missing // 2
     margins = tf.concat([tf.stack([before, missing - before], 1), [[0, 0]]], 0)
     inside = tf.pad(tf.ones_like(pixels[:, :, :1], tf.bool), margins)
-    return tf.where(inside, tf.pad(pixels, margins), tf.constant(fill, tf.uint8))
+    padded = tf.where(inside, tf.pad(pixels, margins), tf.constant(fill, pixels.dtype))
+    return tf.ensure_shape(padded, [None, None, pixels.shape[-1]])
 
 
 def _room(pixels: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
@@ -354,8 +363,9 @@ def _largest_scale(window: tf.Tensor, at_least: tuple[float, float]) -> tf.Tenso
 
 
 def crop(pixels: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Pixels of `window` (top, left, height, width): [H, W, 3] -> [h, w, 3]."""
-    return tf.slice(pixels, tf.concat([window[:2], [0]], 0), tf.concat([window[2:], [3]], 0))
+    """Pixels of `window` (top, left, height, width): [H, W, C] -> [h, w, C]."""
+    extent = tf.concat([window[2:], pixels.shape[-1:]], 0)
+    return tf.slice(pixels, tf.concat([window[:2], [0]], 0), extent)
 
 
 def _decode_stored(data: tf.Tensor) -> tf.Tensor:
@@ -426,7 +436,7 @@ def crop_border(pixels: int) -> Op:
             raise ValueError(f"leaves nothing of {shorter} pixels: cut off fewer")
         return before - cut if isinstance(before, int) else (before[0] - cut, before[1] - cut)
 
-    return Op(apply, output_size, is_random=False)
+    return Op(apply, output_size, is_random=False, on_map=apply)
 
 
 def white_level(level: int) -> Op:
@@ -440,4 +450,4 @@ def white_level(level: int) -> Op:
         stretched = tf.cast(tf.minimum(pixels, level), tf.int32) * 255 // level
         return tf.cast(stretched, tf.uint8)
 
-    return Op(apply, output_size=lambda size: size, is_random=False)
+    return Op(apply, output_size=lambda size: size, is_random=False, on_map=unchanged)

@@ -42,17 +42,29 @@ class Op(NamedTuple):
     is_random: bool = True
     # The same on devices; None: there is no such version.
     on_device: OnDevice | None = None
+    # What happens to a map beside the image, such as a mask, by the same draws of the same seed:
+    # (values uint16 [H, W, 1], seed) -> values; 0 is put where the image is padded. None: data with
+    # maps are refused.
+    on_map: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+
+
+def unchanged(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """`Op.on_map` of an op that changes colours alone."""
+    del seed
+    return values
 
 
 def same_size(
-    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], on_device: OnDevice | None = None
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    on_device: OnDevice | None = None,
+    on_map: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
 ) -> Op:
     """A random op that keeps the image's size, as augmentations do."""
-    return Op(apply, output_size=lambda size: size, on_device=on_device)
+    return Op(apply, output_size=lambda size: size, on_device=on_device, on_map=on_map)
 
 
 def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:
-    """An op that applies `change` with that probability, else leaves the image unchanged."""
+    """An op that applies `change`, of colours, with that probability, else leaves the image."""
     check_number("probability", probability, at_least=0, at_most=1)
 
     def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -60,7 +72,7 @@ def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Te
         happens = tf.random.stateless_uniform([], coin) < probability
         return tf.cond(happens, lambda: change(pixels, seed), lambda: pixels)
 
-    return same_size(apply)
+    return same_size(apply, on_map=unchanged)
 
 
 def check(condition: bool, rule: str) -> None:

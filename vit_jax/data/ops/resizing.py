@@ -121,14 +121,22 @@ def _resize(
 ) -> Op:
     """Resizes to `sides`, a function of the image's (height, width), int64 [2] each."""
     resized = resizer(method, antialias, levels)
+
+    def after(pixels: tf.Tensor) -> tf.Tensor:
+        return tf.cast(sides(tf.shape(pixels, tf.int64)[:2]), tf.int32)
+
     return Op(
-        apply=lambda pixels, seed: resized(
-            pixels, tf.cast(sides(tf.shape(pixels, tf.int64)[:2]), tf.int32)
-        ),
+        apply=lambda pixels, seed: resized(pixels, after(pixels)),
         output_size=output_size,
         largest=lambda before: largest(before, sides(before), method=method, antialias=antialias),
         is_random=False,
+        on_map=lambda values, seed: nearest_values(values, after(values)),
     )
+
+
+def nearest_values(values: tf.Tensor, size: Any) -> tf.Tensor:
+    """A map [H, W, 1] at `size` (height, width): values of classes cannot be averaged."""
+    return tf.image.resize(values, size, method="nearest")
 
 
 def resized(

@@ -150,6 +150,22 @@ class Preprocess:
         """The same ops, for images that all come out at this (height, width)."""
         return Preprocess(self._ops, self._texts, size=size)
 
+    def check_maps(self, names: Sequence[str], field: str) -> None:
+        """UserError for an op that cannot change maps of these names as it does the image."""
+        for op, text in zip(self._ops, self._texts, strict=True):
+            if names and op.on_map is None:
+                raise UserError(
+                    f"{field}: {text} has no version for a {' or '.join(names)}, which would no "
+                    "longer lie on the image: leave it out."
+                )
+
+    def on_map(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """A map of the image, uint16 [H, W, 1] -> [h, w], as the image is changed by this seed."""
+        for place, op in enumerate(self._ops):
+            assert op.on_map is not None, "check_maps"
+            values = op.on_map(values, _at(seed, place))
+        return values[:, :, 0]
+
     def before_random(self) -> Preprocess:
         """The ops before the first random one: what they make of an image is always the same."""
         number = self._number_before_random()
@@ -361,6 +377,11 @@ class Views:
             pixels = ops.apply(decoded, view_seed, max_image_pixels=max_image_pixels)
             made[name] = tf.ensure_shape(pixels, self.shapes[name])
         return made
+
+    def on_map(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """A map of the first view, uint16 [H, W, 1] -> [h, w]."""
+        first = next(iter(self._views))
+        return tf.ensure_shape(self._views[first].on_map(values, seed), self.shapes[first][:2])
 
 
 def _fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:

@@ -35,6 +35,7 @@ class Request(NamedTuple):
     label: str | None = None  # a feature of records, or derived from some: see tfds_labels.py
     labelled: bool = True  # whether images need labels; else those that are there are not read
     table: TableOptions = TableOptions()
+    void: int | None = None  # the value of masks' pixels of no class; None: the source's
     # The config's section, for messages: "input", "input.mixture.birds", or "evals.test", whose
     # declared number of classes is the training data's.
     where: str = "input"

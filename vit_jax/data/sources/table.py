@@ -141,6 +141,7 @@ SOURCES = entry_points.Parts[Callable[[Request], Source]](
         "tfds": "vit_jax.data.sources.tfds:Tfds",
         "image_folder": "vit_jax.data.sources.table:open_folder",
         "image_table": "vit_jax.data.sources.image_table:ImageTable",
+        "mask_folder": "vit_jax.data.sources.mask_folder:MaskFolder",
         "synthetic": "vit_jax.data.sources.table:Synthetic.create",
     },
 )
@@ -152,6 +153,7 @@ FOLDERS = entry_points.Parts[Callable[..., object]](
         "tfds": "vit_jax.data.sources.tfds:find_folder",
         "image_folder": "vit_jax.data.sources.image_folder:find_root",
         "image_table": "vit_jax.data.sources.image_table:find_tables",
+        "mask_folder": "vit_jax.data.sources.mask_folder:find_root",
     },
 )
 # Fields of `input` that only some sources read.
@@ -160,6 +162,7 @@ READERS = {
     "image_column": ("image_table",),
     "split_column": ("image_table",),
     "label_separator": ("image_table",),
+    "void": ("mask_folder",),
 }
 
 

@@ -13,6 +13,7 @@ METHODS = entry_points.Parts[type](
         "distillation": "vit_jax.learning.methods.distillation:Distillation",
         "mae": "vit_jax.learning.methods.mae:MAE",
         "masked_patch": "vit_jax.learning.methods.masked_patch:MaskedPatch",
+        "segmentation": "vit_jax.learning.methods.segmentation:Segmentation",
     },
 )
 

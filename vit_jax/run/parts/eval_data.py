@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,7 +100,8 @@ def eval_data(
     _check_images(where, c, images, mesh, wanted)
     source = eval_source(where, c, images, classes.number)
     source = source if c.train_split else _by_name(source, classes)
-    if c.classifies and not classes.number:
+    examples.check_maps(where, c, SplitOfRun(where, source, c.preprocess), images.cache)
+    if (c.classifies or c.reads_maps) and not classes.number:
         raise errors.UserError(f"{where}.kind={c.kind} needs a head: take {where}.kind={FROZEN}.")
     if c.train_split is None:
         columns = _columns(source, classes, where) if classes.number else None
@@ -116,7 +118,7 @@ def _check_images(
 ) -> None:
     """UserError unless images of the size `wanted` come in batches that divide over the mesh."""
     size = image_size(c.preprocess, f"{where}.preprocess")
-    if size != wanted:
+    if size != wanted and not (c.slides and all(map(operator.ge, size, wanted))):
         raise errors.UserError(f"{where}.preprocess gives {size}, the model takes {wanted}.")
     batch_size, device = _batch_size(c, images), mesh.devices.flat[0]
     memory.check_batch_fits(f"{where}.batch_size", batch_size, size, device, mesh.size)
@@ -213,6 +215,7 @@ def _data_of(
         image_size=image_size(c.preprocess, f"{where.removesuffix(TRAIN_SUFFIX)}.preprocess"),
         max_labels=source.max_labels,
         weighted=source.weighted,
+        maps=[kind.name for kind in source.maps],
     )
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
     rows, num_batches = local_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)
@@ -258,6 +261,7 @@ def eval_source(
     """
     section = where.removesuffix(TRAIN_SUFFIX)
     is_synthetic = (c.source or images.source) == SYNTHETIC
+    is_declared = (c.source or images.source) in (SYNTHETIC, "mask_folder")
     open_it = functools.partial(
         open_split,
         images,
@@ -266,7 +270,7 @@ def eval_source(
         data_dir=c.data_dir,
         num_examples=_batch_size(c, images) if is_synthetic else None,
         # A model without a head says nothing of the data's classes.
-        num_classes=(num_classes or images.num_classes) if is_synthetic else None,
+        num_classes=(num_classes or images.num_classes) if is_declared else None,
         image_size=image_size(c.preprocess, f"{section}.preprocess"),
         label=c.label,
         labelled=labelled,

@@ -68,6 +68,7 @@ def evals(
             graph=graph,
             mesh=mesh,
             num_classes=test.source.num_classes,
+            class_names=test.source.class_names or tuple(map(str, range(test.source.num_classes))),
             columns=columns,
             images=None if kept else functools.partial(_shown, config.input, test, objective),
             # Without a split to learn from nothing is kept: the files' times need not be read.
@@ -180,6 +181,7 @@ def _shown(c: InputConfig, data: EvalData, objective: Objective, places: Sequenc
         pixels=batch["image"],
         labels=[None if label is None else columns[label] for label in labels],
         names=names,
+        maps={kind.name: batch[kind.name] for kind in source.maps},
         captions=["without a label" if label is None else names[label] for label in labels],
     )
 

@@ -29,6 +29,8 @@ from vit_jax.run.parts.preprocessing import image_size
 
 if TYPE_CHECKING:
     from vit_jax.data.label_index import ByClass
+    from vit_jax.evals.kind import EvalConfig
+    from vit_jax.learning.method import Method
 
 _RAM, DEVICE = "ram", "device"  # of input.cache
 TRAIN_SUFFIX = ".train_split"
@@ -101,6 +103,7 @@ def open_split(
             label=label or (c.label if sources.reads(kind, "label") else None),
             labelled=labelled,
             table=table_options(c),
+            void=c.void,
             where=where,
         ),
     )
@@ -280,6 +283,31 @@ def check_fields(config: RunConfig) -> None:
                 f"input.{field}={value} is for data of {' and '.join(readers)}, not "
                 f"{' and '.join(sorted(kinds))}."
             )
+
+
+def check_maps(where: str, c: Method | EvalConfig, split: SplitOfRun, cache: str | None) -> None:
+    """UserError for data without the maps that a method or an evaluation reads, and the reverse.
+
+    where: its section. Ops have to change maps as they change the image.
+    """
+    names = [kind.name for kind in split.source.maps]
+    lacking = [name for name in c.reads_maps if name not in names]
+    if lacking:
+        raise errors.UserError(
+            f"{where}.kind={c.kind} reads the {lacking[0]} of an image, which {split.source.name} "
+            f"does not have: set {split.section}.source=mask_folder."
+        )
+    by_labels = getattr(c, "classifies", False) or getattr(c, "uses_labels", False)
+    if names and by_labels and not c.reads_maps:
+        raise errors.UserError(
+            f"{where}.kind={c.kind} reads labels of images, and {split.source.name} has a "
+            f"{names[0]} of each instead: set {where}.kind=segmentation."
+        )
+    if names and cache == DEVICE:
+        raise errors.UserError(
+            f"input.cache=device keeps no {names[0]} beside an image: set input.cache=ram."
+        )
+    split.ops().check_maps(names, f"{split.section}.preprocess")
 
 
 def check_classes(method: str, source: Source) -> None:

@@ -54,6 +54,7 @@ def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
         views=view_sizes(c),
         max_labels=source.max_labels,
         weighted=source.weighted,
+        maps=[kind.name for kind in source.maps],
     )
 
 

@@ -60,8 +60,9 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     method.check_name(name)  # before its fields, which may be those of another family
     for constraint in method.constraints:
         constraint.check(config)
-    sizes = Sizes(prepared.image_size, view_sizes(config.input))
-    method.check(name, models.spec(name, **fields), sizes)
+    sizes, spec = Sizes(prepared.image_size, view_sizes(config.input)), models.spec(name, **fields)
+    method.check(name, spec, sizes)
+    check_dense(method, spec)
     num_classes = num_classes if method.uses_labels else 0
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
@@ -88,6 +89,17 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     return Model(make, info, prepared, num_classes, lora, make_counted)
 
 
+def check_dense(method: Method, spec: Any) -> None:
+    """UserError unless the head gives what the method learns: for each place, or for the image."""
+    head = getattr(spec, "dense", None)
+    if method.reads_maps and not head:
+        rule = f"gives method.kind={method.kind} nothing for each place: set model.dense=linear."
+        raise errors.UserError(rule, field="model.dense", value=None)
+    if head and not method.reads_maps:
+        rule = f"is no head for method.kind={method.kind}: leave it out."
+        raise errors.UserError(rule, field="model.dense", value=head)
+
+
 def adapters(c: LoraConfig) -> Adapters | None:
     """The run's low-rank adapters, if any."""
     if not c.kernels:
@@ -112,7 +124,7 @@ def architecture(c: ModelConfig, init: InitConfig, loss: str) -> tuple[str, dict
     trained = trained_weights(init)
     of_weights = models.architecture(trained.spec)
     if init.head == "keep":
-        of_head = ["pre_logits", *(["probabilities"] if loss == "sigmoid" else [])]
+        of_head = ["dense", "pre_logits", *(["probabilities"] if loss == "sigmoid" else [])]
         of_weights |= {f: getattr(trained.spec, f) for f in of_head if hasattr(trained.spec, f)}
     return trained.name, of_weights | fields
 

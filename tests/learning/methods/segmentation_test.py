@@ -1,0 +1,146 @@
+"""Segmentation: the loss against NumPy, and what does not go together."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import TINY_RUN
+from tests.data import masks
+from tests.messages import refused
+from vit_jax import config as configs
+from vit_jax.learning.methods.segmentation import dice_losses, pixel_means
+from vit_jax.run.build import Run
+from vit_jax.train import train
+
+SAME_MATH = 1e-5
+
+
+def case(seed=0):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(3, 4, 5, 6)).astype(np.float32)
+    mask = rng.integers(0, 7, (3, 4, 5))
+    mask[1] = 0
+    return logits, mask
+
+
+def test_the_loss_is_the_mean_over_the_pixels_with_a_class():
+    logits, mask = case()
+    losses, right, counted = pixel_means(jnp.asarray(logits), jnp.asarray(mask))
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    for i in range(len(mask)):
+        rows, columns = np.nonzero(mask[i])
+        assert bool(counted[i]) == bool(len(rows))
+        if not len(rows):
+            assert losses[i] == right[i] == 0
+            continue
+        classes = mask[i, rows, columns] - 1
+        wanted = -log_p[i, rows, columns, classes].mean()
+        np.testing.assert_allclose(losses[i], wanted, rtol=SAME_MATH)
+        hits = logits[i, rows, columns].argmax(-1) == classes
+        np.testing.assert_allclose(right[i], hits.mean(), rtol=SAME_MATH)
+
+
+def test_dice():
+    logits, mask = case()
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for i, found in enumerate(dice_losses(jnp.asarray(logits), jnp.asarray(mask))):
+        known = mask[i] > 0
+        parts = []
+        for c in set(mask[i][known]):
+            t, q = mask[i][known] == c, p[i][known][:, c - 1]
+            parts.append(1 - 2 * (q * t).sum() / (q.sum() + t.sum()))
+        np.testing.assert_allclose(found, np.mean(parts) if parts else 0, rtol=SAME_MATH)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (["model.dense=none"], ["model.dense=None"]),
+        (["method.kind=supervised"], ["model.dense=linear"]),
+        (["method.kind=supervised", "model.dense=none"], ["method.kind=supervised"]),
+        (["input.source=digits", "input.data_dir=none"], ["method.kind=segmentation"]),
+        (["evals.t.kind=classification"], ["evals.t.kind=classification"]),
+        (["input.preprocess=decode|resize(16)|randaugment(2,9)"], ["randaugment"]),
+        (["input.cache=device"], ["input.cache=device"]),
+        (["model.pre_logits=true"], ["model.dense=linear"]),
+        (["loss.label_smoothing=0.1"], ["loss.label_smoothing"]),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_anything_is_read(tmp_path, overrides, names):
+    root = masks.write(tmp_path / "set")
+    with refused(*names):
+        Run.build(configs.resolve(TINY_RUN, [*masks.of(root), *overrides]), tmp_path / "run")
+
+
+def rows(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["linear", "conv"])
+def test_a_run_learns_resumes_to_the_bit_and_its_model_predicts(tmp_path, run_python, head):
+    root = masks.write(tmp_path / "set", number=40)
+    overrides = [
+        *masks.of(root), f"model.dense={head}", "total.steps=60", "optim.lr=1e-2",
+        "evals.t.per_class=true", "checkpoint.every_steps=40",
+        "input.preprocess=decode|inception_crop(16, area_min=0.5)|flip_lr",
+    ]  # fmt: skip
+    config = configs.resolve(TINY_RUN, overrides)
+    straight = train(config, tmp_path / "a")
+    row = rows(tmp_path / "a")[-1]
+    assert row["t/miou"] > 0.5
+    each = [row[f"t/iou_{name}"] for name in masks.CLASSES]
+    np.testing.assert_allclose(row["t/miou"], np.mean(each))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "checkpoints" / "60")
+    resumed = train(config, tmp_path / "b")
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, straight, resumed)))
+
+    # A larger image, which is seen through windows.
+    photo = Image.open(root / "images" / "0.png").resize((50, 40), Image.Resampling.NEAREST)
+    photo.save(tmp_path / "photo.png")
+    out = tmp_path / "out"
+    images = [str(tmp_path / "photo.png"), str(root / "images" / "1.png")]
+    done = run_python(
+        "-m", "vit_jax.predict", "--checkpoint", str(tmp_path / "a"), "--output", str(out), *images
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ground") == 2
+    mask = Image.open(out / "photo.png")
+    assert (mask.mode, mask.size) == ("P", (50, 40))
+    assert Image.open(out / "photo_overlay.png").size == (50, 40)
+    wanted = np.asarray(Image.open(root / "masks" / "1.png"))
+    known = wanted < 255
+    assert np.mean(np.asarray(Image.open(out / "1.png"))[known] == wanted[known]) > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["linear", "conv"])
+def test_eight_devices_agree_with_one(run_python, tmp_path, head):
+    program = """
+import sys, json
+from pathlib import Path
+from vit_jax import config as configs
+from vit_jax.train import train
+values, folder = sys.argv[1:]
+for name, mesh in {"one": (1, 1, 1), "eight": (2, 2, 2)}.items():
+    mesh = [f"mesh.{axis}={n}" for axis, n in zip(("data", "fsdp", "tensor"), mesh)]
+    train(configs.resolve(json.loads(values), mesh), Path(folder) / name)
+"""
+    root = masks.write(Path(tmp_path) / "set")
+    overrides = [*masks.of(root), f"model.dense={head}", "total.steps=8", "optim.lr=1e-2"]
+    overrides += ["optim.grad_accum_steps=2"] if head == "conv" else []
+    config = configs.to_dict(configs.resolve(TINY_RUN, overrides))
+    done = run_python("-c", program, json.dumps(config), str(tmp_path), devices=8)
+    assert done.returncode == 0, done.stderr
+    one, eight = (
+        [row["train/loss"] for row in rows(tmp_path / name) if "train/loss" in row]
+        for name in ("one", "eight")
+    )
+    np.testing.assert_allclose(one, eight, rtol=1e-5)
