@@ -54,11 +54,7 @@ L16, FOLDER = "configs/vit_l16_i21k.py", "configs/vit_image_folder.py"
     ("name", "overrides", "words"),
     [
         ("v3:16x17", (), ["v3:8x16", "v3:16x16", "v3:16x32"]),
-        (
-            "v3:32x32",
-            ("input.batch_size=1024",),
-            ["input.batch_size=1024", "2048", "v3:8x16", "v3:16x16", "v3:16x32"],
-        ),
+        ("v3:32x32", ("input.batch_size=1024",), ["input.batch_size=1024", "2048"]),
         ("v5e:4x4", ("optim.grad_accum_steps=3",), ["16", "optim.grad_accum_steps=3"]),
         ("v5e:4x4", ("mesh.data=3",), ["mesh.data=3", "16"]),
         ("v5e:4x4", ("mesh.data=4", "mesh.fsdp=8"), ["4 x 8 = 32", "16"]),
@@ -108,19 +104,6 @@ def test_parts_and_mixtures_have_epochs_of_their_own(overrides, num_examples):
     overrides = (*overrides, "input.num_classes=5", "input.batch_size=10", "model.depth=1")
     config = configs.load("configs/vit_image_folder.py", overrides)
     assert forecast(config, compiled=False).steps == 100 * num_examples / 10
-
-
-@pytest.mark.parametrize(
-    ("name", "batch_size", "parts", "share", "names"),
-    [
-        ("v5e:16x16", 128, 1, 1, ["v5e:4x8", "v5e:8x8", "v5e:8x16"]),
-        ("v5e:16x16", 128, 4, 1, ["v5e:2x4", "v5e:4x4", "v5e:4x8"]),
-        ("v5e:16x16", 128, 1, 2, ["v5e:8x8", "v5e:8x16", "v5e:16x16"]),
-        ("v3:2x2", 4, 1, 1, []),
-    ],
-)
-def test_topologies_that_a_batch_divides_over(name, batch_size, parts, share, names):
-    assert topology.dividing(name, batch_size=batch_size, parts=parts, share=share) == names
 
 
 TINY = (

@@ -208,7 +208,7 @@ def forecast(config: RunConfig, topology: str | None = None, *, compiled: bool) 
     """
     c, mesh = config.input, topologies.mesh(topology, config.mesh)
     num_examples = _declared_examples(c)
-    _check_batch(config, mesh, topology)
+    inputs.check_batch(c, mesh, parts=config.optim.grad_accum_steps)
     step = compiling.planned_step(config, mesh, num_examples=num_examples)
     figures = compiling.read_figures(compiling.lower(step)) if compiled else None
     generation = topology.partition(":")[0] if topology else None
@@ -249,20 +249,6 @@ def _declared_examples(c: InputConfig) -> int:
         fields = " ".join(f"--config.input.{field}" for field in missing)
         raise UserError(f"The numbers of examples and classes are not known: give {fields}")
     return declared
-
-
-def _check_batch(config: RunConfig, mesh: Mesh, topology: str | None) -> None:
-    """Checks that a batch divides over the mesh; the error names topologies over which it does."""
-    try:
-        inputs.check_batch(config.input, mesh, parts=config.optim.grad_accum_steps)
-    except UserError as error:
-        if topology is None or -1 not in dataclasses.astuple(config.mesh):
-            raise
-        parts, share = config.optim.grad_accum_steps, mesh.shape["tensor"]
-        batch_size = config.input.batch_size
-        near = topologies.dividing(topology, batch_size=batch_size, parts=parts, share=share)
-        others = f" Topologies that it divides over: {', '.join(near)}." if near else ""
-        raise UserError(f"{topology}: {error}{others}") from error
 
 
 def _memory(

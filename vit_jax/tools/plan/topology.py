@@ -8,7 +8,6 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -92,28 +91,15 @@ def check(name: str) -> str:
 
 
 def _unknown(name: str, limit: str = "") -> UserError:
-    generation = name.partition(":")[0]
-    near = ", ".join(f"{generation}:{shape}" for shape in _nearest_shapes(SHAPES[generation], name))
+    generation, _, shape = name.partition(":")
+    wanted = max(1, math.prod(map(int, re.findall(r"[0-9]+", shape))))
+    nearest = sorted(SHAPES[generation], key=lambda s: abs(math.log(_chips(s) / wanted)))[:3]
+    near = ", ".join(f"{generation}:{s}" for s in sorted(nearest, key=_chips))
     return UserError(f"is not a topology{limit}; nearest: {near}.", field="--topology", value=name)
-
-
-def dividing(name: str, *, batch_size: int, parts: int, share: int) -> list[str]:
-    """The three nearest topologies over which each of the `parts` of a batch divides."""
-    generation = check(name)
-    unit = parts * (TPUS[generation].cores if generation in TPUS else 1)
-    divides = [s for s in SHAPES[generation] if batch_size * share % (_chips(s) * unit) == 0]
-    return [f"{generation}:{shape}" for shape in _nearest_shapes(divides, name)]
 
 
 def _chips(shape: str) -> int:
     return math.prod(map(int, shape.split("x")))
-
-
-def _nearest_shapes(shapes: Iterable[str], name: str) -> list[str]:
-    shape = name.partition(":")[2]
-    wanted = math.prod(int(size) for size in re.findall(r"[0-9]+", shape)) if shape else 1
-    nearest = sorted(shapes, key=lambda shape: abs(math.log(_chips(shape) / max(wanted, 1))))[:3]
-    return sorted(nearest, key=_chips)
 
 
 GPU_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")

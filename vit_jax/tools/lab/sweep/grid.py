@@ -121,9 +121,6 @@ def parse(arguments: Sequence[str]) -> SweepGrid:
     axes: dict[str, tuple[str, ...]] = {}
     flags = []
     for flag, value in _flags(command.spell_overrides(arguments)):
-        if flag in NOT_FOR_TRAININGS:
-            rule = "is not for the trainings of a sweep: its own flags come before the --."
-            raise UserError(rule, field=f"--{flag}")
         if flag == CONFIG:
             field, values = CONFIG, _config_files(value or "")
         elif flag == command.OVERRIDE:
@@ -167,10 +164,11 @@ def _flags(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """(flag, value) of --flag=value and --flag; a value on its own belongs to --config."""
     given = iter(arguments)
     for argument in given:
-        flag, eq, value = argument.partition("=")
-        if not re.fullmatch(r"--?\w[\w.]*", flag):
-            raise UserError(f"{argument!r} is not a flag of vit_jax.train: write --flag=value.")
-        flag = flag.lstrip("-")
+        name, eq, value = argument.partition("=")
+        match = re.fullmatch(r"--?(\w[\w.]*)", name)
+        if match is None or (flag := match[1]) in NOT_FOR_TRAININGS:
+            rule = "is not a --flag=value of vit_jax.train; those of a sweep come before the --."
+            raise UserError(rule, field=argument)
         if flag in (CONFIG, "workdir") and not eq:
             yield flag, next(given, "")
         else:
@@ -319,15 +317,17 @@ def _check(folder: epath.Path, grid: SweepGrid, points: Sequence[Point]) -> None
 
 
 def _check_point(folder: epath.Path, point: Point, seen: dict[str, str]) -> None:
-    if point.name in seen:
-        raise UserError("two points would share this folder: rename a config file.")
-    seen[point.name] = point.name
     config = configs.to_dict(point.load())
-    if ALLOW not in point.flags:
-        _check_workdir(folder / point.name, config, point)
+    is_taken, seen[point.name] = point.name in seen, point.name
+    begun = "" if ALLOW in point.flags else _changes(folder / point.name, config, point)
     first = seen.setdefault(json.dumps(config), point.name)
-    if first != point.name:
-        raise UserError(f"the same training as {first}; leave one of them out.")
+    for is_wrong, rule in (
+        (is_taken, "two points would share this folder: rename a config file."),
+        (begun, f"begun with another config: {begun}. Give another --workdir."),
+        (first != point.name, f"the same training as {first}; leave one of them out."),
+    ):
+        if is_wrong:
+            raise UserError(rule)
 
 
 def raise_wrong(errors: ErrorCollector) -> None:
@@ -337,19 +337,17 @@ def raise_wrong(errors: ErrorCollector) -> None:
         raise UserError(f"Nothing was started: the grid is not right.{listed}{hint}")
 
 
-def _check_workdir(folder: epath.Path, config: Mapping[str, Any], point: Point) -> None:
-    """Raises UserError if the training there began with another config.
+def _changes(folder: epath.Path, config: Mapping[str, Any], point: Point) -> str:
+    """How the config differs from that with which the training there began.
 
     Of one that adapts, to a machine that may not be this one, only what the point sets is compared.
     """
     saved_step = workdir.saved_step(folder)
     if not (folder / workdir.CONFIG_FILE).exists() or not saved_step:
-        return  # it has not begun, or will begin again
+        return ""  # it has not begun, or will begin again
     before = workdir.read_document(folder)["config"]
     there, here = ({"config": c, "fingerprint": {}} for c in (before, config))
     _, changes = MAY_DIFFER.differences(there, here, saved_step=saved_step)
     if config_file.adapt(point.all_values[CONFIG]) is not None:
         changes = {field: change for field, change in changes.items() if field in point.fields}
-    if changes:
-        said = "; ".join(changes.values())
-        raise UserError(f"begun with another config: {said}. Give another --workdir.")
+    return "; ".join(changes.values())
