@@ -148,16 +148,16 @@ def predict(
     paths: list[str],
     *,
     top_k: int,
-    ema: bool = False,
-    batch_size: int | None = None,
-    int8: bool = False,
-    dtype: str | None = None,
     on_bad_image: str = "fail",
     screen: Screen | None = None,
+    **options: Any,
 ) -> Iterator[tuple[Path | int, list[dict]]]:
-    """Yields (file, its `top_k` classes), as Predictor does; what is not there is told before."""
+    """Yields (file, its `top_k` classes), as Predictor(checkpoint, **options) does.
+
+    What is not there is told before.
+    """
     files = find(paths)
-    predictor = Predictor(checkpoint, ema=ema, batch_size=batch_size, int8=int8, dtype=dtype)
+    predictor = Predictor(checkpoint, **options)
     yield from predictor(files, top_k=top_k, on_bad_image=on_bad_image, screen=screen)
 
 

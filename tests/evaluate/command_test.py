@@ -121,7 +121,7 @@ def test_weights_are_compared_on_data_without_a_config(timm_folder, folder, tmp_
     mean_loss = loss(model, folder, model.preprocess)
     assert float(first["val_classification/loss"]) == pytest.approx(mean_loss, abs=ROUNDING)
     assert first["val_frozen/examples"] == "9.0"
-    head, *rows = (line.split() for line in done.stdout.splitlines()[-len(first) + 2 : -1])
+    head, *rows = (line.split() for line in done.stdout.splitlines()[-len(first) : -3])
     assert head == [str(timm_folder), str(again)]
     assert rows[0][0] == "val_classification/accuracy"
     assert all(one == other for _, one, other in rows)
@@ -264,12 +264,11 @@ def test_thresholds_are_not_of_others(timm_folder, folder, checkpoint):
     assert "taken" not in next(Predictor(str(checkpoint))([*folder.glob("val/*/*")], top_k=1))[1][0]
 
 
-def test_wrong_images_are_rows(timm_folder, folder, tmp_path):
+def test_wrong_images_are_rows(timm_folder, folder):
     scored = {}
     evaluate(configured(folder), epath.Path(timm_folder), Screen(quiet=True), scored=scored)
     by_model = {name: {"m": each} for name, each in scored.items()}
-    comparison.write_wrong_csv(epath.Path(tmp_path / "wrong.csv"), by_model)
-    rows = list(csv.DictReader((tmp_path / "wrong.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(comparison.wrong_csv(by_model).splitlines()))
     wrong = scored["val"].scores
     assert len(rows) == (~wrong.correct).sum() > 0
     sure = [float(row["confidence"]) for row in rows]

@@ -187,31 +187,28 @@ def main(arguments: list[str]) -> None:
         _write(files, results, scored, screen)  # last: the numbers are told whatever becomes of it
 
 
-# The files to write, by their flags.
-ENDINGS = {
-    "csv": ".csv",
-    "class_csv": ".csv",
-    "wrong_csv": ".csv",
-    "page": ".html",
-    "pseudo_labels": ".npz",
+def _page(results: Results, scored: AllScored) -> str:
+    from vit_jax.evaluate import page  # imports matplotlib
+
+    return page.page(results, scored, datetime.datetime.now(datetime.UTC))
+
+
+# Texts of the files to write, by their flags.
+TEXTS = {
+    "csv": lambda results, _: comparison.csv(results),
+    "class_csv": lambda _, scored: comparison.class_csv(scored),
+    "wrong_csv": lambda _, scored: comparison.wrong_csv(scored),
+    "page": _page,
 }
+ENDINGS = {**dict.fromkeys(TEXTS, ".csv"), "page": ".html", "pseudo_labels": ".npz"}
 
 
 def _write(
     files: dict[str, epath.Path], results: Results, scored: AllScored, screen: Screen
 ) -> None:
-    if "csv" in files:
-        comparison.write_csv(files["csv"], results)
-    if "class_csv" in files:
-        comparison.write_class_csv(files["class_csv"], scored)
-    if "wrong_csv" in files:
-        comparison.write_wrong_csv(files["wrong_csv"], scored)
-    if "page" in files:
-        from vit_jax.evaluate import page  # imports matplotlib
-
-        made = page.page(results, scored, datetime.datetime.now(datetime.UTC))
-        workdir.write_output(files["page"], made, "page")
-        screen.say(f"saved    {files['page']}")
+    for flag, file in files.items():
+        workdir.write_output(file, TEXTS[flag](results, scored), flag)
+        screen.say(f"saved    {file}")
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from etils import epath
 
 from vit_jax.core import synsets
 from vit_jax.core.class_names import normal
@@ -20,7 +19,6 @@ from vit_jax.core.tables import csv_text
 from vit_jax.data.source import Source
 from vit_jax.evals.classification import NO_LABEL, Scores
 from vit_jax.probes.by_class import ClassCounts
-from vit_jax.store.workdir import write_output
 
 Results = Mapping[str, Mapping[str, float]]  # numbers by name, by model
 WRONG_COLUMNS = ("image", "label", "prediction", "confidence", "loss")
@@ -42,15 +40,15 @@ def table(results: Results) -> list[str]:
     return aligned(["", *results], rows, left={0})
 
 
-def write_csv(path: epath.Path, results: Results) -> None:
-    """Writes --csv: a row for each model, with every digit; an empty cell without one."""
+def csv(results: Results) -> str:
+    """The text of --csv: a row for each model, with every digit; an empty cell without one."""
     names = numbers(results)
     rows = [[model, *(row.get(name, "") for name in names)] for model, row in results.items()]
-    write_output(path, csv_text([["checkpoint", *names], *rows]), "csv")
+    return csv_text([["checkpoint", *names], *rows])
 
 
-def write_class_csv(path: epath.Path, scored: AllScored) -> None:
-    """Writes --class_csv: a row for each class of each evaluation of each model.
+def class_csv(scored: AllScored) -> str:
+    """The text of --class_csv: a row for each class of each evaluation of each model.
 
     An empty cell is a share of no images.
     """
@@ -61,11 +59,11 @@ def write_class_csv(path: epath.Path, scored: AllScored) -> None:
         for model, each in by_model.items()
         for record in each.by_class()
     ]
-    write_output(path, csv_text([head, *rows]), "class_csv")
+    return csv_text([head, *rows])
 
 
-def write_wrong_csv(path: epath.Path, scored: AllScored) -> None:
-    """Writes --wrong_csv: a row for each wrong image, those that the model is surest of first."""
+def wrong_csv(scored: AllScored) -> str:
+    """The text of --wrong_csv: a row for each wrong image, the surest first."""
     rows: list[list[Any]] = [["checkpoint", "evaluation", *WRONG_COLUMNS]]
     for name, by_model in scored.items():
         for model, (source, scores, _), names in ((m, x, x.names()) for m, x in by_model.items()):
@@ -75,7 +73,7 @@ def write_wrong_csv(path: epath.Path, scored: AllScored) -> None:
                 numbers = scores.confidence[i].item(), scores.loss[i].item()
                 where = source.describe(scores.places[i])
                 rows.append([model, name, where, labels, names[scores.prediction[i]], *numbers])
-    write_output(path, csv_text(rows), "wrong_csv")
+    return csv_text(rows)
 
 
 def document(results: Results, scored: AllScored) -> dict[str, dict[str, Any]]:
