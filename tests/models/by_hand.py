@@ -78,7 +78,8 @@ def vit_parameters(spec, *, num_classes, image_size):
     block = 4 * d * d + (2 + gated) * d * m + biases + norm * (2 - s.parallel)
     block += s.qk_norm * 2 * k + (s.layer_scale > 0) * 2 * d
     probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
-    around = s.patch_size**2 * 3 * d + d + cls * d + s.registers * d + norm
+    around = s.patch_size**2 * 3 * d + s.patch_bias * d + cls * d + s.registers * d
+    around += norm * (s.patch_norm + s.pre_norm + (s.final_norm != "none"))
     around += s.pre_logits * (d * d + d) + s.features * num_classes + num_classes
     around += dist * (d + s.distillation_position * d + num_classes)
     return around + table * tables + s.depth * block + (s.pool == "map") * probe

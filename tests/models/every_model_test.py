@@ -158,6 +158,9 @@ FIELDS = [
     {"qk_norm": True},
     {"qkv_bias": "query_value"},
     {"qkv_bias": "none", "dense_bias": False},
+    {"pre_norm": True, "patch_bias": False, "patch_norm": True, "gelu": "quick"},
+    {"norm_branch": True, "pool": "avg", "class_token": True, "final_norm": "features"},
+    {"pool": "map", "class_token": True, "pool_prefix": True, "final_norm": "none"},
 ]
 BACKBONES = [n for n in models.available() if n.startswith("ViT-") and n not in PLAIN]
 # Names that coincide at toy size are trained once; scan and unrolled blocks alternate.
@@ -280,6 +283,8 @@ LINES, EFFICIENT, FULL = "AxialResNet-50", "EfficientNet-0.25x0.1", "ViT-B/16"
          "model.position_at=layers"),
         (VITS, {"dropout": 1.0}, "model.dropout=1.0"),
         (VITS, {"norm_stream": True, "parallel": True}, "model.norm_stream"),
+        (VITS, {"norm_branch": True, "layer_scale": 0.1}, "model.norm_branch"),
+        (VITS, {"final_norm": "features", "pool": "cls_avg"}, "model.final_norm"),
         (VITS, {"attention_dropout": 0.1, "attention": "splash"}, "model.attention=splash"),
         (VITS, {"registers": -1}, "model.registers=-1"),
         (VITS, {"widht": 17}, "'width'"),
@@ -298,6 +303,7 @@ LINES, EFFICIENT, FULL = "AxialResNet-50", "EfficientNet-0.25x0.1", "ViT-B/16"
         (HYBRID, {"units": (2,), "patch_size": 6}, "nearest: 8"),
         (AXIAL, {"pool": "cls"}, "model.pool=cls"),
         (AXIAL, {"registers": 2}, "model.registers=2"),
+        (AXIAL, {"class_token": True}, "model.class_token=true"),
         (AXIAL, {"position_embedding": "relative"}, "model.position_embedding"),
         (AXIAL, {"attention": "fused"}, "model.attention=fused"),
         (BIT, {"units": ()}, "model.units"),

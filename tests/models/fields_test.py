@@ -25,7 +25,8 @@ def test_every_field_of_a_model_is_one_of_the_config_or_declared_not_to_be():
 OTHER_VALUES = {
     "position_at": "shared", "registers": 1, "mlp": "swiglu", "parallel": True, "qk_norm": True,
     "dense_bias": False, "norm": "rms", "qkv_bias": "query_value", "pool": "cls_avg",
-    "position_embedding": "rotary_2d",
+    "position_embedding": "rotary_2d", "norm_branch": True, "patch_bias": False, "pre_norm": True,
+    "patch_norm": True, "class_token": True, "pool_prefix": True, "final_norm": "features",
 }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_what_weights_are_trained_with():
     assert hidden | shapes == models.architecture(spec).keys() and not hidden & shapes
     assert hidden == {
         "mlp", "gelu", "norm", "norm_epsilon", "norm_stream", "position_embedding", "position_at",
-        "class_position",
+        "class_position", "final_norm", "pool_prefix",
     }  # fmt: skip
     # Fields that only say how weights are trained or computed are not among them.
     assert not {"dropout", "initialization", "dtype", "scan", "remat", "head_bias"} & (

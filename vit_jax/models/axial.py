@@ -272,7 +272,8 @@ class AxialViTSpec(ViTSpec):
 
     def check(self) -> None:
         if self.has_class_token or self.registers:
-            what = f"pool={self.pool}" if self.has_class_token else f"registers={self.registers}"
+            pooled = "class_token=true" if self.class_token else f"pool={self.pool}"
+            what = pooled if self.has_class_token else f"registers={self.registers}"
             raise errors.UserError(
                 f"model.{what} does not go with an Axial-ViT: set pool=avg or pool=map, and "
                 "registers=0."

@@ -15,10 +15,11 @@ from vit_jax.core import errors
 from vit_jax.core.schema.fields import ABOVE_0, ANY, HIDDEN, field
 from vit_jax.models.bit import DEPTHS, UNITS, units_of
 from vit_jax.models.family import Family
+from vit_jax.models.layers.block import identity
 from vit_jax.models.layers.resnet import ResNet, ResNetSpec
 from vit_jax.models.layers.stack import unit_input_bytes
 from vit_jax.models.layers.tokens import PatchEmbedding
-from vit_jax.models.vit import SIZES, ViT, ViTSpec, of_shape
+from vit_jax.models.vit import SIZES, ViT, ViTSpec, make_token_norm, of_shape
 
 # From the paper, and from AugReg (arXiv 2106.10270).
 PUBLISHED = (
@@ -101,6 +102,8 @@ class ResNetPatches(nnx.Module):
             spec.map_patch_size,
             spec.width,
             channels=spec.map_channels,
+            bias=spec.patch_bias,
+            norm=make_token_norm(spec, rngs) if spec.patch_norm else identity,
             init=spec.init,
             precision=spec.precision,
             rngs=rngs,

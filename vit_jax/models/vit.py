@@ -74,6 +74,7 @@ class ViT(Classifier):
         def vector(initializer: Initializer) -> nnx.Param:
             return param(initializer, (width,), (WIDTH,), rngs.params())
 
+        make_norm = functools.partial(make_token_norm, spec, rngs)
         self.patches = self._make_patches(rngs)
         prefix: list[Callable[[ViT], jax.Array]] = []  # [number, D] each
         if spec.has_class_token:
@@ -92,6 +93,7 @@ class ViT(Classifier):
         self.prefix = tuple(prefix)
         self.positions = Positions() if place == "layers" else new_positions(rngs)
         self.add_positions = _unplaced if place == "shared" else _placed
+        self.pre_norm = make_norm() if spec.pre_norm else identity
         self.dropout = Dropout(spec.dropout)
         self.blocks = Stack(
             functools.partial(self._make_block, make_block, layout),
@@ -101,9 +103,8 @@ class ViT(Classifier):
             constant_depth=spec.stochastic_depth_constant,
             rngs=rngs,
         )
-        self.norm = norm(
-            spec.norm, width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
-        )
+        self.norm = make_norm() if spec.final_norm == "tokens" else identity
+        self.feature_norm = make_norm() if spec.final_norm == "features" else identity
         self.pooling = make_pooling(spec, rngs)
         make_pre_logits = functools.partial(
             PreLogits, (width,), (width,), (WIDTH,), (STREAM,),
@@ -152,8 +153,8 @@ class ViT(Classifier):
         return self.norm(self._run_blocks(self.blocks, x, key))
 
     def pool(self, x: jax.Array) -> jax.Array:
-        """[B, N, D] after the last norm -> [B, D], the head's input."""
-        return self.pre_logits(self.pooling(x))
+        """[B, N, D] after the tokens' last norm -> [B, D], the head's input."""
+        return self.pre_logits(self.feature_norm(self.pooling(x)))
 
     # --- the steps of embed and encode
 
@@ -164,6 +165,7 @@ class ViT(Classifier):
         rows = (tokens(self).astype(x.dtype) for tokens in self.prefix)
         prefix = [jnp.broadcast_to(t, (batch, *t.shape)) for t in rows]
         x = self.add_positions(self, jnp.concatenate([*prefix, x], axis=1))
+        x = self.pre_norm(x).astype(x.dtype)
         return faster.replacing("stream", constrain)(x, BATCH, TOKENS, STREAM)
 
     def _run_blocks(
@@ -218,7 +220,13 @@ class ViT(Classifier):
         """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
         spec = self.spec
         return PatchEmbedding(
-            spec.patch_size, spec.width, init=spec.init, precision=spec.precision, rngs=rngs
+            spec.patch_size,
+            spec.width,
+            bias=spec.patch_bias,
+            norm=make_token_norm(spec, rngs) if spec.patch_norm else identity,
+            init=spec.init,
+            precision=spec.precision,
+            rngs=rngs,
         )
 
     def _make_block(
@@ -280,6 +288,18 @@ class PreLogits(Linear):
         return jnp.tanh(super().__call__(x))
 
 
+def make_token_norm(spec: "ViTSpec", rngs: nnx.Rngs) -> nnx.Module:
+    """A norm of tokens."""
+    return norm(
+        spec.norm,
+        spec.width,
+        WIDTH,
+        epsilon=spec.norm_epsilon,
+        precision=spec.precision,
+        rngs=rngs,
+    )
+
+
 def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
     """A position embedding, for all blocks or for one."""
     rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
@@ -300,13 +320,13 @@ def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
 
     Of a dense head, [B, N', D].
     """
+    prefix = spec.registers + spec.has_class_token
     if spec.dense:
-        return dense.Patches(spec.registers + spec.has_class_token)
+        return dense.Patches(prefix)
     if spec.pool == "map":
-        return AttentionPooling(spec, first=spec.registers, rngs=rngs)
+        return AttentionPooling(spec, first=0 if spec.pool_prefix else prefix, rngs=rngs)
     if spec.pool == "cls":
         return FirstTokens(1 + spec.distillation_token)
-    prefix = spec.registers + spec.has_class_token
     return PatchMean(prefix, class_token=spec.pool == "cls_avg")
 
 
@@ -352,6 +372,34 @@ class ViTSpec(ModelSpec, BlockSpec):
         "prediction](dense.md)",
         choices=dense.HEADS,
         trained=IN_SHAPES,
+    )
+    pool_prefix: bool = field(
+        False,
+        "attention pooling takes from class token and registers too, not from patches alone "
+        "[false]",
+        trained=HIDDEN,
+    )
+    class_token: bool = field(
+        False,
+        "a class token beside a pooling that does not read it, `avg` or `map`; `cls` and `cls_avg` "
+        "have one [false]",
+        trained=IN_SHAPES,
+    )
+    patch_bias: bool = field(
+        True, "whether the patches' projection has one [true]", trained=IN_SHAPES
+    )
+    patch_norm: bool = field(
+        False, "a norm of the embedded patches, before positions [false]", trained=IN_SHAPES
+    )
+    pre_norm: bool = field(
+        False, "a norm of the tokens with positions, before the blocks [false]", trained=IN_SHAPES
+    )
+    final_norm: str = field(
+        "tokens",
+        "what the norm behind the blocks is of: the `tokens` [this], the pooled `features`, or "
+        "`none`",
+        choices=("tokens", "features", "none"),
+        trained=HIDDEN,
     )
     pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
     position_embedding: str = field(
@@ -417,7 +465,7 @@ class ViTSpec(ModelSpec, BlockSpec):
     @property
     def has_class_token(self) -> bool:
         """Returns whether the model has a class token."""
-        return self.pool in ("cls", "cls_avg")
+        return self.class_token or self.pool in ("cls", "cls_avg")
 
     @property
     def features(self) -> int:
@@ -450,6 +498,14 @@ class ViTSpec(ModelSpec, BlockSpec):
             )
         if self.pre_logits and self.pool == "cls_avg":
             raise errors.UserError("model.pre_logits does not go with model.pool=cls_avg.")
+        one_vector = self.pool != "cls_avg" and not self.distillation_token
+        if self.final_norm == "features" and not one_vector:
+            raise errors.UserError(
+                "is of one vector, not of two: leave it out, or take another model.pool and no "
+                "model.distillation_token.",
+                field="model.final_norm",
+                value=self.final_norm,
+            )
         if self.distillation_token and (self.pool != "cls" or self.pre_logits):
             raise errors.UserError(
                 f"model.distillation_token goes with model.pool=cls, not pool={self.pool}, "
@@ -464,6 +520,12 @@ class ViTSpec(ModelSpec, BlockSpec):
             raise errors.UserError(
                 "model.norm_stream is of the second norm, which model.parallel=true has not: leave "
                 "one of them out."
+            )
+        if self.norm_branch and (self.parallel or self.norm_stream or self.layer_scale):
+            raise errors.UserError(
+                "goes neither with model.parallel nor with model.norm_stream or model.layer_scale.",
+                field="model.norm_branch",
+                value=self.norm_branch,
             )
         if self.attention_dropout and self.attention not in (choice.AUTO, choice.XLA):
             raise errors.UserError(

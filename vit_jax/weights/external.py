@@ -32,6 +32,7 @@ USUAL_IMAGE_SIZE = (224, 224)
 # Widths of ViTs whose heads have 64 channels in all published models but a few; wider ones differ.
 USUAL_HEAD_SIZE, USUAL_WIDTHS = 64, range(64, 1025, 64)
 # Letters of sizes, by field of a ViT.
+_NORMS = {"norm": "tokens", "feature_norm": "features"}  # part -> field final_norm
 _LETTERS = {"depth": "L", "width": "D", "mlp_dim": "M", "num_heads": "H"}
 
 
@@ -274,6 +275,10 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         "pool": pool(match),
         "pre_logits": match.has("pre_logits"),
         "qkv_bias": "all" if match.has("qkv_bias") else "none",
+        "dense_bias": match.has("dense_bias"),
+        "class_token": match.has("cls") and pool(match) != "cls",
+        **{part: match.has(part) for part in ("patch_bias", "patch_norm", "pre_norm")},
+        "final_norm": next((x for part, x in _NORMS.items() if match.has(part)), "none"),
         **({"distillation_token": True} if match.has("distillation_token") else {}),
     }
     if shape is None:

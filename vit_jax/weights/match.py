@@ -21,6 +21,7 @@ from vit_jax.models.layers.resnet import ResNetSpec
 from vit_jax.weights.files import Tensors, listed
 from vit_jax.weights.tables import (
     BLOCK,
+    DISPENSABLE,
     MAX_STAGES,
     QKV_BIAS,
     Layout,
@@ -30,6 +31,7 @@ from vit_jax.weights.tables import (
     pieces,
     rearrange,
     shape,
+    unpacked,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -40,7 +42,7 @@ _STAGES = range(1, max(MAX_STAGES, len(STAGES)) + 1)
 # An optional part, which a model has in full or not at all -> the part that it requires.
 OPTIONAL: dict[str, str | None] = {
     **dict.fromkeys(("cls", "registers", "scale1", "scale2", "pooling", "pre_logits", "head")),
-    "qkv_bias": None,
+    **dict.fromkeys(("qkv_bias", "patch_norm", "pre_norm", "feature_norm")),
     "distillation_token": "cls",
     "distillation_head": "head",
     **{f"stage{s}/first": f"stage{s - 1}/first" if s > 1 else None for s in _STAGES},
@@ -187,6 +189,7 @@ def refusal(path: Path, matches: Sequence[Match]) -> UserError:
 
 
 def _match(layout: Layout, tensors: Tensors) -> Match:
+    tensors = unpacked(layout.packs, tensors)
     prefix = _prefix(layout, tensors)
     # Arrays without the prefix keep their names, as a classifier beside "vit." does; one of a name
     # that is there without it keeps it, and is unexpected.
@@ -201,6 +204,10 @@ def part(ours: str) -> str:
     """ "blocks/block/scale1/scale" -> "scale1", "resnet/stage1/rest/..." -> "stage1/rest"."""
     if ours == QKV_BIAS:
         return "qkv_bias"
+    if ours in DISPENSABLE:
+        return DISPENSABLE[ours]
+    if ours.startswith("patches/norm/"):
+        return "patch_norm"
     stage = re.search(r"stage\d/(first|rest)", ours)
     return stage[0] if stage else ours.removeprefix(BLOCK).split("/")[0]
 
@@ -247,7 +254,8 @@ def _rules_of_parts_there(
         while needed:
             there.add(needed)
             needed = OPTIONAL[needed]
-    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in OPTIONAL)
+    optional = {*OPTIONAL, *layout.optional}
+    return tuple(r for r in layout.rules if part(r.ours) in there or part(r.ours) not in optional)
 
 
 def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> dict[str, int]:
@@ -263,6 +271,8 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
                 if len(group) == 1 and is_letter(group[0]):
                     sizes.setdefault(group[0], size)
     # In some layouts no array shows the number of heads, which makes no difference to the rest.
+    if "K" in sizes and "H" not in sizes:  # norms of queries show only that
+        sizes["H"] = sizes.get("D", 0) // max(1, sizes["K"])
     sizes.setdefault("K", sizes.get("D", 0) // max(1, sizes.setdefault("H", 1)))
     letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
     return {letter: sizes.get(letter, 0) for letter in letters}
@@ -300,8 +310,6 @@ def _contradictions(match: Match) -> tuple[str, ...]:
         lines.append(f"its pre-logits are {sizes['E']} wide, its tokens {sizes['D']}")
     if match.has("distillation_token") and match.has("head") != match.has("distillation_head"):
         lines.append("its distillation token has no head; here both tokens have one, or none")
-    if match.has("cls") and match.has("pooling"):
-        lines.append("it has a class token and attention pooling; a model has one of them")
     return tuple(lines)
 
 

@@ -29,11 +29,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.core.pytrees import RUNNING_MEAN, RUNNING_VARIANCE
-from vit_jax.weights.files import Tensor
+from vit_jax.weights.files import Tensor, Tensors
 
 Sizes = Mapping[str, int]
 BLOCK = "blocks/block/"
 QKV_BIAS = BLOCK + "attention/qkv/bias"
+# Parameters that are a part for themselves -> its name; layers without these biases are a model's
+# field, and a format's only where its layout says so.
+DISPENSABLE = {
+    "patches/bias": "patch_bias",
+    "patches/projection/bias": "patch_bias",
+    "norm/scale": "norm",
+    "norm/bias": "norm",
+    **dict.fromkeys(
+        (BLOCK + f"{x}/bias" for x in ("attention/out", "mlp/fc1", "mlp/fc2", "mlp/gate")),
+        "dense_bias",
+    ),
+}
 MAX_STAGES = 4  # the most of any published model, and so of the tables
 _WORD = re.compile(r"(\d*)([A-Za-z]\w*)?'*")
 
@@ -125,6 +137,8 @@ def is_standardized(name: str) -> bool:
 # stage behind its first.
 OURS = {
     **_dense_axes("patches", "P p 3", "D"),
+    **_norm_axes("patches/norm", "D"),
+    **_norm_axes("pre_norm", "D"),
     "cls": "D",
     "distillation_token": "D",
     "registers": "R D",
@@ -133,14 +147,17 @@ OURS = {
     **_dense_axes(BLOCK + "attention/qkv", "D", "3 H K", "L "),
     BLOCK + "attention/query_bias": "L H K",
     BLOCK + "attention/value_bias": "L H K",
+    BLOCK + "attention/query_norm/scale": "L K",
+    BLOCK + "attention/key_norm/scale": "L K",
     **_dense_axes(BLOCK + "attention/out", "H K", "D", "L "),
-    BLOCK + "scale1/scale": "L D",
+    **_norm_axes(BLOCK + "scale1", "L D"),  # of LayerScale, or of a norm
     **_norm_axes(BLOCK + "norm2", "L D"),
     **_dense_axes(BLOCK + "mlp/fc1", "D", "M", "L "),
     **_dense_axes(BLOCK + "mlp/gate", "D", "M", "L "),
     **_dense_axes(BLOCK + "mlp/fc2", "M", "D", "L "),
-    BLOCK + "scale2/scale": "L D",
+    **_norm_axes(BLOCK + "scale2", "L D"),
     **_norm_axes("norm", "D"),
+    **_norm_axes("feature_norm", "D"),
     "pooling/probe": "D",
     **_dense_axes("pooling/query", "D", "1 H K"),
     **_dense_axes("pooling/key_value", "D", "2 H K"),
@@ -195,6 +212,8 @@ class Layout:
       ignored: patterns of whole names that are not part of the model.
       computes: fields of the model that the format's readers imply.
       needed: optional parts that a model must have in this format.
+      optional: parts of DISPENSABLE that a model need not have in this format.
+      packs: arrays there that are several of its rules' names.
     """
 
     title: str
@@ -203,6 +222,8 @@ class Layout:
     ignored: tuple[str, ...] = ()
     computes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     needed: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    packs: tuple["Pack", ...] = ()
 
     @functools.cached_property
     def places(self) -> frozenset[str]:
@@ -347,11 +368,79 @@ def to_theirs(layout: Layout, params: Mapping[str, np.ndarray]) -> dict[str, Ten
     for name, array in params.items():
         words = by_name[name].own_axes.split()
         sizes |= {w: int(s) for w, s in zip(words, array.shape, strict=True) if is_letter(w)}
-    return {
+    theirs = {
         piece.name: _theirs(array, by_name[name], piece, sizes)
         for name, array in params.items()
         for piece in pieces(by_name[name], sizes)
     }
+    return packed(layout.packs, theirs)
+
+
+# --- arrays there that are several of a table's, one below the other
+
+
+class Pack(NamedTuple):
+    """The name of such an array, or a part of it, and those of its parts.
+
+    widths: the rows of all parts but the first, as multiples of the columns; (): all are alike.
+    """
+
+    whole: str
+    parts: tuple[str, ...]
+    widths: tuple[int, ...] = ()
+
+    def rows(self, name: str, tensors: Tensors) -> list[int] | None:
+        """The rows of each part of the array `name`; None if it cannot be divided into them."""
+        total, kernel = tensors[name].shape[:1], tensors.get(f"{name.rpartition('.')[0]}.weight")
+        if not total or kernel is None or len(kernel.shape) != 2:
+            return None
+        rest = [n * kernel.shape[1] for n in self.widths]
+        if not rest:
+            rest = [total[0] // len(self.parts)] * (len(self.parts) - 1)
+        first = total[0] - sum(rest)
+        is_valid = first > 0 and (self.widths or first == rest[0])
+        return [first, *rest] if is_valid else None
+
+
+def unpacked(packs: Iterable[Pack], tensors: Tensors) -> Tensors:
+    """Arrays with each packed one in its parts."""
+    arrays = dict(tensors)
+    for pack, name in itertools.product(packs, tensors):
+        if pack.whole not in name or not (rows := pack.rows(name, tensors)):
+            continue
+        whole, ends = arrays.pop(name), list(itertools.accumulate(rows))
+        for part, size, end in zip(pack.parts, rows, ends, strict=True):
+            place = slice(end - size, end)
+            arrays[name.replace(pack.whole, part)] = Tensor(
+                (size, *whole.shape[1:]),
+                whole.dtype,
+                functools.partial(_rows, whole, place),
+            )
+    return arrays
+
+
+def _rows(whole: Tensor, place: slice) -> np.ndarray:
+    return whole.read()[place]
+
+
+def _joined(parts: list[Tensor]) -> np.ndarray:
+    return np.concatenate([part.read() for part in parts])
+
+
+def packed(packs: Iterable[Pack], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The opposite of `unpacked`."""
+    arrays = dict(tensors)
+    for pack, name in itertools.product(packs, tensors):
+        if pack.parts[0] not in name:
+            continue
+        parts = [arrays.pop(name.replace(pack.parts[0], part)) for part in pack.parts]
+        rows = sum(part.shape[0] for part in parts)
+        arrays[name.replace(pack.parts[0], pack.whole)] = Tensor(
+            (rows, *parts[0].shape[1:]),
+            parts[0].dtype,
+            functools.partial(_joined, parts),
+        )
+    return arrays
 
 
 def _theirs(ours: np.ndarray, own: Rule, piece: Piece, sizes: Sizes) -> Tensor:

@@ -189,12 +189,12 @@ def test_padding_and_epsilon_choose_the_architecture(fields, architecture, argum
     assert (config["architecture"], config.get("model_args")) == (architecture, arguments)
 
 
-# Names that timm 1.0 gives to arrays of vit_base_patch16_clip_224, vit_giant_patch14_dinov2 and
-# beit_base_patch16_224; of the second one fc2 takes half of what fc1 gives.
+# A stray array, one of vit_giant_patch14_dinov2, whose fc2 takes half of what fc1 gives, and one of
+# beit_base_patch16_224.
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("norm_pre.weight", 16),
+        ("norm_pre.running_mean", 16),
         ("blocks.0.mlp.fc2.weight", (16, 8)),
         ("blocks.0.attn.relative_position_bias_table", (9, 4)),
     ],

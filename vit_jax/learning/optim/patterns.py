@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FIELD = "optim.lr_multipliers"
 BEFORE_THE_BLOCKS = (  # first parts of names
     "patches", "positions", "cls", "registers", "distillation_token", "distillation_position",
+    "pre_norm",
 )  # fmt: skip
 ROOT = "root"  # the part of a name for the parameters before the units of a ResNet
 

@@ -43,8 +43,9 @@ class Block(nnx.Module):
     Args:
       spec: with `parallel`, attention and MLP share one norm and input,
         x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442, section 2); with `layer_scale`,
-        LayerScale is applied before each residual; with `norm_stream`, the second norm is of the
-        stream, y + mlp(y) of y = norm(x + attention(norm(x))).
+        LayerScale is applied before each residual, with `norm_branch`, the norm; with
+        `norm_stream`, the second norm is of the stream, y + mlp(y) of y = norm(x +
+        attention(norm(x))).
       attention: makes its attention.
     """
 
@@ -59,16 +60,19 @@ class Block(nnx.Module):
             norm, spec.norm, spec.width, WIDTH,
             epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
         )  # fmt: skip
-        self.norm1 = make_norm()
+        self.norm1 = identity if spec.norm_branch else make_norm()
         self.attention = (attention or make_attention)(spec, rngs=rngs)
-        self.norm2 = None if spec.parallel else make_norm()
+        self.norm2 = None if spec.parallel else identity if spec.norm_branch else make_norm()
         second_norm = normed_stream if spec.norm_stream else normed_branch
         self.between = shared_norm if spec.parallel else second_norm
         self.mlp = make_mlp(spec, rngs=rngs)
         self.dropout = Dropout(spec.dropout)
-        make_scale = functools.partial(LayerScale, spec.width, spec.layer_scale, rngs=rngs)
-        self.scale1 = make_scale() if spec.layer_scale else identity
-        self.scale2 = make_scale() if spec.layer_scale else identity
+        make_scale: Callable[[], Any] = lambda: identity
+        if spec.layer_scale:
+            make_scale = functools.partial(LayerScale, spec.width, spec.layer_scale, rngs=rngs)
+        elif spec.norm_branch:
+            make_scale = make_norm
+        self.scale1, self.scale2 = make_scale(), make_scale()
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, drop_rate: jax.Array | None = None
@@ -315,6 +319,19 @@ def _dense(
     )  # fmt: skip
 
 
+def quick_gelu(x: jax.Array) -> jax.Array:
+    """x * sigmoid(1.702 x), as in the code of CLIP (arXiv 2103.00020)."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+# The released weights were trained with the tanh approximation; "exact" is the erf form.
+GELUS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "exact": functools.partial(jax.nn.gelu, approximate=False),
+    "quick": quick_gelu,
+}
+
+
 class Mlp(nnx.Module):
     """dense(M), GELU, dropout, dense(D)."""
 
@@ -323,9 +340,7 @@ class Mlp(nnx.Module):
         self.fc1 = _dense((width, mlp_dim), (WIDTH, MLP), spec, rngs)
         self.fc2 = _dense((mlp_dim, width), (MLP, WIDTH), spec, rngs)
         self.dropout = Dropout(spec.dropout)
-        # The released weights were trained with the tanh approximation; "exact" is the erf form.
-        gelu = functools.partial(jax.nn.gelu, approximate=spec.gelu == "tanh")
-        self.activation: Callable[[jax.Array], jax.Array] = gelu
+        self.activation: Callable[[jax.Array], jax.Array] = GELUS[spec.gelu]
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """[B, N, D] -> [B, N, D]; key: for dropout, None in evaluation."""
@@ -440,7 +455,11 @@ class BlockSpec(Numerics):
         trained=HIDDEN,
     )
     gelu: str = field(
-        "tanh", "`tanh` [this] or `exact`", choices=("tanh", "exact"), trained=HIDDEN, elsewhere=ANY
+        "tanh",
+        "`tanh` [this], `exact`, or `quick`, CLIP's x * sigmoid(1.702 x)",
+        choices=GELUS,
+        trained=HIDDEN,
+        elsewhere={"huggingface": ANY, "timm": ANY, "google_npz": ("tanh", "exact")},
     )
     parallel: bool = field(
         False, "attention and MLP side by side behind one norm [false]", trained=IN_SHAPES
@@ -450,6 +469,12 @@ class BlockSpec(Numerics):
         "the second norm is of the stream: y + mlp(y) of y = norm(x + attention(norm(x))), as in "
         "the code of ViT-Lite [false]",
         trained=HIDDEN,
+    )
+    norm_branch: bool = field(
+        False,
+        "norms of what attention and MLP give, before it is added, instead of what they take "
+        "(arXiv 2111.09883) [false]",
+        trained=IN_SHAPES,
     )
     qk_norm: bool = field(
         False, "a norm over each head's queries and keys [false]", trained=IN_SHAPES

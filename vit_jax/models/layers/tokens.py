@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.core.axes import BATCH, HEAD_SIZE, HEADS, PATCH, QKV, STREAM, TOKENS, WIDTH, constrain
-from vit_jax.models.layers.block import BlockSpec, Mlp, input_projections, output_projection
+from vit_jax.models.layers.block import (
+    BlockSpec,
+    Mlp,
+    identity,
+    input_projections,
+    output_projection,
+)  # fmt: skip
 from vit_jax.models.layers.initialization import Initialization
 from vit_jax.models.layers.kernels.xla import Projected, attend, normalised_weights
 from vit_jax.models.layers.linear import Precision, affine, param
@@ -27,6 +34,8 @@ class PatchEmbedding(nnx.Module):
 
     Args:
       channels: in the images, or in the feature maps that replace them.
+      bias: whether there is one.
+      norm: of the embedded patches; by default they stay as they are.
     """
 
     def __init__(
@@ -35,6 +44,8 @@ class PatchEmbedding(nnx.Module):
         width: int,
         *,
         channels: int = 3,
+        bias: bool = True,
+        norm: Callable[[jax.Array], jax.Array] = identity,
         init: Initialization,
         precision: Precision,
         rngs: nnx.Rngs,
@@ -43,7 +54,8 @@ class PatchEmbedding(nnx.Module):
         axes = (PATCH, PATCH, PATCH, WIDTH)
         self.kernel = param(init.patch_kernel, shape, axes, rngs.params())
         bias_init = functools.partial(init.patch_bias, inputs=patch_size**2 * channels)
-        self.bias = param(bias_init, (width,), (WIDTH,), rngs.params())
+        self.bias = param(bias_init, (width,), (WIDTH,), rngs.params()) if bias else None
+        self.norm = norm
         self.patch_size, self.precision = patch_size, precision
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -55,7 +67,8 @@ class PatchEmbedding(nnx.Module):
         x = images.astype(self.precision.compute).reshape(b, h // p, p, w // p, p, c)
         x = x.transpose(0, 1, 3, 2, 4, 5).reshape(b, (h // p) * (w // p), p * p * c)
         kernel = self.kernel[...].reshape(p * p * c, -1)
-        x = affine(x, kernel, self.bias[...], 1, self.precision)
+        bias = jax.tree.map(lambda b: b[...], self.bias)  # None stays None
+        x = self.norm(affine(x, kernel, bias, 1, self.precision))
         return constrain(x, BATCH, TOKENS, STREAM)
 
 

@@ -189,7 +189,7 @@ def reads(model: Any, x: jax.Array) -> jax.Array:
     batch, n = x.shape[:2]
     if pool == "map":
         weights = model.pooling.weights(model.pooling.project(x))[:, :, 0].mean(axis=1)
-        return jnp.pad(weights, ((0, 0), (layout.registers, 0)))
+        return jnp.pad(weights, ((0, 0), (model.pooling.first, 0)))
     patch_row = layout.pad_patches(np.full(layout.num_patches, 1 / layout.num_patches, np.float32))
     class_row = np.eye(n, dtype=np.float32)[: 1 + model.spec.distillation_token].mean(axis=0)
     row = {"cls": class_row, "avg": patch_row, "cls_avg": (class_row + patch_row) / 2}[pool]

@@ -154,7 +154,7 @@ def _at_the_head(
         classes = _chosen(logits, classes)
         (d_last,) = back(_of_class(logits, classes))
         return logits, classes, d_last, reads(model, last)
-    registers = model.spec.registers
+    ignored = model.pooling.first
     weights = model.pooling.weights(model.pooling.project(model.norm(last)))
 
     def by_weights(x: jax.Array, offset: jax.Array) -> jax.Array:
@@ -166,7 +166,7 @@ def _at_the_head(
     classes = _chosen(logits, classes)
     d_last, d_weights = back(_of_class(logits, classes))
     row = rules.positive(weights, d_weights)[:, 0]
-    return logits, classes, d_last, jnp.pad(row, ((0, 0), (registers, 0)))
+    return logits, classes, d_last, jnp.pad(row, ((0, 0), (ignored, 0)))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -22,11 +22,11 @@ from vit_jax.models.layers.posemb import ROTARY_BASE
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
-from vit_jax.weights.files import Tensor, Tensors, from_array
+from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.formats import huggingface, huggingface_processors
 from vit_jax.weights.match import best
-from vit_jax.weights.tables import OURS, Layout, rules
+from vit_jax.weights.tables import OURS, Layout, Pack, rules
 
 _NEEDED = ("cls", "scale1", "scale2")  # of the optional parts
 # A parameter of masked pre-training, not of the model.
@@ -46,7 +46,7 @@ REGISTERS = "dinov2_with_registers"  # a model_type of config.json
 # Defaults of transformers' configs.
 CONFIG = {**huggingface.VIT_CONFIG, "layer_norm_eps": 1e-6, "layerscale_value": 1.0}
 del CONFIG["pooler_act"]
-PACKED, GATE, UP = "mlp.weights_in.", "mlp.gate.", "mlp.up."
+PACK = Pack("mlp.weights_in.", ("mlp.gate.", "mlp.up."))
 _TABLE = """
 attention/qkv : encoder.layer.{}.attention.attention.[query key value]
 attention/out : encoder.layer.{}.attention.output.dense
@@ -59,7 +59,7 @@ mlp/fc2  : encoder.layer.{}.mlp.weights_out
 """
 
 
-def _layout(title: str, mlp: str) -> Layout:
+def _layout(title: str, mlp: str, *packs: Pack) -> Layout:
     tables = (
         "patches : embeddings.patch_embeddings.projection",
         _TOKENS_TABLE,
@@ -77,11 +77,12 @@ def _layout(title: str, mlp: str) -> Layout:
         prefixes=("", "dinov2.", f"{REGISTERS}."),
         ignored=(_MASK_TOKEN_PATTERN,),
         needed=_NEEDED,
+        packs=packs,
     )
 
 
 _PLAIN = _layout("Hugging Face's Dinov2", _MLP)
-_GATED = _layout("Hugging Face's Dinov2 with SwiGLU", _SWIGLU)
+_GATED = _layout("Hugging Face's Dinov2 with SwiGLU", _SWIGLU, PACK)
 
 
 def _behind_gate(hidden: int) -> int:
@@ -89,35 +90,11 @@ def _behind_gate(hidden: int) -> int:
     return (int(hidden * 2 / 3) + 7) // 8 * 8
 
 
-def _unpacked(tensors: Tensors) -> dict[str, Tensor]:
-    """Arrays with each packed one split into two halves with their own names."""
-    halves = {}
-    for name, whole in tensors.items():
-        if PACKED not in name or not whole.shape or whole.shape[0] % 2:
-            halves[name] = whole
-            continue
-        for half, place in ((GATE, 0), (UP, 1)):
-            halves[name.replace(PACKED, half)] = Tensor(
-                (whole.shape[0] // 2, *whole.shape[1:]),
-                whole.dtype,
-                functools.partial(_half, whole, place),
-            )
-    return halves
-
-
-def _half(whole: Tensor, place: int) -> np.ndarray:
-    return np.split(whole.read(), 2)[place]
-
-
-def _both(first: Tensor, second: Tensor) -> np.ndarray:
-    return np.concatenate([first.read(), second.read()])
-
-
 def _read(opened: Opened) -> ExternalWeights:
     kind = opened.entries["model_type"]
     config = huggingface.with_defaults(opened, CONFIG)
-    gated = any(PACKED in name for name in opened.tensors)
-    match = best([_GATED if gated else _PLAIN], _unpacked(opened.tensors))
+    gated = any(PACK.whole in name for name in opened.tensors)
+    match = best([_GATED if gated else _PLAIN], opened.tensors)
     sizes = match.sizes
     # A last row of pixels that does not fill a patch is left out.
     image_size = external.side("image_size", config["image_size"])
@@ -166,21 +143,9 @@ def _mlp_ratio(spec: ViTSpec) -> int | None:
 
 
 def _packed(tensors: Tensors, spec: ViTSpec, num_classes: int) -> Tensors:
-    """The opposite of `_unpacked`; in a classifier all but the head gets a prefix.
-
-    A model with registers has to have a mask token.
-    """
-    arrays: dict[str, Tensor] = {}
-    if spec.registers:
-        arrays[MASK_TOKEN] = from_array(np.zeros((1, spec.width), np.float32))
-    for name, one in tensors.items():
-        if GATE in name:
-            other = tensors[name.replace(GATE, UP)]
-            shape, read = (2 * one.shape[0], *one.shape[1:]), functools.partial(_both, one, other)
-            arrays[name.replace(GATE, PACKED)] = Tensor(shape, one.dtype, read)
-        elif UP not in name:
-            arrays[name] = one
-    return huggingface.with_prefix(f"{_type(spec)}.", arrays, num_classes)
+    """Names with a prefix in a classifier; a model with registers has to have a mask token."""
+    mask = {MASK_TOKEN: from_array(np.zeros((1, spec.width), np.float32))} if spec.registers else {}
+    return huggingface.with_prefix(f"{_type(spec)}.", {**mask, **tensors}, num_classes)
 
 
 def _type(spec: ViTSpec) -> str:

@@ -50,6 +50,8 @@ HIDDEN = ("hidden_act", "layer_norm_eps", "pooler_act")
 # Values of `probabilities`, by the word before "_label_classification" in problem_type.
 _KINDS, _OTHER = {"single": "softmax", "multi": "sigmoid"}, "regression"
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh", "gelu_fast": "tanh"}
+GELUS |= {"quick_gelu": "quick"}
+_HIDDEN_ACTS = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
 
 
 _TABLE = """
@@ -275,7 +277,7 @@ def vit_config(
         "hidden_size": spec.width,
         "num_hidden_layers": spec.depth,
         "num_attention_heads": spec.num_heads,
-        "hidden_act": "gelu" if spec.gelu == "exact" else "gelu_pytorch_tanh",
+        "hidden_act": _HIDDEN_ACTS[spec.gelu],
         "layer_norm_eps": spec.norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": spec.patch_size,

@@ -27,7 +27,7 @@ from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, For
 from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
 from vit_jax.weights.match import Match, best
-from vit_jax.weights.tables import Layout, rules
+from vit_jax.weights.tables import Layout, Pack, rules
 
 # --- tables
 
@@ -36,14 +36,10 @@ _VIT_TABLE = """
 cls                 : cls_token : 1 1 *
 registers           : reg_token : 1 *
 positions/embedding : pos_embed : 1 *
-norm1               : blocks.{}.norm1
-attention/qkv       : blocks.{}.attn.qkv
-attention/out       : blocks.{}.attn.proj
-scale1/scale        : blocks.{}.ls1.gamma
-norm2               : blocks.{}.norm2
-mlp/fc[1 2]         : blocks.{}.mlp.fc[1 2]
-scale2/scale        : blocks.{}.ls2.gamma
+patches/norm        : patch_embed.norm
+pre_norm            : norm_pre
 norm                : norm
+feature_norm        : fc_norm
 pooling/probe       : attn_pool.latent : 1 1 *
 pooling/query       : attn_pool.q
 pooling/key_value   : attn_pool.kv
@@ -51,6 +47,33 @@ pooling/out         : attn_pool.proj
 pooling/norm        : attn_pool.norm
 pooling/mlp/fc[1 2] : attn_pool.mlp.fc[1 2]
 head                : head
+"""
+_BLOCKS = """
+norm1         : blocks.{}.norm1
+attention/qkv : blocks.{}.attn.qkv
+attention/out : blocks.{}.attn.proj
+scale1/scale  : blocks.{}.ls1.gamma
+norm2         : blocks.{}.norm2
+mlp/fc[1 2]   : blocks.{}.mlp.fc[1 2]
+scale2/scale  : blocks.{}.ls2.gamma
+"""
+_GATED_BLOCKS = _BLOCKS.replace(
+    "mlp/fc[1 2]   : blocks.{}.mlp.fc[1 2]",
+    """
+mlp/gate : blocks.{}.mlp.fc1_g
+mlp/fc1  : blocks.{}.mlp.fc1_x
+mlp/fc2  : blocks.{}.mlp.fc2
+""",
+)
+_PARALLEL_BLOCKS = """
+norm1                      : blocks.{}.in_norm
+attention/qkv              : blocks.{}.attn.qkv
+attention/query_norm/scale : blocks.{}.q_norm.weight
+attention/key_norm/scale   : blocks.{}.k_norm.weight
+attention/out              : blocks.{}.attn_out_proj
+mlp/fc1/kernel             : blocks.{}.mlp.fc1.weight
+mlp/fc1/bias               : blocks.{}.mlp_bias
+mlp/fc2                    : blocks.{}.mlp_out_proj
 """
 _DISTILLED_TABLE = """
 distillation_token : dist_token : 1 1 *
@@ -129,16 +152,60 @@ def _efficientnet_axes() -> dict[str, str]:
 
 
 _COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_norm_epsilon": 1e-5}
-VIT = Layout("timm's ViT", rules(_PATCHES, _VIT_TABLE))
+# What the arrays of a ViT's blocks are for.
+_USUAL = {
+    "mlp": "mlp", "norm": "layer", "parallel": False, "qk_norm": False, "norm_branch": False,
+}  # fmt: skip
+
+
+_RMS_HAS_NO = r"(?!pooling/).*norm[12]?/bias"
+
+
+def _vit(title: str, blocks: str, *packs: Pack, without: str = "(?!)", **computes: Any) -> Layout:
+    """A layout of ViTs `without` some parameters, for the fields that differ from `_USUAL`."""
+    every = rules(_PATCHES, _VIT_TABLE, blocks)
+    return Layout(
+        title,
+        tuple(rule for rule in every if not re.fullmatch(without, rule.ours)),
+        computes=_USUAL | computes,
+        optional=("patch_bias", "dense_bias", "norm"),
+        packs=packs,
+    )
+
+
+VIT = _vit("timm's ViT", _BLOCKS)
+_RMS = _vit("timm's ViT with RMS norms", _BLOCKS, without=_RMS_HAS_NO, norm="rms")
+_GATED = _vit(
+    "timm's ViT with SwiGLU",
+    _GATED_BLOCKS,
+    Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x.")),
+    mlp="swiglu",
+)
+_GATED_RMS = _vit("timm's AIMv2", _GATED_BLOCKS, without=_RMS_HAS_NO, mlp="swiglu", norm="rms")
+_PARALLEL = _vit(
+    "timm's ViT of parallel blocks",
+    _PARALLEL_BLOCKS,
+    Pack(".in_proj.", (".mlp.fc1.", ".attn.qkv."), widths=(3,)),
+    without=rf"{_RMS_HAS_NO}|.*qkv/bias",
+    norm="rms",
+    parallel=True,
+    qk_norm=True,
+)
+_NORM_BRANCH = _vit(
+    "timm's ViT with norms behind attention and MLP",
+    re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", _BLOCKS)),
+    norm_branch=True,
+)
+VITS = (VIT, _RMS, _GATED, _GATED_RMS, _PARALLEL)
 _DISTILLED = Layout(
     "timm's distilled DeiT",
     VIT.rules + rules(_DISTILLED_TABLE),
     needed=("cls", "distillation_token"),
 )
-_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, _VIT_TABLE), computes=_COMPUTES)
+_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, _VIT_TABLE, _BLOCKS), computes=_COMPUTES)
 _HYBRID_OF_ROOT = Layout(
     "timm's hybrid without stages",
-    rules(_HYBRID_TABLE.replace("stem.", ""), _VIT_TABLE),
+    rules(_HYBRID_TABLE.replace("stem.", ""), _VIT_TABLE, _BLOCKS),
     computes=_COMPUTES,
 )
 _BIT = Layout("timm's BiT", rules(_BIT_TABLE), computes=_COMPUTES)
@@ -163,6 +230,18 @@ _TANH = re.compile(
     r"vit_((base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|large_patch16_siglip_(gap_)?512.*)"
 )
 _QUICK = re.compile(r"vit_.*quickgelu.*")
+_RPN = re.compile(r"vit_.*_rpn_")
+# Architectures that cannot be computed here, and what it is that they have.
+_REFUSED = {
+    r".*(dinov3|dinov3_qkvb|eupe)": "rotary positions and the mean of its patches: take Hugging "
+    "Face's DINOv3ViTModel of it",
+    r"(eva02|vit_pe_|.*_rope)": "rotary positions of another kind than model.position_embedding's",
+    r"vit_d(wee|little|pwee)": "attention whose weights are the difference of two",
+    r"vit_pwee": "one LayerScale for attention and MLP together, where model.layer_scale has two",
+    r"vit_\w+_18x2_": "two attentions and two MLPs side by side in a block",
+    r"vit_\w+_resnet\d+d_": "a ResNet-D before its blocks, with three convolutions as its root",
+    r"samvit_": "attention within windows",
+}
 # Heads of architectures, by the first pattern that their name begins with.
 _HEADS = tuple(
     (rf"({pattern})(?![a-z])", number)
@@ -180,6 +259,10 @@ _HEADS = tuple(
         (r"(vit|deit3?|flexivit)_small", 6),
         (r"(vit|deit3)_mediumd?", 8),
         (r"vit_betwixt", 10),
+        (r"aimv2_large", 8),
+        (r"aimv2_huge", 12),
+        (r"aimv2_1b", 16),
+        (r"aimv2_3b", 24),
         (r"(vit|deit3?|flexivit|beit3)_base", 12),
         (r"vit_so150m", 14),
         (r"(vit|deit3|flexivit|beit3|eva)_(large|huge|giant)", 16),
@@ -189,9 +272,26 @@ _HEADS = tuple(
 # timm's names for `fit` of models.Preprocess.
 _CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
 _CROP_MODES = tuple(_CROP_MODE_OF.values())
-_GELUS = {"gelu": "exact", "gelu_tanh": "tanh"}
+_GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 _POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
+# Architectures whose other arguments a config.json can state, by the fields that it cannot.
+_OF_ARCHITECTURE = {
+    **_USUAL, "norm_epsilon": 1e-6, "dense_bias": True, "patch_norm": False, "pre_logits": False,
+}  # fmt: skip
+_OF_ARGUMENTS = ("class_token", "patch_bias", "pre_norm", "final_norm", "pool_prefix")
+_ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "vit_base_patch16_224": _OF_ARCHITECTURE,
+    "vit_base_patch16_clip_224": _OF_ARCHITECTURE | {"norm_epsilon": 1e-5},
+    "test_vit4": _OF_ARCHITECTURE | {"norm": "rms"},
+    "vit_giant_patch14_dinov2": _OF_ARCHITECTURE | {"mlp": "swiglu"},
+    "aimv2_large_patch14_224": _OF_ARCHITECTURE
+    | {"mlp": "swiglu", "norm": "rms", "norm_epsilon": 1e-5}
+    | {"dense_bias": False, "patch_norm": True},
+    "vit_base_patch16_rpn_224": _OF_ARCHITECTURE | {"norm_branch": True},
+    "vit_base_patch16_xp_224": _OF_ARCHITECTURE
+    | {"norm": "rms", "parallel": True, "qk_norm": True},
+}
 # timm's architectures by the model here whose sizes they have.
 _HYBRIDS = {
     "R+ViT-Ti/16": "vit_tiny_r_s16_p8_224",
@@ -212,7 +312,7 @@ _UNREAD_ARGUMENTS = {
         "round_chs_fn",
     ),
 }  # fmt: skip
-_FALSE_OF_VIT = ("pool_include_prefix", "dynamic_img_pad")
+_FALSE_OF_VIT = ("dynamic_img_pad",)
 _PADDINGS = {"same": "same", "": "symmetric"}
 _EPSILONS = {"same": 1e-3, "symmetric": 1e-5}  # the default of an architecture with this padding
 # --- reading
@@ -224,9 +324,10 @@ def _read(opened: Opened) -> ExternalWeights:
         config = config | {"pretrained_cfg": config, "label_names": config.get("labels")}
         opened = dataclasses.replace(opened, config=config)
     name = str(config.get("architecture", ""))
-    if "dinov3" in name:  # timm's Eva, which gives the mean of its patches
-        raise UserError(f"config.json: {name!r}: take Hugging Face's DINOv3ViTModel of it.")
-    layouts = (_EFFICIENTNET, VIT, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
+    if reason := next((why for names, why in _REFUSED.items() if re.match(names, name)), None):
+        raise UserError(f"config.json: {name!r} has {reason}.")
+    vits = (_NORM_BRANCH,) if _RPN.match(name) else VITS  # arrays of the same names and shapes
+    layouts = (_EFFICIENTNET, *vits, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
     external.check_sizes(opened, {"num_features": match.sizes["D"]})
     if "P" in match.sizes:
@@ -237,7 +338,11 @@ def _read(opened: Opened) -> ExternalWeights:
     if match.layout is _EFFICIENTNET:
         return _read_efficientnet(opened, match)
     if not match.is_bit:
-        match = external.with_heads(opened, match, _heads(name))
+        heads = _heads(name)
+        if match.layout is _PARALLEL:  # its norms of queries show it
+            heads = match.sizes["H"]
+            external.check_sizes(opened, {"model_args.num_heads": heads})
+        match = external.with_heads(opened, match, heads)
     # timm's arrays do not show whether the class token has a position.
     arguments, class_position = external.section(config, "model_args"), None
     if arguments.get("no_embed_class") is not None:
@@ -275,7 +380,7 @@ def _heads(architecture: str) -> int | None:
 
 def _epsilon(architecture: str) -> float:
     """The epsilon that an architecture's layer norms have."""
-    return 1e-5 if re.match(r"vit_.*_clip_|beit3_", architecture) else 1e-6
+    return 1e-5 if re.match(r"vit_.*_clip_|beit3_|aimv2_", architecture) else 1e-6
 
 
 def _check_arguments(config: Mapping[str, Any], match: Match) -> None:
@@ -315,20 +420,27 @@ def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     """Fields of a ViT that its config.json states. UserError for another pooling."""
     name, arguments = str(config.get("architecture", "")), external.section(config, "model_args")
-    default = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
-    activation = external.word(arguments, "act_layer", default, _GELUS)
-    pool = _POOLS[external.pool(match)]
+    gelu = "quick_gelu" if _QUICK.match(name) else "gelu_tanh" if _TANH.match(name) else "gelu"
+    fields: dict[str, Any] = {"norm_epsilon": _epsilon(name), "registers": match.sizes.get("R", 0)}
+    fields["gelu"] = "exact"
+    gated = match.layout.computes.get("mlp") == "swiglu"
+    if gated and match.has("pooling"):
+        raise UserError("config.json: a SiLU in the MLP of attention pooling cannot be computed.")
+    if not gated:
+        fields["gelu"] = _GELUS[external.word(arguments, "act_layer", gelu, _GELUS)]
     in_use = arguments if arguments.get("global_pool") else config
-    if external.word(in_use, "global_pool", pool, _POOLS.values()) != pool:
-        raise UserError(
-            f"config.json: global_pool={in_use['global_pool']!r}, the arrays' {pool!r}."
-        )
-    registers = match.sizes.get("R", 0)
-    if registers and pool == "map":
-        raise UserError("config.json: global_pool='map' over registers cannot be computed here.")
-    fields: dict[str, Any] = {"gelu": _GELUS[activation], "norm_epsilon": _epsilon(name)}
-    fields["registers"] = registers
-    if match.has("scale1"):
+    default = "avg" if match.has("feature_norm") else _POOLS[external.pool(match)]
+    pool = external.word(in_use, "global_pool", default, _POOLS.values())
+    if (pool == "map") != match.has("pooling") or (pool == "token" and not match.has("cls")):
+        theirs = _POOLS[external.pool(match)]
+        raise UserError(f"config.json: global_pool={pool!r}, the arrays' {theirs!r}.")
+    fields["pool"] = next(ours for ours, its in _POOLS.items() if its == pool)
+    fields["class_token"] = match.has("cls") and pool != "token"
+    included = arguments.get("pool_include_prefix", name.startswith("test_vit3"))
+    fields["pool_prefix"] = external.flag({"pool_include_prefix": included}, "pool_include_prefix")
+    if fields["pool_prefix"] and pool != "map":
+        raise UserError("config.json: pool_include_prefix=true cannot be computed here.")
+    if match.has("scale1") and match.layout is not _NORM_BRANCH:
         fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
     return fields
 
@@ -443,12 +555,13 @@ def _documents(
 
 def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> dict[str, Any]:
     """config.json of a ViT. UserError for what its architecture here does not state."""
-    pooled_registers = spec.registers and spec.pool == "map"  # seen by older ones, such as 1.0.9
-    if spec.pre_logits or spec.norm_epsilon != 1e-6 or pooled_registers:
-        raise UserError(
-            f"timm's ViT has no pre_logits={spec.pre_logits} with "
-            f"norm_epsilon={spec.norm_epsilon}, registers={spec.registers}, pool={spec.pool}."
-        )
+    fixed = {name: getattr(spec, name) for name in _OF_ARCHITECTURE}
+    architecture = next((its for its, same in _ARCHITECTURES.items() if same == fixed), None)
+    silu_pools = spec.mlp != "mlp" and spec.pool == "map"
+    if architecture is None or spec.patch_bias == spec.pre_norm or silu_pools:
+        stated = ", ".join(f"{name}={value}" for name, value in fixed.items())
+        stated += f", patch_bias={spec.patch_bias}, pre_norm={spec.pre_norm}, pool={spec.pool}"
+        raise UserError(f"timm has no ViT with {stated}.")
     height, width = about.image_size
     arguments: dict[str, Any] = {
         "img_size": [height, width],
@@ -457,20 +570,31 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "depth": spec.depth,
         "num_heads": spec.num_heads,
         "qkv_bias": spec.qkv_bias == "all",
-        "mlp_ratio": _ratio(spec.mlp_dim, spec.width),
-        "class_token": spec.pool == "cls",
+        "mlp_ratio": _ratio(_mlp_rows(spec), spec.width),
+        "class_token": spec.has_class_token,
         "reg_tokens": spec.registers,
         "no_embed_class": spec.registers > 0,
         "global_pool": _POOLS[spec.pool],
-        "fc_norm": False,
+        "fc_norm": spec.final_norm == "features",
         "init_values": spec.layer_scale or None,
-        "act_layer": "gelu" if spec.gelu == "exact" else "gelu_tanh",
+        "act_layer": "silu"
+        if spec.mlp == "swiglu"
+        else next(theirs for theirs, ours in _GELUS.items() if ours == spec.gelu),
     }
+    # Arguments that older versions do not know, where a model needs them.
+    for argument, value, usual in (
+        ("pre_norm", spec.pre_norm, False),
+        ("final_norm", spec.final_norm != "none", True),
+        ("pool_include_prefix", spec.pool_prefix, False),
+    ):
+        arguments |= {} if value == usual else {argument: value}
+    if spec.pool == "map" and spec.registers:  # which older ones, such as 1.0.9, include silently
+        arguments["pool_include_prefix"] = spec.pool_prefix
     distilled = spec.distillation_token
     about_images = _pretrained_cfg(num_classes, about)
     return {
         # All fields of an architecture are overridden by model_args.
-        "architecture": "deit_base_distilled_patch16_224" if distilled else "vit_base_patch16_224",
+        "architecture": "deit_base_distilled_patch16_224" if distilled else architecture,
         "num_classes": num_classes,
         "num_features": spec.width,
         "global_pool": _POOLS[spec.pool],
@@ -504,6 +628,11 @@ def _crop_pct(about: models.Preprocess) -> float:
     else:
         kept, side = about.crop[0], about.resize[0]
     return kept / side if int(kept / (kept / side)) == side else kept / (side + 0.5)
+
+
+def _mlp_rows(spec: ViTSpec) -> int:
+    """The rows of the array of an MLP's first layer."""
+    return spec.mlp_dim * (2 if _layout_for(spec) is _GATED else 1)
 
 
 def _ratio(mlp_dim: int, width: int) -> float:
@@ -560,7 +689,7 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
 
 def _packed(tensors: Tensors, spec: Any, _: int) -> Tensors:
     """Adds the class token's position to it where registers are: there, none of them has one."""
-    if not getattr(spec, "registers", 0) or spec.pool != "cls":
+    if not getattr(spec, "registers", 0) or not spec.has_class_token:
         return tensors
     token, table = tensors["cls_token"].read(), tensors["pos_embed"].read()
     folded = {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
@@ -574,7 +703,10 @@ def _layout_for(spec: Any) -> Layout:
         return _BIT
     if isinstance(spec, HybridSpec):
         return _HYBRID if spec.units else _HYBRID_OF_ROOT
-    return _DISTILLED if spec.distillation_token else VIT
+    if spec.distillation_token:
+        return _DISTILLED
+    fits = lambda its: all(getattr(spec, name) == value for name, value in its.computes.items())
+    return next(filter(fits, (*VITS, _NORM_BRANCH)), VIT)
 
 
 FORMAT = Format(
@@ -587,6 +719,7 @@ FORMAT = Format(
     layout_for=_layout_for,
     documents=_documents,
     packed=_packed,
+    states=(*_OF_ARCHITECTURE, *_OF_ARGUMENTS),
     prepares=lambda about: preprocess(
         {"pretrained_cfg": _pretrained_cfg(0, about)}, about.image_size
     ),
