@@ -622,6 +622,11 @@ CONSTRAINTS = (
         lambda c: c.lora.kernels,
         "is not read without lora.kernels: set that, or leave this out.",
     ),
+    Constraint(
+        "optim.cycle_decay",
+        lambda c: c.optim.cycles == 1 and c.optim.cycle_decay != 1,
+        "is not read with optim.cycles=1: set more cycles, or leave it out.",
+    ),
     Constraint("init.weights", lambda c: c.init.weights == "", "is empty: give a path, or none."),
     *constraints.unread_rules(
         "init",

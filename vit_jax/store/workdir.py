@@ -220,7 +220,7 @@ def read_json(file: Path | epath.Path, parse: Callable[[Any], T], remedy: str) -
         return parse(parse_json(file.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is damaged ({error}). {remedy}") from error
 
 

@@ -34,6 +34,7 @@ BROKEN = [
     (("optim.name=lamb", "optim.joint_qkv=true"), "optim.joint_qkv=True", "optim.weight_decay"),
     (("optim.name=lamb", "optim.weight_decay_on=all"), "weight_decay_on=all", "optim.name=lamb"),
     (("optim.schedule=cosine", "optim.lr_min=1"), "optim.lr_min=1.0", "optim.lr=0.001"),
+    (("optim.cycle_decay=0.5",), "optim.cycle_decay=0.5", "optim.cycles=1"),
     (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "linear, cosine"),
     (("loss.class_weights=balanced", "input.balance=class"), "loss.class_weights=", "=class"),
     (("checkpoint.every_steps=50", "checkpoint.keep_every_steps=30"), "keep_every_steps=30", "=50"),

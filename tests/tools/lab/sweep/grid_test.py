@@ -180,7 +180,15 @@ def test_a_work_directory_of_another_config_is_refused_at_once(points, tmp_path)
             '{"common": {}, "flags": [], "axes": ["model.heads"], "points": []}',
             ["model.heads"],
         ),
-        *(("sweep.json", text, ["sweep.json"]) for text in ("{", "[]", "{}")),
+        *(
+            ("sweep.json", text, ["sweep.json"])
+            for text in (
+                *("{", "[]", "{}"),
+                '{"common": [], "flags": [], "axes": [], "points": []}',
+                '{"common": {}, "flags": [1], "axes": [], "points": []}',
+                '{"common": {}, "flags": [], "axes": [], "points": [{"seed": 0}]}',
+            )
+        ),
     ],
 )
 def test_a_folder_of_something_else_or_damaged_is_refused(points, tmp_path, file, text, names):

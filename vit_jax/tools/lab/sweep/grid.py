@@ -294,9 +294,19 @@ def write(folder: epath.Path, points: Sequence[Point], grid: SweepGrid) -> None:
     workdir.save_json(folder / FILE, document | {"points": [point.values for point in points]})
 
 
+def _parse(document: Any) -> dict[str, Any]:
+    """The entries of sweep.json, all of texts."""
+    kept = {key: document[key] for key in KEYS}
+    maps, lists = [kept["common"], *kept["points"]], (kept["flags"], kept["axes"])
+    texts = [x for each in maps for x in each.values()] + [x for each in lists for x in each]
+    if not all(isinstance(x, str) for x in texts):
+        raise TypeError("an entry is not a text")
+    return kept
+
+
 def _read(folder: epath.Path) -> dict[str, Any]:
     remedy = "Move it away, and give the whole grid again: trainings below it continue."
-    kept = workdir.read_json(folder / FILE, lambda d: {key: d[key] for key in KEYS}, remedy)
+    kept = workdir.read_json(folder / FILE, _parse, remedy)
     if kept is None:
         check_folder(folder, "sweep")
     return kept or {}
