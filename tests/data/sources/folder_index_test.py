@@ -230,7 +230,7 @@ def test_a_damaged_index_counts_as_none(tmp_path):
     index = folder_index.FolderIndex(str(tmp_path), "train", code=image_folder.__file__)
     assert index.read() is not None
     used = 0
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 3):
         changed = bytearray(whole)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
@@ -240,7 +240,7 @@ def test_a_damaged_index_counts_as_none(tmp_path):
             assert listing.fingerprint() == expected[3]
             assert list(listing.paths()) == expected[9]
             assert listing.image_labels().tolist() == expected[10]
-    assert used < len(whole) / 4
+    assert used < len(whole) / 12
     for length in range(0, len(whole), 7):
         path.write_bytes(whole[:length])
         assert index.read() is None
