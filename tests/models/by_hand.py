@@ -70,6 +70,8 @@ def vit_parameters(spec, *, num_classes, image_size):
     table = {
         "learned_1d": (rows * columns + cls) * d,
         "learned_2d": (rows + columns) * d // 2,
+        "rotary_axial": s.absolute_positions * (rows * columns + cls) * d,
+        "rotary_mixed": s.depth * d + s.absolute_positions * (rows * columns + cls) * d,
         "relative": (2 * (rows * columns + cls + dist + s.registers) - 1) * k,
     }.get(s.position_embedding, 0)
     tables = s.depth if s.position_place == "layers" else 1
@@ -77,7 +79,9 @@ def vit_parameters(spec, *, num_classes, image_size):
     biases += s.dense_bias * (d + m + d + gated * m)
     block = 4 * d * d + (2 + gated) * d * m + biases + norm * (2 - s.parallel)
     block += s.qk_norm * 2 * k + (s.layer_scale > 0) * 2 * d
-    probe = d + 4 * (d * d + d) + norm + 2 * d * m + m + d
+    block += s.attention_norm * norm + s.mlp_norm * norm // d * m
+    hidden = s.pool_mlp_dim or m
+    probe = d + 4 * (d * d + d) + norm + 2 * d * hidden + hidden + d
     around = s.patch_size**2 * 3 * d + s.patch_bias * d + cls * d + s.registers * d
     around += norm * (s.patch_norm + s.pre_norm + (s.final_norm != "none"))
     around += s.pre_logits * (d * d + d) + s.features * num_classes + num_classes

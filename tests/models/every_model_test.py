@@ -161,6 +161,9 @@ FIELDS = [
     {"pre_norm": True, "patch_bias": False, "patch_norm": True, "gelu": "quick"},
     {"norm_branch": True, "pool": "avg", "class_token": True, "final_norm": "features"},
     {"pool": "map", "class_token": True, "pool_prefix": True, "final_norm": "none"},
+    {"attention_norm": True, "mlp_norm": True, "mlp": "swiglu", "norm": "rms"},
+    {"position_embedding": "rotary_axial", "absolute_positions": True, "rotary_grid": 4},
+    {"pool": "map", "pool_heads": 1, "pool_mlp_dim": 12},
 ]
 BACKBONES = [n for n in models.available() if n.startswith("ViT-") and n not in PLAIN]
 # Names that coincide at toy size are trained once; scan and unrolled blocks alternate.
@@ -181,7 +184,9 @@ QUICK = [
     {"position_embedding": "relative", "position_at": "shared", "dtype": "bfloat16"},
     {"name": "ViT-22B/14", "position_embedding": "learned_2d", "position_at": "layers"},
     {"name": "ViT-S+/16-dinov3", "dtype": "bfloat16", "scan": True},
-]
+    {"position_embedding": "rotary_mixed", "absolute_positions": True, "attention_norm": True,
+     "mlp_norm": True, "pool": "map", "pool_heads": 1, "pool_mlp_dim": 12, "dtype": "bfloat16"},
+]  # fmt: skip
 
 
 def spell(fields):
@@ -215,6 +220,7 @@ def test_one_step_of_training_moves_every_parameter(fields):
     "fields",
     [
         {"position_embedding": "relative", "position_at": "shared", "qk_norm": True},
+        {"position_embedding": "rotary_mixed", "attention_norm": True, "mlp_norm": True},
         *(
             pytest.param(slow, marks=pytest.mark.slow)
             for slow in (
@@ -251,7 +257,7 @@ def test_only_kernels_decay_and_only_blocks_are_stacked(fields):
         assert decayed[name] == name.endswith("kernel")
         stacked = "/block/" in name
         assert not (stacked and is_vit and "resnet" not in name) or x.shape[0] == 2
-    if "position_embedding" in fields:
+    if "position_at" in fields:
         tables = [name for name in params if "positions/" in name]
         in_layers = fields["position_at"] == "layers"
         assert all(name.startswith("blocks/block/") == in_layers for name in tables)
@@ -319,6 +325,9 @@ LINES, EFFICIENT, FULL = "AxialResNet-50", "EfficientNet-0.25x0.1", "ViT-B/16"
         (EFFICIENT, {"width_coefficient": 0}, "model.width_coefficient=0"),
         (EFFICIENT, {"batch_norm_momentum": 1.0}, "model.batch_norm_momentum=1.0"),
         (EFFICIENT, {"batch_norm_epsilon": 0.0}, "model.batch_norm_epsilon=0.0"),
+        (VITS, {"absolute_positions": True}, "model.absolute_positions=True"),
+        (VITS, {"position_embedding": "rotary_2d", "rotary_grid": 2}, "model.rotary_grid=2"),
+        (VITS, {"pool": "map", "pool_heads": 3}, "model.pool_heads=3"),
     ],
 )  # fmt: skip
 def test_impossible_fields_are_refused(name, fields, mention):

@@ -27,6 +27,7 @@ OTHER_VALUES = {
     "dense_bias": False, "norm": "rms", "qkv_bias": "query_value", "pool": "cls_avg",
     "position_embedding": "rotary_2d", "norm_branch": True, "patch_bias": False, "pre_norm": True,
     "patch_norm": True, "class_token": True, "pool_prefix": True, "final_norm": "features",
+    "attention_norm": True, "mlp_norm": True, "pool_heads": 6, "pool_mlp_dim": 384,
 }  # fmt: skip
 
 
@@ -52,7 +53,8 @@ def test_what_weights_are_trained_with():
     assert hidden | shapes == models.architecture(spec).keys() and not hidden & shapes
     assert hidden == {
         "mlp", "gelu", "norm", "norm_epsilon", "norm_stream", "position_embedding", "position_at",
-        "class_position", "final_norm", "pool_prefix",
+        "class_position", "final_norm", "pool_prefix", "rotary_base", "rotary_grid",
+        "rotary_offset", "rotary_columns_first", "pool_heads",
     }  # fmt: skip
     # Fields that only say how weights are trained or computed are not among them.
     assert not {"dropout", "initialization", "dtype", "scan", "remat", "head_bias"} & (

@@ -52,6 +52,7 @@ HYBRID = (
     "model.root_width=32",
     "input.preprocess=decode|resize(16)",
 )
+ROTARY = ("model.position_embedding=rotary_axial",)
 EFFICIENT = (
     "model.name=EfficientNet-0.1x0.1",
     *(f"model.{field}=none" for field in ("depth", "width", "mlp_dim", "num_heads")),
@@ -66,6 +67,7 @@ VALUES: dict[str, object] = {
     "model.layer_scale": 0.1, "model.dropout": 0.1, "model.attention_dropout": 0.1,
     "model.norm_stream": True, "model.norm_branch": True, "model.patch_bias": False,
     "model.patch_norm": True, "model.pre_norm": True, "model.final_norm": "none",
+    "model.attention_norm": True, "model.mlp_norm": True,
     "model.initialization": "deit",
     "model.softmax_dtype": "bfloat16", "model.head_bias": -10.0, "model.scan": True,
     "model.remat": "full", "model.pool": "avg", "model.pre_logits": True,
@@ -90,6 +92,13 @@ VALUES: dict[str, object] = {
 }  # fmt: skip
 # Likewise, with the overrides that they need.
 CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
+    "model.rotary_base": (10.0, ROTARY),
+    "model.rotary_grid": (16, ROTARY),
+    "model.rotary_offset": (1.0, ROTARY),
+    "model.rotary_columns_first": (True, ROTARY),
+    "model.absolute_positions": (True, ROTARY),
+    "model.pool_heads": (1, ("model.pool=map", "model.num_heads=2")),
+    "model.pool_mlp_dim": (16, ("model.pool=map",)),
     "model.units": ("1,2", HYBRID),
     "model.dense": ("conv", ("model.dense=linear", "method.kind=segmentation")),
     "model.root_width": (64, HYBRID),

@@ -104,6 +104,7 @@ def dinov3(name, config):
         ("ViT-B/4-dinov3", {}, {}),
         ("ViT-S+/4-dinov3", {"layer_norm_eps": 1e-3}, {"norm_epsilon": 1e-3}),
         ("ViT-B/4-dinov3", {"key_bias": True}, {"qkv_bias": "all"}),
+        ("ViT-B/4-dinov3", {"rope_theta": 1e4}, {"rotary_base": 1e4}),
         ("ViT-S+/4-dinov3", NO_BIASES, {"qkv_bias": "none", "dense_bias": False}),
         ("ViT-S+/4-dinov3", {"hidden_act": "gelu_pytorch_tanh"}, {"mlp": "geglu", "gelu": "tanh"}),
         ("ViT-S+/4-dinov3", {"num_register_tokens": 0}, {"registers": 0}),

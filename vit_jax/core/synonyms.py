@@ -23,6 +23,8 @@ _THEIRS = {
     "bfloat16": "bf16 fp16 float16 half amp",
     "float32": "fp32",
     "rotary_2d": "rope",
+    "rotary_axial": "rope",
+    "rotary_mixed": "rope",
     "layer": "layernorm",
     "rms": "rmsnorm",
     # fields

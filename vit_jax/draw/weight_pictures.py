@@ -20,7 +20,12 @@ from vit_jax.draw.tiles import Sheet
 from vit_jax.probes import first_layer
 
 NUMBERS = ("filters_explained", "positions_row_plus_column")
-INSIDE = ("relative", "rotary_2d")  # positions that act inside attention
+INSIDE = (
+    "relative",
+    "rotary_2d",
+    "rotary_axial",
+    "rotary_mixed",
+)  # positions that act inside attention
 
 
 def findings(model: Any) -> Findings:
@@ -39,7 +44,7 @@ def findings(model: Any) -> Findings:
     pictures = [Picture("filters", "Filters", note, draw)]
     table, text = position_table(model), ""
     kind = getattr(model.spec, "position_embedding", None)
-    if kind in INSIDE:
+    if table is None and kind in INSIDE:
         text = f"Its positions ({kind}) act inside attention: there is no table to show."
     elif table is None:
         text = f"This {type(model).__name__} has no position embeddings."
@@ -67,7 +72,8 @@ def position_table(model: Any) -> np.ndarray | None:
       [rows, columns, D], or None for a model without them.
     """
     spec = model.spec
-    if getattr(spec, "position_embedding", "none") in ("none", *INSIDE):
+    kind, beside = (getattr(spec, f, None) for f in ("position_embedding", "absolute_positions"))
+    if kind in (None, "none", *INSIDE) and not beside:
         return None
     layout = spec.token_layout(model.preprocess.image_size)
     nothing = jnp.zeros((1, layout.num_tokens, spec.width))

@@ -23,7 +23,14 @@ from vit_jax.models import dense
 from vit_jax.models.family import Family, ModelSpec, Preprocess, check_layers
 from vit_jax.models.head import Classifier, head, no_head, one_head
 from vit_jax.models.layers import faster, posemb
-from vit_jax.models.layers.block import Block, BlockSpec, PositionedBlock, SharingBlock, identity
+from vit_jax.models.layers.block import (
+    Block,
+    BlockSpec,
+    MixedRotaryBlock,
+    PositionedBlock,
+    SharingBlock,
+    identity,
+)  # fmt: skip
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.linear import Initializer, Linear, param
 from vit_jax.models.layers.norm import norm
@@ -68,6 +75,8 @@ class ViT(Classifier):
         make_block: Callable[..., Block] = Block
         if place == "layers":
             make_block = functools.partial(PositionedBlock, positions=new_positions)
+        elif spec.position_embedding == "rotary_mixed":
+            make_block = MixedRotaryBlock
         elif place == "shared":
             make_block = SharingBlock
 
@@ -91,8 +100,7 @@ class ViT(Classifier):
             self.registers = param(init.positions, shape, axes, rngs.params())
             prefix.append(_registers)
         self.prefix = tuple(prefix)
-        self.positions = Positions() if place == "layers" else new_positions(rngs)
-        self.add_positions = _unplaced if place == "shared" else _placed
+        self._make_positions(layout, rngs)
         self.pre_norm = make_norm() if spec.pre_norm else identity
         self.dropout = Dropout(spec.dropout)
         self.blocks = Stack(
@@ -183,13 +191,14 @@ class ViT(Classifier):
     def complete(self, block: Any) -> Any:
         """A block taken from the stack, with the position embedding that all share, if they do."""
         for sharing in block.sharing_blocks:
-            sharing.positions = self.positions
+            sharing.positions = self.shared_positions(self)
         return block
 
     def resized(self, layout: TokenLayout) -> "ViT":
         """The same model for images of another size: positions are interpolated (Positions.on)."""
         resized = nnx.merge(*nnx.split(self))
         resized.positions = self.positions.on(layout, self.spec.width)
+        resized.rotary = self.rotary.on(layout, self.spec.width)
         return resized
 
     # --- other outputs than logits, and two heads
@@ -215,6 +224,17 @@ class ViT(Classifier):
         [B, H, W, 3] -> [B, C], [B, C] float32.
         """
         return _logits_of_heads(self, self._features(images, dropout_key(rngs)))
+
+    def _make_positions(self, layout: TokenLayout, rngs: nnx.Rngs) -> None:
+        """The position embedding of the whole model, or both that it has."""
+        spec, place = self.spec, self.spec.position_place
+        self.positions = Positions() if place == "layers" else make_positions(spec, layout, rngs)
+        self.add_positions = _unplaced if place == "shared" else _placed
+        self.rotary, self.shared_positions = Positions(), _positions
+        if spec.absolute_positions:
+            self.rotary, self.shared_positions = self.positions, _rotary
+            self.positions = make_positions(spec, layout, rngs, "learned_1d")
+            self.add_positions = _placed
 
     def _make_patches(self, rngs: nnx.Rngs) -> nnx.Module:
         """The layer from images to embedded patches, [B, N', D]; hybrids have another one."""
@@ -267,6 +287,16 @@ def _unplaced(model: ViT, x: jax.Array) -> jax.Array:
     return x
 
 
+def _positions(model: ViT) -> Positions:
+    """Those that blocks share."""
+    return model.positions
+
+
+def _rotary(model: ViT) -> Positions:
+    """Those that blocks share beside a table at the input."""
+    return model.rotary
+
+
 def _logits_of_heads(model: ViT, features: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Features of class and distillation token, [B, 2 D] -> the logits of both heads, [B, C]."""
     class_token, distillation_token = jnp.split(features.astype(jnp.float32), 2, axis=-1)
@@ -300,8 +330,10 @@ def make_token_norm(spec: "ViTSpec", rngs: nnx.Rngs) -> nnx.Module:
     )
 
 
-def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Positions:
-    """A position embedding, for all blocks or for one."""
+def make_positions(
+    spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs, kind: str | None = None
+) -> Positions:
+    """A position embedding, for all blocks or for one; kind: default the spec's."""
     rest: dict[str, Any] = {"init": spec.init.positions, "rngs": rngs}
     make: dict[str, Callable[[], Positions]] = {
         "none": Positions,
@@ -310,9 +342,14 @@ def make_positions(spec: "ViTSpec", layout: TokenLayout, rngs: nnx.Rngs) -> Posi
         "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **rest),
         "sincos_1d": lambda: posemb.SinCosPositions(layout, "sincos_1d"),
         "sincos_2d": lambda: posemb.SinCosPositions(layout, "sincos_2d"),
-        "rotary_2d": lambda: posemb.Rotary2dPositions(layout),
-    }
-    return make[spec.position_embedding]()
+        "rotary_2d": lambda: posemb.Rotary2dPositions(layout, spec.rotary_base),
+        "rotary_axial": lambda: posemb.AxialRotaryPositions(
+            layout, spec.rotary_base, grid=spec.rotary_grid, offset=spec.rotary_offset,
+            columns_first=spec.rotary_columns_first,
+        ),
+        "rotary_mixed": lambda: posemb.MixedRotaryPositions(layout, spec.rotary_base),
+    }  # fmt: skip
+    return make[kind or spec.position_embedding]()
 
 
 def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
@@ -324,7 +361,9 @@ def make_pooling(spec: "ViTSpec", rngs: nnx.Rngs) -> Any:
     if spec.dense:
         return dense.Patches(prefix)
     if spec.pool == "map":
-        return AttentionPooling(spec, first=0 if spec.pool_prefix else prefix, rngs=rngs)
+        heads, mlp_dim = spec.pool_heads or spec.num_heads, spec.pool_mlp_dim or spec.mlp_dim
+        own = dataclasses.replace(spec, num_heads=heads, mlp_dim=mlp_dim)
+        return AttentionPooling(own, first=0 if spec.pool_prefix else prefix, rngs=rngs)
     if spec.pool == "cls":
         return FirstTokens(1 + spec.distillation_token)
     return PatchMean(prefix, class_token=spec.pool == "cls_avg")
@@ -342,7 +381,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sincos_1d": ("input", "shared"),
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
+    "rotary_axial": ("shared",),
+    "rotary_mixed": ("shared",),
 }
+ROTARY = tuple(kind for kind in PLACES if kind.startswith("rotary"))
 # What divides the width: sine and cosine; both of them, for rows and columns; rows and columns.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
@@ -401,11 +443,18 @@ class ViTSpec(ModelSpec, BlockSpec):
         choices=("tokens", "features", "none"),
         trained=HIDDEN,
     )
+    pool_heads: int | None = field(
+        None, "heads of attention pooling [`num_heads`]", bounds=COUNT, trained=HIDDEN
+    )
+    pool_mlp_dim: int | None = field(
+        None, "hidden width of its MLP [`mlp_dim`]", bounds=COUNT, trained=IN_SHAPES
+    )
     pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
     position_embedding: str = field(
         "learned_1d",
-        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `sincos_1d`, `sincos_2d` or "
-        "`rotary_2d`: see [variants](vit_variants.md#position-embeddings)",
+        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `sincos_1d`, `sincos_2d`, "
+        "`rotary_2d`, `rotary_axial` or `rotary_mixed`: see "
+        "[variants](vit_variants.md#position-embeddings)",
         choices=PLACES,
         trained=HIDDEN,
         elsewhere=("learned_1d", "sincos_1d", "sincos_2d"),  # as a table
@@ -416,6 +465,23 @@ class ViTSpec(ModelSpec, BlockSpec):
         "in all with one `shared` table",
         choices=("input", "layers", "shared"),
         trained=HIDDEN,
+    )
+    absolute_positions: bool = field(
+        False,
+        "beside rotary positions, those of `learned_1d` at the input too [false]",
+        trained=IN_SHAPES,
+    )
+    rotary_grid: int = field(
+        0,
+        "rows and columns that `rotary_axial` counts on images of any size; 0: their patches [0]",
+        bounds=(0, COUNT[1]),
+        trained=HIDDEN,
+    )
+    rotary_offset: float = field(
+        0.0, "the first number of its rows and columns [0]", bounds=(0, 1e3), trained=HIDDEN
+    )
+    rotary_columns_first: bool = field(
+        False, "whether the first half of its angles follows the column [false]", trained=HIDDEN
     )
     class_position: bool = field(
         True,
@@ -537,6 +603,13 @@ class ViTSpec(ModelSpec, BlockSpec):
         head_size = self.width // self.num_heads
         attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
         choice.check(self.attention, attention)
+        pool_heads = self.pool_heads or self.num_heads
+        if self.width % pool_heads:
+            raise errors.UserError(
+                f"does not divide model.width={self.width}.",
+                field="model.pool_heads",
+                value=pool_heads,
+            )
 
     def takes_size(self, size: tuple[int, int], image_size: tuple[int, int]) -> bool:
         if self.position_embedding == "none":
@@ -570,13 +643,14 @@ class ViTSpec(ModelSpec, BlockSpec):
 
         For each token: a block's input, its middle (unless `parallel`), query and key (before and
         after their norms, if any), value, attention's mixed values, the hidden layer before its
-        GELU (if gated, both), and attention's weights, or where a program keeps none
-        (layers/kernels), a float32 for each head. If the tokens between blocks are float32 and
-        the rest is not, the first two count twice.
+        GELU (if gated, both), these two before norms of theirs, if any, and attention's weights, or
+        where a program keeps none (layers/kernels), a float32 for each head. If the tokens between
+        blocks are float32 and the rest is not, the first two count twice.
         """
         layout = self.token_layout(image_size)
         width_arrays = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
-        mlp_arrays = 1 + (self.mlp != "mlp")
+        width_arrays += self.attention_norm
+        mlp_arrays = 1 + (self.mlp != "mlp") + self.mlp_norm
         relative = self.position_embedding == "relative"
         elements = 0  # of a token
         for seen in self.attended(layout):
@@ -610,12 +684,21 @@ def _check_positions(spec: ViTSpec) -> None:
             f"model.width={spec.width} does not divide into {parts} parts "
             f"(position_embedding={kind}); nearest: {nearest}."
         )
-    if kind == "rotary_2d" and spec.width % (spec.num_heads * ROTARY_PARTS):
+    if kind in ROTARY and spec.width % (spec.num_heads * ROTARY_PARTS):
         nearest = errors.nearest_multiple(spec.width, spec.num_heads * ROTARY_PARTS)
         raise errors.UserError(
             f"model.width={spec.width} does not divide into {spec.num_heads} heads of "
             f"{ROTARY_PARTS} parts; nearest: {nearest}."
         )
+    of_axial = ("rotary_grid", "rotary_offset", "rotary_columns_first")
+    names: tuple[str, ...] = of_axial if kind != "rotary_axial" else ()
+    names += ("rotary_base", "absolute_positions") if kind not in ROTARY else ()
+    for name in names:
+        if getattr(spec, name) != getattr(ViTSpec, name):
+            raise errors.UserError(
+                f"is not of model.position_embedding={kind}.",
+                field=f"model.{name}", value=getattr(spec, name),
+            )  # fmt: skip
 
 
 # --- names: sizes, and backbones with further fields

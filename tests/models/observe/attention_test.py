@@ -29,6 +29,17 @@ FIELDS = [
     {"position_embedding": "relative", "position_at": "shared", "qk_norm": True, "registers": 1},
     {"position_embedding": "learned_2d", "position_at": "shared", "mlp": "swiglu", "scan": True},
     {"qkv_bias": "query_value", "pre_logits": True, "position_embedding": "learned_2d"},
+    {
+        "position_embedding": "rotary_axial", "absolute_positions": True, "rotary_base": 1e4,
+        "rotary_grid": 5, "rotary_offset": 1.0, "attention_norm": True, "mlp_norm": True,
+        "mlp": "swiglu",
+    },
+    {
+        "position_embedding": "rotary_axial", "rotary_columns_first": True, "pool": "map",
+        "pool_heads": 1, "pool_mlp_dim": 12, "registers": 1, "mlp_norm": True,
+    },
+    {"position_embedding": "rotary_mixed", "registers": 1, "scan": True},
+    {"name": "Axial-ViT-Ti/4", "depth": 1, "position_embedding": "rotary_mixed"},
     {"name": "Axial-ViT-Ti/4", "depth": 1},
     {
         "name": "Axial-ViT-Ti/4", "depth": 1, "pool": "map", "position_embedding": "rotary_2d",

@@ -99,13 +99,14 @@ class Forward:
         rows += [p["registers"]] if spec.registers else []
         rows = [np.broadcast_to(r, (batch, *r.shape)) for r in rows]
         x = np.concatenate([*rows, x], axis=1)
-        return x + self.table(p, x) if spec.position_place == "input" else x
+        added = spec.position_place == "input" or spec.absolute_positions
+        return x + self.table(p, x) if added else x
 
     def table(self, p, x):
         """[N, D]: learned positions that are added."""
         spec, n = self.spec, x.shape[1]
         table, patches = np.zeros((n, spec.width)), np.prod(self.grid)
-        if spec.position_embedding == "learned_1d":
+        if spec.position_embedding == "learned_1d" or spec.absolute_positions:
             found = p["positions/embedding"]
             if len(found) > patches:
                 table[0] = found[0]
@@ -125,7 +126,7 @@ class Forward:
     def block(self, x, own, offset):
         spec = self.spec
         p = own if spec.position_place == "layers" else self.params | own
-        if spec.position_place != "input":
+        if spec.position_place != "input" and not spec.absolute_positions:
             x = x + self.table(p, x)
         normed = self.norm(x, p, "norm1")
         y = self.attention(normed, p, offset) * p.get("scale1/scale", 1.0)
@@ -141,6 +142,8 @@ class Forward:
         else:
             gate = dense(x, "gate")
             hidden = hidden * activation("silu" if kind == "swiglu" else self.spec.gelu, gate)
+        if f"{name}/norm/scale" in p:
+            hidden = self.norm(hidden, p, f"{name}/norm")
         return dense(hidden, "fc2")
 
     def attention(self, x, p, offset):
@@ -154,8 +157,8 @@ class Forward:
         if spec.qk_norm:
             query = self.norm(query, p, "attention/query_norm")
             key = self.norm(key, p, "attention/key_norm")
-        if spec.position_embedding == "rotary_2d":
-            query, key = self.rotated(query), self.rotated(key)
+        if spec.position_embedding.startswith("rotary"):
+            query, key = self.rotated(query, p), self.rotated(key, p)
         n, size = query.shape[-2:]
         logits = query @ np.swapaxes(key, -1, -2) / np.sqrt(size)
         if spec.position_embedding == "relative":
@@ -170,19 +173,34 @@ class Forward:
         self.weights.append(softmax(logits))
         mixed = (self.weights[-1] + offset) @ value
         bias = p.get("attention/out/bias", 0.0)
+        if "attention/norm/scale" in p:
+            side_by_side = np.moveaxis(mixed, 1, 2)
+            normed = self.norm(side_by_side.reshape(-1, n, spec.width), p, "attention/norm")
+            mixed = np.moveaxis(normed.reshape(side_by_side.shape), 2, 1)
         return np.einsum("bhnk,hkd->bnd", mixed, p["attention/out/kernel"]) + bias
 
-    def rotated(self, x):
+    def rotated(self, x, p):
         """Pairs of a patch's channels as complex numbers, turned by row and by column."""
-        rows, columns = self.grid
-        size, first = x.shape[-1], x.shape[-2] - rows * columns
+        spec, (rows, columns), size = self.spec, self.grid, x.shape[-1]
+        first = x.shape[-2] - rows * columns
         y, c = np.divmod(np.arange(rows * columns), columns)
-        where = [(2 * y + 1) / rows - 1, (2 * c + 1) / columns - 1]
-        speeds = 2 * np.pi / 100.0 ** (4 * np.arange(size // 4) / size)
+        speeds = spec.rotary_base ** (-4 * np.arange(size // 4) / size)
+        where = [2 * np.pi * ((2 * y + 1) / rows - 1), 2 * np.pi * ((2 * c + 1) / columns - 1)]
+        if spec.position_embedding == "rotary_axial":
+            stretch = [(spec.rotary_grid or n) / n for n in self.grid]
+            where = [(i + spec.rotary_offset) * s for i, s in zip((y, c), stretch, strict=True)]
+            where = where[:: -1 if spec.rotary_columns_first else 1]
         angles = np.concatenate([np.outer(one, speeds) for one in where], axis=1)
-        turn = np.concatenate([np.ones((first, size // 2)), np.exp(1j * angles)])
-        turned = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
-        return np.concatenate([turned.real, turned.imag], axis=-1)
+        if spec.position_embedding == "rotary_mixed":
+            by_column, by_row = p["frequencies"]
+            angles = np.einsum("n,hj->hnj", c, by_column) + np.einsum("n,hj->hnj", y, by_row)
+        turn = np.exp(1j * angles)
+        turn = np.concatenate([np.ones((*turn.shape[:-2], first, size // 2)), turn], axis=-2)
+        if spec.position_embedding == "rotary_2d":
+            turned = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turn
+            return np.concatenate([turned.real, turned.imag], axis=-1)
+        turned = (x[..., ::2] + 1j * x[..., 1::2]) * turn
+        return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
 
     def pooled(self, x, p):
         query = np.einsum("d,dihk->hk", p["pooling/probe"], p["pooling/query/kernel"])

@@ -19,6 +19,7 @@ from vit_jax.core.axes import (
     HEAD_SIZE,
     HEADS,
     MLP,
+    POSITIONS,
     QKV,
     STREAM,
     TOKENS,
@@ -33,7 +34,7 @@ from vit_jax.models.layers.kernels.choice import CHOICES
 from vit_jax.models.layers.kernels.xla import PROJECTED, Projected, normalised_weights
 from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
-from vit_jax.models.layers.posemb import Positions
+from vit_jax.models.layers.posemb import MixedRotaryPositions, Positions, mixed_frequencies
 from vit_jax.models.layers.regularization import Dropout, drop_branch, split_key
 
 
@@ -56,10 +57,7 @@ class Block(nnx.Module):
         attention: "Callable[..., SelfAttention] | None" = None,
         rngs: nnx.Rngs,
     ):
-        make_norm = functools.partial(
-            norm, spec.norm, spec.width, WIDTH,
-            epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
-        )  # fmt: skip
+        make_norm = functools.partial(_norm, spec, spec.width, WIDTH, rngs)
         self.norm1 = identity if spec.norm_branch else make_norm()
         self.attention = (attention or make_attention)(spec, rngs=rngs)
         self.norm2 = None if spec.parallel else identity if spec.norm_branch else make_norm()
@@ -196,12 +194,29 @@ class SharingBlock(PositionedBlock):
         return (self,)
 
 
+class MixedRotaryBlock(SharingBlock):
+    """A block with frequencies of its own, for the rotary positions that all share."""
+
+    def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs, **arguments: Any):
+        super().__init__(spec, rngs=rngs, **arguments)
+        shape = (2, spec.num_heads, spec.width // spec.num_heads // 2)
+        init = functools.partial(mixed_frequencies, base=spec.rotary_base)
+        self.frequencies = param(init, shape, (POSITIONS, HEADS, HEAD_SIZE), rngs.params())
+
+    def project(self, normed: jax.Array) -> Projected:
+        assert isinstance(self.positions, MixedRotaryPositions)
+        projected = Block.project(self, normed)
+        return self.positions.inside_block(projected, self.frequencies[...])
+
+
 class SelfAttention(nnx.Module):
     """Self-attention with query, key and value from one product."""
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         self.qkv = input_projections(3, spec, bias=spec.qkv_bias == "all", rngs=rngs)
         self.out = output_projection(spec, bias=spec.dense_bias, rngs=rngs)
+        self.norm = _norm(spec, spec.width, WIDTH, rngs) if spec.attention_norm else None
+        self.finish = _normed_heads if spec.attention_norm else _as_mixed
         self.precision, self.kernel = spec.precision, spec.attention
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -219,13 +234,15 @@ class SelfAttention(nnx.Module):
 
         key: for dropout of the weights; None in evaluation.
         """
-        return constrain(self.out(self.mix(projected, key)), BATCH, TOKENS, STREAM)
+        mixed = self.finish(self, self.mix(projected, key))
+        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
 
     def attend_first(
         self, projected: Projected, number: int, key: jax.Array | None = None
     ) -> jax.Array:
         """-> [B, number, D]: `attend` for the first queries, which are cheap by any program."""
-        return constrain(self.out(self.mix_first(projected, number, key)), BATCH, TOKENS, STREAM)
+        mixed = self.finish(self, self.mix_first(projected, number, key))
+        return constrain(self.out(mixed), BATCH, TOKENS, STREAM)
 
     def mix(self, projected: Projected, key: jax.Array | None) -> jax.Array:
         """-> [B, N, H, K]."""
@@ -240,6 +257,20 @@ class SelfAttention(nnx.Module):
     def weights(self, projected: Projected) -> jax.Array:
         """-> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
         return normalised_weights(projected.query, projected.key, projected.bias)
+
+
+# What the output projection takes of the mixed values, [B, N, H, K] -> the same shape.
+
+
+def _as_mixed(attention: SelfAttention, mixed: jax.Array) -> jax.Array:
+    del attention
+    return mixed
+
+
+def _normed_heads(attention: SelfAttention, mixed: jax.Array) -> jax.Array:
+    """A norm over all heads' channels (arXiv 2210.06423, section 2)."""
+    assert attention.norm is not None
+    return attention.norm(mixed.reshape(*mixed.shape[:-2], -1)).reshape(mixed.shape)
 
 
 class AdjustedAttention(SelfAttention):
@@ -308,6 +339,12 @@ def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
     return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
 
 
+def _norm(spec: "BlockSpec", width: int, axis: str, rngs: nnx.Rngs) -> nnx.Module:
+    return norm(
+        spec.norm, width, axis, epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs
+    )
+
+
 def _dense(
     sizes: tuple[int, int], axes: tuple[str, str], spec: "BlockSpec", rngs: nnx.Rngs
 ) -> Linear:
@@ -333,13 +370,14 @@ GELUS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class Mlp(nnx.Module):
-    """dense(M), GELU, dropout, dense(D)."""
+    """dense(M), GELU, dropout, dense(D); with `mlp_norm`, a norm before the last."""
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         width, mlp_dim = spec.width, spec.mlp_dim
         self.fc1 = _dense((width, mlp_dim), (WIDTH, MLP), spec, rngs)
         self.fc2 = _dense((mlp_dim, width), (MLP, WIDTH), spec, rngs)
         self.dropout = Dropout(spec.dropout)
+        self.norm = _norm(spec, mlp_dim, MLP, rngs) if spec.mlp_norm else identity
         self.activation: Callable[[jax.Array], jax.Array] = GELUS[spec.gelu]
 
     def __call__(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
@@ -353,7 +391,7 @@ class Mlp(nnx.Module):
 
     def project(self, hidden: jax.Array) -> jax.Array:
         """[B, N, M] -> [B, N, D]."""
-        return constrain(self.fc2(hidden), BATCH, TOKENS, STREAM)
+        return constrain(self.fc2(self.norm(hidden)), BATCH, TOKENS, STREAM)
 
 
 class GatedMlp(Mlp):
@@ -478,6 +516,23 @@ class BlockSpec(Numerics):
     )
     qk_norm: bool = field(
         False, "a norm over each head's queries and keys [false]", trained=IN_SHAPES
+    )
+    rotary_base: float = field(
+        100.0,
+        "of rotary positions, whose slowest frequency is nearly 1 / `rotary_base` of the fastest "
+        "[100]",
+        bounds=(1, 1e9),
+        trained=HIDDEN,
+    )
+    attention_norm: bool = field(
+        False,
+        "a norm of attention's mixed values, before their projection [false]",
+        trained=IN_SHAPES,
+    )
+    mlp_norm: bool = field(
+        False,
+        "a norm of the MLP's hidden layer, before its last matrix [false]",
+        trained=IN_SHAPES,
     )
     qkv_bias: str = field(
         "all",

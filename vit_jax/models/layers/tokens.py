@@ -141,7 +141,7 @@ class AttentionPooling(Pooling):
             spec.norm, spec.width, WIDTH,
             epsilon=spec.norm_epsilon, precision=spec.precision, rngs=rngs,
         )  # fmt: skip
-        plain = dataclasses.replace(spec, mlp="mlp", dense_bias=True, dropout=0.0)
+        plain = dataclasses.replace(spec, mlp="mlp", mlp_norm=False, dense_bias=True, dropout=0.0)
         self.mlp = Mlp(plain, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:

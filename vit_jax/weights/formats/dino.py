@@ -18,7 +18,6 @@ import numpy as np
 
 from vit_jax import models
 from vit_jax.core.errors import UserError
-from vit_jax.models.layers.posemb import ROTARY_BASE
 from vit_jax.models.vit import STYLES, ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -203,7 +202,7 @@ V3_CONFIG: dict[str, Any] = {
     "num_attention_heads": 6,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-5,
-    "rope_theta": ROTARY_BASE,
+    "rope_theta": ViTSpec.rotary_base,
     "image_size": 224,
     "query_bias": True,
     "key_bias": False,
@@ -268,14 +267,9 @@ def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The model's fields in a complete config.json. UserError for those not computed here."""
     has_bias = tuple(external.flag(config, f"{name}_bias") for name in ("query", "key", "value"))
     dense_bias = external.flag(config, "proj_bias")
-    theta = external.positive(config, "rope_theta", ROTARY_BASE)
-    if (
-        has_bias not in QKV_BIASES
-        or external.flag(config, "mlp_bias") != dense_bias
-        or theta != ROTARY_BASE
-    ):
+    if has_bias not in QKV_BIASES or external.flag(config, "mlp_bias") != dense_bias:
         biases = ", ".join(f"{key}={x}" for key, x in config.items() if key.endswith("_bias"))
-        raise UserError(f"config.json: {biases}, rope_theta={theta:g} cannot be computed here.")
+        raise UserError(f"config.json: {biases} cannot be computed here.")
     gated = external.flag(config, "use_gated_mlp")
     gelus = huggingface.GELUS | ({"silu": "silu", "swish": "silu"} if gated else {})
     activation = gelus[external.word(config, "hidden_act", "gelu", gelus)]
@@ -284,6 +278,7 @@ def _v3_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "dense_bias": dense_bias,
         "mlp": "mlp" if not gated else "swiglu" if activation == "silu" else "geglu",
         "gelu": "exact" if activation == "silu" else activation,
+        "rotary_base": external.positive(config, "rope_theta", ViTSpec.rotary_base),
         "layer_scale": external.positive(config, "layerscale_value", 1.0),
         "norm_epsilon": external.positive(config, "layer_norm_eps", 1e-5),
     }
@@ -348,7 +343,7 @@ def _v3_documents(
         "value_bias": value,
         "proj_bias": spec.dense_bias,
         "mlp_bias": spec.dense_bias,
-        "rope_theta": ROTARY_BASE,
+        "rope_theta": spec.rotary_base,
         "pos_embed_rescale": None,  # the default is 2; models trained here have none
     }
     if spec.mlp == "swiglu":
@@ -365,5 +360,5 @@ DINOV3 = Format(
     layout_for=lambda s: v3_layout(LAYERS[0], s.qkv_bias, s.dense_bias, s.mlp != "mlp"),
     documents=_v3_documents,
     packed=_packed_v3,
-    states=("position_embedding", "mlp", "qkv_bias", "dense_bias", "registers"),
+    states=("position_embedding", "rotary_base", "mlp", "qkv_bias", "dense_bias", "registers"),
 )
