@@ -30,6 +30,7 @@ from tests.xla_flags import QUICKLY_COMPILED
 from vit_jax import config as configs
 from vit_jax import evals
 from vit_jax.learning import losses
+from vit_jax.learning.optim import schedules
 from vit_jax.run.parts.outputs import MAY_DIFFER
 
 ROOT = Path(__file__).parents[1]
@@ -257,6 +258,9 @@ def sections():
             yield "evals.<name>", field, of_all_kinds(evals.KINDS)
         elif field == "loss":
             yield field, field, of_all_kinds(losses.LOSSES)
+        elif field == "optim":
+            kinds = {"": configs.OptimConfig, "optax": configs.OptaxConfig}
+            yield field, field, of_all_kinds({**kinds, **schedules.DECAYS})
         elif field == "model":  # the fields of all families
             yield from with_items(field, type(configs.resolve({"model": {"name": None}}).model))
         elif dataclasses.is_dataclass(hint):

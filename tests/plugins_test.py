@@ -20,9 +20,11 @@ from vit_jax.core.schema.fields import field
 from vit_jax.data.sources.table import SOURCES
 from vit_jax.learning.losses import batch_layout
 from vit_jax.learning.method import Method
+from vit_jax.learning.optim.schedules import Decay
 from vit_jax.models import vit
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import evaluations, updates
+from vit_jax.run.parts.durations import make_durations
 from vit_jax.train import train
 
 CODE = """
@@ -199,8 +201,50 @@ def test_a_loss_has_fields_of_its_own(installed, tiny_run, tmp_path):
         tiny_run("loss.kind=poly1", "loss.poly1_epsilon=300")
     with refused("binarize_targets", "loss.kind=sigmoid"):
         tiny_run("loss.kind=poly1", "loss.binarize_targets=true")
-    with refused("'poly1'"):
+    with refused("'poly1'", "installed"):
         tiny_run("loss.kind=poly")
+
+
+@dataclasses.dataclass(frozen=True)
+class Waves(Decay):
+    waves: int = field(3, "until the end", bounds=(1, 100))
+
+    def remains(self, done, steps, epoch_steps):
+        return 1 - np.sin(np.pi * self.waves * done / steps) ** 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Wavy(configs.OptimConfig):
+    waves: int = field(1, "of an optimizer")
+
+    def rule(self, schedule): ...
+
+
+def test_a_schedule_has_fields_of_its_own(monkeypatch, tiny_run):
+    monkeypatch.setattr(entry_points, "_added", {})
+    plugins.add("schedules", "waves", Waves)
+    config = tiny_run(
+        "optim.schedule=waves", "optim.waves=2", "optim.warmup_steps=0", "total.steps=8"
+    )
+    assert configs.resolve(configs.to_dict(config)) == config
+    durations = make_durations(config, num_examples=64)
+    lr = updates.schedule(config.optim, durations)
+    quarter = durations.total_steps / 4
+    np.testing.assert_allclose([lr(0), lr(2 * quarter)], config.optim.lr, rtol=1e-6)
+    assert lr(quarter) < 1e-6
+    with refused("'waves'"):
+        tiny_run("optim.schedule=waves", "optim.wavs=2")
+    with refused("optim.waves"):
+        tiny_run("optim.schedule=waves", "optim.waves=200")
+    with refused("exponential_factor", "optim.schedule=exponential"):
+        tiny_run("optim.schedule=waves", "optim.exponential_factor=0.5")
+    with refused("'waves'"):
+        tiny_run("optim.schedule=wave")
+    plugins.add("optimizers", "wavy", Wavy)
+    with refused("Waves", "Wavy", "'waves'"):
+        tiny_run("optim.schedule=waves", "optim.name=wavy")
+    with refused("'linear'"):
+        plugins.add("schedules", "linear", Waves)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from vit_jax.learning.optim.optimizers import (
     WEIGHT_DECAY_MEANINGS,
     decay_per_lr,
 )
-from vit_jax.learning.optim.schedules import DECAYS, WARMUPS, Schedule
+from vit_jax.learning.optim.schedules import DECAYS, WARMUPS, Decay, Schedule
 from vit_jax.store.metrics import RESERVED
 
 _MODEL_NAME = (
@@ -227,8 +227,8 @@ class InputConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimConfig:
-    """The optimizer."""
+class OptimConfig(Decay):
+    """The optimizer; with the fields of its schedule, whose class is that of `schedule`."""
 
     name: str = field(
         "adam",
@@ -238,8 +238,8 @@ class OptimConfig:
     lr: float = field(1e-3, "at the peak", bounds=(0, 1e6))
     schedule: str = field(
         "linear",
-        f"after the warmup: {words(DECAYS)}; see [schedules](optimizers.md#schedules)",
-        choices=DECAYS,
+        f"after the warmup: {words(DECAYS)}, see [schedules](optimizers.md#schedules); or that of "
+        "a [plug-in](plugins.md#a-schedule)",
     )
     lr_min: float = field(0.0, "where `linear` and `cosine` end", bounds=(0, 1e6))
     decay_from_start: bool = field(
@@ -261,15 +261,6 @@ class OptimConfig:
         choices=WARMUPS,
     )
     warmup_lr: float = field(0.0, "where the warmup begins", bounds=(0, 1e6))
-    rsqrt_timescale_steps: int = field(
-        10_000, "after three of them `rsqrt` has halved the rate", bounds=(1, 2**31)
-    )
-    exponential_factor: float = field(
-        0.97, "what `exponential` multiplies the rate by", bounds=(1e-6, UP_TO_1)
-    )
-    exponential_epochs: float = field(
-        2.4, "how often: after every so many, those of the warmup included", bounds=(1e-6, 1e6)
-    )
     warmup_steps: int | None = field(
         None, "its length; of these three at most one", bounds=(0, 2**31)
     )
@@ -396,8 +387,7 @@ def _find_optimizer(name: str) -> type[OptimConfig]:
         return _OTHERS[_OPTAX]
     cls = _OTHERS.find(name)
     if cls is None:
-        nearest = errors.nearest(name, [*OPTIMIZERS, *_OTHERS.names()])
-        raise errors.UserError(f"config.optim.name={name!r}. {nearest}")
+        raise errors.UserError(f"config.optim.name={name!r}. {_OTHERS.nearest(name, OPTIMIZERS)}")
     return cls
 
 
@@ -570,11 +560,14 @@ class RunConfig:
         LossConfig,
         strict.ByKind(functools.partial(LOSSES.get_named, "loss.kind"), SOFTMAX, LOSSES),
     ] = dataclasses.field(default_factory=Softmax)
-    # Further fields are those of an optimizer of others.
+    # Further fields are those of an optimizer of others, and of the schedule.
     optim: Annotated[
         OptimConfig,
+        strict.ByKind(
+            functools.partial(DECAYS.get_named, "optim.schedule"), "linear", DECAYS, by="schedule"
+        ),
         strict.ByKind(_find_optimizer, "adam", _OTHERS, by="name"),
-    ] = dataclasses.field(default_factory=OptimConfig)
+    ] = dataclasses.field(default_factory=strict.mixed(DECAYS["linear"], OptimConfig))
     total: TotalConfig = dataclasses.field(default_factory=TotalConfig)
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
@@ -613,8 +606,11 @@ LEAST_ALPHA = 1e-6  # of mixup and CutMix: below, draws from a Beta distribution
 # Rules for fields together, which `check_constraints` checks when a run is made of them.
 CONSTRAINTS = (
     *constraints.choice_rules("optim.name", {name: o.reads for name, o in OPTIMIZERS.items()}),
-    *constraints.choice_rules(
-        "optim.schedule", {name: decay.reads for name, decay in DECAYS.items()}
+    *constraints.unread_rules(
+        "optim",
+        ("lr_min", "decay_from_start", "cycles", "cycle_decay"),
+        lambda c: c.optim.to_zero,
+        "is not read by optim.schedule={optim.schedule}, which has no lowest rate: leave it out.",
     ),
     *constraints.unread_rules(
         "lora",

@@ -11,6 +11,7 @@ from vit_jax.data.sources.table import SOURCES
 from vit_jax.learning.losses import LOSSES
 from vit_jax.learning.methods import METHODS
 from vit_jax.learning.optim.optimizers import OPTIMIZERS
+from vit_jax.learning.optim.schedules import DECAYS
 
 __all__ = ["add", "available"]
 
@@ -20,6 +21,7 @@ _OURS: Mapping[str, Collection[str]] = {
     "methods": METHODS,
     "ops": OPS,
     "optimizers": OPTIMIZERS,
+    "schedules": DECAYS,
     "sources": SOURCES,
 }
 

@@ -37,9 +37,8 @@ def compiled(
     """Layouts of state and batch, the compiled update, and the first state."""
     mesh = meshes.make_mesh(**{"replica": 1, "data": -1, "fsdp": 1, "tensor": 1} | (mesh or {}))
     schedule = schedules.schedule(
-        "constant", peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000,
-        rsqrt_timescale_steps=1, exponential_factor=1.0, exponential_steps=1.0,
-    )  # fmt: skip
+        schedules.Constant(), peak=lr, warmup_steps=0, cooldown_steps=0, total_steps=1000
+    )
     optimizer = optimizers.create(
         optimizer, schedule=schedule, peak_lr=lr, weight_decay=0.01,
         weight_decay_meaning="lr_scaled", grad_clip_norm=1.0, b1=0.9, b2=0.999, eps=1e-8,

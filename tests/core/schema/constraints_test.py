@@ -10,7 +10,6 @@ BROKEN = [
     (("optim.name=adam", "optim.momentum=0.5"), "optim.momentum=0.5", "sgd, rmsprop, muon"),
     (("optim.name=adam", "optim.nesterov=true"), "optim.nesterov=True", "optim.name=adam"),
     (("optim.name=sgd", "optim.b1=0.5"), "optim.b1=0.5", "adam, adafactor, lion, muon, lamb"),
-    (("optim.rsqrt_timescale_steps=5",), "optim.rsqrt_timescale_steps=5", "rsqrt"),
     (("lora.rank=3",), "lora.rank=3", "lora.kernels"),
     (("init.head=reset",), "init.head=reset", "init.weights"),
     (("input.batch_size=2", "input.repeats=3"), "input.repeats=3", "input.batch_size=2"),
@@ -35,7 +34,7 @@ BROKEN = [
     (("optim.name=lamb", "optim.weight_decay_on=all"), "weight_decay_on=all", "optim.name=lamb"),
     (("optim.schedule=cosine", "optim.lr_min=1"), "optim.lr_min=1.0", "optim.lr=0.001"),
     (("optim.cycle_decay=0.5",), "optim.cycle_decay=0.5", "optim.cycles=1"),
-    (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "linear, cosine"),
+    (("optim.schedule=rsqrt", "optim.cycles=2"), "optim.cycles=2", "=rsqrt"),
     (("loss.class_weights=balanced", "input.balance=class"), "loss.class_weights=", "=class"),
     (("checkpoint.every_steps=50", "checkpoint.keep_every_steps=30"), "keep_every_steps=30", "=50"),
 ]

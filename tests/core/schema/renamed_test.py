@@ -10,6 +10,7 @@ from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import evals, weights
 from vit_jax.core.schema import renamed
+from vit_jax.learning.optim import schedules
 from vit_jax.store import runs
 from vit_jax.train import train
 
@@ -67,6 +68,14 @@ def test_an_earlier_versions_work_directory_is_read_and_resumed(tmp_path, tiny_r
         train(tiny_run(*LATER, "total.steps=2", "optim.grad_accum_steps=1"), tmp_path)
     train(config, tmp_path)
     assert len(json.loads((tmp_path / "config.json").read_text())["runs"]) == 2
+
+
+@pytest.mark.parametrize("kind", schedules.DECAYS)
+def test_fields_that_other_schedules_had_are_left_out(kind):
+    every = {name: x for made in schedules.DECAYS.values() for name, x in vars(made()).items()}
+    earlier = {"optim": every | {"schedule": kind}}
+    now = configs.resolve(renamed.fields(earlier))
+    assert now == configs.resolve({"optim": {"schedule": kind}})
 
 
 @pytest.mark.parametrize("kind", evals.KINDS)

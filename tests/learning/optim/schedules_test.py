@@ -1,3 +1,4 @@
+import dataclasses
 import importlib
 import math
 
@@ -15,8 +16,12 @@ ROUNDING = 1e-6  # a few float32 operations on numbers of order one
 
 def schedule(kind, **changes):
     fields = {"peak": 1.0, "warmup_steps": 0, "cooldown_steps": 0, "total_steps": 10}
-    fields |= {"rsqrt_timescale_steps": 4, "exponential_factor": 0.5, "exponential_steps": 3.5}
-    return schedules.schedule(kind, **{**fields, **changes})
+    own = {"rsqrt_timescale_steps": 4, "exponential_factor": 0.5, "exponential_epochs": 3.5}
+    own = {f.name: own[f.name] for f in dataclasses.fields(schedules.DECAYS[kind])} | changes
+    decay = {name: own.pop(name) for name in own.keys() - changes.keys()}
+    for field in dataclasses.fields(schedules.DECAYS[kind]):
+        decay[field.name] = own.pop(field.name, decay.get(field.name))
+    return schedules.schedule(schedules.DECAYS[kind](**decay), **{**fields, **own})
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def test_exponential_is_that_of_the_code_of_efficientnet():
     epoch = 1_281_167 / 4096
     lr = schedule(
         "exponential", peak=0.256, warmup_steps=round(5 * epoch), total_steps=round(350 * epoch),
-        exponential_factor=0.97, exponential_steps=2.4 * epoch,
+        exponential_factor=0.97, exponential_epochs=2.4, steps_per_epoch=epoch,
     )  # fmt: skip
     np.testing.assert_allclose(lr(782), 0.256 * 782 / 1564, rtol=ROUNDING)
     np.testing.assert_allclose(lr(1564), 0.256 * 0.97**2, rtol=ROUNDING)

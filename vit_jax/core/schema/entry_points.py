@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from vit_jax.core import errors
@@ -71,6 +71,10 @@ GROUPS: dict[str, _Rule] = {
         "a dataclass that extends OptimConfig, with `rule`",
         lambda x: _is_dataclass_with("rule")(x) and hasattr(x, "average"),
     ),
+    "schedules": _Rule(
+        "a dataclass that extends Decay, with `remains`",
+        lambda x: _is_dataclass_with("remains")(x) and hasattr(x, "to_zero"),
+    ),
     "loggers": _Rule("a function of (workdir, config) that gives a logger", callable),
 }
 
@@ -110,8 +114,13 @@ class Parts(Mapping[str, T]):
         """The part that a field of the config names. UserError if there is none."""
         part = self.find(name)
         if part is None:
-            raise errors.UserError(f"config.{field}={name!r}. {errors.nearest(name, self.names())}")
+            raise errors.UserError(f"config.{field}={name!r}. {self.nearest(name)}")
         return part
+
+    def nearest(self, name: str, more: Iterable[str] = ()) -> str:
+        """The end of a message: names near to an unknown one; `more`: names in other tables."""
+        near = errors.nearest(name, [*more, *self.names()])
+        return f"{near} A plug-in has to be installed."
 
 
 def add(group: str, name: str, part: Any) -> None:

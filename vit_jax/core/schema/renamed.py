@@ -25,6 +25,13 @@ EVAL_FIELDS = {
         "probe_l2", "probe_lr", "probe_epochs",
     ),
 }  # fmt: skip
+SCHEDULE_FIELDS: Mapping[str, Collection[str]] = {
+    "linear": (),
+    "rsqrt": ("rsqrt_timescale_steps",),
+    "exponential": ("exponential_factor", "exponential_epochs"),
+    "cosine": (),
+    "constant": (),
+}
 LOSS_FIELDS = {"softmax": (), "sigmoid": ("binarize_targets",)}
 METRICS = {"train/shrinkage": "train/effective_weight_decay"}
 
@@ -43,16 +50,22 @@ def fields(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values, Mapping) and name in values:
             new_name = now.removeprefix(f"{section}.")
             renamed[section] = {new_name if k == name else k: v for k, v in values.items()}
+    if "optim" in renamed:
+        renamed["optim"] = _drop_other_kinds(
+            renamed["optim"], "schedules", SCHEDULE_FIELDS, by="schedule"
+        )
     if "loss" in renamed:
         renamed["loss"] = _drop_other_kinds(renamed["loss"], "losses", LOSS_FIELDS)
     return renamed
 
 
-def _drop_other_kinds(values: Any, group: str, fields: Mapping[str, Collection[str]]) -> Any:
+def _drop_other_kinds(
+    values: Any, group: str, fields: Mapping[str, Collection[str]], by: str = "kind"
+) -> Any:
     """A section whose class follows from its kind, without the fields of other kinds."""
     if not isinstance(values, Mapping):
         return values
-    kind = values.get("kind", next(iter(fields)))
+    kind = values.get(by, next(iter(fields)))
     others = {name for other, names in fields.items() if other != kind for name in names}
     if kind not in fields:  # that of a plug-in, which may have such a field of its own
         cls = None

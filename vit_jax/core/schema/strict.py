@@ -5,6 +5,7 @@ Values come from a file, with Python's types, or from the command line, as text.
 
 import ast
 import dataclasses
+import functools
 import math
 import os
 import types
@@ -23,6 +24,8 @@ M = TypeVar("M")
 
 class ByKind(NamedTuple):
     """A section whose class is chosen by its field `kind`: Annotated[Any, ByKind(...)].
+
+    By several fields with a ByKind for each: the class is then `mixed` of theirs.
 
     Attributes:
       find: a kind -> its dataclass; UserError for a kind that does not exist.
@@ -47,6 +50,24 @@ class ByValues(NamedTuple):
 
     find: Callable[[Mapping[str, Any]], type]
     whole: Callable[[], type]
+
+
+def mixed(*classes: type) -> type:
+    """A frozen dataclass with the fields and methods of all these; the first one's methods win.
+
+    UserError for two fields of one name.
+    """
+    return classes[0] if len(classes) == 1 else _mixed(classes)
+
+
+@functools.cache
+def _mixed(classes: tuple[type, ...]) -> type:
+    first: dict[str, dataclasses.Field[Any]] = {}
+    for field in (field for cls in classes for field in dataclasses.fields(cls)):
+        if first.setdefault(field.name, field) is not field:
+            both = " and ".join(cls.__name__ for cls in classes)
+            raise errors.UserError(f"{both} both have a field {field.name!r}.")
+    return dataclasses.make_dataclass(classes[-1].__name__, (), bases=classes, frozen=True)
 
 
 def plain(values: Any) -> Any:
@@ -96,11 +117,11 @@ def leaves(cls: type, where: str = "") -> list[str]:
         full = f"{where}.{name}".lstrip(".")
         if typing.get_origin(hint) is dict:
             names += _leaves_of_item(typing.get_args(hint)[1], f"{full}.<name>")
-        elif by_kind := _marker(hint, ByKind):
-            kinds = by_kind.kinds  # without them, other fields depend on the kind
+        elif by_kinds := _markers(hint, ByKind):
+            kinds = by_kinds[0].kinds  # without them, other fields depend on the kind
             names += _leaves_of_item(hint, full) if kinds else [f"{full}.kind"]
-        elif by_values := _marker(hint, ByValues):
-            names += leaves(by_values.whole(), full)
+        elif by_values := _markers(hint, ByValues):
+            names += leaves(by_values[0].whole(), full)
         else:
             is_section = dataclasses.is_dataclass(hint)
             names += leaves(typing.cast(type, hint), full) if is_section else [full]
@@ -109,8 +130,8 @@ def leaves(cls: type, where: str = "") -> list[str]:
 
 def _leaves_of_item(hint: Any, where: str) -> list[str]:
     """Fields of a section that a name stands for; of all its kinds, if it has any."""
-    by_kind = _marker(hint, ByKind)
-    classes = by_kind.kinds.values() if by_kind else [hint]
+    by_kinds = _markers(hint, ByKind)
+    classes = [cls for by_kind in by_kinds for cls in by_kind.kinds.values()] or [hint]
     return list(dict.fromkeys(name for cls in classes for name in leaves(cls, where)))
 
 
@@ -128,13 +149,12 @@ def build(
     values: Mapping[str, Any],
     where: str = "",
     root: type | None = None,
-    kind: str = "",
-    kinds: Mapping[str, type] = types.MappingProxyType({}),
+    choices: Mapping[str, Mapping[str, type]] = types.MappingProxyType({}),
 ) -> Any:
     """An instance of dataclass `cls` from nested values; names and types are checked.
 
-    where, root: the section that this is, and its root class; default: `cls` is the root. kind: of
-    a section whose fields depend on it, such as "method.kind=mae"; kinds: its known ones.
+    where, root: the section that this is, and its root class; default: `cls` is the root. choices:
+    what its fields depend on, such as "loss.kind=softmax", and for each the known classes.
     """
     root = root or cls
     if not isinstance(values, Mapping):
@@ -147,11 +167,12 @@ def build(
     for name in map(str, values):
         if name not in hints:
             full = f"{where}.{name}".lstrip(".")
-            of_kind = f" where {kind}" if kind else ""
-            having = [other for other, its in kinds.items() if name in _hints(its)]
+            of_kind = f" where {' and '.join(choices)}" if choices else ""
             meant = _meant(full, hints, root)
-            if having:
-                meant = f"It is a field of {kind.rpartition('=')[0]}={' and '.join(having)}."
+            for choice, kinds in choices.items():
+                having = [other for other, its in kinds.items() if name in _hints(its)]
+                if having:
+                    meant = f"It is a field of {choice.rpartition('=')[0]}={' and '.join(having)}."
             raise errors.UserError(f"config has no field {full}{of_kind}. {meant}")
     defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
     typed = {
@@ -174,9 +195,9 @@ def _values(value: Any, hint: Any) -> Any:
         return {name: _values(x, item) for name, x in value.items()}
     if not dataclasses.is_dataclass(value):
         return value
-    by_kind = _marker(hint, ByKind)
-    kind = {} if by_kind is None else {by_kind.by: getattr(value, by_kind.by, None)}
-    return (kind if by_kind and kind[by_kind.by] != by_kind.default else {}) | differing(value)
+    kinds = {m.by: getattr(value, m.by, None) for m in _markers(hint, ByKind)}
+    defaults = {m.by: m.default for m in _markers(hint, ByKind)}
+    return {by: kind for by, kind in kinds.items() if kind != defaults[by]} | differing(value)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -211,15 +232,18 @@ def _typed(
     """`value` as type `hint`, or a UserError that says which values the field takes."""
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where, root)
-    if by_values := _marker(hint, ByValues):
+    for by_values in _markers(hint, ByValues):
         cls = by_values.find(value) if isinstance(value, Mapping) else by_values.whole()
         return build(cls, value, where, root)
-    by_kind = _marker(hint, ByKind)
-    if by_kind:
-        chosen = value.get(by_kind.by) if isinstance(value, Mapping) else None
-        kind = by_kind.default if chosen is None else errors.safe_str(chosen)
-        of_kind = f"{where}.{by_kind.by}={kind}"
-        return build(by_kind.find(kind), value, where, root, of_kind, by_kind.kinds)
+    if by_kinds := _markers(hint, ByKind):
+        classes: list[type] = []
+        choice_kinds: dict[str, Mapping[str, type]] = {}
+        for by_kind in by_kinds:
+            chosen = value.get(by_kind.by) if isinstance(value, Mapping) else None
+            kind = by_kind.default if chosen is None else errors.safe_str(chosen)
+            classes.append(by_kind.find(kind))
+            choice_kinds[f"{where}.{by_kind.by}={kind}"] = by_kind.kinds
+        return build(mixed(*classes), value, where, root, choice_kinds)
     if typing.get_origin(hint) is dict:
         if not isinstance(value, Mapping):
             raise errors.UserError(
@@ -273,10 +297,10 @@ def _hints(cls: type) -> dict[str, Any]:
     return hints
 
 
-def _marker(hint: Any, kind: type[M]) -> M | None:
-    """The marker in an annotation of a section, if it has one of this kind."""
-    annotated = typing.get_origin(hint) is Annotated
-    return hint.__metadata__[0] if annotated and isinstance(hint.__metadata__[0], kind) else None
+def _markers(hint: Any, kind: type[M]) -> list[M]:
+    """The markers of this kind in an annotation of a section."""
+    metadata = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+    return [marker for marker in metadata if isinstance(marker, kind)]
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

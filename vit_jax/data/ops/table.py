@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
 from vit_jax.data.ops.op import KnownSize, OnDevice, Op, check
@@ -254,7 +254,7 @@ def parse(preprocess: str, *, field: str = "preprocess") -> Preprocess:
         make = OPS.find(call.name)
         try:
             if make is None:
-                there = nearest(call.name, OPS.names()).removesuffix(".")
+                there = OPS.nearest(call.name).removesuffix(".")
                 raise ValueError(f"there is no such op. {there}")
             check((call.name == "decode") == (not ops), "decode must be the first op alone")
             ops.append(_made(make, call))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vit_jax.core.errors import UserError, nearest
+from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import MOST_CLASSES
 from vit_jax.data import files
@@ -182,8 +182,8 @@ def check_folder(name: str, data_dir: str | None, *, where: str) -> None:
     The source is unknown, or its folder is not given, does not exist or is of another kind.
     """
     if SOURCES.find(name) is None:
-        there = nearest(name, SOURCES.names())
-        raise UserError(f"{where}.source={name!r}: there is no such source. {there}")
+        there = f"there is no such source. {SOURCES.nearest(name)}"
+        raise UserError(f"{where}.source={name!r}: {there}")
     if data_dir is not None and not has_folder(name):
         raise UserError(f"{where}.data_dir={data_dir}: {where}.source={name!r} reads no folder.")
     if name in FOLDERS:

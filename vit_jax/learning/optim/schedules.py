@@ -1,12 +1,15 @@
-"""Learning rate by step: a warmup, one of five decays, a cooldown."""
+"""Learning rate by step: a warmup, a decay, a cooldown."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from vit_jax.core.errors import UserError
+from vit_jax.core.schema import entry_points
+from vit_jax.core.schema.fields import UP_TO_1, field
 
 Schedule = Callable[[jax.Array | int], jax.Array]
 
@@ -14,49 +17,94 @@ Schedule = Callable[[jax.Array | int], jax.Array]
 WHOLE = 1 + 2.0**-21
 
 
-class Shape(NamedTuple):
-    """Numbers that shape single decays."""
+@dataclasses.dataclass(frozen=True)
+class Decay:
+    """What follows the warmup; each is a dataclass of its fields in the section `optim`.
 
-    rsqrt_timescale_steps: int
-    exponential_factor: float
-    exponential_steps: float
+    Attributes:
+      to_zero: whether it reaches zero, or `optim.lr_min`, without a cooldown.
+      from_start: whether steps of the warmup count too.
+    """
+
+    to_zero: ClassVar[bool] = False
+    from_start: ClassVar[bool] = False
+
+    @entry_points.left_open
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        """The fraction of the peak, float32 [], 1 at first, after `done` of so many steps.
+
+        epoch_steps: steps of an epoch; need not be whole.
+        """
+        raise NotImplementedError
 
 
-class Decay(NamedTuple):
-    """The fraction of the peak left after `done` of the `whole` steps that follow the warmup."""
+@dataclasses.dataclass(frozen=True)
+class Linear(Decay):
+    """A line."""
 
-    remains: Callable[..., jax.Array]  # (done, whole, Shape) -> [], 1 at the start
-    to_zero: bool  # whether it reaches zero, or the lowest rate, without a cooldown
-    reads: tuple[str, ...] = ()  # fields of the section `optim`
-    from_start: bool = False  # whether `done` and `whole` include the warmup
+    to_zero = True
+
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        return 1.0 - done / steps
 
 
-TO_LOWEST = ("lr_min", "decay_from_start", "cycles", "cycle_decay")
+@dataclasses.dataclass(frozen=True)
+class Cosine(Decay):
+    """Half a period of a cosine."""
 
-DECAYS = {
-    "linear": Decay(lambda done, whole, _: 1.0 - done / whole, to_zero=True, reads=TO_LOWEST),
-    "cosine": Decay(
-        lambda done, whole, _: 0.5 * (1.0 + jnp.cos(jnp.pi * done / whole)),
-        to_zero=True,
-        reads=TO_LOWEST,
-    ),
-    "constant": Decay(lambda done, *_: jnp.ones_like(done), to_zero=False),
-    # arXiv 2106.04560, section 3.5: not tied to the training's length.
-    "rsqrt": Decay(
-        lambda done, _, shape: 1.0 / jnp.sqrt(1.0 + done / shape.rsqrt_timescale_steps),
-        to_zero=False,
-        reads=("rsqrt_timescale_steps",),
-    ),
-    # As the released code of arXiv 1905.11946: in steps, and counted from the first update.
-    "exponential": Decay(
-        lambda done, _, shape: (
-            shape.exponential_factor ** jnp.floor(done / shape.exponential_steps * WHOLE)
-        ),
-        to_zero=False,
-        reads=("exponential_factor", "exponential_epochs"),
-        from_start=True,
-    ),
-}
+    to_zero = True
+
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * done / steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Decay):
+    """The peak, for good."""
+
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        return jnp.ones_like(done)
+
+
+@dataclasses.dataclass(frozen=True)
+class InverseRoot(Decay):
+    """Not tied to the training's length (arXiv 2106.04560, section 3.5)."""
+
+    rsqrt_timescale_steps: int = field(
+        10_000, "after three of them `rsqrt` has halved the rate", bounds=(1, 2**31)
+    )
+
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        return 1.0 / jnp.sqrt(1.0 + done / self.rsqrt_timescale_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exponential(Decay):
+    """As the released code of arXiv 1905.11946: in steps, and counted from the first update."""
+
+    exponential_factor: float = field(
+        0.97, "what `exponential` multiplies the rate by", bounds=(1e-6, UP_TO_1)
+    )
+    exponential_epochs: float = field(
+        2.4, "how often: after every so many, those of the warmup included", bounds=(1e-6, 1e6)
+    )
+    from_start = True
+
+    def remains(self, done: jax.Array, steps: float, epoch_steps: float) -> jax.Array:
+        times = jnp.floor(done / (self.exponential_epochs * epoch_steps) * WHOLE)
+        return self.exponential_factor**times
+
+
+DECAYS = entry_points.Parts[type[Decay]](
+    "schedules",
+    {
+        "linear": "vit_jax.learning.optim.schedules:Linear",
+        "cosine": "vit_jax.learning.optim.schedules:Cosine",
+        "constant": "vit_jax.learning.optim.schedules:Constant",
+        "rsqrt": "vit_jax.learning.optim.schedules:InverseRoot",
+        "exponential": "vit_jax.learning.optim.schedules:Exponential",
+    },
+)
 
 
 # The fraction of the peak in a warmup: (step, its length, steps of an epoch) -> [].
@@ -68,7 +116,7 @@ WARMUPS: dict[str, Callable[[jax.Array, int, float], jax.Array]] = {
 
 
 def schedule(
-    kind: str,
+    decay: Decay,
     *,
     peak: float,
     lr_min: float = 0.0,
@@ -82,9 +130,6 @@ def schedule(
     decay_from_start: bool = False,
     cycles: int = 1,
     cycle_decay: float = 1.0,
-    rsqrt_timescale_steps: int,
-    exponential_factor: float,
-    exponential_steps: float,
 ) -> Schedule:
     """Returns `lr(step)`: the learning rate of the update applied after `step` others.
 
@@ -94,10 +139,8 @@ def schedule(
     update uses, is where a decay or cooldown reaches its end.
 
     Args:
-      kind: a key of DECAYS. `linear` and `cosine` end at `lr_min`. `rsqrt` halves the rate every
-        time 1 + (step - warmup_steps) / rsqrt_timescale_steps quadruples. `exponential` multiplies
-        the peak by exponential_factor after every exponential_steps, those of the warmup included:
-        where this is longer, lr(warmup_steps) is below the peak.
+      decay: what follows the warmup. One that counts from the start is below the peak by then.
+      lr_min: where a decay that reaches zero ends.
       warmup_lr: the rate of the first update, of a linear warmup.
       cooldown_steps: multiplies the last rates by a line from 1 to 0; `linear` and `cosine` stay
         at lr_min for so long.
@@ -107,14 +150,11 @@ def schedule(
         of the warmup.
       cycles: repeats the decay so often, in equal parts of the training (arXiv 1608.03983).
       cycle_decay: the factor from one cycle's peak to the next one's.
-      rsqrt_timescale_steps, exponential_factor, exponential_steps: see `kind`.
     """
-    decay = DECAYS[kind]
-    _check_fit(kind, warmup_steps, cooldown_steps, total_steps, ends_at_0=not lr_min)
+    _check_fit(decay, warmup_steps, cooldown_steps, total_steps, ends_at_0=not lr_min)
     first = 0 if decay.from_start or decay_from_start else warmup_steps
     held = cooldown_steps if decay.to_zero else 0
     cycle_steps = max(1.0, (total_steps - first - held) / cycles)
-    shape = Shape(rsqrt_timescale_steps, exponential_factor, exponential_steps)
 
     def decayed(step: jax.Array) -> jax.Array:
         done = jnp.clip(step - first, 0.0, cycle_steps * cycles)
@@ -123,7 +163,7 @@ def schedule(
             cycle = jnp.minimum(jnp.floor(done / cycle_steps * WHOLE), cycles - 1)
             done -= cycle * cycle_steps
             highest = peak * cycle_decay**cycle
-        return lr_min + (highest - lr_min) * decay.remains(done, cycle_steps, shape)
+        return lr_min + (highest - lr_min) * decay.remains(done, cycle_steps, steps_per_epoch)
 
     def lr(step: jax.Array | int) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
@@ -143,17 +183,16 @@ def schedule(
 
 
 def _check_fit(
-    kind: str, warmup_steps: int, cooldown_steps: int, total_steps: int, *, ends_at_0: bool
+    decay: Decay, warmup_steps: int, cooldown_steps: int, total_steps: int, *, ends_at_0: bool
 ) -> None:
     if warmup_steps > total_steps:
         raise UserError(
             f"optim.warmup_* means {warmup_steps} steps, more than total.*, {total_steps}."
         )
-    if cooldown_steps and DECAYS[kind].to_zero and ends_at_0:
-        open_ended = [name for name, decay in DECAYS.items() if not decay.to_zero]
+    if cooldown_steps and decay.to_zero and ends_at_0:
+        others = ", ".join(name for name, one in DECAYS.items() if not one.to_zero)
         raise UserError(
-            f"optim.cooldown_*: optim.schedule={kind!r} arrives at 0 by itself; "
-            f"{', '.join(open_ended)} do not."
+            f"optim.cooldown_*: optim.schedule arrives at 0 by itself; {others} do not."
         )
     room = total_steps - warmup_steps
     if cooldown_steps > room:

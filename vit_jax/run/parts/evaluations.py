@@ -216,8 +216,7 @@ def check_evals(config: RunConfig) -> None:
     for name, c in config.evals.items():
         if KINDS.find(c.kind) is None:
             raise errors.UserError(
-                f"evals.{name}.kind={c.kind!r} is not an evaluation. "
-                f"{errors.nearest(c.kind, KINDS.names())}"
+                f"evals.{name}.kind={c.kind!r} is not an evaluation. {KINDS.nearest(c.kind)}"
             )
         fields = [field for field in ("classes", "labels") if getattr(c, field) is not None]
         if len(fields) > 1 or (fields and not c.classifies):

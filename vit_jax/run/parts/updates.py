@@ -45,7 +45,7 @@ BALANCED = "balanced"  # of loss.class_weights
 def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
     """Learning rate by number of updates done."""
     return schedules.schedule(
-        c.schedule,
+        c,
         peak=c.lr,
         lr_min=c.lr_min,
         warmup=c.warmup,
@@ -58,9 +58,6 @@ def schedule(c: OptimConfig, durations: Durations) -> schedules.Schedule:
         decay_from_start=c.decay_from_start,
         cycles=c.cycles,
         cycle_decay=c.cycle_decay,
-        rsqrt_timescale_steps=c.rsqrt_timescale_steps,
-        exponential_factor=c.exponential_factor,
-        exponential_steps=c.exponential_epochs * durations.steps_per_epoch,
     )
 
 
