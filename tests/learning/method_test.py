@@ -40,12 +40,12 @@ def test_the_count_of_a_forward_pass_is_the_closed_form(name):
         batch_size=4,
         num_classes=7,
         has_average=False,
-        teacher_flops=0,
+        teacher=None,
     )
     assert found == Products(pytest.approx(models.forward_flops(own, 7, size), rel=SHARED))
 
 
-TEACHER = types.SimpleNamespace(forward_flops=12_345)
+TEACHER = types.SimpleNamespace(forward_flops=12_345, num_classes=10)
 
 
 def products(*overrides, teacher=None, classes=10):

@@ -167,6 +167,7 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.label": ("coarse_label", (*EVAL, "evals.test.source=tfds")),
     "evals.<name>.label_threshold": (0.25, EVAL),
     "evals.<name>.calibration": (True, EVAL),
+    "evals.<name>.metrics": ("balanced_accuracy", EVAL),
     "evals.<name>.macro": (True, EVAL),
     "evals.<name>.wrong_images": (3, EVAL),
     "evals.<name>.classes": ("objectnet", EVAL),
@@ -309,7 +310,7 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(weights_and_biases, "WeightsAndBiases", make("WeightsAndBiases"))
     monkeypatch.setattr(mlflow_runs, "MLflow", make("MLflow"))
     monkeypatch.setattr(weights, "checkpoint_info", lambda path: path)
-    monkeypatch.setattr(warm_start, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 4))
+    monkeypatch.setattr(warm_start, "warm_start", lambda *a, **kw: TrainState(a, kw, *(None,) * 5))
     monkeypatch.setattr(announce, "warm_start", lambda *a: None)
 
 
@@ -426,9 +427,10 @@ def update(config):
 
 
 def init(config):
-    make = step_parts(config)[1].layout.make_model
+    make = step_parts(config)[1].layout.make
     return program(
-        lambda key: nnx.to_pure_dict(nnx.state(make(nnx.Rngs(params=key)))), jax.random.key(0)
+        lambda key: [nnx.to_pure_dict(nnx.state(made)) for made in make(nnx.Rngs(params=key))],
+        jax.random.key(0),
     )
 
 

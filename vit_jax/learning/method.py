@@ -40,16 +40,17 @@ class StepContext(NamedTuple):
 
     Attributes:
       averaged: the model with the EMA of its parameters, where the run has one.
-      teacher: the run's other model, where the method has one: normalised images [B, H, W, 3], as
-        the model gets them, -> its logits of the data's classes, float32 [B, C].
+      teacher: the run's other model, where the method has one.
       progress: float32 [], the share of the run's steps that came before, in [0, 1).
       label_losses: logits [B, C], targets [B, C] -> [B], by the section `loss`.
+      state: the module of `Method.make_state`, as the step before left it.
     """
 
     averaged: Any
-    teacher: Callable[[jax.Array], jax.Array] | None = None
+    teacher: Any = None  # a BoundTeacher
     progress: Any = 0.0
     label_losses: Any = None
+    state: Any = None
 
 
 class LossOutput(NamedTuple):
@@ -59,10 +60,12 @@ class LossOutput(NamedTuple):
       losses: [B]; the weighted mean is minimised.
       metrics: [B] each, by name; their weighted means are logged. Of a pair the second says which
         images count, by 1 and 0.
+      observed: arrays for `Method.next_state`, of any shapes.
     """
 
     losses: jax.Array
     metrics: Mapping[str, jax.Array | tuple[jax.Array, jax.Array]]
+    observed: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Teacher:
       model: a weights.LazyModel, whose parameters are not read yet.
       scale, shift: of each channel, which bring images from the trained model's normalisation to
         this one's.
-      columns: its logits of the data's classes; None: all of them.
+      columns: its logits of the data's classes; None: all of them, or it has no head.
       num_classes: C, of the data.
     """
 
@@ -92,28 +95,94 @@ class Teacher:
         return self.model.preprocess.image_size
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches, of a ViT."""
+        return self.model.about.spec.token_layout(self.image_size).grid
+
+    @property
     def forward_flops(self) -> int:
         """FLOPs of its products for one image."""
         spec = self.model.about.spec
         return models.forward_flops(spec, self.model.num_classes, self.image_size)
 
-    def bind(self, params: Any) -> Callable[[jax.Array], jax.Array]:
-        """`StepContext.teacher`, in evaluation mode, of these parameters.
+    def bind(self, params: Any) -> "BoundTeacher":
+        """`StepContext.teacher`, of these parameters."""
+        return BoundTeacher(self, nnx.merge(self.model.graph, params))
 
-        Images of another size are resized on the device: bilinear, with antialiasing.
-        """
 
-        def logits(images: jax.Array) -> jax.Array:
-            x = images * jnp.asarray(self.scale) + jnp.asarray(self.shift)
-            if x.shape[1:3] != self.image_size:
-                size = (x.shape[0], *self.image_size, x.shape[3])
-                x = constrain(jax.image.resize(x, size, "bilinear"), BATCH, None, None, None)
-            result = nnx.merge(self.model.graph, params)(x).astype(jnp.float32)
-            if self.columns is not None:
-                result = constrain(result[:, jnp.asarray(self.columns)], BATCH, CLASSES)
-            return result
+@dataclasses.dataclass(frozen=True)
+class BoundTeacher:
+    """A teacher with its parameters, in evaluation mode.
 
-        return logits
+    Images are normalised as the model gets them, float32 [B, H, W, 3]; of another size than the
+    teacher's they are resized on the device: bilinear, with antialiasing.
+    """
+
+    about: Teacher
+    model: Any
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """-> its logits of the data's classes, float32 [B, C]."""
+        result = self.model(self._as_its_own(images)).astype(jnp.float32)
+        if self.about.columns is not None:
+            result = constrain(result[:, jnp.asarray(self.about.columns)], BATCH, CLASSES)
+        return result
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """-> what its head sees, [B, D]."""
+        return self.model.features(self._as_its_own(images))
+
+    def encode(self, images: jax.Array) -> tuple[jax.Array, Any]:
+        """-> the same, and a ViT's tokens [B, N, D] after the last norm; else None."""
+        if not hasattr(self.model, "encode"):
+            return self.features(images), None
+        tokens = self.model.tokens(self._as_its_own(images))
+        return self.model.pool(tokens), tokens
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of its patches, the last of its tokens."""
+        return self.about.grid
+
+    def _as_its_own(self, images: jax.Array) -> jax.Array:
+        x = images * jnp.asarray(self.about.scale) + jnp.asarray(self.about.shift)
+        if x.shape[1:3] != self.about.image_size:
+            size = (x.shape[0], *self.about.image_size, x.shape[3])
+            x = constrain(jax.image.resize(x, size, "bilinear"), BATCH, None, None, None)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedTeacher:
+    """Stands in for a BoundTeacher where products are counted: shapes, and the images it saw."""
+
+    about: Teacher
+    seen: list[int]
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """[B, C]."""
+        return self._zeros(images, self.about.num_classes)
+
+    def features(self, images: jax.Array) -> jax.Array:
+        """[B, D]."""
+        return self._zeros(images, self.about.model.about.spec.features)
+
+    def encode(self, images: jax.Array) -> tuple[jax.Array, Any]:
+        """[B, D], [B, N, D]."""
+        spec, features = self.about.model.about.spec, self.features(images)
+        if not hasattr(spec, "width"):
+            return features, None
+        tokens = spec.token_layout(self.about.image_size).num_tokens
+        return features, jnp.zeros((len(images), tokens, spec.width))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return self.about.grid
+
+    def _zeros(self, images: jax.Array, *sides: int) -> jax.Array:
+        self.seen.append(len(images))
+        return jnp.zeros((len(images), *sides))
 
 
 def view_names(number: int) -> list[str]:
@@ -138,6 +207,7 @@ class Method:
       uses_labels: whether the model has a head over the data's classes.
       reads_views: whether it learns from `StepInputs.views`.
       reads_maps: names of the maps beside an image that it learns from, such as "mask".
+      reads_teacher_logits: whether its teacher has to have a head over the data's classes.
       constraints: rules for its fields together, and with others of the config.
     """
 
@@ -145,6 +215,7 @@ class Method:
     uses_labels: ClassVar[bool] = False
     reads_views: ClassVar[bool] = False
     reads_maps: ClassVar[tuple[str, ...]] = ()
+    reads_teacher_logits: ClassVar[bool] = True
     constraints: ClassVar[tuple[Constraint, ...]] = ()
 
     @property
@@ -176,6 +247,27 @@ class Method:
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module | None:
         """Makes what is trained beside the model, which then has it as `model.method`; or None."""
 
+    def extend_for(
+        self, teacher: Callable[[], Any], model: Any, rngs: nnx.Rngs
+    ) -> nnx.Module | None:
+        """As `extend`, where that depends on the fields of the teacher: teacher() reads them."""
+        return self.extend(model, rngs)
+
+    def make_state(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
+        """Makes what it carries from step to step: a centre, a queue, a copy of the model.
+
+        Its `nnx.Param`s, made by `models.layers.linear.param` or taken from the model, lie on the
+        devices by the names of their axes. No optimizer changes them; checkpoints have them.
+        """
+        return nnx.Dict()
+
+    def next_state(self, state: Any, observed: Any, context: StepContext) -> Any:
+        """The module after a step, or `state` itself with other values. Not applied to a bad step.
+
+        observed: `LossOutput.observed`, of all microbatches on a new axis 0.
+        """
+        return state
+
     def averaging(self, progress: Any) -> Any:
         """The EMA's decay by `StepContext.progress`; None: as optim.ema_decay says."""
 
@@ -190,6 +282,17 @@ class Method:
         """Tells what is wrong, by a row of the log and `StepContext.progress`; None: nothing."""
 
 
+STATELESS = Method()
+
+
+def with_state(
+    method: Method, make_model: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs
+) -> tuple[nnx.Module, nnx.Module]:
+    """A model, and the module of the method's state."""
+    model = make_model(rngs)
+    return model, method.make_state(model, rngs)
+
+
 def _is_float(x: Any, shape: tuple[int, ...]) -> bool:
     return jnp.shape(x) == shape and jnp.issubdtype(jnp.result_type(x), jnp.floating)
 
@@ -202,17 +305,17 @@ def count_products(
     batch_size: int,
     num_classes: int,
     has_average: bool,
-    teacher_flops: int,
+    teacher: Teacher | None,
 ) -> Products:
     """Counts the FLOPs of one example's products in the program of its losses; computes nothing.
 
-    has_average: whether the run keeps an EMA of the weights. teacher_flops: of the teacher's
-    forward pass of one image; 0 where there is none.
+    has_average: whether the run keeps an EMA of the weights.
     UserError where the method does not give a loss of each image.
     """
-    graph, variables = nnx.split(nnx.eval_shape(lambda: make_model(nnx.Rngs(0))), nnx.Param)
-    params = nnx.to_pure_dict(variables)
-    b, seen = batch_size, []
+    both = nnx.eval_shape(lambda: with_state(method, make_model, nnx.Rngs(0)))
+    (graph, variables), (state_graph, state) = (nnx.split(x, nnx.Param) for x in both)
+    params, b = nnx.to_pure_dict(variables), batch_size
+    counted = None if teacher is None else CountedTeacher(teacher, [])
 
     def shape(*sides: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((b, *sides), dtype)
@@ -226,20 +329,17 @@ def count_products(
         **{name: shape(*sizes.image, dtype=jnp.uint16) for name in method.reads_maps},
     }
 
-    def teacher(images: jax.Array) -> jax.Array:
-        seen.append(len(images))
-        return jnp.zeros((len(images), num_classes))
-
     def losses(params: Any, rest: Any, images: Any, targets: Any, batch: Any) -> Any:
-        averaged, progress = rest
+        averaged, progress, state = rest
         output = method.loss(
             nnx.merge(graph, params),
             StepInputs(images[0], targets, batch, tuple(images[1:])),
             jax.random.key(0),
             StepContext(
                 nnx.merge(graph, averaged) if has_average else None,
-                teacher if teacher_flops else None,
+                counted,
                 progress,
+                state=nnx.merge(state_graph, state),
             ),
         )
         if isinstance(output, LossOutput) and _is_float(output.losses, (b,)):
@@ -250,11 +350,12 @@ def count_products(
         )
 
     progress = jax.ShapeDtypeStruct((), jnp.float32)
-    arguments = (params, (params, progress), images, shape(num_classes), batch)
+    arguments = (params, (params, progress, state), images, shape(num_classes), batch)
     program, outputs = jax.make_jaxpr(losses, return_shape=True)(*arguments)
     flops = count(
         program,
         trained=[i == 0 for i, each in enumerate(arguments) for _ in jax.tree.leaves(each)],
         losses=[i == 0 for i, _ in enumerate(jax.tree.leaves(outputs))],
     )
-    return Products(flops.learnt / b, (flops.given + sum(seen) * teacher_flops) / b)
+    taught = 0 if counted is None else sum(counted.seen) * counted.about.forward_flops
+    return Products(flops.learnt / b, (flops.given + taught) / b)

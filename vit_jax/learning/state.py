@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from vit_jax.core import axes, pytrees
 from vit_jax.core.errors import NonFiniteError
-from vit_jax.learning.method import Teacher
+from vit_jax.learning.method import STATELESS, Method, Teacher, with_state
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
 
@@ -33,6 +33,7 @@ class TrainState(NamedTuple):
         running statistics of batch norms.
       opt_state: optax's, for all but these statistics.
       ema: exponential moving average of the parameters, as `params`; {} if there is none.
+      method_state: arrays that the method carries from step to step, nested; {} for most methods.
       first_bad_step: int32 [], the first update that was not finite, or whose loss or gradient was
         not; or 0.
       first_bad_values: float32 [2], its loss and its gradients' norm.
@@ -42,6 +43,7 @@ class TrainState(NamedTuple):
     params: Any
     opt_state: Any
     ema: Any
+    method_state: Any
     first_bad_step: Any
     first_bad_values: Any
 
@@ -62,13 +64,20 @@ def moving_average(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
     return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
 
 
+def pure_dict(module: nnx.Module) -> Any:
+    """The parameters of a module, as nested dictionaries; grouped layers are stacked."""
+    layers = lambda x: isinstance(x, pytrees.Layers)
+    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    return jax.tree.map(lambda x: jnp.stack(x.each) if layers(x) else x, params, is_leaf=layers)
+
+
 @dataclasses.dataclass(frozen=True)
 class StateLayout:
     """Shapes, dtypes and shardings of a TrainState, and the graph that its parameters belong to.
 
     Attributes:
-      make_model: nnx.Rngs -> module.
-      graph: merges with parameters to a module.
+      make: nnx.Rngs -> the model, and the module of the method's state.
+      graph, method_graph: merge with parameters, or the method's state, to these.
       state: TrainState of jax.ShapeDtypeStruct with shardings.
       mesh: the mesh of these shardings.
       ema_decay: the EMA's decay per step, unless a method has its own; None: no EMA.
@@ -86,8 +95,9 @@ class StateLayout:
       teacher: a model beside the state, which no step changes; None for most runs.
     """
 
-    make_model: Callable[[nnx.Rngs], nnx.Module]
+    make: Callable[[nnx.Rngs], tuple[nnx.Module, nnx.Module]]
     graph: nnx.GraphDef
+    method_graph: nnx.GraphDef
     optimizer: optax.GradientTransformation
     state: TrainState
     mesh: Mesh
@@ -122,6 +132,7 @@ class StateLayout:
         state, computed, gradients = (
             pytrees.unstack_layers(x, _layers) for x in (self.state, self.computed, self.gradients)
         )
+        state = state._replace(method_state=self.state.method_state)
         return dataclasses.replace(self, state=state, computed=computed, gradients=gradients)
 
     def unstack_layers(self, state: TrainState) -> TrainState:
@@ -129,7 +140,8 @@ class StateLayout:
         form: Any = jax.tree.structure(self.in_steps.state.params)
         if not self.unstacked_steps or jax.tree.structure(state.params) == form:
             return state
-        return pytrees.unstack_layers(state, _cut)
+        rest = state._replace(method_state={})  # which stays stacked
+        return pytrees.unstack_layers(rest, _cut)._replace(method_state=state.method_state)
 
     def stack_layers(self, state: TrainState) -> TrainState:
         """Undoes `unstack_layers`: checkpoints, evaluations and reports see this form."""
@@ -139,8 +151,8 @@ class StateLayout:
         """A fresh state; every device computes only its shard."""
 
         def fresh(key: jax.Array) -> TrainState:
-            params = nnx.to_pure_dict(nnx.state(self.make_model(nnx.Rngs(params=key)), nnx.Param))
-            return _start(params, self.optimizer, with_ema=self.ema_decay is not None)
+            params, method_state = map(pure_dict, self.make(nnx.Rngs(params=key)))
+            return _start(params, method_state, self.optimizer, with_ema=self.ema_decay is not None)
 
         stacked = pytrees.stack_layers(self.state, _stacked)  # if this is the layout in steps
         shardings = jax.tree.map(lambda x: x.sharding, stacked)
@@ -181,6 +193,7 @@ def state_layout(
     unstacked_steps: bool = False,
     teacher: Teacher | None = None,
     average: Callable[[Any, Any], Any] | None = None,
+    method: Method = STATELESS,
 ) -> StateLayout:
     """The layout of a run's state; nothing is allocated.
 
@@ -190,13 +203,14 @@ def state_layout(
     `unstacked_steps` is for optimizers that treat every number of an array alike. `average`, of the
     optimizer's state and the parameters, stands in for the EMA.
     """
-    abstract = nnx.eval_shape(lambda: make_model(nnx.Rngs(params=0)))
-    graph, variables = nnx.split(abstract, nnx.Param)
+    make = functools.partial(with_state, method, make_model)
+    both = nnx.eval_shape(lambda: make(nnx.Rngs(params=0)))
+    (graph, variables), (method_graph, carried) = (nnx.split(x, nnx.Param) for x in both)
     rules = meshes.SHARDED_STATE_RULES if shard_optimizer else meshes.RULES
     shardings = meshes.param_shardings(variables, mesh, rules)
     params = nnx.to_pure_dict(variables)
     with_ema = ema_decay is not None
-    shapes = jax.eval_shape(lambda p: _start(p, optimizer, with_ema), params)
+    shapes = jax.eval_shape(lambda p: _start(p, {}, optimizer, with_ema), params)
     replicated = meshes.replicated(mesh)
     placed = meshes.param_layout(variables, mesh, rules)
 
@@ -218,14 +232,16 @@ def state_layout(
             is_leaf=lambda x: isinstance(x, optax.MaskedNode),
         ),
         ema=placed if with_ema else {},
+        method_state=meshes.param_layout(carried, mesh, rules),
         first_bad_step=_placed(shapes.first_bad_step, replicated),
         first_bad_values=_placed(shapes.first_bad_values, replicated),
     )
     unsharded = meshes.unsharded_params(variables, mesh, meshes.RULES)
     further = meshes.unsharded_params(variables, mesh, rules)
     return StateLayout(
-        make_model,
+        make,
         graph,
+        method_graph,
         optimizer,
         state,
         mesh,
@@ -253,12 +269,15 @@ def device_bytes(tree: object) -> int:
     )
 
 
-def _start(params: Any, optimizer: optax.GradientTransformation, with_ema: bool) -> TrainState:
+def _start(
+    params: Any, method_state: Any, optimizer: optax.GradientTransformation, with_ema: bool
+) -> TrainState:
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(pytrees.without_statistics(params)),
         ema=params if with_ema else {},
+        method_state=method_state,
         first_bad_step=jnp.zeros((), jnp.int32),
         first_bad_values=jnp.zeros(2, jnp.float32),
     )

@@ -14,7 +14,7 @@ from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.method import StepContext
 from vit_jax.learning.mixing import mix
 from vit_jax.learning.optim.patterns import stop_gradients
-from vit_jax.learning.state import StateLayout, TrainState, random_stream
+from vit_jax.learning.state import StateLayout, TrainState, pure_dict, random_stream
 from vit_jax.parallel import mesh as meshes
 from vit_jax.parallel import zero1
 from vit_jax.parallel.chips import compiler_options, supported_compiler_options
@@ -45,11 +45,13 @@ class LossAndGrads(NamedTuple):
       loss: float32 [], the mean over the batch that is minimised.
       grads: its gradients, nested as the parameters; before any clipping.
       metrics: [] each, by name, to be logged.
+      method_state: that of the method after this step.
     """
 
     loss: jax.Array
     grads: Any
     metrics: dict[str, jax.Array]
+    method_state: Any
 
 
 def make_loss_and_grads(
@@ -75,18 +77,19 @@ def make_loss_and_grads(
             teacher=None if teacher is None else teacher.bind(*teacher_params),
             progress=objective.progress(state.step),
             label_losses=objective.label_losses,
+            state=nnx.merge(layout.method_graph, state.method_state),
         )
 
         def mean_loss(params: Any, microbatch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
             inputs, loss_weights = microbatch
             params = stop_gradients(pin_layouts(params), objective.freeze, objective.adapters)
             output = objective.method.loss(merged(params), inputs, key, context)
-            return jnp.sum(output.losses * loss_weights), output.metrics
+            return jnp.sum(output.losses * loss_weights), (output.metrics, output.observed)
 
         # The weights of losses are normalised over the whole batch, so losses and gradients of
         # microbatches are added. With input.on_bad_image=skip a bad image weighs 0, in losses and
         # metrics.
-        loss, arrays, grads = _accumulated(
+        loss, (arrays, observed), grads = _accumulated(
             jax.value_and_grad(mean_loss, has_aux=True),
             gather(state.params),
             (inputs, objective.loss_weights(targets, weight)),
@@ -94,7 +97,10 @@ def make_loss_and_grads(
             objective.grad_accum_steps,
         )
         metric_weights = weight / jnp.maximum(jnp.sum(weight), 1e-9)
-        return LossAndGrads(loss, grads, objective.metrics(arrays, metric_weights))
+        method_state = objective.method.next_state(context.state, observed, context)
+        return LossAndGrads(
+            loss, grads, objective.metrics(arrays, metric_weights), pure_dict(method_state)
+        )
 
     return loss_and_grads
 
@@ -119,7 +125,7 @@ def make_update(
     loss_and_grads = make_loss_and_grads(layout, objective, seed)
 
     def update(state: TrainState, batch: Batch, *teacher_params: Any) -> tuple[TrainState, Scalars]:
-        loss, grads, metrics = loss_and_grads(state, batch, *teacher_params)
+        loss, grads, metrics, method_state = loss_and_grads(state, batch, *teacher_params)
         # From here on gradients lie as the state does: whole, or divided (fsdp, tensor, ZeRO-1).
         grads = jax.lax.with_sharding_constraint(grads, layout.update_shardings)
         norm = global_norm(
@@ -149,6 +155,7 @@ def make_update(
             params=params,
             opt_state=_where(good, opt_state, state.opt_state),
             ema=_where(good, ema, state.ema),
+            method_state=_where(good, method_state, state.method_state),
             first_bad_step=jnp.where(is_first_bad, step, state.first_bad_step),
             first_bad_values=jnp.where(
                 is_first_bad, jnp.stack([loss, norm]), state.first_bad_values
@@ -200,10 +207,13 @@ def _accumulated(
     key: jax.Array,
     grad_accum_steps: int,
 ) -> tuple[jax.Array, Any, Any]:
-    """The loss, each example's arrays and the gradients of a batch, by way of microbatches."""
+    """The loss, each example's arrays and the gradients of a batch, by way of microbatches.
+
+    Beside the arrays there is what the method has observed, with an axis of microbatches.
+    """
     if grad_accum_steps == 1:
-        (loss, arrays), grads = value_and_grad(params, batch, key)
-        return loss, arrays, grads
+        (loss, (arrays, observed)), grads = value_and_grad(params, batch, key)
+        return loss, (arrays, jax.tree.map(lambda x: x[None], observed)), grads
 
     # Microbatch i has the examples i, i + grad_accum_steps, ...: every device has some of each.
     def microbatches_of(x: jax.Array) -> jax.Array:
@@ -219,9 +229,9 @@ def _accumulated(
 
     zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     keys = jax.random.split(key, grad_accum_steps)
-    (loss, grads), arrays = jax.lax.scan(add, zero, (microbatches, keys))
+    (loss, grads), (arrays, observed) = jax.lax.scan(add, zero, (microbatches, keys))
     in_order = lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
-    return loss, jax.tree.map(in_order, arrays), grads
+    return loss, (jax.tree.map(in_order, arrays), observed), grads
 
 
 def _finite(tree: Any) -> jax.Array:

@@ -57,7 +57,7 @@ def test_with_all_of_dinov2_and_with_a_bit(tmp_path):
     state = train(run("dino", *dinov2, "total.steps=3"), tmp_path / "vit")
     extra = state.params["method"]
     assert set(extra) == {"images", "patches", "mask"}
-    assert "running_mean" not in extra["images"]
+    assert not state.method_state
     assert np.abs(extra["mask"]).max() > 0
     small = ("model.name=R50x1", *BIT, "model.units=[1]", "model.root_width=32")
     train(run("dino", *small, "total.steps=2"), tmp_path / "bit")
@@ -77,17 +77,24 @@ def test_the_teacher_is_the_average_and_the_centre_follows_it(tmp_path):
     kept = 0.75 * kernel(first.ema) + 0.25 * kernel(second.params)
     np.testing.assert_allclose(kernel(second.ema), kept, atol=1e-6)
     assert np.abs(kernel(first.ema) - kernel(first.params)).max() > 1e-5
-    centre = np.asarray(second.params["method"]["images"]["running_mean"])
+    centre = np.asarray(second.method_state["images"])
     assert np.abs(centre).max() > 0.01
 
 
 def test_the_centre_moves_to_the_mean_of_what_counts():
     centre, logits = jnp.arange(4.0), jax.random.normal(jax.random.key(0), (2, 3, 4))
     counted = jnp.array([[1.0, 0, 1], [0, 0, 0]])
-    value, moves = jax.value_and_grad(dino.moving)(centre, logits, counted, 0.9)
-    assert value == 0
-    np.testing.assert_allclose(moves, 0.1 * (centre - logits[0, ::2].mean(0)), atol=1e-6)
-    assert not jax.grad(dino.moving)(centre, logits, 0 * counted, 0.9).any()
+
+    def moved(weight, parts=1):
+        state = nnx.Dict(images=nnx.Param(centre))
+        each = [dino.weighted_sum(logits[i::parts], weight[i::parts]) for i in range(parts)]
+        observed = jax.tree.map(lambda *x: jnp.stack(x), *each)
+        return DINO(prototypes=4).next_state(state, {"images": observed}, None)["images"][...]
+
+    expected = 0.9 * centre + 0.1 * logits[0, ::2].mean(0)
+    np.testing.assert_allclose(moved(counted), expected, atol=1e-6)
+    np.testing.assert_allclose(moved(counted, parts=2), expected, atol=1e-6)
+    np.testing.assert_array_equal(moved(0 * counted), centre)
 
 
 def test_masks_are_blocks_of_the_asked_number():
@@ -143,7 +150,7 @@ def test_patches_of_a_skipped_image_do_not_count_and_the_teacher_sees_all(drawn,
     @nnx.jit
     def losses(teacher, images):
         inputs = StepInputs(images, None, batch, (other,))
-        return method.loss(model, inputs, jax.random.key(1), StepContext(teacher)).losses
+        return method.loss(model, inputs, jax.random.key(1), StepContext(teacher, state={})).losses
 
     before, kept = losses(teacher, images), np.array([0, 1, 3])
     without = losses(teacher, images.at[2].set(3.0))
@@ -206,7 +213,7 @@ def test_positions_of_small_views_lie_between_those_of_large_ones(kind, class_to
 
 def test_prototypes_are_still_at_first():
     head = dino.PrototypeHead(
-        models.spec("ViT-Ti/4"), 6, hidden=8, bottleneck=4, prototypes=5, centred=True,
+        models.spec("ViT-Ti/4"), 6, hidden=8, bottleneck=4, prototypes=5,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     loss = lambda head, still: jnp.sum(jnp.square(head(jnp.arange(12.0).reshape(2, 6), still)[0]))

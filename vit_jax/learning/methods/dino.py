@@ -6,10 +6,9 @@ weights, says of the large views: which of many learned prototypes they are near
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +21,12 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema.constraints import Constraint, unread_rules
 from vit_jax.core.schema.fields import COUNT, UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, Sizes, StepContext, StepInputs
-from vit_jax.learning.methods import masking
-from vit_jax.learning.methods.masking import VIT
+from vit_jax.learning.methods import masking, views
+from vit_jax.learning.methods.masking import VIT, Masks
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import Linear, param
 
 LARGE = 2  # views that the teacher sees: the image and the first of input.views
-BIT = "A BiT ResNet"
 # Of log(prototypes): a teacher that tells images apart by less than this has collapsed.
 LEAST_INFORMATION = 0.01
 FIRST_WARNING = 0.1  # share of the run after which a teacher should tell images apart
@@ -46,7 +44,6 @@ class PrototypeHead(nnx.Module):
       spec: the model's fields.
       features: the width of what it gets.
       prototypes: K.
-      centred: whether it keeps the running mean of the teacher's logits.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class PrototypeHead(nnx.Module):
         hidden: int,
         bottleneck: int,
         prototypes: int,
-        centred: bool,
         rngs: nnx.Rngs,
     ):
         init = initializers.truncated_normal(0.02, lower=-100, upper=100)
@@ -70,8 +66,6 @@ class PrototypeHead(nnx.Module):
         self.prototypes = nnx.Dict(
             kernel=param(uniform, (bottleneck, prototypes), (WIDTH, CLASSES), rngs.params())
         )
-        if centred:  # a statistic by its name, which the step moves (core/pytrees.py)
-            self.running_mean = param(initializers.zeros, (prototypes,), (CLASSES,), None)
 
     def __call__(self, x: jax.Array, still: jax.Array | bool = False) -> jax.Array:
         """[..., D] -> cosines [..., K] float32; `still`: the prototypes get no gradient."""
@@ -100,7 +94,6 @@ class Heads(nnx.Module):
             "hidden": method.head_hidden,
             "bottleneck": method.head_bottleneck,
             "prototypes": method.prototypes,
-            "centred": method.centring == "mean",
         }
         self.images = PrototypeHead(spec, spec.features, **sizes, rngs=rngs)
         if method.patch_weight:
@@ -190,23 +183,36 @@ class DINO(Method):
         return f"koleo_weight={self.koleo_weight:g}" if self.koleo_weight else None
 
     def check_name(self, name: str) -> None:
-        kind = models.kind(name)
-        if kind not in (VIT, BIT):
-            raise UserError(f"method.kind=dino learns with a ViT or a BiT, not model.name={name}.")
+        views.check_name(self.kind, name)
 
     def check(self, name: str, spec: Any, sizes: Sizes) -> None:
         kind = models.kind(name)
         _check_views(sizes)
         if self.patch_weight and kind != VIT:
             raise UserError(f"method.patch_weight={self.patch_weight:g} needs a ViT, not {name}.")
-        if kind == VIT:
-            _check_positions(spec, sizes)
+        views.check_positions(name, spec, sizes)
         if self.patch_weight:
             number = spec.token_layout(sizes.image).num_patches
             masking.num_masked(self.masked_most, number, "method.masked_most")
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
         return Heads(self, model.spec, rngs)
+
+    def make_state(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
+        """The running means of the teacher's logits [K], of each head."""
+        heads = ("images", "patches") if self.patch_weight else ("images",)
+        centres = {
+            n: param(initializers.zeros, (self.prototypes,), (CLASSES,), None) for n in heads
+        }
+        return nnx.Dict(centres if self.centring == "mean" else {})
+
+    def next_state(self, state: Any, observed: Any, context: StepContext) -> Any:
+        for name, (sums, counts) in observed.items():
+            centre, count = state[name][...], jnp.sum(counts)
+            away = jnp.sum(sums, axis=0) - count * centre
+            away = away / jnp.maximum(count, 1.0)
+            state[name][...] = centre + (1.0 - self.centre_momentum) * away
+        return state
 
     def averaging(self, progress: Any) -> Any:
         """From `momentum` to 1 by a cosine."""
@@ -218,30 +224,23 @@ class DINO(Method):
         """The losses, and by how much the teacher tells images apart."""
         keys = jax.random.split(key, 2 + len(inputs.views))
         weight = inputs.batch["weight"]
-        views, teacher = (inputs.images, *inputs.views), context.averaged
-        large = _interleave(views[:LARGE])
+        images, teacher = (inputs.images, *inputs.views), context.averaged
+        large = views.interleave(images[:LARGE])
         b, n = len(weight), _num_patches(model, large)
         masked = self.masks(keys[0], large, model) if self.patch_weight else None
 
-        features, tokens = _encoded(model, large, keys[1], masked)
-        teacher_features, teacher_tokens = _encoded(teacher, large, None, None)
+        features, tokens = views.encode(model, large, keys[1], masked)
+        teacher_features, teacher_tokens = views.encode(teacher, large, None)
         features = features.reshape(b, LARGE, -1)
-        small = [views[i] for i in range(LARGE, len(views))]
-        groups = itertools.groupby(sorted(small, key=lambda x: x.shape), key=lambda x: x.shape)
-        small_features = [
-            _encoded(model, _interleave(list(group)), key, None)[0].reshape(
-                b, -1, features.shape[-1]
-            )
-            for (_, group), key in zip(groups, keys[2:], strict=False)
-        ]
+        small_features = views.features(model, images[LARGE:], keys[2:])
         still = context.progress < self.still
         temperature = self._temperature(context.progress)
         head = model.method.images
         predictions = head(jnp.concatenate([features, *small_features], axis=1), still)  # [B, V, K]
         logits = teacher.method.images(teacher_features.reshape(b, LARGE, -1))  # [B, 2, K]
-        targets = self._targets(head, logits, weight, temperature)
+        centres, observed = context.state, {"images": weighted_sum(logits, weight)}
+        targets = self._targets(centres.get("images"), logits, weight, temperature)
         losses = between_views(targets, predictions, self.student_temperature)
-        losses += self._centre_moves(head, logits, weight)
         if masked is not None:
             assert tokens is not None and teacher_tokens is not None  # of ViTs
             at_places, at_teacher = (
@@ -251,15 +250,16 @@ class DINO(Method):
             patches = model.method.patches
             logits = teacher.method.patches(at_teacher)  # [2B, M, K]
             counted = masked.counts * jnp.repeat(weight > 0, LARGE)[:, None]
-            patch_targets = self._targets(patches, logits, counted, temperature)
+            patch_targets = self._targets(centres.get("patches"), logits, counted, temperature)
             each = cross_entropy(patch_targets, patches(at_places, still), self.student_temperature)
             mean = masked_mean(each, masked.counts).reshape(b, LARGE)
             losses += self.patch_weight * jnp.mean(mean, axis=1)
-            losses += self._centre_moves(patches, logits, counted)
+            observed["patches"] = weighted_sum(logits, counted)
         if self.koleo_weight:
             view_losses = [spreading(features[:, i], weight) for i in range(LARGE)]
             losses += self.koleo_weight * sum(view_losses)
-        return LossOutput(losses, teacher_metrics(targets, weight))
+        observed = {name: x for name, x in observed.items() if name in centres}
+        return LossOutput(losses, teacher_metrics(targets, weight), observed)
 
     def warning(self, row: Mapping[str, float], progress: float) -> str | None:
         """Returns a warning of a teacher that says the same of all images, or None."""
@@ -283,25 +283,17 @@ class DINO(Method):
         return first + (last - first) * risen
 
     def _targets(
-        self, head: PrototypeHead, logits: jax.Array, weight: jax.Array, temperature: Any
+        self, centre: Any, logits: jax.Array, weight: jax.Array, temperature: Any
     ) -> jax.Array:
         """A teacher's cosines [..., K] -> probabilities; weight: of the first axes."""
         logits = jax.lax.stop_gradient(logits)
         if self.centring == "mean":
-            centre = jax.lax.stop_gradient(head.running_mean[...])
-            return centred(logits, centre, temperature)
+            return centred(logits, centre[...], temperature)
         rows = logits.reshape(-1, logits.shape[-1])
         each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
         return sinkhorn(rows, each, temperature).reshape(logits.shape)
 
-    def _centre_moves(
-        self, head: PrototypeHead, logits: jax.Array, weight: jax.Array
-    ) -> jax.Array | float:
-        if self.centring != "mean":
-            return 0.0
-        return moving(head.running_mean[...], logits, weight, self.centre_momentum)
-
-    def masks(self, key: jax.Array, images: jax.Array, model: Any) -> "Masks":
+    def masks(self, key: jax.Array, images: jax.Array, model: Any) -> Masks:
         """Blocks of patches of some of the large views."""
         order_key, view_key, share_key = jax.random.split(key, 3)
         layout = model.spec.token_layout(images.shape[1:3])
@@ -314,35 +306,6 @@ class DINO(Method):
         chosen = jax.random.uniform(view_key, (b, 1)) < self.masked_views
         counts = (jnp.arange(most) < jnp.round(share * n)) & chosen
         return Masks(order, counts.astype(jnp.float32))
-
-
-class Masks(NamedTuple):
-    """The patches of views that may be masked, and those that are.
-
-    Attributes:
-      places: int32 [B, M], of patches.
-      counts: float32 [B, M]: 1, or 0 for one that is not masked.
-    """
-
-    places: jax.Array
-    counts: jax.Array
-
-
-def _encoded(
-    model: Any, images: jax.Array, key: Any, masked: Masks | None
-) -> tuple[jax.Array, jax.Array | None]:
-    """Images, of any size -> features [B, D], and a ViT's tokens [B, N, D]."""
-    if not hasattr(model, "encode"):
-        return model(images, train=key is not None, rngs=key), None
-    layout = model.spec.token_layout(images.shape[1:3])
-    x = model.patches(images)
-    if masked is not None:
-        rows = jnp.arange(len(x))[:, None]
-        hidden = jnp.zeros(x.shape[:2]).at[rows, masked.places].set(masked.counts)
-        x = jnp.where(hidden[..., None] > 0, model.method.mask[...].astype(x.dtype), x)
-    model = model.resized(layout)
-    tokens = model.encode(model.add_prefix_and_positions(x), key)
-    return model.pool(tokens).astype(jnp.float32), tokens
 
 
 def unit(x: jax.Array, axis: int) -> jax.Array:
@@ -372,15 +335,14 @@ def sinkhorn(logits: jax.Array, weight: jax.Array, temperature: jax.Array) -> ja
     return q
 
 
-def moving(centre: jax.Array, logits: jax.Array, weight: jax.Array, momentum: float) -> jax.Array:
-    """A zero [] whose gradient by the centre [K] moves it towards the mean of the logits [..., K].
+def weighted_sum(logits: jax.Array, weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum of logits [..., K] -> [K], and how many it is of [].
 
-    weight: of the first axes, 1 or 0. The step subtracts (1 - momentum) (centre - mean).
+    weight: of the first axes, 1 or 0.
     """
-    now, rows = jax.lax.stop_gradient((centre, logits.reshape(-1, logits.shape[-1])))
+    rows = jax.lax.stop_gradient(logits.reshape(-1, logits.shape[-1]))
     each = jnp.repeat(weight.ravel(), rows.shape[0] // weight.size)
-    away = jnp.sum(each[:, None] * (now - rows), axis=0) / jnp.maximum(jnp.sum(each), 1.0)
-    return (1.0 - momentum) * jnp.sum(away * (centre - now))
+    return jnp.sum(each[:, None] * rows, axis=0), jnp.sum(each)
 
 
 def cross_entropy(targets: jax.Array, logits: jax.Array, temperature: float) -> jax.Array:
@@ -436,13 +398,6 @@ def teacher_metrics(targets: jax.Array, weight: jax.Array) -> dict[str, jax.Arra
     return {"teacher_entropy": each, "teacher_information": information}
 
 
-def _interleave(views: Any) -> jax.Array:
-    """Views of one size, [B, H, W, 3] each -> [B V, H, W, 3], image by image: so no device sends
-    an image to another."""
-    stacked = jnp.stack(views, axis=1)
-    return stacked.reshape(-1, *stacked.shape[2:])
-
-
 def _num_patches(model: Any, images: jax.Array) -> int:
     return model.spec.token_layout(images.shape[1:3]).num_patches if hasattr(model, "encode") else 0
 
@@ -453,15 +408,4 @@ def _check_views(sizes: Sizes) -> None:
         raise UserError(
             "method.kind=dino compares two large views: input.views has to begin with one of "
             f"{large}, and to have no larger one, not {', '.join(map(str, sizes.views)) or 'none'}."
-        )
-
-
-def _check_positions(spec: Any, sizes: Sizes) -> None:
-    for size in sizes.views:
-        if any(side % spec.stride for side in size):
-            raise UserError(f"input.views has {size}, which patches of {spec.stride} do not tile.")
-    if spec.position_place == "layers" and set(sizes.views) != {sizes.image}:
-        raise UserError(
-            f"model.position_embedding={spec.position_embedding} at {spec.position_place} cannot "
-            "be interpolated for small views."
         )

@@ -1,6 +1,6 @@
 """Masking of patches: which are masked, their pixels as targets, and the models that can."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,18 @@ from vit_jax.models.layers.tokens import whole_patches
 VIT = "A ViT"
 COLOURS = 512  # 3 bits for each channel
 _LONGEST_SIDES = 10 / 3  # of a block, by the other sides
+
+
+class Masks(NamedTuple):
+    """The patches of views that may be masked, and those that are.
+
+    Attributes:
+      places: int32 [B, M], of patches.
+      counts: float32 [B, M]: 1, or 0 for one that is not masked.
+    """
+
+    places: jax.Array
+    counts: jax.Array
 
 
 def check_model(method: str, name: str) -> None:

@@ -64,6 +64,7 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     method.check(name, spec, sizes)
     check_dense(method, spec)
     num_classes = num_classes if method.uses_labels else 0
+    teacher = functools.partial(teacher_spec, method)
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
         "image_size": prepared.image_size,
@@ -77,7 +78,7 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
             from vit_jax.models.adapters import add
 
             made = add(made, lora, rngs)
-        extra = method.extend(made, rngs)
+        extra = method.extend_for(teacher, made, rngs)
         if extra is not None:
             setattr(made, METHOD_PARAMS, extra)
         return made
@@ -98,6 +99,13 @@ def check_dense(method: Method, spec: Any) -> None:
     if head and not method.reads_maps:
         rule = f"is no head for method.kind={method.kind}: leave it out."
         raise errors.UserError(rule, field="model.dense", value=head)
+
+
+def teacher_spec(method: Method) -> Any:
+    """The fields of a method's teacher."""
+    assert method.teacher is not None
+    with errors.naming("method.teacher", method.teacher):
+        return weights.checkpoint_info(method.teacher).spec
 
 
 def adapters(c: LoraConfig) -> Adapters | None:

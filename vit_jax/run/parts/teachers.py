@@ -1,4 +1,4 @@
-"""The model that a method learns from: its classes have to be those of the data."""
+"""The model that a method learns from; its classes have to be the data's, if they are read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def teacher(
         model,
         scale=tuple(std / its_std for (_, std), (_, its_std) in both),
         shift=tuple((mean - its_mean) / its_std for (mean, _), (its_mean, its_std) in both),
-        columns=_columns(path, model, num_classes, class_names),
+        columns=_columns(path, model, num_classes, class_names)
+        if method.reads_teacher_logits
+        else None,
         num_classes=num_classes,
     )
 

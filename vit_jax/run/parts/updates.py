@@ -20,7 +20,6 @@ from vit_jax.config import (
 )
 from vit_jax.core import errors, pytrees
 from vit_jax.core.axes import Target
-from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
 from vit_jax.learning.method import Method, Sizes, Teacher, count_products
@@ -160,6 +159,7 @@ def layout(
         shard_optimizer=config.mesh.shard_optimizer,
         unstacked_steps=_unstacked_steps(config.model, config.optim, config.lora, mesh),
         teacher=teacher,
+        method=config.method,
     )
     if not getattr(config.model, "frozen_statistics", False):
         _check_accumulation(config.optim.grad_accum_steps, done)
@@ -180,8 +180,7 @@ def ema_decay(c: OptimConfig, method: Method) -> float | None:
 
 def _check_accumulation(parts: int, layout: StateLayout) -> None:
     """UserError for microbatches where norms take their moments from the whole batch."""
-    # What a method averages is a sum over examples, which microbatches add up.
-    params = {k: v for k, v in layout.state.params.items() if k != METHOD_PARAMS}
+    params = layout.state.params
     moving = pytrees.without_statistics(params) is not params
     if parts > 1 and moving:
         raise errors.UserError(
@@ -200,9 +199,7 @@ def _check_frozen_statistics(
     if not (freeze or lora):
         return
     masks = pytrees.flatten(patterns.frozen(layout.state.params, freeze, lora))
-    beside = f"{METHOD_PARAMS}/"
     kept = [n for n, mask in masks.items() if pytrees.is_statistic(n) and mask.any()]
-    kept = [name for name in kept if not name.startswith(beside)]
     if kept:
         field = "optim.freeze" if freeze else "lora.kernels"
         raise errors.UserError(
@@ -337,7 +334,7 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
         batch_size=config.input.batch_size,
         num_classes=model.num_classes,
         has_average=ema_decay(config.optim, config.method) is not None,
-        teacher_flops=0 if teacher is None else teacher.forward_flops,
+        teacher=teacher,
     )
 
 
