@@ -1,15 +1,17 @@
 """From features to classes: the part that all models end with."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, CLASSES, WIDTH, constrain
+from vit_jax.models.activations import activations
 from vit_jax.models.family import ModelSpec
 from vit_jax.models.layers.linear import Initializer, Linear
 
@@ -56,7 +58,16 @@ class Classifier(nnx.Module):
 
     def classify(self, features: jax.Array, train: bool = False) -> jax.Array:
         """[B, D] -> [B, C] float32; headless: the features."""
-        return self.read_out(self, features.astype(jnp.float32), train)
+        features = checkpoint_name(features.astype(jnp.float32), "features")
+        return checkpoint_name(self.read_out(self, features, train), "logits")
+
+    def of_all_tokens(self, images: jax.Array) -> jax.Array:
+        """[B, H, W, 3] -> logits [B, C], by a pass that leaves no token out."""
+        return self(images)
+
+    def activations(self, images: jax.Array, names: Sequence[str]) -> dict[str, jax.Array]:
+        """[B, H, W, 3] -> activations by name, such as `blocks/3/mlp` (models/activations.py)."""
+        return activations(self, images, names)
 
 
 def no_head(model: Classifier, features: jax.Array, train: bool) -> jax.Array:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax.core import errors
 from vit_jax.core.axes import BATCH, CLASSES, STREAM, TOKENS, WIDTH, constrain
@@ -151,14 +152,18 @@ class ViT(Classifier):
     def embed(self, images: jax.Array) -> jax.Array:
         """[B, H, W, 3] -> [B, N, D]: the tokens of eq. 1, which enter the first block."""
         self.spec.check_images(images, self.preprocess.image_size)
-        return self.add_prefix_and_positions(self.patches(images))
+        patches = checkpoint_name(self.patches(images), "patches")
+        return checkpoint_name(self.add_prefix_and_positions(patches), "embed")
 
     def encode(self, x: jax.Array, key: Any = None) -> jax.Array:
         """Tokens of eq. 1, [B, N, D], or some of them -> the same after the last norm.
 
         key: for dropout and stochastic depth; None: without.
         """
-        return self.norm(self._run_blocks(self.blocks, x, key))
+        return checkpoint_name(self.norm(self._run_blocks(self.blocks, x, key)), "norm")
+
+    def of_all_tokens(self, images: jax.Array) -> jax.Array:
+        return self.classify(self.pool(self.encode(self.embed(images))))
 
     def pool(self, x: jax.Array) -> jax.Array:
         """[B, N, D] after the tokens' last norm -> [B, D], the head's input."""

@@ -84,10 +84,11 @@ class Block(nnx.Module):
         """
         keys = split_key(key, 5)
         normed = self.norm1(x)
-        y = self.dropout(self.attention.attend(self.project(normed), keys[0]), keys[0])
+        y = self.attention.attend(self.project(normed), keys[0])
+        y = self.dropout(checkpoint_name(y, "block/attention"), keys[0])
         x = x + drop_branch(self.scale1(y), drop_rate, keys[1])  # Eq. 2
         x, y = self.between(self, x, normed)
-        y = self.dropout(self.mlp(y, keys[2]), keys[3])
+        y = self.dropout(checkpoint_name(self.mlp(y, keys[2]), "block/mlp"), keys[3])
         return x + drop_branch(self.scale2(y), drop_rate, keys[4])  # Eq. 3
 
     def first_tokens(

@@ -26,6 +26,7 @@ from vit_jax.models.layers.regularization import split_key
 
 OFFLOAD_MEMORY = "pinned_host"  # the JAX memory kind that `offload` needs
 BLOCK_INPUT = "block_input"  # name of the tokens that enter a block, for policies
+BLOCK = "block"  # and of those that leave it (models/activations.py)
 
 
 def _dots(primitive: Any, *arguments: Any, **parameters: Any) -> bool:
@@ -219,7 +220,8 @@ def _layer(
 
     def layer(x: jax.Array, inputs: Any) -> jax.Array:
         params, key, rate = inputs
-        return call(nnx.merge(graph, read(params)), checkpoint_name(x, BLOCK_INPUT), key, rate)
+        block = nnx.merge(graph, read(params))
+        return checkpoint_name(call(block, checkpoint_name(x, BLOCK_INPUT), key, rate), BLOCK)
 
     return layer
 

@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 def main(arguments: list[str]) -> None:
     folder = _output([FLAGS.images, *arguments])
     layers, query = _from_1("layers"), _from_1("query", 2)
-    options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, layers, query)
+    options = Options(FLAGS.max_images, FLAGS.map, FLAGS.of_class, layers, query, FLAGS.at)
     steps = development.parse_steps(FLAGS.checkpoint, FLAGS.steps) if FLAGS.steps else []
     _check_weights()
     compilation_cache.use()
@@ -129,6 +129,9 @@ if __name__ == "__main__":
     )
     flags.DEFINE_list("layers", None, "Layers to show heads of, from 1; default: three.")
     flags.DEFINE_list("query", None, "ROW,COLUMN of the patch that looks, from 1.")
+    flags.DEFINE_string(
+        "at", features.LAST, "Activation that `features` shows: norm, blocks/5, blocks/5/mlp ..."
+    )
     flags.DEFINE_string("steps", None, "Steps of the work directory to compare: all, or 1000,2000.")
     flags.DEFINE_multi_string(
         "compare", [], "Other weights to compare layers with. May be repeated."

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from vit_jax.core.errors import UserError
 from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
 from vit_jax.draw.tiles import PhotoSheet, Sheet
@@ -24,6 +25,7 @@ from vit_jax.probes import cka, neighbours, principal
 from vit_jax.tools.look.visualize.photos import Outputs, Photos
 
 TITLE = "Its features"
+LAST = "norm"  # of activations: what the last norm gives, of ConvNets the last feature map
 NEAREST, QUERIES = 5, 6  # the most neighbours of an image, and images that have theirs shown
 NARROW_NEAREST = 3  # on a phone
 AXES = {
@@ -41,14 +43,16 @@ def findings(
     names: Sequence[str],
     labels: Sequence[str] | None,
     method: str,
+    at: str = LAST,
 ) -> Findings:
-    """Pictures of a few photos' patches, and of the features of N images with names and labels."""
-    # After the last norm.
-    tokens = chunks.compute(lambda m, x: m.tokens(x).astype(np.float32), model, shown.stacked)
-    grid = model.spec.token_layout(model.preprocess.image_size).grid
-    patches = tokens[:, -grid[0] * grid[1] :].reshape(len(tokens), *grid, -1)
+    """Pictures of a few photos' patches, and of the features of N images with names and labels.
+
+    at: the activation that patches are shown by (models/activations.py).
+    """
+    patches = patch_features(model, shown.stacked, at)
     colours, pixels = principal.colours(patches), shown.pixels(shown.stacked)
-    note = "What the last layer makes of each patch: equal colours mean alike."
+    what = "the last layer makes" if at == LAST else f"the model has at {at}"
+    note = f"What {what} of each patch: equal colours mean alike."
     draw = functools.partial(draw_features, pixels, colours, shown.names)
     pictures, text = [Picture("features", "Features of patches", note, draw)], ""
     number, thumbnails = len(outputs.features), outputs.thumbnails
@@ -68,6 +72,21 @@ def findings(
     else:
         text = f"CKA of layers takes {cka.LEAST} images or more."
     return Findings(Section(TITLE, pictures, text), {})
+
+
+def patch_features(model: Any, inputs: np.ndarray, at: str) -> np.ndarray:
+    """[B, R, C, D] of images [B, H, W, 3]. UserError unless the activation has patches."""
+    if at == LAST:
+        found = chunks.compute(lambda m, x: m.tokens(x).astype(np.float32), model, inputs)
+    else:
+        one = lambda m, x: m.activations(x, [at])[at].astype(np.float32)
+        found = chunks.compute(one, model, inputs)
+    grid = model.spec.token_layout(model.preprocess.image_size).grid
+    if found.ndim == 4:  # feature maps
+        return found
+    if found.ndim != 3 or found.shape[1] < grid[0] * grid[1]:
+        raise UserError(f"has the shape {found.shape}, not patches.", field="--at", value=at)
+    return found[:, -grid[0] * grid[1] :].reshape(len(found), *grid, -1)
 
 
 def layer_tokens(model: Any, inputs: np.ndarray) -> list[np.ndarray]:

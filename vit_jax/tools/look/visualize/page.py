@@ -30,6 +30,7 @@ class Options(NamedTuple):
     of_class: str | None = None
     layers: Sequence[int] | None = None
     query: tuple[int, int] | None = None
+    at: str = features.LAST
 
 
 def sections(
@@ -55,7 +56,13 @@ def sections(
         weight_pictures.findings(model),
         attention_pictures.findings(model, shown.stacked, pixels, question),
         features.findings(
-            model, shown, outputs, names=groups or photos.names, labels=groups, method=options.map
+            model,
+            shown,
+            outputs,
+            names=groups or photos.names,
+            labels=groups,
+            method=options.map,
+            at=options.at,
         ),
     ]
 
