@@ -22,6 +22,7 @@ ADDRESSES = {
     "dinov2": "https://github.com/facebookresearch/dinov2",
     "google-research": "https://github.com/google-research/google-research",
     "keras-io": "https://github.com/keras-team/keras-io",
+    "lejepa": "https://github.com/rbalestr-lab/lejepa",
     "mae": "https://github.com/facebookresearch/mae",
     "pytorch-image-models": "https://github.com/huggingface/pytorch-image-models",
     "task_adaptation": "https://github.com/google-research/task_adaptation",

@@ -31,6 +31,11 @@ SMALLER = {
         *HEADS, f"input.preprocess={RANDOM.format(16, 0.4)}",
         f"input.views=['{RANDOM.format(16, 0.4)}','{RANDOM.format(8, 0.1)}']",
     ),
+    "lejepa": (
+        "method.directions=16", "method.projector_hidden=32", "method.projector_width=8",
+        f"input.preprocess={RANDOM.format(16, 0.4)}",
+        f"input.views=['{RANDOM.format(16, 0.4)}','{RANDOM.format(8, 0.1)}']",
+    ),
     "mae": ("method.decoder_width=16", "method.decoder_depth=1", "method.decoder_heads=2"),
 }  # fmt: skip
 MOVING = ("dino",)  # whose targets move, and so the loss's scale
@@ -50,7 +55,7 @@ def needed(tmp_path_factory):
 
     @functools.cache
     def of_kind(kind):
-        if kind != "distillation":
+        if kind not in ("distillation", "feature_distillation"):
             return ()
         folder = tmp_path_factory.mktemp("teacher")
         train(configs.resolve(TINY_RUN, [*OF_DIGITS, "total.steps=60", "optim.lr=3e-3"]), folder)

@@ -11,6 +11,10 @@ METHODS = entry_points.Parts[type](
         SUPERVISED: "vit_jax.learning.losses:Supervised",
         "dino": "vit_jax.learning.methods.dino:DINO",
         "distillation": "vit_jax.learning.methods.distillation:Distillation",
+        "feature_distillation": (
+            "vit_jax.learning.methods.feature_distillation:FeatureDistillation"
+        ),
+        "lejepa": "vit_jax.learning.methods.lejepa:LeJEPA",
         "mae": "vit_jax.learning.methods.mae:MAE",
         "masked_patch": "vit_jax.learning.methods.masked_patch:MaskedPatch",
         "segmentation": "vit_jax.learning.methods.segmentation:Segmentation",
