@@ -26,7 +26,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evals import PICTURES
 from vit_jax.evals.classification import Scores
-from vit_jax.evaluate import comparison, data_sets, prepared, pseudo_labels, thresholds
+from vit_jax.evaluate import comparison, data_sets, follow, prepared, pseudo_labels, thresholds
 from vit_jax.evaluate.comparison import AllScored, Results, Scored, Seen
 from vit_jax.learning.losses import Batch, Objective
 from vit_jax.learning.state import EMA_ENDING
@@ -128,11 +128,18 @@ INT8_ENDING = "_int8"  # of evaluations, as EMA_ENDING
 
 def main(arguments: list[str]) -> None:
     """The command."""
+    _check_flags(arguments)
+    if FLAGS.follow:
+        _follow()
+    else:
+        _evaluate_all(arguments)
+
+
+def _evaluate_all(arguments: list[str]) -> None:
     out = _output_of_json() if FLAGS.json else sys.stdout
     if FLAGS.config:  # a mistake in it is told before weights are looked for
         configs.load(FLAGS.config, FLAGS.config_override)
     cluster = processes.find_cluster()
-    _check_flags(arguments)
     # All of them are found before one is evaluated.
     checkpoints = {path: _find(path) for path in (FLAGS.checkpoint, *arguments)}
     if FLAGS.data and not cluster:  # else a batch is of all devices, as a config says
@@ -187,6 +194,20 @@ def main(arguments: list[str]) -> None:
         _write(files, results, scored, screen)  # last: the numbers are told whatever becomes of it
 
 
+def _follow() -> None:
+    compilation_cache.use()
+    screen = Screen()
+
+    def one(checkpoint: epath.Path) -> dict[str, float]:
+        trained_on = data_sets.training_fingerprints([checkpoint] if FLAGS.data else ())
+        config = _config(checkpoint, trained_on)
+        numbers = evaluate(config, checkpoint, screen, ema=FLAGS.ema, dtype=FLAGS.dtype)
+        announce.results(screen, int(checkpoint.name), numbers)
+        return numbers
+
+    follow.follow(epath.Path(FLAGS.follow), one, screen)
+
+
 def _page(results: Results, scored: AllScored) -> str:
     from vit_jax.evaluate import page  # imports matplotlib
 
@@ -212,6 +233,10 @@ def _write(
 
 
 _PSEUDO_LABEL_FLAGS = ("confidence", "per_class", "top_k")  # flags, as the fields of Selection
+_FILE_FLAGS = (
+    "json", "csv", "class_csv", "wrong_csv", "page", "int8", "thresholds",
+    "pseudo_labels",
+)  # fmt: skip
 _SCORE_FLAGS = (
     "kinds", "labels", "classes", "csv", "class_csv", "wrong_csv", "page", "int8", "thresholds"
 )  # fmt: skip
@@ -222,6 +247,8 @@ def _check_flags(others: list[str]) -> None:
     inference.check_dtype(FLAGS.dtype)
     thresholds.check_rule(FLAGS.thresholds or "f1")
     data, labelling, refuse = FLAGS.data, FLAGS.pseudo_labels, command.refuse_flags
+    rule = "cannot be with --follow, which writes rows for the report."
+    refuse(*_FILE_FLAGS, when=FLAGS.follow, rule=rule)
     refuse("config", when=data, rule="cannot be with --data: both say what to evaluate on.")
     rule = "needs --data FOLDER. In a config it is a field of --config.evals.NAME."
     refuse("split", "labels", "classes", "kinds", "batch_size", when=not data, rule=rule)
@@ -306,6 +333,10 @@ if __name__ == "__main__":
     command.define_config(configs.fields, required=False)
     command.define_processes()
     command.define_checkpoint(" More may follow.")
+    flags.DEFINE_string(
+        "follow", None, "Instead of --checkpoint: the work directory of a run that goes on. Each "
+        "new checkpoint is evaluated once, until its end; `vit-jax report` shows the numbers.",
+    )  # fmt: skip
     flags.DEFINE_multi_string(
         "data", [], "Folder of images, or of a TFDS data set: no config needed. NAME=FOLDER names "
         "it: imagenet_real, imagenet_v2, imagenet_a, imagenet_r, imagenet_sketch and objectnet are "
@@ -352,5 +383,5 @@ if __name__ == "__main__":
     flags.DEFINE_integer(
         "top_k", 10, "Of pseudo-labels: so many classes of each image; 1: hard.", 1, 2**31 - 1
     )
-    flags.mark_flag_as_required("checkpoint")
+    flags.mark_flags_as_mutual_exclusive(["checkpoint", "follow"], required=True)
     command.run(main, positional=True)

@@ -15,6 +15,7 @@ from vit_jax.core.files import is_remote, parse_json
 from vit_jax.store import workdir
 
 METRICS_FILE = "metrics.jsonl"
+FOLLOWED_FILE = "followed.jsonl"  # rows of vit-jax evaluate --follow, which has no other writer
 LARGEST_STEP = 2**63 - 1
 
 # First parts of names, "train/loss", that no evaluation has.

@@ -10,7 +10,7 @@ from etils import epath
 
 from vit_jax.core.errors import UserError
 from vit_jax.store import workdir
-from vit_jax.store.metrics import METRICS_FILE, MetricsFile, explain_damage
+from vit_jax.store.metrics import FOLLOWED_FILE, METRICS_FILE, MetricsFile, explain_damage
 from vit_jax.store.workdir import NotARun
 
 # Larger numbers precede NaN in a diverging run, and would flatten all others in a plot.
@@ -117,8 +117,9 @@ def _check_folder(folder: epath.Path) -> bool:
 def rows_by_step(folder: epath.Path) -> dict[int, dict[str, Any]]:
     """Logged numbers of each step; of several rows of one step the last with a number counts."""
     by_step: dict[int, dict[str, Any]] = {}
-    for row in MetricsFile(folder / METRICS_FILE).rows():
-        by_step.setdefault(row["step"], {}).update(row)
+    for file in (METRICS_FILE, FOLLOWED_FILE):
+        for row in MetricsFile(folder / file).rows():
+            by_step.setdefault(row["step"], {}).update(row)
     return by_step
 
 
