@@ -6,6 +6,7 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.messages import refused
@@ -15,7 +16,7 @@ from vit_jax.core import pytrees
 from vit_jax.core.errors import NonFiniteError
 from vit_jax.learning.losses import Objective, Softmax, batch_layout
 from vit_jax.learning.optim import optimizers, patterns, schedules
-from vit_jax.learning.state import state_layout
+from vit_jax.learning.state import TrainState, state_layout
 from vit_jax.learning.step import _accumulated, lower_update, make_update
 from vit_jax.learning.updates import skip_update
 from vit_jax.parallel import mesh as meshes
@@ -154,6 +155,20 @@ def test_a_skipped_batch_changes_only_the_counts():
     jax.tree.map(np.testing.assert_array_equal, expected, after)
     assert jax.device_get(scalars)["first_bad_step"] == 0
     trainer.step(trainer.batch(2))  # its arrays are where the compiled step expects them
+
+
+def test_a_skipped_step_counts_in_schedules_of_schedule_free_optimizers():
+    rule = optax.contrib.schedule_free_adamw(lambda step: 0.1 / (1 + step))
+    opt_state = rule.init({"kernel": jnp.ones(2)})
+    zero = jnp.zeros((), jnp.int32)
+    before = TrainState(zero, {}, opt_state, {}, {}, zero, jnp.zeros(2))
+    after, _ = skip_update(before, {})
+    changed = {
+        name for name, x in pytrees.flatten(after.opt_state).items()
+        if not np.array_equal(x, pytrees.flatten(opt_state)[name])
+    }  # fmt: skip
+    assert "step_count" in changed and after.opt_state.step_count == opt_state.step_count + 1
+    assert all(name.rpartition("/")[2] in ("step_count", "count") for name in changed)
 
 
 def test_examples_of_weight_0_count_for_nothing():
@@ -425,7 +440,9 @@ def test_a_non_finite_update_stops_the_run_and_is_not_saved(tmp_path, tiny_run):
 
 def test_microbatches_have_keys_of_their_own():
     def draw(params, batch, key):
-        return (jnp.zeros(()), jnp.full(batch.shape, jax.random.uniform(key))), params
+        drawn = jnp.full(batch.shape, jax.random.uniform(key))
+        return (jnp.zeros(()), (drawn, drawn)), params
 
-    _, drawn, _ = _accumulated(draw, jnp.zeros(()), jnp.zeros(8), jax.random.key(0), 4)
-    assert len(np.unique(drawn)) == 4
+    _, (drawn, observed), _ = _accumulated(draw, jnp.zeros(()), jnp.zeros(8), jax.random.key(0), 4)
+    assert len(np.unique(drawn)) == 4 and drawn.shape == (8,)
+    np.testing.assert_array_equal(observed, drawn.reshape(2, 4).T)

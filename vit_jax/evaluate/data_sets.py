@@ -16,7 +16,7 @@ from vit_jax import weights
 from vit_jax.config import InputConfig
 from vit_jax.core import synsets
 from vit_jax.core.errors import UnknownSplit, UserError
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, share_examples
 from vit_jax.data.sources import image_folder, splits
 from vit_jax.evals import CLASSIFICATION, FROZEN
 from vit_jax.run.parts import examples
@@ -63,6 +63,16 @@ def training_fingerprints(checkpoints: Iterable[epath.Path]) -> Set[str]:
             with contextlib.suppress(UserError):
                 fingerprints.add(read_document(checkpoint.parent.parent)["fingerprint"]["input"])
     return fingerprints
+
+
+def was_trained_on(checkpoint: epath.Path, source: Source) -> bool:
+    """Tells whether a checkpoint learnt from examples of a source, as its work directory says."""
+    with contextlib.suppress(UserError):  # its data may be elsewhere
+        config = configs.resolve(read_document(checkpoint.parent.parent)["config"])
+        learnt = examples.source(config.input)
+        if (learnt.name, learnt.location) == (source.name, source.location):
+            return share_examples(learnt, source)
+    return source.fingerprint in training_fingerprints([checkpoint])
 
 
 def on_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -11,17 +12,19 @@ from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
+from vit_jax import config as configs
 from vit_jax import weights
 from vit_jax.config import RunConfig
 from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.evals.kind import SplitReader
-from vit_jax.learning.losses import Sigmoid
+from vit_jax.learning.losses import LossConfig, Sigmoid
 from vit_jax.models import head, inference
 from vit_jax.models.layers.linear import DTYPES, quantise
 from vit_jax.parallel import mesh as meshes
 from vit_jax.run.parts import evaluations, inputs, preprocessing, updates
 from vit_jax.run.parts.eval_data import EvalData, ModelClasses
+from vit_jax.store.workdir import read_document
 from vit_jax.weights.loading import Loaded
 
 
@@ -59,12 +62,25 @@ def prepare(config: RunConfig, checkpoint: epath.Path, screen: Screen, *, ema: b
         weights.check_head(loaded, str(checkpoint))
     config, said = preprocessing.as_weights_say(config, loaded.model.preprocess)
     if head.has_sigmoids(loaded.model.spec) and config.loss.exclusive:
-        config = dataclasses.replace(config, loss=Sigmoid())
-        said.append("loss     loss.kind=sigmoid, as the weights say")
+        config = dataclasses.replace(config, loss=_loss_of(checkpoint))
+        said.append(f"loss     loss.kind={config.loss.kind}, as the weights say")
     for line in said:
         screen.say(line)
     classes = ModelClasses(loaded.model.num_classes, loaded.class_names, assumed=bool(notice))
     return Prepared(config, mesh, loaded, classes, *_parts(loaded.model))
+
+
+def _loss_of(checkpoint: epath.Path) -> LossConfig:
+    """The loss of each class by itself that weights were trained with, with its fields.
+
+    The plain one where no work directory says another, or the plug-in that it is of is not here.
+    """
+    with contextlib.suppress(UserError):
+        values = read_document(checkpoint.parent.parent)["config"]["loss"]
+        loss = configs.resolve({"loss": values}).loss
+        if not loss.exclusive:
+            return loss
+    return Sigmoid()
 
 
 def in_dtype(ready: Prepared, dtype: str | None, data: EvalData, *, int8: bool = False) -> Prepared:

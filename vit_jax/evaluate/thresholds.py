@@ -37,8 +37,7 @@ def write(
     (name, *more), size = ready.config.evals, ready.image_size
     c: Any = ready.config.evals[name]
     data = eval_data.eval_data(name, ready.config, ready.classes, ready.mesh, size)
-    trained_on = data_sets.training_fingerprints([checkpoint])
-    seen = data.source.fingerprint in trained_on
+    seen = not weights.is_external(checkpoint) and data_sets.was_trained_on(checkpoint, data.source)
     if more or seen or not c.classifies or data.columns or weights.is_external(checkpoint):
         rule = "needs a checkpoint, and one evaluation, of classes, on images not trained on"
         raise UserError(f"{rule}.", field="--thresholds")

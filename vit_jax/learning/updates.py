@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -57,15 +58,18 @@ def skip_update(
     """
     del batch, teacher_params
     # A schedule's state is a count alone; the counts of moments, which stay, are beside them.
-    is_schedule = lambda x: getattr(x, "_fields", None) == ("count",)
-    opt_state = jax.tree.map(
-        lambda x: x._replace(count=_next(x.count)) if is_schedule(x) else x,
-        state.opt_state,
-        is_leaf=is_schedule,
-    )
+    opt_state = _counted(state.opt_state, "count", lambda fields: fields == ("count",))
+    opt_state = _counted(opt_state, "step_count", lambda fields: "step_count" in fields)
     state = state._replace(step=_next(state.step), opt_state=opt_state)
     # Copies, since the state's own arrays are donated to the next update.
     return state, jax.tree.map(jnp.copy, first_bad(state))
+
+
+def _counted(opt_state: Any, name: str, has_count: Callable[[tuple[str, ...]], bool]) -> Any:
+    """The state with one more step in the counts of this name, of tuples with such fields."""
+    is_counter = lambda x: has_count(getattr(x, "_fields", ()))
+    count = lambda x: x._replace(**{name: _next(getattr(x, name))}) if is_counter(x) else x
+    return jax.tree.map(count, opt_state, is_leaf=is_counter)
 
 
 _next = jax.jit(lambda count: count + 1)
