@@ -101,6 +101,13 @@ def _either_way(
     return Distortion(argument, apply)
 
 
+def _any_factor(
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Distortion:
+    """In TrivialAugment: a factor of 1 + 0.99 L or 1 - 0.99 L of a level L up to 1."""
+    return _either_way(_up_to(0.99), lambda pixels, change: function(pixels, 1 + change))
+
+
 def _around_1(function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Distortion:
     """In PyTorch's version: a factor of 1 + 0.1 L or 1 - 0.1 L, equally often."""
 
@@ -194,6 +201,18 @@ DISTORTIONS: dict[str, Distortion] = {
     ),
     "TranslateX in torch": _either_way(_ninths(150 / 331), _translate_x_by_part),
     "TranslateY in torch": _either_way(_ninths(150 / 331), _translate_y_by_part),
+    # TrivialAugment's wide ranges, from the image as it is: see `trivialaugment`.
+    "ShearX wide": _either_way(_up_to(0.99), effects.shear_x),
+    "ShearY wide": _either_way(_up_to(0.99), effects.shear_y),
+    "TranslateX wide": _either_way(_up_to(32), effects.translate_x),
+    "TranslateY wide": _either_way(_up_to(32), effects.translate_y),
+    "Rotate wide": _either_way(_up_to(135), effects.rotate),
+    "Brightness wide": _any_factor(effects.brightness),
+    "Color wide": _any_factor(effects.saturation),
+    "Contrast wide": _any_factor(effects.contrast),
+    "Sharpness wide": _any_factor(effects.sharpness),
+    "Posterize wide": _with(lambda level, reach: 8.0 - round(level * 6 / 10), effects.posterize),
+    "Solarize wide": _with(lambda level, reach: 255 - level * 25.5, effects.solarize),
     # The AutoAugment paper's own, for images of any size: 150 pixels of 331.
     "TranslateX of width": _either_way(_up_to(150 / 331), _translate_x_by_part),
     "TranslateY of height": _either_way(_up_to(150 / 331), _translate_y_by_part),
@@ -247,6 +266,32 @@ def randaugment(num_ops: int, magnitude: float, legacy: bool = False) -> Op:
         for i in range(num_ops):
             pixels = distort(pixels, names, choices[i], chosen[i], draws[i, 1:])
         return pixels
+
+    return same_size(apply)
+
+
+WIDE = (
+    *(name for name in DISTORTIONS if name.endswith(" wide")), "AutoContrast", "Equalize",
+)  # fmt: skip
+LEVELS = 31  # of each, from none to all of its range
+
+
+def trivialaugment() -> Op:
+    """One distortion at a uniformly drawn level, or none, each of fourteen equally often.
+
+    "Wide" TrivialAugment (arXiv 2103.10158, table 1), the default of its code and of torchvision.
+    """
+    arguments = [
+        [DISTORTIONS[name].argument(10 * level / (LEVELS - 1), REACH) for level in range(LEVELS)]
+        for name in WIDE
+    ]
+
+    def apply(pixels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        draws = tf.random.stateless_uniform([5], seed)
+        choice = tf.cast(draws[0] * (len(WIDE) + 1), tf.int32) - 1  # NOTHING, or a distortion
+        level = tf.cast(draws[1] * LEVELS, tf.int32)
+        argument = tf.constant(arguments)[tf.maximum(choice, 0), level]
+        return distort(pixels, WIDE, choice, argument, draws[2:])
 
     return same_size(apply)
 

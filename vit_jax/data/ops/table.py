@@ -40,6 +40,7 @@ OPS = entry_points.Parts[Callable[..., Op]](
         "flip_lr": "vit_jax.data.ops.decode:flip_lr",
         "randaugment": "vit_jax.data.ops.autoaugment:randaugment",
         "autoaugment": "vit_jax.data.ops.autoaugment:autoaugment",
+        "trivialaugment": "vit_jax.data.ops.autoaugment:trivialaugment",
         "timm_randaugment": "vit_jax.data.ops.timm_randaugment:timm_randaugment",
         "color_jitter": "vit_jax.data.ops.augmentations:color_jitter",
         "grayscale": "vit_jax.data.ops.augmentations:grayscale",
