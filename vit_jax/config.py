@@ -23,6 +23,7 @@ from vit_jax.core.schema import fields as schema
 from vit_jax.core.schema.constraints import Constraint
 from vit_jax.core.schema.fields import ABOVE_0, MOST_CLASSES, UP_TO_1, field, words
 from vit_jax.evals.kind import EvalConfig
+from vit_jax.evals.metrics import METRICS
 from vit_jax.learning import methods
 from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax, Supervised
 from vit_jax.learning.optim import from_optax
@@ -539,6 +540,9 @@ class LoraConfig:
 
 # Each kind of evaluation has fields of its own (vit_jax/evals).
 _BY_KIND = strict.ByKind(evals.find, evals.CLASSIFICATION, evals.KINDS)
+_BY_METRICS = strict.ByKind(
+    functools.partial(METRICS.get_named, "evals.NAME.metrics"), (), METRICS, by="metrics"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -572,7 +576,7 @@ class RunConfig:
     early_stopping: EarlyStoppingConfig = dataclasses.field(default_factory=EarlyStoppingConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
-    evals: dict[str, Annotated[EvalConfig, _BY_KIND]] = field({})
+    evals: dict[str, Annotated[EvalConfig, _BY_METRICS, _BY_KIND]] = field({})
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     init: InitConfig = dataclasses.field(default_factory=InitConfig)
     lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)

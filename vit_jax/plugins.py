@@ -8,6 +8,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.data.ops.table import OPS
 from vit_jax.data.sources.table import SOURCES
+from vit_jax.evals.metrics import METRICS
 from vit_jax.learning.losses import LOSSES
 from vit_jax.learning.methods import METHODS
 from vit_jax.learning.optim.optimizers import OPTIMIZERS
@@ -19,6 +20,7 @@ _OURS: Mapping[str, Collection[str]] = {
     "evaluators": evals.KINDS,
     "losses": LOSSES,
     "methods": METHODS,
+    "metrics": METRICS,
     "ops": OPS,
     "optimizers": OPTIMIZERS,
     "schedules": DECAYS,

@@ -13,16 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import UP_TO_1, field
+from vit_jax.core.schema.fields import UP_TO_1, field, words
 from vit_jax.data.source import Source
+from vit_jax.evals import metrics
 from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress, Shown, check_finite
+from vit_jax.evals.metrics import METRICS
 from vit_jax.learning.losses import top_k_correct
 from vit_jax.models import head
 from vit_jax.probes import by_class
 from vit_jax.probes.by_class import ClassCounts
 
-# A new mean over images is a word here and an array of `scores`, a number of the whole split one of
-# `numbers` and of `run`; its name tells how it is shown (core/metric_names.py).
+# Further numbers are a class each, in metrics.py.
 MEANS = ("accuracy", "loss", "top5_accuracy")
 # With the temperature: each half of the examples is scored by the one that suits the other half.
 CALIBRATION = ("ece", "nll", "brier", "temperature", "scaled_ece", "scaled_nll")
@@ -82,6 +83,10 @@ class ClassificationConfig(EvalConfig):
         "beside accuracies",
     )
 
+    metrics: tuple[str, ...] = field(
+        (),
+        f"further numbers: {words(METRICS)}, or those of [plug-ins](plugins.md#a-metric)",
+    )
     wrong_images: int = field(
         12,
         "while it trains, so many images that it is surest of and wrong in [a "
@@ -93,7 +98,7 @@ class ClassificationConfig(EvalConfig):
 
     def numbers(self) -> tuple[str, ...]:
         more = (*(by_class.MEANS if self.macro else ()), *(CALIBRATION if self.calibration else ()))
-        return (*MEANS, *more, *COUNTS)
+        return (*MEANS, *more, *self.metrics, *COUNTS)
 
     def check_data(self, where: str, source: Source, train: Source | None = None) -> None:
         """UserError for probabilities that would be compared with several labels."""
@@ -117,6 +122,7 @@ class Classification:
         self._c, self._keep, self._num_classes = c, keep, inputs.num_classes
         self._images = inputs.images if c.wrong_images and keep is None else None
         detailed = c.macro or keep is not None
+        self._metrics = {name: metrics.make(name, c) for name in c.metrics}
 
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             images, targets, _ = objective.inputs(batch)
@@ -136,6 +142,8 @@ class Classification:
                 labels = batch["labels"]
                 hit = jnp.take_along_axis(hits, jnp.maximum(labels, 0), axis=1)
                 more |= {"labels": jnp.where((labels >= 0) & hit, labels, NO_LABEL)}
+            for name, metric in self._metrics.items():
+                more |= {f"{name}/{key}": x for key, x in metric.of_batch(logits, hits).items()}
             return {
                 "accuracy": top_k_correct(logits, hits, 1),
                 "top5_accuracy": top_k_correct(logits, hits, 5),
@@ -186,6 +194,10 @@ class Classification:
             )
         # Sums over millions of examples lose digits in float32.
         means = {name: float(np.mean(arrays[name][labelled], dtype=np.float64)) for name in MEANS}
+        for name, metric in self._metrics.items():
+            own = [key for key in arrays if key.startswith(f"{name}/")]
+            of_images = {key.removeprefix(f"{name}/"): arrays[key][labelled] for key in own}
+            means[name] = metric.of_split(of_images)
         if self._keep or self._c.macro:
             scores = self._scores(arrays, labelled, decided)
             means |= scores.counts.means() if self._c.macro else {}

@@ -71,6 +71,10 @@ GROUPS: dict[str, _Rule] = {
         "a dataclass that extends OptimConfig, with `rule`",
         lambda x: _is_dataclass_with("rule")(x) and hasattr(x, "average"),
     ),
+    "metrics": _Rule(
+        "a dataclass that extends Metric, with `of_batch` and `of_split`",
+        _is_dataclass_with("of_batch", "of_split"),
+    ),
     "schedules": _Rule(
         "a dataclass that extends Decay, with `remains`",
         lambda x: _is_dataclass_with("remains")(x) and hasattr(x, "to_zero"),

@@ -31,11 +31,12 @@ class ByKind(NamedTuple):
       find: a kind -> its dataclass; UserError for a kind that does not exist.
       default: the kind of a section that names none.
       kinds: classes whose fields are listed, by kind; others are known by the `kind` alone.
-      by: the field's name, where it is not `kind`.
+      by: the field's name, where it is not `kind`. Where its default is (), it is any number of
+        kinds, in the class at once.
     """
 
     find: Callable[[str], type]
-    default: str
+    default: Any
     kinds: Mapping[str, type] = types.MappingProxyType({})
     by: str = "kind"
 
@@ -197,7 +198,8 @@ def _values(value: Any, hint: Any) -> Any:
         return value
     kinds = {m.by: getattr(value, m.by, None) for m in _markers(hint, ByKind)}
     defaults = {m.by: m.default for m in _markers(hint, ByKind)}
-    return {by: kind for by, kind in kinds.items() if kind != defaults[by]} | differing(value)
+    chosen = {by: kind for by, kind in kinds.items() if kind not in (None, defaults[by])}
+    return chosen | differing(value)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -240,6 +242,10 @@ def _typed(
         choice_kinds: dict[str, Mapping[str, type]] = {}
         for by_kind in by_kinds:
             chosen = value.get(by_kind.by) if isinstance(value, Mapping) else None
+            if by_kind.default == ():
+                names = _items(chosen, str) if isinstance(chosen, str) else chosen or ()
+                classes += [by_kind.find(errors.safe_str(name)) for name in names]
+                continue
             kind = by_kind.default if chosen is None else errors.safe_str(chosen)
             classes.append(by_kind.find(kind))
             choice_kinds[f"{where}.{by_kind.by}={kind}"] = by_kind.kinds
