@@ -344,6 +344,7 @@ def test_the_page_says_what_a_batch_holds():
         views=[(4, 6)],
         max_labels=5,
         weighted=True,
+        maps=["mask"],
     )
     assert {
         name: (dtype, tuple(sizes[side] for side in shape.split(", ")))
