@@ -169,8 +169,9 @@ class InputConfig:
     )
     label: str | None = field(
         None,
-        "of `tfds`: the feature that is the label, such as `coarse_label`, or [how it is "
-        "derived](data_formats.md#other-labels); `None`: `label` or `labels`. Of `image_table`: "
+        "of `tfds`: the feature that is the label, such as `coarse_label`, or `segmentation_mask` "
+        "for [masks](dense.md#data), or [how it is derived](data_formats.md#other-labels); `None`: "
+        "`label` or `labels`. Of `image_table`: "
         "the column of labels, or those of 0 and 1, one for each class: `cat,dog` or `is_*`; "
         "`None`: that with a [usual name](own_images.md#a-table-of-labels)",
     )
@@ -189,8 +190,8 @@ class InputConfig:
     )
     void: int | None = field(
         None,
-        "of `mask_folder`: the value of a mask's pixels of no class, which are neither learnt nor "
-        "scored; those above it count one less; `None`: 255",
+        "of masks: the value of pixels of no class, which are neither learnt nor scored; those "
+        "above it count one less; `None`: 255",
         bounds=(0, 2**16),
     )
     label_weights: bool = field(

@@ -173,6 +173,8 @@ CHANGES: dict[str, tuple[object, tuple[str, ...]]] = {
     "evals.<name>.classes": ("objectnet", EVAL),
     "evals.<name>.labels": ("real.json", EVAL),
     "evals.<name>.per_class": (True, MASKS),
+    "evals.<name>.stride": (0.5, MASKS),
+    "evals.<name>.shown": (3, MASKS),
     "evals.<name>.pictures": (3, (*EVAL, "evals.test.kind=pictures")),
     "evals.<name>.train_split": ("test", FROZEN),
     "evals.<name>.train_per_class": (12, FROZEN),

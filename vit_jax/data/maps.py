@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vit_jax.data.reader import Encoded
     from vit_jax.data.source import MapKind
 
+VOID = 255  # of masks, by default, as in PASCAL VOC and Cityscapes
 EXTENSIONS = (".png", ".bmp", ".tif", ".tiff")  # formats that lose nothing
 # Pillow's modes whose pixels are one number; "P" has numbers of a palette's colours.
 _MODES = ("1", "L", "P", "I;16", "I")

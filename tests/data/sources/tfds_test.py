@@ -6,15 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from tensorflow_datasets import features as tfds_features
 from tensorflow_datasets.core.utils.version import list_all_versions
 
 from tests.messages import refused
-from vit_jax.data import files, label_index
+from vit_jax.data import files, label_index, pipeline
 from vit_jax.data.host_tf import tf
 from vit_jax.data.source import Example, single
 from vit_jax.data.sources import table as sources
 from vit_jax.data.sources.records import FileCache
+from vit_jax.data.sources.request import Request
 
 CIFAR10 = Path(__file__).parents[4] / "shared/data/cifar10"
 SHARDS = (5, 0, 7)
@@ -302,3 +304,45 @@ def test_cifar10_equals_what_tfds_reads():
     )
     for actual, wanted in zip(source.read(np.arange(100)), expected, strict=True):
         assert actual == Example(wanted["image"].numpy(), (int(wanted["label"]),))
+
+
+@pytest.mark.parametrize(("classes", "void"), [(3, 0), (4, None)])
+def test_an_image_as_label_is_a_mask(tmp_path, classes, void):
+    """As of oxford_iiit_pet: PNGs of one channel."""
+    builder_features = tfds_features.FeaturesDict(
+        {
+            "image": tfds_features.Image(),
+            "segmentation_mask": tfds_features.Image(shape=(None, None, 1)),
+        }
+    )
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (5, 8, 8, 3), np.uint8)
+    stored = rng.integers(0 if void is None else 1, 4, (5, 8, 8, 1), np.uint8)
+    split = tfds.core.SplitInfo(
+        name="train", shard_lengths=[5], num_bytes=1,
+        filename_template=tfds.core.ShardedFileTemplate(
+            dataset_name="pets", data_dir=tmp_path, split="train", filetype_suffix="tfrecord"
+        ),
+    )  # fmt: skip
+    with tf.io.TFRecordWriter(str(tmp_path / "pets-train.tfrecord-00000-of-00001")) as file:
+        for image, mask in zip(images, stored, strict=True):
+            example = {"image": image, "segmentation_mask": mask}
+            file.write(builder_features.serialize_example(example))
+    tfds.folder_dataset.write_metadata(
+        data_dir=str(tmp_path), features=builder_features, split_infos=[split], check_data=False,
+        version="1.0.0",
+    )  # fmt: skip
+    request = Request(
+        "train", str(tmp_path), label="segmentation_mask", num_classes=classes, void=void
+    )
+    data = sources.create("tfds", request)
+    assert (data.num_classes, [kind.name for kind in data.maps]) == (classes, ["mask"])
+    made = pipeline.eval_batches(
+        data, "decode|resize(8)", batch_size=5, on_bad_image="fail", max_image_pixels=100, threads=1
+    )
+    with made as batches:
+        found = next(batches)["mask"]
+    wanted = stored[..., 0] if void == 0 else stored[..., 0] + 1
+    np.testing.assert_array_equal(found, wanted)
+    with refused("input.num_classes"):
+        sources.create("tfds", request._replace(num_classes=None))

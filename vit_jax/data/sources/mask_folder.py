@@ -21,14 +21,13 @@ from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import TRAINING_EXTENSIONS, extension, is_hidden
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
-from vit_jax.data.maps import EXTENSIONS
+from vit_jax.data.maps import EXTENSIONS, VOID
 from vit_jax.data.source import MASK, Example, MapKind, Source, digest
 from vit_jax.data.sources.image_folder import read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 
 IMAGE, DEPTH = "image", "depth"
-VOID = 255  # of masks, by default, as in PASCAL VOC and Cityscapes
 # What a folder holds -> its names, in lower case.
 FOLDERS = {
     IMAGE: ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "photos"),

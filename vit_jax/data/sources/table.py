@@ -162,7 +162,7 @@ READERS = {
     "image_column": ("image_table",),
     "split_column": ("image_table",),
     "label_separator": ("image_table",),
-    "void": ("mask_folder",),
+    "void": ("mask_folder", "tfds"),
 }
 
 

@@ -19,7 +19,17 @@ import numpy as np
 
 from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.data import files, label_index
-from vit_jax.data.source import Example, Labels, Source, digest, locate, read_parts
+from vit_jax.data.maps import VOID
+from vit_jax.data.source import (
+    MASK,
+    Example,
+    Labels,
+    MapKind,
+    Source,
+    digest,
+    locate,
+    read_parts,
+)
 from vit_jax.data.sources.records import ArrayRecords, TFRecords, copies
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import Slice, resolve
@@ -132,6 +142,8 @@ class Tfds(Source):
             self.weighted = reader.weighted
             self.max_labels = self._most_labels() if reader.is_list else 1
             self.num_classes, self.class_names = reader.num_classes, reader.class_names
+            if reader.mask:
+                self.maps = (MapKind(MASK, VOID if r.void is None else r.void, self.num_classes),)
         if self._labels is None or not self._labels.is_usual:
             label = r.label if r.labelled else None
             self.fingerprint = digest(f"{self.fingerprint}: label {label}")
@@ -196,7 +208,9 @@ class Tfds(Source):
             with reading(self.describe(index)):
                 raise
         weights = () if self._labels is None else self._labels.weights(feature)
-        return Example(image, labels, weights=weights)
+        mask = self._labels.mask if self._labels else None
+        maps = (only_value(feature[mask].bytes_list, mask),) if mask else ()
+        return Example(image, labels, weights=weights, maps=maps)
 
 
 def _check_image(folder: str, features: Any) -> None:

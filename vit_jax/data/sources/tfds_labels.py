@@ -106,10 +106,13 @@ class LabelReader:
     Attributes:
       is_usual: the label is that taken by default: `label`, else the list `labels`.
       is_list: an example has any number of labels.
+      mask: the name of the feature, if it is an image with the class of each pixel; then no example
+        has a label.
     """
 
     num_classes: int
     class_names: tuple[str, ...] | None
+    mask: str | None
 
     def __init__(self, folder: str, features: Any, r: Request) -> None:
         """`r.label`: a name of DERIVATIONS, or of a feature; None for the usual one."""
@@ -117,6 +120,14 @@ class LabelReader:
         self._key = label = r.label or next(iter(usual), "label")
         self.is_usual = label in usual[:1]
         self._derivation: Derivation | None = None
+        self.mask, self.is_list, self.weighted = None, False, False
+        if label in features and tuple(features[label].shape)[2:] == (1,):
+            self.mask, self.num_classes = label, r.num_classes or 0
+            if not r.num_classes:
+                rule = f"has to say how many classes the masks of {folder} have."
+                raise UserError(rule, field="input.num_classes", value=None)
+            self.class_names = class_names(folder, label, r.num_classes)
+            return
         is_label = label in usual
         self.weighted = is_label and r.label_weights and WEIGHTS in features
         if self.weighted:
@@ -144,6 +155,8 @@ class LabelReader:
 
     def labels(self, feature: Any) -> tuple[int, ...]:
         """The labels of a record with this `feature`, a map. ValueError if they are wrong."""
+        if self.mask is not None:
+            return ()
         if self._derivation is not None:
             return (self._derived(self._derivation, feature),)
         labels = feature[self._key].int64_list

@@ -261,7 +261,7 @@ def eval_source(
     """
     section = where.removesuffix(TRAIN_SUFFIX)
     is_synthetic = (c.source or images.source) == SYNTHETIC
-    is_declared = (c.source or images.source) in (SYNTHETIC, "mask_folder")
+    is_declared = is_synthetic or bool(c.reads_maps)  # masks may not say how many classes exist
     open_it = functools.partial(
         open_split,
         images,
