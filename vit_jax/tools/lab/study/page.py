@@ -41,12 +41,12 @@ def compute_figure(result: StudyResult) -> Figure:
 def examples_figure(result: StudyResult) -> Figure:
     """Each model's best training on each number of examples; figure 4."""
     best = [results.best_by_examples(result.points, losses) for losses in result.models.values()]
-    series = [_series(result, each, "examples", np.arange(len(each))) for each in best]
+    series = [_series(result, places, "examples", np.arange(len(places))) for places in best]
     return _figure(result, series, "examples", x_label="training examples", against="data")
 
 
 def _figure(result: StudyResult, series: list[Series], over: str, **how: Any) -> Figure:
-    laws = [each for each in result.laws if each.curve.over == over]
+    laws = [fitted for fitted in result.laws if fitted.curve.over == over]
     return draw_scaling(series, laws, metric=result.metric, **how)
 
 
@@ -71,17 +71,17 @@ def _title(metric: str, against: str) -> str:
 
 
 def page(name: str, result: StudyResult) -> str:
-    total = sum(each.cost.exaflops * each.trainings for each in result.points)
+    total = sum(point.cost.exaflops * point.trainings for point in result.points)
     return html_page.render(
         "tools/lab/study/page.html",
         title=name,
         subtitle=f"{words(result.metric)} · {result.config}",
         result=result,
-        finished=sum(each.state == "finished" for each in result.points),
+        finished=sum(point.state == "finished" for point in result.points),
         total=format_significant(total),
         shown=pictures(result),
         stretches=[[*map(format_significant, ends), model] for *ends, model in result.stretches],
-        optima=[results.describe_optimum(result, each) for each in result.optima],
+        optima=[results.describe_optimum(result, best) for best in result.optima],
         laws_head=results.LAWS,
         laws=results.laws(result),
         forms={law.form: scaling_law.FORMULAS[law.form] for _, law, *_ in result.laws if law},
@@ -124,15 +124,15 @@ def draw_scaling(
     figure = style.blank(style.WIDTH_IN, _HEIGHT_IN)
     axes = figure.add_subplot()
     looks = _looks(series)
-    laws = [each for each in curves if each.law is not None]
-    needed, bands = [each.y for each in series], []  # for the range of y
-    for each in laws:
+    laws = [curve for curve in curves if curve.law is not None]
+    needed, bands = [points_of_model.y for points_of_model in series], []  # for the range of y
+    for law in laws:
         # Of the interval's ends NaN remains NaN.
-        y, low, high = (points.as_loss(metric, losses) for losses in each.interval)
+        y, low, high = (points.as_loss(metric, losses) for losses in law.interval)
         needed.append(y)
         bands += [low[np.isfinite(low)], high[np.isfinite(high)]]
-        _draw_law(axes, each, y, (low, high), *looks.get(each.curve.name, (style.MUTED, "")))
-    if any(each.curve.name in looks for each in laws):  # one entry for all
+        _draw_law(axes, law, y, (low, high), *looks.get(law.curve.name, (style.MUTED, "")))
+    if any(law.curve.name in looks for law in laws):  # one entry for all
         axes.plot([], [], color=style.MUTED, lw=1.4, label="law of a model")
     for name, _, x, y, line in series:
         colour, marker = looks[name]
@@ -154,8 +154,8 @@ def draw_scaling(
         shows_bands = np.ptp(wide) < MOST_WIDER * np.ptp(ends)  # else they are cut off
         axes.set_ylim(*(wide if shows_bands else ends))
     note = ""
-    if any(each.extrapolated.any() for each in laws):
-        banded = any(np.isfinite(each.interval.low).all() for each in laws)
+    if any(law.extrapolated.any() for law in laws):
+        banded = any(np.isfinite(law.interval.low).all() for law in laws)
         note = "dashed: extrapolated" + ("; bands: 90% intervals of the fit" if banded else "")
     style.entitle(figure, _title(metric, against), note)
     if series or laws:
@@ -165,29 +165,29 @@ def draw_scaling(
 
 def _looks(series: Sequence[Series]) -> dict[str, tuple[str, str]]:
     """(colour, marker) of each model, by name."""
-    families = list(dict.fromkeys(each.family for each in series))
+    families = list(dict.fromkeys(model.family for model in series))
     if len(families) < 2:
-        return {each.name: style.series(i) for i, each in enumerate(series)}
+        return {model.name: style.series(i) for i, model in enumerate(series)}
     # Markers go on from family to family, so that these differ without colour too.
-    colours = [style.series(families.index(each.family))[0] for each in series]
+    colours = [style.series(families.index(model.family))[0] for model in series]
     markers = itertools.cycle(style.MARKERS)
     looks = zip(series, colours, markers, strict=False)
-    return {each.name: (colour, marker) for each, colour, marker in looks}
+    return {model.name: (colour, marker) for model, colour, marker in looks}
 
 
 def _draw_law(
     axes: Axes,
-    each: FittedCurve,
+    fitted: FittedCurve,
     y: np.ndarray,
     interval: tuple[np.ndarray, np.ndarray],
     colour: str,
     marker: str,
 ) -> None:
     """The law; that of one model ends in the model's marker, empty."""
-    x, inside, beyond = each.x, ~each.extrapolated, each.extrapolated.copy()
+    x, inside, beyond = fitted.x, ~fitted.extrapolated, fitted.extrapolated.copy()
     if inside.any():
         beyond[np.flatnonzero(inside)[-1]] = True  # the lines meet
-    name = None if marker else f"law of {each.curve.name}"
+    name = None if marker else f"law of {fitted.curve.name}"
     axes.plot(x[inside], y[inside], color=colour, lw=1.4, zorder=1.5, label=name)
     axes.plot(x[beyond], y[beyond], color=colour, lw=1.4, zorder=1.5, dashes=(4, 3))
     if marker:

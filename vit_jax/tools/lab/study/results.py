@@ -71,11 +71,11 @@ def frontier(exaflops: Sequence[float], losses: Mapping[int, float]) -> Frontier
 
 def optimum(frontiers: Mapping[str, Frontier], budget: float) -> Optimum:
     """The model whose frontier is the lowest at a budget; of equal ones the first."""
-    losses = {model: each.loss_at(budget) for model, each in frontiers.items()}
+    losses = {model: curve.loss_at(budget) for model, curve in frontiers.items()}
     model = min(losses, key=losses.__getitem__, default=None)
     if model is None or not np.isfinite(losses[model]):
         return Optimum(budget, None)
-    most = max(each.most for each in frontiers.values())
+    most = max(curve.most for curve in frontiers.values())
     between = frontiers[model].neighbours(budget)
     return Optimum(budget, model, losses[model], between, budget > most * (1 + 1e-9))
 
@@ -90,17 +90,17 @@ class Stretch(NamedTuple):
 
 def stretches(frontiers: Mapping[str, Frontier]) -> list[Stretch]:
     """Returns the best models, from the cheapest training of the study to the last improvement."""
-    costs = np.concatenate([each.exaflops for each in frontiers.values()])
+    costs = np.concatenate([curve.exaflops for curve in frontiers.values()])
     low, high = costs.min(), costs.max()
     budgets = np.unique(np.append(np.geomspace(low, high, _STEPS), costs)).clip(low, high)
-    found: list[Stretch] = []
+    ranges: list[Stretch] = []
     for budget in map(float, budgets):
         model = optimum(frontiers, budget).model
-        if found:
-            found[-1] = found[-1]._replace(high=budget)
-        if model is not None and (not found or found[-1].model != model):
-            found.append(Stretch(budget, budget, model))
-    return found
+        if ranges:
+            ranges[-1] = ranges[-1]._replace(high=budget)
+        if model is not None and (not ranges or ranges[-1].model != model):
+            ranges.append(Stretch(budget, budget, model))
+    return ranges
 
 
 def _log(loss: np.ndarray) -> np.ndarray:
@@ -130,11 +130,11 @@ class FittedCurve(NamedTuple):
         return self.x > self.curve.x[-1] * (1 + 1e-9)
 
 
-def best_by_examples(found: Sequence[StudyPoint], losses: Mapping[int, float]) -> list[int]:
+def best_by_examples(study_points: Sequence[StudyPoint], losses: Mapping[int, float]) -> list[int]:
     """The best of the points that `losses` has on each number of examples, from the fewest on."""
     best: dict[int, int] = {}
     for i in sorted(losses, key=losses.__getitem__):
-        best.setdefault(found[i].cost.examples, i)
+        best.setdefault(study_points[i].cost.examples, i)
     return [best[examples] for examples in sorted(best)]
 
 
@@ -171,66 +171,66 @@ class StudyResult(NamedTuple):
 
     def shown(self, loss: float) -> str:
         """A loss as the metric it stands for, as a column of all points shows it."""
-        losses = [points.as_loss(self.metric, each) for each in self.scored.values()]
+        losses = [points.as_loss(self.metric, x) for x in self.scored.values()]
         return progress.format_number(self.metric, points.as_loss(self.metric, loss), losses)
 
 
 def analyse(
-    config: str, found: list[StudyPoint], metric: str, form: str, budgets: Sequence[float]
+    config: str, study_points: list[StudyPoint], metric: str, form: str, budgets: Sequence[float]
 ) -> StudyResult:
     """Frontiers, optima and laws of points, by one metric."""
-    scored = points.scored(found, metric)
+    scored = points.scored(study_points, metric)
     models: dict[str, dict[int, float]] = {}
     for i, loss in scored.items():
-        models.setdefault(found[i].model, {})[i] = loss
-    exaflops = [each.cost.exaflops for each in found]
+        models.setdefault(study_points[i].model, {})[i] = loss
+    exaflops = [point.cost.exaflops for point in study_points]
     best = frontier(exaflops, scored)
     frontiers = {model: frontier(exaflops, losses) for model, losses in models.items()}
     curves = [Curve(FRONTIER, "exaflops", best.exaflops, best.loss)] if scored else []
     for model, losses in models.items():
-        numbers = best_by_examples(found, losses)
-        x = np.array([found[i].cost.examples for i in numbers], float)
+        numbers = best_by_examples(study_points, losses)
+        x = np.array([study_points[i].cost.examples for i in numbers], float)
         curves.append(Curve(model, "examples", x, np.array([losses[i] for i in numbers])))
-    chance = _chance(metric, found)
+    chance = _chance(metric, study_points)
     ranges = stretches(frontiers) if frontiers else []
     optima = [optimum(frontiers, budget) for budget in budgets]
     laws = [fit_curve(curve, form, chance=chance) for curve in curves]
-    return StudyResult(config, metric, found, models, best, frontiers, ranges, optima, laws)
+    return StudyResult(config, metric, study_points, models, best, frontiers, ranges, optima, laws)
 
 
-def _chance(metric: str, found: Sequence[StudyPoint]) -> float:
+def _chance(metric: str, study_points: Sequence[StudyPoint]) -> float:
     """M4's loss without data: 1 for error rates, as its authors; else of a guess at all classes."""
     if not is_less_better(metric) or "error" in metric:
         return 1.0
-    classes = [np.log(max(each.cost.num_classes, 2)) for each in found]
+    classes = [np.log(max(point.cost.num_classes, 2)) for point in study_points]
     return float(max(classes, default=1.0))
 
 
 def as_json(result: StudyResult) -> dict[str, Any]:
     """Returns everything, for JSON; a number that is not finite is None."""
-    names = [each.name for each in result.points]
+    names = [point.name for point in result.points]
     return {
         "config": result.config,
         "metric": result.metric,
         "points": [
-            {"name": each.name, **_size(each), "values": each.values, "state": each.state}
-            | {"seeds": each.seeds, "why": each.why}
-            | {"numbers": {key: each.numbers[key] for key in progress.evaluation_keys([each])}}
-            for each in result.points
+            {"name": point.name, **_size(point), "values": point.values, "state": point.state}
+            | {"seeds": point.seeds, "why": point.why}
+            | {"numbers": {key: point.numbers[key] for key in progress.evaluation_keys([point])}}
+            for point in result.points
         ],
         "frontiers": {
             model: [
                 {"point": names[i], "exaflops": float(x), "loss": float(loss)}
-                for x, loss, i in zip(each.exaflops, each.loss, each.points, strict=True)
+                for x, loss, i in zip(curve.exaflops, curve.loss, curve.points, strict=True)
             ]
-            for model, each in result.frontiers.items()
+            for model, curve in result.frontiers.items()
         },
-        "best_model": [each._asdict() for each in result.stretches],
+        "best_model": [stretch._asdict() for stretch in result.stretches],
         "budgets": [
-            _plain(each._asdict() | {"between": [names[i] for i in each.between]})
-            for each in result.optima
+            _plain(best._asdict() | {"between": [names[i] for i in best.between]})
+            for best in result.optima
         ],
-        "laws": [_law(each) for each in result.laws],
+        "laws": [_law(fit) for fit in result.laws],
     }
 
 
@@ -246,13 +246,13 @@ def _size(point: StudyPoint) -> dict[str, Any]:
     }
 
 
-def _law(each: FittedCurve) -> dict[str, Any]:
-    pairs = {"x": each.curve.x, "loss": each.curve.loss}
-    document: dict[str, Any] = {"curve": each.curve.name, "over": each.curve.over, "points": pairs}
-    document["why_not"] = each.why
-    if each.law is not None:
-        drawn = {"x": each.x, **each.interval._asdict(), "extrapolated": each.extrapolated}
-        law = {**each.law._asdict(), "limit": each.law.limit, "level": scaling_law.LEVEL}
+def _law(fit: FittedCurve) -> dict[str, Any]:
+    pairs = {"x": fit.curve.x, "loss": fit.curve.loss}
+    document: dict[str, Any] = {"curve": fit.curve.name, "over": fit.curve.over, "points": pairs}
+    document["why_not"] = fit.why
+    if fit.law is not None:
+        drawn = {"x": fit.x, **fit.interval._asdict(), "extrapolated": fit.extrapolated}
+        law = {**fit.law._asdict(), "limit": fit.law.limit, "level": scaling_law.LEVEL}
         document |= {**law, "drawn": drawn}
     return _plain(document)
 
@@ -260,9 +260,9 @@ def _law(each: FittedCurve) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """The value for JSON: arrays as lists, numbers that are not finite as None."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | list):
-        return [_plain(each) for each in np.asarray(value).tolist()]
+        return [_plain(item) for item in np.asarray(value).tolist()]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -270,25 +270,25 @@ def table(result: StudyResult) -> list[list[Any]]:
     """Rows of results.csv: a head, then values, size, state and numbers of each point."""
     fields, names = list(result.points[0].values), progress.evaluation_keys(result.points)
     head = [*fields, *_size(result.points[0]), "state", "seeds", *names]
-    every = [each.values | _size(each) | each._asdict() | each.numbers for each in result.points]
-    return [head, *([each.get(name, "") for name in head] for each in every)]
+    rows = [p.values | _size(p) | p._asdict() | p.numbers for p in result.points]
+    return [head, *([row.get(name, "") for name in head] for row in rows)]
 
 
 HEAD = ("model", "family", "parameters", "examples", "seen", "exaFLOPs", "state", "seeds")
 
 
-def point_rows(found: Sequence[StudyPoint]) -> list[list[str]]:
+def point_rows(study_points: Sequence[StudyPoint]) -> list[list[str]]:
     """Rows of a table below HEAD: what each point is and costs."""
     rows = []
-    for each in found:
-        cost, seeds = each.cost, str(each.seeds)
+    for point in study_points:
+        cost, seeds = point.cost, str(point.seeds)
         parameters, exaflops = (
             format_count(cost.model.parameters),
             format_significant(cost.exaflops),
         )
         number, seen = f"{cost.examples:,}", f"{cost.examples_seen:,}"
         rows.append(
-            [each.title, cost.family, parameters, number, seen, exaflops, each.state, seeds]
+            [point.title, cost.family, parameters, number, seen, exaflops, point.state, seeds]
         )
     return rows
 
@@ -308,25 +308,25 @@ def lines(result: StudyResult) -> Iterator[str]:
     yield from aligned(head, result_rows(result), left={0, 1, 6, len(head) - 1})
     for low, high, model in result.stretches:
         yield f"best     {format_significant(low)} to {format_significant(high)} exaFLOPs: {model}"
-    for each in result.optima:
-        yield f"budget   {describe_optimum(result, each)}"
+    for best in result.optima:
+        yield f"budget   {describe_optimum(result, best)}"
     if result.laws:
         yield from aligned(LAWS, laws(result), left={0, 1, 2, len(LAWS) - 1})
 
 
-def describe_optimum(result: StudyResult, each: Optimum) -> str:
-    if each.model is None:
+def describe_optimum(result: StudyResult, best: Optimum) -> str:
+    if best.model is None:
         costs = result.frontier.exaflops
         why = "no training has finished"
         if len(costs):
             why = f"less than any training that has finished ({format_significant(costs[0])})"
-        return f"{format_significant(each.budget)} exaFLOPs: {why}"
-    between = " and ".join(result.points[i].name for i in each.between)
-    how = "interpolated between" if len(each.between) > 1 else "that of"
-    beyond = "; more than any training of the study, so not the best" if each.beyond else ""
+        return f"{format_significant(best.budget)} exaFLOPs: {why}"
+    between = " and ".join(result.points[i].name for i in best.between)
+    how = "interpolated between" if len(best.between) > 1 else "that of"
+    beyond = "; more than any training of the study, so not the best" if best.beyond else ""
     return (
-        f"{format_significant(each.budget)} exaFLOPs: {each.model}, {words(result.metric)} "
-        f"{result.shown(each.loss)}, {how} {between}{beyond}"
+        f"{format_significant(best.budget)} exaFLOPs: {best.model}, {words(result.metric)} "
+        f"{result.shown(best.loss)}, {how} {between}{beyond}"
     )
 
 
@@ -335,7 +335,7 @@ LAWS = ("law of", "over", "form", "exponent", "limit", "extrapolated to", "gives
 
 def laws(result: StudyResult) -> list[list[str]]:
     """Cells of a table below LAWS; the last one says why there is no law or interval."""
-    exponents = [each.law.exponent for each in result.laws if each.law]
+    exponents = [fit.law.exponent for fit in result.laws if fit.law]
     rows = []
     for curve, law, x, interval, why in result.laws:
         over_compute = curve.over == "exaflops"

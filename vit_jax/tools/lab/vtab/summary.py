@@ -37,11 +37,11 @@ class VtabSummary(NamedTuple):
     @property
     def accuracies(self) -> dict[str, OverSeeds]:
         """Accuracies of the tasks that have one."""
-        return {each.name: each.accuracy for each in self.results if each.accuracy}
+        return {task.name: task.accuracy for task in self.results if task.accuracy}
 
     @property
     def failures(self) -> list[str]:
-        return [f"{each.name}: {each.why}" for each in self.results if each.why]
+        return [f"{task.name}: {task.why}" for task in self.results if task.why]
 
     @property
     def left_out(self) -> list[str]:
@@ -51,25 +51,25 @@ class VtabSummary(NamedTuple):
     @property
     def choices(self) -> list[str]:
         """Keys of all results' `choices`."""
-        return list(dict.fromkeys(key for each in self.results for key in each.choices))
+        return list(dict.fromkeys(key for task in self.results for key in task.choices))
 
     def document(self) -> dict[str, Any]:
         document = {"checkpoint": self.checkpoint, "weights": self.weights, "config": self.config}
         tasks = {}
-        for each in self.results:
-            title, group = TASKS[each.name].title, TASKS[each.name].group
-            tasks[each.name] = {"title": title, "group": group, **as_dicts(each)}
+        for result in self.results:
+            title, group = TASKS[result.name].title, TASKS[result.name].group
+            tasks[result.name] = {"title": title, "group": group, **as_dicts(result)}
         of_all = {"means": as_dicts(means(self.accuracies)), "left_out": self.left_out}
         return document | of_all | {"tasks": tasks}
 
     def table(self) -> list[list[Any]]:
         """Rows of results.csv: a head, each task, then each mean."""
         rows = [["task", "group", "accuracy", "std", "seeds", "chosen", *self.choices, "why"]]
-        for each in self.results:
-            chosen = " ".join(f"{field}={value}" for field, value in each.chosen.items())
-            lines = [each.choices.get(name, "") for name in self.choices]
-            group = TASKS[each.name].group
-            rows.append([each.name, group, *_cells(each.accuracy), chosen, *lines, each.why])
+        for result in self.results:
+            chosen = " ".join(f"{field}={value}" for field, value in result.chosen.items())
+            lines = [result.choices.get(name, "") for name in self.choices]
+            group = TASKS[result.name].group
+            rows.append([result.name, group, *_cells(result.accuracy), chosen, *lines, result.why])
         for name, mean in means(self.accuracies).items():
             rows.append([f"mean of {name}", "", *_cells(mean), *[""] * (len(self.choices) + 2)])
         return rows
@@ -81,26 +81,27 @@ class VtabSummary(NamedTuple):
             title=name,
             subtitle=f"{start(self.checkpoint)} · {self.config} · VTAB-1k",
             means=[
-                [what, format_accuracy(mean), self.missing_tasks(what)]
-                for what, mean in means(self.accuracies).items()
+                [name, format_accuracy(mean), self.missing_tasks(name)]
+                for name, mean in means(self.accuracies).items()
             ],
             waiting=len(self.names) - len(self.results),
             left_out=[TASKS[name].title for name in self.left_out],
             groups={group: [row for of, *row in self.rows() if of == group] for group in GROUPS},
             choices=self.choices,
             depends=[
-                [TASKS[each.name].title, *(each.choices.get(key, "") for key in self.choices)]
-                for each in self.results
+                [TASKS[result.name].title, *(result.choices.get(key, "") for key in self.choices)]
+                for result in self.results
             ],
         )
 
     def rows(self) -> list[list[str]]:
         """Group, title, accuracy, seeds, chosen values and what is wrong, of each task."""
         rows = []
-        for each in self.results:
-            accuracy, seeds = format_accuracy(each.accuracy), str(_cells(each.accuracy)[-1])
-            title, group = TASKS[each.name].title, TASKS[each.name].group
-            rows.append([group, title, accuracy, seeds, grid.format_values(each.chosen), each.why])
+        for result in self.results:
+            accuracy, seeds = format_accuracy(result.accuracy), str(_cells(result.accuracy)[-1])
+            title, group = TASKS[result.name].title, TASKS[result.name].group
+            chosen = grid.format_values(result.chosen)
+            rows.append([group, title, accuracy, seeds, chosen, result.why])
         return rows
 
     def lines(self) -> list[str]:
