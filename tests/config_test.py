@@ -73,7 +73,6 @@ def test_fields_that_are_none_or_absent_can_be_overridden():
         ("input.batch_size=0", "config.input.batch_size=0: give at least 1"),
         ("seed=-1", "give at least 0 and below 2147483648"),
         ("input.std=(0.0, 1.0, 1.0)", "config.input.std="),
-        ("input.mean=(0.5, 0.5)", "three numbers"),
         ("input.mean=a,b,c", "takes numbers such as 0.5,0.5,0.5, got 'a,b,c'"),
         ("evals.train.split=train", "config.evals.train"),
         ("total.steps=99999999999999999999", "give at least 1 and below 2147483648"),

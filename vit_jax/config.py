@@ -152,9 +152,12 @@ class InputConfig:
         {}, "several data sets, by names of your choice; see [mixtures](data.md#mixtures)"
     )
     mean: tuple[float, ...] = field(
-        (0.5, 0.5, 0.5), "of RGB in [0, 1], not [0, 255]; subtracted", bounds=(0, 1)
+        (0.5, 0.5, 0.5),
+        "of RGB in [0, 1], not [0, 255]; of each channel of [arrays](data_formats.md#arrays), or "
+        "one for all; subtracted",
+        bounds=(-1e9, 1e9),
     )
-    std: tuple[float, ...] = field((0.5, 0.5, 0.5), "divided by afterwards", bounds=(1e-6, 10))
+    std: tuple[float, ...] = field((0.5, 0.5, 0.5), "divided by afterwards", bounds=(1e-6, 1e9))
     on_bad_image: Literal["fail", "skip"] = field(
         "fail", "`fail` names it and stops, `skip` gives it weight 0"
     )
@@ -521,6 +524,11 @@ class InitConfig:
     head: Literal["keep", "reset"] = field(
         "keep", "the same model, or `reset`: a fresh head, for other classes"
     )
+    channels: Literal["repeat"] | None = field(
+        None,
+        "`repeat`: weights of 3 channels see as many as the data have, by kernels that are "
+        "repeated and scaled, or for one channel summed, as timm does; `None`: both have as many",
+    )
     position_resize: Literal["bilinear", "bicubic"] = field(
         "bilinear",
         "or `bicubic`: how learned positions are interpolated for images of another size",
@@ -854,11 +862,6 @@ def _check(config: RunConfig) -> None:
             raise errors.UserError(
                 f"config.evals.{name} is no name for an evaluation: give letters, digits and _, no "
                 f"digit first and no _ema last, and none of {', '.join(RESERVED)}."
-            )
-    for name in ("mean", "std"):
-        if len(getattr(config.input, name)) != 3:
-            raise errors.UserError(
-                f"config.input.{name} takes three numbers, of red, green and blue."
             )
     for group in EXCLUSIVE:
         given = [name for name in group if strict.values_at(config, name)[0][1] is not None]

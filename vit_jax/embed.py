@@ -108,7 +108,9 @@ def embed(
         screen.say(note)
     use_cores_as_devices(4 * info.parameters(ema=ema))
     model = weights.load(checkpoint, ema=ema, scan=True)
-    pixels = jax.ShapeDtypeStruct((1, *model.preprocess.image_size, 3), jnp.float32)
+    pixels = jax.ShapeDtypeStruct(
+        (1, *model.preprocess.image_size, model.spec.channels), jnp.float32
+    )
     shape = jax.eval_shape(functools.partial(FEATURES[features], model), pixels).shape[1:]
     fitting = PART_BYTES // (4 * math.prod(shape))
     # A power of 2: parts then end where batches do.

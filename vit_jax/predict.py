@@ -238,7 +238,8 @@ class Segmenter:
         """An upright RGB image -> the class of each of its pixels, uint16 [H, W]."""
         ratio = max(map(operator.truediv, self.preprocess.image_size, image.size[::-1]))
         width, height = (max(1, round(ratio * side)) for side in image.size)
-        scaled = normalise(image.resize((width, height), BILINEAR), self.preprocess)
+        pixels = np.asarray(image.resize((width, height), BILINEAR))
+        scaled = normalise(pixels, self.preprocess)
         logits = dense.resized(self._logits(self._params, scaled[None]), image.size[::-1])
         return np.asarray(jnp.argmax(logits[0], -1), np.uint16)
 

@@ -32,7 +32,11 @@ class Shallow(nnx.Module):
         self.spec = models.spec(NAME, **fields)
         self.root = Root(self.spec, rngs=rngs)
         self.head = make_head(
-            self.spec, self.spec.channels[0], 4, kernel_init=jax.nn.initializers.normal(), rngs=rngs
+            self.spec,
+            self.spec.stage_channels[0],
+            4,
+            kernel_init=jax.nn.initializers.normal(),
+            rngs=rngs,
         )
 
     def __call__(self, images, train=False, rngs=None):

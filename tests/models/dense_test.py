@@ -1,5 +1,7 @@
 """Heads for each place, and windows of large images."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,6 +47,7 @@ def test_windows_cover_an_image_and_are_averaged():
 
     class Mean:
         num_classes = 3
+        spec = types.SimpleNamespace(dense="linear")
         preprocess = models.Preprocess((4, 4), (4, 4))
 
         def __call__(self, images):

@@ -47,11 +47,11 @@ def test_flops_against_the_paper(name):
 def test_channels_and_units():
     b0, b7 = models.spec("EfficientNet-B0"), models.spec("EfficientNet-B7")
     assert (b0.units, b0.depth) == ((1, 2, 2, 3, 3, 4, 1), 16)
-    assert (b0.channels, b0.map_channels) == ((32, 16, 24, 40, 80, 112, 192, 320), 1280)
+    assert (b0.stage_channels, b0.map_channels) == ((32, 16, 24, 40, 80, 112, 192, 320), 1280)
     assert b7.units == (4, 7, 7, 10, 10, 13, 4)
-    assert (b7.channels, b7.map_channels) == ((64, 32, 48, 80, 160, 224, 384, 640), 2560)
+    assert (b7.stage_channels, b7.map_channels) == ((64, 32, 48, 80, 160, 224, 384, 640), 2560)
     assert (b0.dropout, b7.dropout, b7.stochastic_depth) == (0.2, 0.5, 0.2)
-    narrow = models.spec("EfficientNet-0.45x1").channels
+    narrow = models.spec("EfficientNet-0.45x1").stage_channels
     assert narrow == (16, 8, 16, 24, 40, 48, 88, 144)  # 10.8 to 16: not a tenth less
     for unit in b0.each_unit((33, 70)):
         assert squeezed(unit) == unit.inputs // 4
@@ -70,7 +70,7 @@ def test_tokens_features_and_logits_fit_together():
     logits, features, tokens, feature_map, (first, last) = jax.jit(run)(params, images)
     spec = models.spec(TINY)
     assert feature_map.shape == (2, 2, 2, spec.map_channels)
-    assert (first.shape, last.shape) == ((2, 17 * 32, 8), (2, 4, spec.channels[-1]))
+    assert (first.shape, last.shape) == ((2, 17 * 32, 8), (2, 4, spec.stage_channels[-1]))
     np.testing.assert_array_equal(tokens, feature_map.reshape(tokens.shape))
     np.testing.assert_allclose(features, np.mean(tokens, axis=1), atol=ROUNDING)
     head = params["head"]

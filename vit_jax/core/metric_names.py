@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vit_jax.core.screen import format_percent
 
 # Words of numbers that had better be small; of all others more is better.
-LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation"))
+LESS_IS_BETTER = frozenset(("loss", "error", "ece", "nll", "brier", "deviation", "rmse", "rel"))
 
 
 def is_score(metric: str) -> bool:

@@ -63,7 +63,7 @@ def train_batches(
     stream = stream or shuffled(source.num_examples, seed=seed)
     return Batches(
         Reader(source, train_slots(stream, rows, batch_size, seed), max_image_pixels),
-        parse_views(preprocess, views),
+        parse_views(preprocess, views, source.pixels),
         first_slot=start_step * len(rows),
         batch_size=len(rows),
         on_bad_image=on_bad_image,
@@ -93,7 +93,7 @@ def eval_batches(
     num_slots, num_batches = eval_counts(source.num_examples, rows, batch_size)
     return Batches(
         Reader(source, eval_slots(rows, batch_size), max_image_pixels),
-        Views({IMAGE: parsed}),
+        Views({IMAGE: parsed}, source.pixels),
         batch_size=len(rows),
         on_bad_image=on_bad_image,
         threads=threads,
@@ -188,7 +188,7 @@ class _Decoder:
         maps = {kind.name: shapes[IMAGE][:2] for kind in self.reader.source.maps}
         return self._slot(
             e,
-            {name: tf.zeros(shape, tf.uint8) for name, shape in shapes.items()}
+            {name: tf.zeros(s, self.views.pixels.dtype) for name, s in shapes.items()}
             | {name: tf.zeros(shape, tf.uint16) for name, shape in maps.items()},
             tf.ensure_shape(weight, []),
             tf.fill([num_labels], NO_LABEL),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from vit_jax.core import arrays
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import maps
@@ -39,10 +41,15 @@ class Encoded(NamedTuple):
 UNDECODABLE = Encoded(b"", (0, 0), 1)
 
 
-def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
-    """The example's image ready to be decoded; a reason why not, if its header gives one."""
+def encoded(example: Example, max_image_pixels: int, pixels: Pixels = RGB) -> Encoded | str:
+    """The example's image ready to be decoded; a reason why not, if its header gives one.
+
+    Of a source of arrays, the values as bytes.
+    """
     if example.fault:
         return example.fault
+    if pixels.stored:
+        return _array(example.image, max_image_pixels, pixels)
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:
@@ -51,6 +58,16 @@ def encoded(example: Example, max_image_pixels: int) -> Encoded | str:
     if size[0] * size[1] > max_image_pixels:
         return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
     return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
+
+
+def _array(data: bytes, max_image_pixels: int, pixels: Pixels) -> Encoded | str:
+    try:
+        image = arrays.decode(data, max_image_pixels)
+    except Exception as error:  # decoders of damaged files raise anything
+        return str(error) or type(error).__name__
+    if (actual := arrays.form(image)) != pixels:
+        return f"it is {actual}, the first image {pixels}"
+    return Encoded(image.tobytes(), image.shape[:2], 1)
 
 
 def stored_size(data: bytes) -> tuple[int, int] | None:
@@ -260,7 +277,7 @@ class Reader:
 
     def _encoded(self, index: int, example: Example) -> Encoded | str:
         """The example's image, with its maps; a reason why it is a bad image."""
-        image = encoded(example, self.max_image_pixels)
+        image = encoded(example, self.max_image_pixels, self.source.pixels)
         if not self.source.maps or isinstance(image, str):
             return image
         described = self.source.describe(int(index))

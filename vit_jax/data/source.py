@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.data.sources.splits import Slice, overlap
 
@@ -90,7 +91,7 @@ class MapKind(NamedTuple):
     num_classes: int | None = None
 
 
-MASK = "mask"  # the name of maps of classes
+MASK, DEPTH = "mask", "depth"  # names of maps of classes, and of measures
 
 
 class Source(abc.ABC):
@@ -104,6 +105,7 @@ class Source(abc.ABC):
     max_labels: int = 1  # K; the labels of an example are padded to this many
     weighted: bool = False  # whether labels may have weights
     maps: tuple[MapKind, ...] = ()  # of every image
+    pixels: Pixels = RGB  # the form of all images
     part: Slice | None = None  # the examples of a split that these are, where that is known
     notes: tuple[str, ...] = ()  # what a person should know of its files, such as those not read
     location: str = ""  # the folder that is read, or several with commas; "" for none
@@ -275,7 +277,7 @@ class JoinedSource(Source):
         self.class_names = named[0] if named else None
         self.max_labels = max(part.max_labels for part in parts)
         self.weighted = any(part.weighted for part in parts)
-        self.maps = parts[0].maps
+        self.maps, self.pixels = parts[0].maps, parts[0].pixels
         self.fingerprint = digest("\n".join(part.fingerprint for part in parts))
         self.notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
         self.location = ", ".join(dict.fromkeys(p.location for p in parts if p.location))

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from matplotlib.figure import Figure
 
-from vit_jax.core import pytrees
+from vit_jax.core import arrays, pytrees
 from vit_jax.core.screen import format_percent
 from vit_jax.draw import style, tiles
 from vit_jax.draw.html_page import Findings, Picture, Section
@@ -113,7 +113,8 @@ def draw_filters(
     for k, picture in enumerate(pictures):
         row, column = divmod(k, columns)
         size = max(float(np.abs(picture).max()), TINY)
-        sheet.show(row, column, 0.5 + picture / (2 * size))
+        shown = picture[..., arrays.triple(picture.shape[-1])]
+        sheet.show(row, column, 0.5 + shown / (2 * size))
         sheet.caption(row, column, format_percent(float(explained[k]), 1))
     return sheet.figure
 

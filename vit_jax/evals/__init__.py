@@ -22,6 +22,7 @@ KINDS = entry_points.Parts[type[EvalConfig]](
     "evaluators",
     {
         CLASSIFICATION: "vit_jax.evals.classification:ClassificationConfig",
+        "depth": "vit_jax.evals.depth:DepthConfig",
         FROZEN: "vit_jax.evals.frozen:FrozenConfig",
         PICTURES: "vit_jax.evals.pictures:PicturesConfig",
         "segmentation": "vit_jax.evals.segmentation:SegmentationConfig",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vit_jax.core.errors import UserError
-from vit_jax.core.schema.fields import ABOVE_0, UP_TO_1, field
+from vit_jax.core.schema.fields import field
 from vit_jax.data.source import MASK
 from vit_jax.evals.kind import INDEX, Arrays, EvalConfig, EvalInputs, Progress
 from vit_jax.learning.methods.segmentation import pixel_means
@@ -26,11 +26,7 @@ class SegmentationConfig(EvalConfig):
 
     kind: str = field("segmentation")
     per_class: bool = field(False, "the IoU of each class as well, as `iou_<class>`")
-    stride: float = field(
-        2 / 3,
-        "of images larger than the model's: from one window to the next, as a share of a window",
-        bounds=(ABOVE_0, UP_TO_1),
-    )
+    stride: float = dense.STRIDE
     shown: int = field(
         4,
         "so many images in a [picture](dense.md#evaluation), with their masks and the predicted "

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.core import axes
+from vit_jax.core.arrays import RGB, Pixels, largest
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import UP_TO_1, field
 from vit_jax.learning.method import LossOutput, Method, StepContext, StepInputs, view_names
@@ -35,15 +36,17 @@ def batch_layout(
     max_labels: int,
     weighted: bool = False,
     maps: Sequence[str] = (),
+    pixels: Pixels = RGB,
 ) -> Batch:
     """Shapes and shardings of a batch as it arrives on the devices.
 
     `views` are the sizes of an image's further views; `max_labels` is K of Batch;
-    `weighted`: whether labels have weights; `maps`: names of those of the image.
+    `weighted`: whether labels have weights; `maps`: names of those of the image;
+    `pixels`: the form of images.
     """
     sizes = {"image": image_size} | dict(zip(view_names(len(views)), views, strict=True))
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-        **{name: ((batch_size, *size, 3), jnp.uint8) for name, size in sizes.items()},
+        **{n: ((batch_size, *size, pixels.channels), pixels.dtype) for n, size in sizes.items()},
         "labels": ((batch_size, max_labels), jnp.int32),
         "weight": ((batch_size,), jnp.float32),
         **dict.fromkeys(maps, ((batch_size, *image_size), jnp.uint16)),
@@ -253,7 +256,7 @@ class Objective:
     num_classes: int
     grad_accum_steps: int  # number of microbatches
     freeze: tuple[str, ...]  # patterns of what is not trained (learning/optim/patterns.py)
-    mean: tuple[float, ...]  # for RGB in [0, 1]
+    mean: tuple[float, ...]  # of each channel, whole numbers in [0, 1]; or one for all
     std: tuple[float, ...]
     class_weights: tuple[float, ...] | None = None  # of the loss's terms in training; None: all 1
     adapters: Adapters | None = None  # which are trained instead of everything
@@ -263,7 +266,7 @@ class Objective:
     def images(self, batch: Batch, name: str = "image") -> jax.Array:
         """A batch -> normalised images, or a view of them, float32 [B, H, W, 3]."""
         mean, std = jnp.asarray(self.mean), jnp.asarray(self.std)
-        return (batch[name].astype(jnp.float32) / 255.0 - mean) / std
+        return (batch[name].astype(jnp.float32) / largest(batch[name].dtype) - mean) / std
 
     def views(self, batch: Batch) -> tuple[jax.Array, ...]:
         """A batch -> the further views of its images, normalised, float32 [B, h, w, 3] each."""

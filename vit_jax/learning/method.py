@@ -191,10 +191,11 @@ def view_names(number: int) -> list[str]:
 
 
 class Sizes(NamedTuple):
-    """(height, width) in pixels."""
+    """(height, width) in pixels, and the number of channels."""
 
     image: tuple[int, int]
     views: tuple[tuple[int, int], ...] = ()
+    channels: int = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,7 +321,7 @@ def count_products(
     def shape(*sides: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((b, *sides), dtype)
 
-    images = [shape(*size, 3) for size in (sizes.image, *sizes.views)]
+    images = [shape(*size, sizes.channels) for size in (sizes.image, *sizes.views)]
     names = ("image", *view_names(len(sizes.views)))
     batch = {
         **{n: shape(*x.shape[1:], dtype=jnp.uint8) for n, x in zip(names, images, strict=True)},

@@ -10,11 +10,19 @@ from flax import nnx
 from jax.nn import initializers
 
 from vit_jax.core.axes import BATCH, PATCH, STREAM, WIDTH, constrain
+from vit_jax.core.errors import UserError
+from vit_jax.core.schema.fields import ABOVE_0, UP_TO_1, field
 from vit_jax.models.head import head
 from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear
 from vit_jax.models.layers.norm import BatchNorm, BatchNormFields, norm
 from vit_jax.models.layers.tokens import Pooling
 
+# A field of evaluations.
+STRIDE = field(
+    2 / 3,
+    "of images larger than the model's: from one window to the next, as a share of a window",
+    bounds=(ABOVE_0, UP_TO_1),
+)
 _CONV_WIDTH = 256  # channels of a convolutional head
 
 
@@ -117,6 +125,8 @@ def sliding(model: Any, images: jax.Array, stride: float) -> jax.Array:
     Windows of the model's size lie `stride` of it apart, the last ones at the border; where they
     overlap, the mean of their upsampled logits counts, as in mmsegmentation's `slide`.
     """
+    if getattr(model.spec, "dense", None) is None:
+        raise UserError("This model gives no logits of places: train it with model.dense=linear.")
     size, window = images.shape[1:3], model.preprocess.image_size
     starts = [
         [*range(0, whole - side, max(1, round(stride * side))), whole - side]

@@ -141,7 +141,7 @@ class MBConvSpec(StackSpec):
         return tuple(math.ceil(stage.units * self.depth_coefficient) for stage in STAGES)
 
     @property
-    def channels(self) -> tuple[int, ...]:
+    def stage_channels(self) -> tuple[int, ...]:
         """Channels behind the root and behind each stage."""
         return tuple(map(self._scaled, (ROOT_CHANNELS, *(stage.channels for stage in STAGES))))
 
@@ -158,8 +158,8 @@ class MBConvSpec(StackSpec):
 
     def each_unit(self, image_size: tuple[int, int]) -> Iterator[UnitShape]:
         """The units, one after the other, for images of this size in pixels."""
-        size, before = halved(image_size), self.channels[0]
-        for stage, units, after in zip(STAGES, self.units, self.channels[1:], strict=True):
+        size, before = halved(image_size), self.stage_channels[0]
+        for stage, units, after in zip(STAGES, self.units, self.stage_channels[1:], strict=True):
             for i in range(units):
                 stride = 1 if i else stage.stride
                 size_out = halved(size) if stride == 2 else size
@@ -177,13 +177,13 @@ class MBConvSpec(StackSpec):
         They are the inputs of units and of each norm, from which all else follows without a
         product.
         """
-        elements = self.channels[0] * math.prod(halved(image_size))
+        elements = self.stage_channels[0] * math.prod(halved(image_size))
         size = halved(image_size)
         for unit in self.each_unit(image_size):
             size = unit.size_out
             elements += (unit.inputs + expands(unit) * unit.hidden) * math.prod(unit.size_in)
             elements += (unit.hidden + unit.outputs) * math.prod(size)
-        return 2 * (elements + (self.channels[-1] + self.map_channels) * math.prod(size))
+        return 2 * (elements + (self.stage_channels[-1] + self.map_channels) * math.prod(size))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ def with_sizes(units: Sequence[int], channels: Sequence[int], map_channels: int)
     """
 
     def fits(spec: MBConvSpec) -> tuple[bool, bool]:
-        wide = (spec.channels, spec.map_channels) == (tuple(channels), map_channels)
+        wide = (spec.stage_channels, spec.map_channels) == (tuple(channels), map_channels)
         return wide, spec.units == tuple(units)
 
     for size in SIZES:
@@ -307,7 +307,7 @@ class Top(nnx.Module):
     """1 x 1 convolution, norm and swish."""
 
     def __init__(self, spec: EfficientNetSpec, *, rngs: nnx.Rngs):
-        channels = spec.channels[-1], spec.map_channels
+        channels = spec.stage_channels[-1], spec.map_channels
         self.conv = pointwise(channels, (STREAM, WIDTH), spec, rngs)
         self.norm = BatchNorm(spec.map_channels, WIDTH, spec)
 
@@ -357,7 +357,7 @@ class Root(nnx.Module):
     """3 x 3 convolution, stride 2; norm and swish."""
 
     def __init__(self, spec: MBConvSpec, *, rngs: nnx.Rngs):
-        width = spec.channels[0]
+        width = spec.stage_channels[0]
         self.conv = Conv(width, spec, rngs=rngs)
         self.norm = BatchNorm(width, WIDTH, spec)
 
@@ -368,10 +368,11 @@ class Root(nnx.Module):
 
 
 class Conv(nnx.Module):
-    """The root's convolution of the image, with a kernel [3, 3, 3, C]."""
+    """The root's convolution of the image, with a kernel [3, 3, channels, C]."""
 
-    def __init__(self, width: int, spec: MBConvSpec, *, rngs: nnx.Rngs):
-        shape, names = (ROOT_KERNEL, ROOT_KERNEL, 3, width), (KERNEL, KERNEL, PATCH, WIDTH)
+    def __init__(self, width: int, spec: Any, *, rngs: nnx.Rngs):
+        shape = (ROOT_KERNEL, ROOT_KERNEL, spec.channels, width)
+        names = (KERNEL, KERNEL, PATCH, WIDTH)
         init = fan_out(ROOT_KERNEL**2 * width)
         self.kernel = param(init, shape, names, rngs.params())
         self.spec = spec

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from vit_jax.core import errors
-from vit_jax.core.schema.fields import ANY, field
+from vit_jax.core.schema.fields import ANY, IN_SHAPES, field
 from vit_jax.models.layers.stack import StackSpec
 
 # Pillow's methods, in the order of its enum.
@@ -23,7 +23,7 @@ class Preprocess:
       resize: (height, width) that an image is resized to, or one number: its shorter side. None:
         images already have their size.
       crop: (height, width) of the central crop after that, or None.
-      mean, std: for normalisation, of RGB in [0, 1].
+      mean, std: for normalisation, of each channel or one for all; whole numbers are in [0, 1].
       interpolation: for resizing, one of INTERPOLATIONS, or "area", TensorFlow's.
       antialias: whether resizing filters when an image shrinks.
       fit: the meaning of `resize`'s (height, width): "stretch" to exactly these; or keep the
@@ -31,6 +31,7 @@ class Preprocess:
       longer: rounding of the longer side if `resize` is the shorter one: "nearest", or "down".
       middle: if a crop leaves out an odd number of pixels, the number above and to the left is
         the smaller half ("down"), or the even one of the two nearest to the half ("nearest").
+      channels, dtype: of decoded images; others than 3 and "uint8" are arrays (core/arrays.py).
       fill: RGB, 0 to 255, that a crop pads a smaller image with. None: the mean if `fit` is
         "inside", else a smaller image is refused.
     """
@@ -46,6 +47,8 @@ class Preprocess:
     longer: str = "nearest"
     middle: str = "down"
     fill: tuple[int, ...] | None = None
+    channels: int = 3
+    dtype: str = "uint8"
 
     @property
     def padding(self) -> tuple[int, ...] | None:
@@ -59,6 +62,12 @@ class Preprocess:
 class ModelSpec(StackSpec):
     """The fields of every model."""
 
+    channels: int = field(
+        3,
+        "of the images [what the data have; 3, red, green and blue, without data]",
+        bounds=(1, 2**12),
+        trained=IN_SHAPES,
+    )
     head_bias: float = field(
         0.0, "its initial value [0]; -10 for sigmoid losses over many classes", bounds=(-1e4, 1e4)
     )
@@ -78,14 +87,15 @@ class ModelSpec(StackSpec):
         """Raises UserError unless a model for `image_size` takes these, by shape and dtype."""
         shape: Any = getattr(images, "shape", None)
         dtype: Any = getattr(images, "dtype", None)
-        fits = shape is not None and len(shape) == 4 and shape[0] != 0 and shape[3] == 3
-        fits = fits and jnp.issubdtype(dtype, jnp.floating)
+        fits = shape is not None and len(shape) == 4 and shape[0] != 0
+        fits = fits and shape[3] == self.channels and jnp.issubdtype(dtype, jnp.floating)
         if fits and (shape[1:3] == image_size or self.takes_size(shape[1:3], image_size)):
             return
         height, width = image_size
         raise errors.UserError(
-            f"This model takes float32 images [B, {height}, {width}, 3], normalised as "
-            f"model.preprocess says, not {_form(images)}; vit_jax.predict prepares files and uint8."
+            f"This model takes float32 images [B, {height}, {width}, {self.channels}], normalised "
+            f"as model.preprocess says, not {_form(images)}; vit_jax.predict prepares files and "
+            "uint8."
         )
 
 

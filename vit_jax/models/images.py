@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from vit_jax.core import arrays
 from vit_jax.core.class_names import printable_lines
 from vit_jax.core.errors import UserError, describe_error, reading
 from vit_jax.core.files import is_remote
@@ -89,14 +90,14 @@ def _inside(folder: Path, passed_over: PassedOver) -> list[Path]:
                 passed_over.add(IN_HIDDEN, *[str(path)] * (extension(path.name) in EXTENSIONS))
             elif not path.is_file():
                 passed_over.add(NO_FILE, str(path))
-            elif is_image_name(path.name):
+            elif is_image_name(path.name) or extension(path.name) in arrays.EXTENSIONS:
                 images.append(path)
             else:
                 passed_over.add_named(str(path))
     return sorted(images)
 
 
-def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path | Image.Image]]:
+def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Any]]:
     """(its name, the image) of each: a file is named by its path, others by their places.
 
     Folders are searched. An array is one image, uint8 [H, W, 3], or a batch, [B, H, W, 3].
@@ -104,7 +105,7 @@ def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path
     """
     one = isinstance(images, str | os.PathLike | Image.Image)
     one |= len(getattr(images, "shape", ())) in (2, 3)
-    named: list[tuple[Path | int, Path | Image.Image]] = []
+    named: list[tuple[Path | int, Any]] = []
     every: Any = [images] if one else images
     for place, image in enumerate(every):
         if isinstance(image, str | os.PathLike):
@@ -118,10 +119,16 @@ def listed(images: AnyImage | Sequence[AnyImage]) -> list[tuple[Path | int, Path
     return named
 
 
-def _of_array(place: int, array: Any) -> Image.Image:
-    """Only [H, W, 3], since [3, H, W], gray and transparent images look like batches of others."""
+def _of_array(place: int, array: Any) -> Image.Image | np.ndarray:
+    """Only [H, W, 3], since [3, H, W], gray and transparent images look like batches of others.
+
+    Of other dtypes, or more than 4 channels, [H, W, C] with C below both.
+    """
     shape: tuple[int, ...] = getattr(array, "shape", ())
     kind = str(getattr(array, "dtype", type(array).__name__))
+    fits = len(shape) == 3 and shape[-1] < min(shape[:2]) and kind in arrays.DTYPES
+    if fits and (kind != "uint8" or shape[-1] > 4):
+        return np.asarray(array, arrays.DTYPES[kind])
     if kind != "uint8" or len(shape) != 3 or shape[-1] != 3:
         raise UserError(
             f"Image {place} is {kind} {list(shape)}: give files, Pillow's images, or uint8 [H, W, "
@@ -131,7 +138,9 @@ def _of_array(place: int, array: Any) -> Image.Image:
 
 
 def load(
-    image: Path | bytes | Image.Image, preprocess: Preprocess, name: Path | int | str = 0
+    image: Path | bytes | Image.Image | np.ndarray,
+    preprocess: Preprocess,
+    name: Path | int | str = 0,
 ) -> np.ndarray:
     """A file, or its bytes or an image called `name` -> float32 [H, W, 3], normalised.
 
@@ -139,7 +148,11 @@ def load(
     """
     given = f"Image {name}" if isinstance(name, int) else str(name)
     path = image if isinstance(image, str | os.PathLike) else given
-    pixels = open_rgb(image, preprocess, name)
+    array = _array(image, path, preprocess)
+    if array is not None and (array.shape[2], array.dtype) != (3, np.uint8):
+        return _prepared_array(array, path, preprocess)
+    opened: Any = image if array is None else Image.fromarray(array)
+    pixels = open_rgb(opened, preprocess, name)
     prepared = _cropped(path, _resized(pixels, preprocess), preprocess)
     height, width = preprocess.image_size
     if prepared.size != (width, height):
@@ -147,6 +160,41 @@ def load(
             f"{path} has {prepared.width} x {prepared.height} pixels when it is prepared, the "
             f"model takes {width} x {height}."
         )
+    return normalise(np.asarray(prepared), preprocess)
+
+
+def _array(image: Any, path: Any, preprocess: Preprocess) -> np.ndarray | None:
+    """The image, [H, W, C], if it is an array, or the model's are of another form than RGB.
+
+    UserError for a form that is not the model's.
+    """
+    form = preprocess.channels, preprocess.dtype
+    is_file = isinstance(image, str | os.PathLike) and extension(str(image)) in (".npy", ".npz")
+    if isinstance(image, np.ndarray):
+        array = image if image.ndim == 3 else image[..., None]
+    elif form == arrays.RGB[:2] and not is_file:
+        return None
+    else:
+        try:
+            data = image if isinstance(image, bytes) else Path(image).read_bytes()
+            array = arrays.decode(data, MAX_PIXELS)
+        except Exception as error:  # decoders of damaged images raise anything
+            raise UserError(f"{path} is not an array that can be read: {error}.") from error
+    if (array.shape[2], str(array.dtype)) != form:
+        raise UserError(
+            f"{path} is {arrays.form(array)}, the model takes {preprocess.dtype} of "
+            f"{preprocess.channels}."
+        )
+    return array
+
+
+def _prepared_array(array: np.ndarray, path: Any, preprocess: Preprocess) -> np.ndarray:
+    """[H, W, C] -> float32 [h, w, C], each channel resized and cropped as a picture of floats."""
+    channels = [Image.fromarray(x) for x in np.moveaxis(array.astype(np.float32), -1, 0)]
+    cropped = [_cropped(path, _resized(x, preprocess), preprocess) for x in channels]
+    prepared = np.stack([np.asarray(x) for x in cropped], axis=-1)
+    if np.issubdtype(array.dtype, np.integer):
+        prepared = np.clip(np.rint(prepared), 0, np.iinfo(array.dtype).max).astype(array.dtype)
     return normalise(prepared, preprocess)
 
 
@@ -196,16 +244,20 @@ def _check_pixels(path: Path | str, stored: tuple[int, int], preprocess: Preproc
         )
 
 
-def normalise(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
-    """RGB -> float32 [H, W, 3], with the mean subtracted, divided by std."""
-    scaled = np.asarray(image, np.float32) / 255.0
+def normalise(image: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """[H, W, C] of any form -> float32, with the mean subtracted, divided by std."""
+    scaled = np.asarray(image, np.float32) / np.float32(arrays.largest(image.dtype))
     mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
     return (scaled - mean) / std
 
 
-def displayed(inputs: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Model inputs [..., H, W, 3] as they look, uint8: what `normalise` was given."""
+def displayed(
+    inputs: np.ndarray, preprocess: Preprocess, channels: tuple[int, ...] = arrays.FIRST
+) -> np.ndarray:
+    """Model inputs [..., H, W, C] as they look, uint8 RGB: what `normalise` was given."""
     mean, std = (np.asarray(x, np.float32) for x in (preprocess.mean, preprocess.std))
+    if (preprocess.channels, preprocess.dtype) != arrays.RGB[:2]:
+        return arrays.displayed(inputs * std + mean, channels)
     return np.rint((inputs * std + mean) * 255).clip(0, 255).astype(np.uint8)
 
 

@@ -195,7 +195,8 @@ class ImageFunction:
         with contextlib.closing(_ahead(prepare, images, batch_size, threads)) as prepared:
             while True:
                 # One compiled size: the last batch is filled up.
-                batch = np.zeros((batch_size, *self._preprocess.image_size, 3), np.float32)
+                about = self._preprocess
+                batch = np.zeros((batch_size, *about.image_size, about.channels), np.float32)
                 part: list[tuple[Any, UserError | None]] = []
                 for row, (name, image) in zip(batch, prepared, strict=False):
                     part.append((name, image if isinstance(image, UserError) else None))

@@ -116,7 +116,7 @@ def forward_flops(spec: Any, num_classes: int, image_size: tuple[int, int]) -> i
     """
     looped = dataclasses.replace(spec, scan=True)
     graph, params = nnx.split(abstract(looped, num_classes, Preprocess(image_size, image_size)))
-    image = jax.ShapeDtypeStruct((1, *image_size, 3), jnp.float32)
+    image = jax.ShapeDtypeStruct((1, *image_size, spec.channels), jnp.float32)
     with choice.portable():
         program = jax.make_jaxpr(lambda params, x: nnx.merge(graph, params)(x))(params, image)
     return int(count(program, [False] * len(program.in_avals), [False]).given)

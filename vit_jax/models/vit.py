@@ -247,6 +247,7 @@ class ViT(Classifier):
         return PatchEmbedding(
             spec.patch_size,
             spec.width,
+            channels=spec.channels,
             bias=spec.patch_bias,
             norm=make_token_norm(spec, rngs) if spec.patch_norm else identity,
             init=spec.init,

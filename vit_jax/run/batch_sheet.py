@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from vit_jax.config import RunConfig
+from vit_jax.core.arrays import displayed
 from vit_jax.data.source import Source
 from vit_jax.draw import contact_sheet, tiles
 from vit_jax.draw.contact_sheet import Cell
@@ -32,8 +33,10 @@ def draw(
     seen = jax.device_get(examples)
     mean, std = (np.asarray(x, np.float32) for x in (objective.mean, objective.std))
     pixels = seen["images"] * std + mean
-    pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
-    pixels = side_by_side([pixels, *(seen[name] for name in view_names(len(config.input.views)))])
+    if not source.pixels.stored:
+        pixels = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
+    views = (pixels, *(seen[name] for name in view_names(len(config.input.views))))
+    pixels = side_by_side(list(map(displayed, views)))
     names = source.class_names or tuple(map(str, range(source.num_classes)))
     indices = seen.get("index", [None] * len(pixels))
     arrays = (seen["targets"], seen["weight"], indices, seen["is_good"] > 0)

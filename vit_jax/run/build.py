@@ -61,6 +61,7 @@ class Run:
         self.source = source = attempt("input", examples.source, c)
         attempt("input", examples.check_fields, config)
         attempt("input", examples.check_classes, config.method.kind, source)
+        attempt("input", examples.check_channels, c, source)
         split = attempt("input", SplitOfRun, "input", source, c.preprocess)
         attempt("input", examples.check_maps, "method", config.method, split, c.cache)
         divides = attempt("input", inputs.check_batch, c, mesh, parts=config.optim.grad_accum_steps)

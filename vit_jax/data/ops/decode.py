@@ -47,6 +47,7 @@ def decode() -> Op:
         decode=lambda image, seed: decode_image(image),
         is_random=False,
         on_map=unchanged,
+        any_channels=True,
     )
 
 
@@ -144,7 +145,7 @@ def central_crop(size: Size, middle: str = "down", fill: tuple[int, int, int] | 
         return _cropped_size(before, (height, width), padding=0)
 
     on_map = apply if fill is None else functools.partial(apply, fill=(0,))
-    return Op(apply, output_size, is_random=False, on_map=on_map)
+    return Op(apply, output_size, is_random=False, on_map=on_map, any_channels=fill is None)
 
 
 def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
@@ -184,6 +185,7 @@ def pad_crop(size: Size, padding: int, reflect: bool = False) -> Op:
         largest=lambda before: tf.reduce_prod(before + 2 * padding),
         on_device=OnDevice(2, on_device),
         on_map=apply,
+        any_channels=True,
     )
 
 
@@ -196,7 +198,7 @@ def flip_lr() -> Op:
     def on_device(pixels: jax.Array, draws: jax.Array) -> jax.Array:
         return jnp.where(draws[0] < 0.5, pixels[:, ::-1], pixels)
 
-    return same_size(apply, OnDevice(1, on_device), on_map=apply)
+    return same_size(apply, OnDevice(1, on_device), on_map=apply, any_channels=True)
 
 
 def _cropped_and_resized(
@@ -228,7 +230,8 @@ def _cropped_and_resized(
     def on_map(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return nearest_values(crop(values, window(tf.shape(values)[:2], seed, *areas)), size)
 
-    return Op(apply, output_size=lambda _: size, decode=decoded, on_map=on_map)
+    rest: Any = {"decode": decoded, "on_map": on_map, "any_channels": True}
+    return Op(apply, output_size=lambda _: size, **rest)
 
 
 def _cropped_size(before: KnownSize, size: tuple[int, int], *, padding: int) -> tuple[int, int]:
@@ -436,7 +439,7 @@ def crop_border(pixels: int) -> Op:
             raise ValueError(f"leaves nothing of {shorter} pixels: cut off fewer")
         return before - cut if isinstance(before, int) else (before[0] - cut, before[1] - cut)
 
-    return Op(apply, output_size, is_random=False, on_map=apply)
+    return Op(apply, output_size, is_random=False, on_map=apply, any_channels=True)
 
 
 def white_level(level: int) -> Op:

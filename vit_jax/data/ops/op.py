@@ -46,6 +46,8 @@ class Op(NamedTuple):
     # (values uint16 [H, W, 1], seed) -> values; 0 is put where the image is padded. None: data with
     # maps are refused.
     on_map: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    # Whether it takes images of any dtype and number of channels; else uint8 RGB alone.
+    any_channels: bool = False
 
 
 def unchanged(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -58,9 +60,12 @@ def same_size(
     apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     on_device: OnDevice | None = None,
     on_map: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+    *,
+    any_channels: bool = False,
 ) -> Op:
     """A random op that keeps the image's size, as augmentations do."""
-    return Op(apply, output_size=lambda size: size, on_device=on_device, on_map=on_map)
+    rest: dict[str, Any] = {"on_map": on_map, "any_channels": any_channels}
+    return Op(apply, output_size=lambda size: size, on_device=on_device, **rest)
 
 
 def sometimes(probability: float, change: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Op:

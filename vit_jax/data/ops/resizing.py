@@ -131,6 +131,7 @@ def _resize(
         largest=lambda before: largest(before, sides(before), method=method, antialias=antialias),
         is_random=False,
         on_map=lambda values, seed: nearest_values(values, after(values)),
+        any_channels=True,
     )
 
 
@@ -160,13 +161,13 @@ def resized(
         exact = resize(pixels)
     else:
         # The same numbers, but kernels that sample take half the time for floats.
-        is_small = tf.size(pixels) <= _MOST_FLOATS * tf.reduce_prod(size) * 3
+        is_small = tf.size(pixels) <= _MOST_FLOATS * tf.reduce_prod(size) * pixels.shape[-1]
         exact = tf.cond(
             is_small,
             lambda: resize(tf.cast(pixels, tf.float32)),
             lambda: resize(pixels),
         )
-    return _whole(exact, levels, overshoots=method in _TWO_PASSES)
+    return _whole(exact, levels, pixels.dtype, overshoots=method in _TWO_PASSES)
 
 
 def largest(before: tf.Tensor, after: Any, *, method: str, antialias: bool) -> tf.Tensor:
@@ -223,7 +224,7 @@ def _filtered(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> t
         kernel_type=kernel,
         antialias=True,
     )[0]
-    return _whole(exact, levels, overshoots=True)
+    return _whole(exact, levels, pixels.dtype, overshoots=True)
 
 
 def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str) -> tf.Tensor:
@@ -237,7 +238,7 @@ def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str)
         before = tf.shape(pixels)
         folded = tf.reshape(pixels, [before[0], 1, -1])
         after = _filtered(folded, tf.stack([height, 1]), kernel, levels)
-        return tf.reshape(after, [height, before[1], 3])
+        return tf.reshape(after, [height, before[1], pixels.shape[-1]])
 
     def columns() -> tf.Tensor:
         after = rows(tf.transpose(pixels, [1, 0, 2]), size[1])
@@ -246,9 +247,10 @@ def _filtered_side(pixels: tf.Tensor, size: tf.Tensor, kernel: str, levels: str)
     return tf.cond(size[1] == tf.shape(pixels)[1], lambda: rows(pixels, size[0]), columns)
 
 
-def _whole(exact: tf.Tensor, levels: str, *, overshoots: bool) -> tf.Tensor:
-    """Rounds numbers of any type to uint8, clipped if they may lie below 0 or above 255."""
-    if exact.dtype == tf.uint8:  # from nearest, which copies pixels
+def _whole(exact: tf.Tensor, levels: str, dtype: tf.DType, *, overshoots: bool) -> tf.Tensor:
+    """Rounds numbers to a whole dtype, clipped if they may lie outside it; floats stay."""
+    if exact.dtype == dtype:  # of nearest, which copies pixels, or floats
         return exact
     exact = exact + 0.5 if levels == "nearest" else exact
-    return tf.cast(tf.clip_by_value(exact, 0.0, 255.0) if overshoots else exact, tf.uint8)
+    within = tf.clip_by_value(exact, 0.0, float(dtype.max)) if overshoots else exact
+    return tf.cast(within, dtype)

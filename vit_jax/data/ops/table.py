@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.errors import UserError
 from vit_jax.core.schema import entry_points
 from vit_jax.data.host_tf import tf
@@ -158,6 +159,14 @@ class Preprocess:
                 raise UserError(
                     f"{field}: {text} has no version for a {' or '.join(names)}, which would no "
                     "longer lie on the image: leave it out."
+                )
+
+    def check_pixels(self, pixels: Pixels, field: str) -> None:
+        """UserError for an op that takes RGB of 8 bits alone, where images are of another form."""
+        for op, text in zip(self._ops, self._texts, strict=True):
+            if not op.any_channels and (pixels.channels, pixels.dtype) != RGB[:2]:
+                raise UserError(
+                    f"{field}: {text} takes uint8 RGB alone, not {pixels}: leave it out."
                 )
 
     def on_map(self, values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -347,31 +356,37 @@ IMAGE = "image"  # the first view's name in a batch
 class Views:
     """Parsed ops of each view, by its name in a batch; all of them end in one known size.
 
-    `shapes`: (height, width, 3) of each.
+    `shapes`: (height, width, channels) of each; `pixels`: the form of all images.
     """
 
-    def __init__(self, views: Mapping[str, Preprocess]) -> None:
+    def __init__(self, views: Mapping[str, Preprocess], pixels: Pixels = RGB) -> None:
+        self.pixels = pixels
         self.shapes: dict[str, tuple[int, int, int]] = {}
         for name, each in views.items():
             if each.output_size is None:
                 raise UserError(
                     f"{_field(name)} must end in one size: add resize(224) or central_crop(224)."
                 )
-            self.shapes[name] = (*each.output_size, 3)
+            self.shapes[name] = (*each.output_size, pixels.channels)
         self._views = dict(views)
 
     def __call__(
         self, image: Encoded, seed: tf.Tensor, *, max_image_pixels: int
     ) -> dict[str, tf.Tensor]:
-        """uint8 [H, W, 3] of each view; the first is what its ops alone make with this seed.
+        """[H, W, C] of each view; the first is what its ops alone make with this seed.
 
         Of several views the image is decoded once, as a whole: `reduced` has no effect there.
         """
         first, *others = self._views
-        if not others:
+        if not others and not self.pixels.stored:
             pixels = self._views[first](image, seed, max_image_pixels=max_image_pixels)
             return {first: tf.ensure_shape(pixels, self.shapes[first])}
-        decoded = self._views[first].decode(image, seed)
+        if self.pixels.stored:
+            shape = [image.size[0], image.size[1], self.pixels.channels]
+            decoded = tf.reshape(tf.io.decode_raw(image.data, self.pixels.dtype), shape)
+            decoded = tf.ensure_shape(decoded, [None, None, self.pixels.channels])
+        else:
+            decoded = self._views[first].decode(image, seed)
         made = {}
         for number, (name, ops) in enumerate(self._views.items()):
             view_seed = _fold_in(seed, number) if number else seed
@@ -390,10 +405,10 @@ def _fold_in(seed: tf.Tensor, number: int) -> tf.Tensor:
     return tf.cast(tf.random.experimental.stateless_fold_in(seed, number), tf.int64)
 
 
-def parse_views(preprocess: str, further: Mapping[str, str]) -> Views:
+def parse_views(preprocess: str, further: Mapping[str, str], pixels: Pixels = RGB) -> Views:
     """The image's ops, and those of further views by their names. UserError as `parse`."""
     ops = {IMAGE: preprocess, **further}
-    return Views({name: parse(each, field=_field(name)) for name, each in ops.items()})
+    return Views({name: parse(each, field=_field(name)) for name, each in ops.items()}, pixels)
 
 
 def _field(name: str) -> str:

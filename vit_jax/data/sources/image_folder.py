@@ -13,6 +13,8 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from vit_jax.core import arrays
+from vit_jax.core.arrays import Pixels
 from vit_jax.core.class_names import normal, normal_names
 from vit_jax.core.errors import UnknownSplit, UserError, reading
 from vit_jax.core.image_files import (
@@ -43,7 +45,7 @@ from vit_jax.data.sources.splits import (
     splits_in_names,
 )
 
-_READ = frozenset(TRAINING_EXTENSIONS)
+_READ = frozenset((*TRAINING_EXTENSIONS, *arrays.EXTENSIONS))
 NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
 FORMATS = ", ".join(sorted(_READ))
 _CONVERTS = "`vit-jax prepare image_folder`"
@@ -98,6 +100,7 @@ class ImageFolder(Source):
         self.num_classes = len(self.class_names)
         self.num_examples = self.part.num_examples
         self.fingerprint = self._listing.fingerprint()
+        self.pixels = form_of(self.describe(0))
 
     def read(self, indices: np.ndarray) -> list[Example]:
         examples = []
@@ -127,6 +130,16 @@ def read_image(path: str, index: int, labels: tuple[int, ...], size_bytes: int) 
     with reading(path), waiting_for(lambda: f"{path} (example {index})"):
         data = files.read(path)
     return Example(data, labels, orientation(data))
+
+
+def form_of(path: str) -> Pixels:
+    """The form of a data set's images, by the first of them. UserError if that is a bad array."""
+    if extension(path) not in arrays.EXTENSIONS:
+        return arrays.RGB
+    try:
+        return arrays.form(arrays.decode(read_image(path, 0, (), 0).image, MAX_FILE_BYTES))
+    except Exception as error:  # decoders of damaged files raise anything
+        raise UserError(f"{path}, the first image, cannot be read: {error}.") from error
 
 
 def find_root(data_dir: str | None, *, where: str) -> str:

@@ -22,7 +22,7 @@ from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
 from vit_jax.data import files
 from vit_jax.data.source import Example, Labels, Source, row_offsets
-from vit_jax.data.sources.image_folder import FORMATS, METADATA, NOT_READ, read_image
+from vit_jax.data.sources.image_folder import FORMATS, METADATA, NOT_READ, form_of, read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
@@ -99,6 +99,7 @@ class ImageTable(Source):
         self.notes = (*rows.notes, *missing, *(HELD_OUT,) * is_cut)
         self._sizes = self._file_sizes()
         self.fingerprint = self._fingerprint(rows.prefixes)
+        self.pixels = form_of(self.describe(0))
 
     def read(self, indices: np.ndarray) -> list[Example]:
         return [self._read(int(index)) for index in indices]

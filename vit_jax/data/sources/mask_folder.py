@@ -16,25 +16,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vit_jax.core import arrays
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError, reading
 from vit_jax.core.image_files import TRAINING_EXTENSIONS, extension, is_hidden
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.maps import EXTENSIONS, VOID
-from vit_jax.data.source import MASK, Example, MapKind, Source, digest
-from vit_jax.data.sources.image_folder import read_image
+from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Source, digest
+from vit_jax.data.sources.image_folder import form_of, read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 
-IMAGE, DEPTH = "image", "depth"
+IMAGE = "image"
 # What a folder holds -> its names, in lower case.
 FOLDERS = {
     IMAGE: ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "photos"),
     MASK: ("masks", "mask", "annotations", "labels", "segmentationclass", "gtfine", "gt"),
     DEPTH: ("depths", "depth"),
 }
-_READ = {IMAGE: TRAINING_EXTENSIONS, MASK: EXTENSIONS, DEPTH: EXTENSIONS}
+_READ = {IMAGE: (*TRAINING_EXTENSIONS, *arrays.EXTENSIONS), MASK: EXTENSIONS, DEPTH: EXTENSIONS}
 _LAYOUT = "images/a.jpg and masks/a.png, or a table with the columns image and mask"
 _CLASSES = "classes.txt"
 
@@ -79,6 +80,7 @@ class MaskFolder(Source):
         masks, depths = MapKind(MASK, void, self.num_classes), MapKind(DEPTH)
         self.maps = tuple(masks if kind == MASK else depths for kind in kinds[1:])
         self.num_classes = self.num_classes or 1
+        self.pixels = form_of(self.describe(0))
         about = [str(self.maps), *(self.class_names or ())]
         about += [f"{PurePath(f.path).name} {f.size_bytes}" for row in self._files for f in row]
         self.fingerprint = digest("\n".join(about))

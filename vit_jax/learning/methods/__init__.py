@@ -9,6 +9,7 @@ METHODS = entry_points.Parts[type](
     "methods",
     {
         SUPERVISED: "vit_jax.learning.losses:Supervised",
+        "depth": "vit_jax.learning.methods.depth:Depth",
         "dino": "vit_jax.learning.methods.dino:DINO",
         "distillation": "vit_jax.learning.methods.distillation:Distillation",
         "feature_distillation": (

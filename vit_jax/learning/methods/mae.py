@@ -53,7 +53,7 @@ class Decoder(nnx.Module):
         self.norm = norm(
             spec.norm, spec.width, WIDTH, epsilon=spec.norm_epsilon, precision=precision, rngs=rngs
         )
-        pixels = 3 * model.patch_size**2
+        pixels = model.channels * model.patch_size**2
         self.head = head(spec, spec.width, pixels, kernel_init=init.kernel, rngs=rngs)
         self.spec = spec
 

@@ -63,7 +63,7 @@ class MaskedPatch(Method):
 
     def extend(self, model: Any, rngs: nnx.Rngs) -> nnx.Module:
         each = {"mean_colour": 1, "colours_4x4": SIDE * SIDE}
-        pixels = 3 * model.spec.patch_size**2
+        pixels = model.spec.channels * model.spec.patch_size**2
         return Extra(model, masking.COLOURS * each.get(self.target, 0) or pixels, rngs)
 
     def loss(

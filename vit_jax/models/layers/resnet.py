@@ -326,8 +326,8 @@ class ResNet(nnx.Module):
 class Root(nnx.Module):
     """7 x 7 convolution, stride 2; norm and relu unless pre-activation; 3 x 3 max, stride 2."""
 
-    def __init__(self, spec: ResNetSpec, *, rngs: nnx.Rngs):
-        channels, axes = (3, spec.root_width), (PATCH, WIDTH)
+    def __init__(self, spec: Any, *, rngs: nnx.Rngs):
+        channels, axes = (spec.channels, spec.root_width), (PATCH, WIDTH)
         self.conv = StdConv(ROOT_KERNEL, channels, axes, spec, stride=2, rngs=rngs)
         if not spec.pre_activation:
             self.norm = group_norm(spec.root_width, WIDTH, spec, rngs)

@@ -30,7 +30,7 @@ def whole_patches(images: jax.Array, patch_size: int) -> jax.Array:
 
 
 class PatchEmbedding(nnx.Module):
-    """The projection of P x P patches; its kernel is [P, P, 3, D], as in a convolution.
+    """The projection of P x P patches; its kernel is [P, P, channels, D], as in a convolution.
 
     Args:
       channels: in the images, or in the feature maps that replace them.
@@ -43,7 +43,7 @@ class PatchEmbedding(nnx.Module):
         patch_size: int,
         width: int,
         *,
-        channels: int = 3,
+        channels: int,
         bias: bool = True,
         norm: Callable[[jax.Array], jax.Array] = identity,
         init: Initialization,

@@ -28,7 +28,7 @@ def bytes_per_image(model: Any) -> int:
     the blocks the largest unit of a ResNet, with what attention in its place has.
     """
     spec, size = model.spec, model.preprocess.image_size
-    elements = 4 * 3 * math.prod(size)
+    elements = 4 * spec.channels * math.prod(size)
     if hasattr(spec, "each_unit"):  # a ResNet
         unit_elements = (
             (unit.inputs + 2 * unit.hidden + unit.outputs) * math.prod(unit.size_in)
@@ -62,7 +62,9 @@ def in_chunks(
     axis of images first. UserError for no image, and for one that does not have the model's size.
     """
     results: list[Any] = []
-    for part in _chunks(_checked(images, model.preprocess.image_size), chunk):
+    for part in _chunks(
+        _checked(images, (*model.preprocess.image_size, model.spec.channels)), chunk
+    ):
         size = chunk if results else len(part)  # a first chunk that is not full is the only one
         padding = ((0, size - len(part)), *((0, 0),) * 3)
         result = jax.device_get(look(np.pad(part, padding), len(part)))
@@ -77,9 +79,9 @@ def _chunks(images: Iterator[np.ndarray], chunk: int) -> Iterator[np.ndarray]:
         yield np.stack(part)
 
 
-def _checked(images: Iterable[np.ndarray], size: tuple[int, int]) -> Iterator[np.ndarray]:
+def _checked(images: Iterable[np.ndarray], shape: tuple[int, ...]) -> Iterator[np.ndarray]:
     for image in images:
         one = np.asarray(image, np.float32)
-        if one.shape != (*size, 3):
-            raise UserError(f"An image of the shape {one.shape}: the model takes {(*size, 3)}.")
+        if one.shape != shape:
+            raise UserError(f"An image of the shape {one.shape}: the model takes {shape}.")
         yield one

@@ -216,6 +216,7 @@ def _data_of(
         max_labels=source.max_labels,
         weighted=source.weighted,
         maps=[kind.name for kind in source.maps],
+        pixels=source.pixels,
     )
     bad_images = BadImages()  # shared by all its runs, so that each image is named once
     rows, num_batches = local_rows(arrays["weight"]), math.ceil(source.num_examples / batch_size)

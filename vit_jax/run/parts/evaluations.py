@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import EarlyStoppingConfig, InputConfig, RunConfig, meets_saves
-from vit_jax.core import errors
+from vit_jax.core import arrays, errors
 from vit_jax.core.metric_names import best_mode
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import NO_LABEL, Source
@@ -178,7 +178,7 @@ def _shown(c: InputConfig, data: EvalData, objective: Objective, places: Sequenc
     columns = range(source.num_classes) if data.columns is None else data.columns
     return Shown(
         inputs=np.asarray(objective.images(batch)),
-        pixels=batch["image"],
+        pixels=arrays.displayed(batch["image"]),
         labels=[None if label is None else columns[label] for label in labels],
         names=names,
         maps={kind.name: batch[kind.name] for kind in source.maps},

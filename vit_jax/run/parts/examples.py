@@ -286,7 +286,7 @@ def check_fields(config: RunConfig) -> None:
 
 
 def check_maps(where: str, c: Method | EvalConfig, split: SplitOfRun, cache: str | None) -> None:
-    """UserError for data without the maps that a method or an evaluation reads, and the reverse.
+    """UserError for data without the maps that a method or an evaluation reads, or of other forms.
 
     where: its section. Ops have to change maps as they change the image.
     """
@@ -303,11 +303,26 @@ def check_maps(where: str, c: Method | EvalConfig, split: SplitOfRun, cache: str
             f"{where}.kind={c.kind} reads labels of images, and {split.source.name} has a "
             f"{names[0]} of each instead: set {where}.kind=segmentation."
         )
-    if names and cache == DEVICE:
-        raise errors.UserError(
-            f"input.cache=device keeps no {names[0]} beside an image: set input.cache=ram."
-        )
-    split.ops().check_maps(names, f"{split.section}.preprocess")
+    pixels = split.source.pixels
+    if cache == DEVICE and (names or pixels.stored):
+        kept = f"no {names[0]} beside an image" if names else f"uint8 RGB, not {pixels}"
+        raise errors.UserError(f"input.cache=device keeps {kept}: set input.cache=ram.")
+    ops = split.ops()
+    ops.check_maps(names, f"{split.section}.preprocess")
+    ops.check_pixels(pixels, f"{split.section}.preprocess")
+
+
+def check_channels(c: InputConfig, source: Source) -> None:
+    """UserError unless there are a mean and a deviation of each channel, or one for all."""
+    for field in ("mean", "std"):
+        numbers, channels = len(getattr(c, field)), source.pixels.channels
+        if numbers not in (1, channels):
+            raise errors.UserError(
+                f"has {numbers} numbers, the data {channels} channels: give one for each, or one "
+                "for all.",
+                field=f"input.{field}",
+                value=getattr(c, field),
+            )
 
 
 def check_classes(method: str, source: Source) -> None:

@@ -55,6 +55,7 @@ def batch_layout(c: InputConfig, source: Source, mesh: Mesh) -> Batch:
         max_labels=source.max_labels,
         weighted=source.weighted,
         maps=[kind.name for kind in source.maps],
+        pixels=source.pixels,
     )
 
 

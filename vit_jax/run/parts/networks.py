@@ -12,6 +12,7 @@ from flax import nnx
 from vit_jax import models, weights
 from vit_jax.config import InitConfig, InputConfig, LoraConfig, ModelConfig, RunConfig
 from vit_jax.core import errors
+from vit_jax.core.arrays import RGB, Pixels
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.data.source import Source
 from vit_jax.evals.kind import EvalConfig
@@ -46,21 +47,26 @@ class Model:
     make_counted: Callable[[nnx.Rngs], nnx.Module]
 
 
-def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) -> Model:
+def model(
+    config: RunConfig, *, num_classes: int, several_labels: bool = False, pixels: Pixels = RGB
+) -> Model:
     """The model of the run for data of so many classes; names and sizes are checked now.
 
     A head that learns several labels of an image by the sigmoid loss has a probability for each.
     """
     prepared = preprocess(config.input, config.evals)
+    prepared = dataclasses.replace(prepared, channels=pixels.channels, dtype=pixels.dtype)
     name, fields = architecture(config.model, config.init, config.loss.kind)
     if several_labels and config.loss.kind == "sigmoid":
         known = hasattr(models.spec(name, **fields), "probabilities")
         fields |= {"probabilities": "sigmoid"} if known else {}
+    fields |= _channels(config, pixels) if pixels.channels != fields.get("channels", 3) else {}
     method: Method = config.method
     method.check_name(name)  # before its fields, which may be those of another family
     for constraint in method.constraints:
         constraint.check(config)
-    sizes, spec = Sizes(prepared.image_size, view_sizes(config.input)), models.spec(name, **fields)
+    spec = models.spec(name, **fields)
+    sizes = Sizes(prepared.image_size, view_sizes(config.input), pixels.channels)
     method.check(name, spec, sizes)
     check_dense(method, spec)
     num_classes = num_classes if method.uses_labels else 0
@@ -88,6 +94,15 @@ def model(config: RunConfig, *, num_classes: int, several_labels: bool = False) 
     changes = {k: v for k, v in wanted.items() if k in info.spec}
     make_counted = functools.partial(make, **changes)
     return Model(make, info, prepared, num_classes, lora, make_counted)
+
+
+def _channels(config: RunConfig, pixels: Pixels) -> dict[str, int]:
+    """The field `channels` of a model of these images; UserError where the config has another."""
+    wanted = config.model.channels
+    if wanted is not None:
+        rule = f"but images are {pixels}: leave it out."
+        raise errors.UserError(rule, field="model.channels", value=wanted)
+    return {"channels": pixels.channels}
 
 
 def check_dense(method: Method, spec: Any) -> None:

@@ -19,6 +19,7 @@ from vit_jax.config import (
     check_constraints,
 )
 from vit_jax.core import errors, pytrees
+from vit_jax.core.arrays import Pixels
 from vit_jax.core.axes import Target
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import SOFTMAX, LossConfig, Objective
@@ -330,7 +331,7 @@ def products(config: RunConfig, model: Model, teacher: Teacher | None) -> Produc
     return count_products(
         config.method,
         model.make_counted,
-        Sizes(model.preprocess.image_size, view_sizes(config.input)),
+        Sizes(model.preprocess.image_size, view_sizes(config.input), model.preprocess.channels),
         batch_size=config.input.batch_size,
         num_classes=model.num_classes,
         has_average=ema_decay(config.optim, config.method) is not None,
@@ -386,8 +387,14 @@ def step_parts(
     check_constraints(config, attempt)
     durations = attempt("plan", make_durations, config, num_examples=num_examples)
     several_labels = source is not None and source.max_labels > 1
+    channels = getattr(config.model, "channels", None)
     network = attempt(
-        "model", model, config, num_classes=num_classes, several_labels=several_labels
+        "model",
+        model,
+        config,
+        num_classes=num_classes,
+        several_labels=several_labels,
+        pixels=Pixels(channels or 3) if source is None else source.pixels,
     )
     learning_rate = rising or attempt("optim", schedule, config.optim, durations)
     read = config.method, config.model, config.input

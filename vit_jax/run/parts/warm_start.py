@@ -8,6 +8,7 @@ are fresh: at first they change nothing, and so is what a method of pre-training
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,8 @@ def initial_state(
     if trained is None:
         return state
     resize = init.position_resize
-    state = warm_start(state, trained, model, head=init.head, position_resize=resize, ema=init.ema)
+    rest: dict[str, Any] = {"head": init.head, "ema": init.ema, "channels": init.channels}
+    state = warm_start(state, trained, model, position_resize=resize, **rest)
     announce.warm_start(screen, trained, model)
     return layout.with_params(state, state.params)
 
@@ -61,26 +63,35 @@ def warm_start(
     head: str,
     position_resize: str,
     ema: bool,
+    channels: str | None = None,
 ) -> TrainState:
     """`fresh` with trained parameters, sharded as in `fresh`.
 
     head="keep" takes the head from the checkpoint too, "reset" leaves the fresh one; `ema` takes
-    the EMA of its parameters; `position_resize` is "bilinear" or "bicubic".
+    the EMA of its parameters; `position_resize` is "bilinear" or "bicubic"; `channels` as in
+    `shapes_to_take`.
     """
     fresh_params = pytrees.flatten(fresh.params)
-    shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema)
+    shapes = shapes_to_take(fresh.params, trained, model, head=head, ema=ema, channels=channels)
     # Positions, which still have another shape, are read whole: replicated on every device, as the
     # step is.
     layout = {
         name: jax.ShapeDtypeStruct(
             shape,
             fresh_params[name].dtype,
-            sharding=(fresh.step if is_table(name) else fresh_params[name]).sharding,
+            sharding=(fresh.step if is_reshaped(name) else fresh_params[name]).sharding,
         )
         for name, shape in shapes.items()
     }
     taken = trained.read(layout, ema=ema)
     _check_finite(taken, trained)
+    for name in filter(is_stem, shapes):
+        wanted = fresh_params[name]
+        adapt = jax.jit(
+            functools.partial(adapt_channels, channels=wanted.shape[2]),
+            out_shardings=wanted.sharding,
+        )
+        taken[name] = adapt(taken[name])
     for name in filter(is_table, shapes):
         resize_table = jax.jit(
             lambda table, name=name: resize(
@@ -90,6 +101,30 @@ def warm_start(
         )
         taken[name] = resize_table(taken[name])
     return fresh._replace(params=pytrees.unflatten(fresh_params | taken))
+
+
+def is_stem(name: str) -> bool:
+    """Returns whether it is the kernel [rows, columns, channels, width] that sees images."""
+    return name == "patches/kernel" or name.endswith("root/conv/kernel")
+
+
+def is_reshaped(name: str) -> bool:
+    """Returns whether the parameter may have another shape in the weights."""
+    return is_table(name) or is_stem(name)
+
+
+def adapt_channels(kernel: jax.Array, *, channels: int) -> jax.Array:
+    """[P, P, 3, D] -> [P, P, channels, D], as timm's adapt_input_conv; as it is if these agree.
+
+    One channel gets the sum of three; more or two repeat them, times 3 / channels: a gray image in
+    all channels gives what it gave in three.
+    """
+    if channels == kernel.shape[2]:
+        return kernel
+    if channels == 1:
+        return kernel.sum(2, keepdims=True)
+    repeated = jnp.tile(kernel, (1, 1, -(-channels // 3), 1))[:, :, :channels]
+    return repeated * (3 / channels)
 
 
 def _check_finite(taken: Mapping[str, jax.Array], trained: weights.CheckpointInfo) -> None:
@@ -106,12 +141,24 @@ def _check_finite(taken: Mapping[str, jax.Array], trained: weights.CheckpointInf
 
 
 def shapes_to_take(
-    params: Any, trained: weights.CheckpointInfo, model: ModelInfo, *, head: str, ema: bool
+    params: Any,
+    trained: weights.CheckpointInfo,
+    model: ModelInfo,
+    *,
+    head: str,
+    ema: bool,
+    channels: str | None = None,
 ) -> Shapes:
     """The parameters that `warm_start` takes, and their shapes in the checkpoint; none is read.
 
-    `params` may be a tree of ShapeDtypeStructs. UserError as in `warm_start`.
+    `params` may be a tree of ShapeDtypeStructs; `channels`: "repeat" takes kernels of 3 for others.
+    UserError as in `warm_start`.
     """
+    there, here = (each.get("channels", 3) for each in (vars(trained.spec), model.spec))
+    if there != here and (there != 3 or channels is None):
+        cure = "Set init.channels=repeat, as timm does." if there == 3 else ""
+        rule = f"has {there} channels, the data {here}."
+        raise UserError(rule, field="init.weights", value=trained.origin, cure=cure)
     ours, theirs = pytrees.flatten(params), trained.param_shapes(ema=ema)
     stays_fresh: set[str] = set()
     left_out: set[str] = set()
@@ -135,7 +182,8 @@ def shapes_by_config(
     c: InitConfig, trained: weights.CheckpointInfo, layout: StateLayout, model: Model
 ) -> Shapes:
     """The same by the section `init` of a config, for the run's model."""
-    return shapes_to_take(layout.state.params, trained, model.info, head=c.head, ema=c.ema)
+    rest: dict[str, Any] = {"head": c.head, "ema": c.ema, "channels": c.channels}
+    return shapes_to_take(layout.state.params, trained, model.info, **rest)
 
 
 def check_head(c: InitConfig, trained: weights.CheckpointInfo, source: Source) -> None:
@@ -196,9 +244,11 @@ def _check(
 
 
 def _shape(name: str, shapes: Shapes) -> tuple[int, ...] | None:
-    """The part of a shape that must agree: the number of positions may differ."""
+    """The part of a shape that must agree: the number of positions or channels may differ."""
     shape = shapes.get(name)
-    if not shape or not is_table(name):
+    if not shape or not is_reshaped(name):
         return shape
+    if is_stem(name):
+        return (*shape[:2], *shape[3:])
     axis = places_axis(name)
     return (*shape[:axis], *shape[axis + 1 :])

@@ -57,7 +57,7 @@ class Explainer:
 
     def compile(self) -> None:
         """Compiles the model, so that the first image need not wait for it."""
-        self._look(np.zeros((1, *self.image_size, 3), np.float32))
+        self._look(np.zeros((1, *self.image_size, self._preprocess.channels), np.float32))
 
     def __call__(self, data: bytes) -> dict:
         """Explains an image file: "classes" of `most_likely`, "seen" and "heat" as data: URLs."""

@@ -160,7 +160,9 @@ def as_graph(model: Any) -> tuple[Graph, Value]:
     structure, state = nnx.split(model, nnx.Param)
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(state))
     (batch,) = jax_export.symbolic_shape("batch")
-    images = jax.ShapeDtypeStruct((batch, *model.preprocess.image_size, 3), np.float32)
+    images = jax.ShapeDtypeStruct(
+        (batch, *model.preprocess.image_size, model.spec.channels), np.float32
+    )
     with choice.portable():
         program = jax.jit(lambda p, x: nnx.merge(structure, p)(x)).trace(params, images).jaxpr
     graph = Graph()

@@ -59,7 +59,8 @@ def stablehlo(loaded: Loaded, folder: str | Path, platforms: Sequence[str]) -> N
     params = pytrees.flatten(nnx.to_pure_dict(state))
     forward = jax.jit(lambda p, x: nnx.merge(graph, pytrees.unflatten(p))(x))
     (batch,) = jax_export.symbolic_shape("batch")
-    images = jax.ShapeDtypeStruct((batch, *loaded.model.preprocess.image_size, 3), np.float32)
+    size, channels = loaded.model.preprocess.image_size, loaded.model.spec.channels
+    images = jax.ShapeDtypeStruct((batch, *size, channels), np.float32)
     shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in params.items()}
     with choice.portable():
         program = jax_export.export(forward, platforms=platforms)(shapes, images)

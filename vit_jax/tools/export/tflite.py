@@ -60,7 +60,7 @@ def _converted(model: Any, result: str, batch_size: int) -> bytes:
     variables = jax.tree.map(tf.Variable, params)
     module = tf.Module()
     module.all = jax.tree.leaves(variables)
-    shape = (batch_size, *model.preprocess.image_size, 3)
+    shape = (batch_size, *model.preprocess.image_size, model.spec.channels)
     function = tf.function(
         lambda images: {result: program(variables, images)},
         input_signature=[tf.TensorSpec(shape, tf.float32, name=INPUT)],

@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> None:
         attention_pictures.need_attention(loaded.model, "--steps")
     available = photos.find([FLAGS.images, *arguments], loaded.model.preprocess, loaded.class_names)
     available = available.subset(available.evenly_spaced(FLAGS.max_features))
+    available = dataclasses.replace(available, channels=_from_1("channels", 3))
     shown = available.subset(available.evenly_spaced(FLAGS.max_images))
     compared = _others(len(shown))
     findings = sections(loaded, available, options, screen.bar)
@@ -136,6 +137,7 @@ if __name__ == "__main__":
     flags.DEFINE_multi_string(
         "compare", [], "Other weights to compare layers with. May be repeated."
     )
+    flags.DEFINE_list("channels", ["1", "2", "3"], "Of arrays: those shown as red, green and blue.")
     flags.DEFINE_enum("map", "pca", ["pca", "tsne", "umap"], "Method of the map of features.")
     flags.mark_flags_as_required(["checkpoint", "images", "output"])
     command.run(main, positional=True)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
+from vit_jax.core import arrays
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError
 from vit_jax.models import Preprocess, images
@@ -30,6 +31,7 @@ class Photos:
     files: tuple[Path, ...]
     labels: tuple[int | None, ...]
     preprocess: Preprocess
+    channels: tuple[int, ...] = arrays.FIRST  # that are shown of arrays
 
     def __len__(self) -> int:
         return len(self.files)
@@ -53,7 +55,7 @@ class Photos:
 
     def pixels(self, inputs: np.ndarray) -> np.ndarray:
         """Pixels, uint8, of inputs [..., H, W, 3]."""
-        return images.displayed(inputs, self.preprocess)
+        return images.displayed(inputs, self.preprocess, self.channels)
 
     @property
     def names(self) -> list[str]:

@@ -1,0 +1,73 @@
+"""Depth: the loss and the errors against NumPy, and a run that learns."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import TINY_RUN
+from tests.data import masks
+from vit_jax import config as configs
+from vit_jax.evals.depth import errors
+from vit_jax.learning.method import StepInputs
+from vit_jax.learning.methods.depth import Depth
+from vit_jax.train import train
+
+SAME_MATH = 1e-5
+
+
+def case():
+    rng = np.random.default_rng(0)
+    stored = rng.integers(0, 3000, (3, 4, 5)).astype(np.uint16)
+    stored[:, 0] = 0
+    return stored, rng.normal(size=(3, 4, 5, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("invariance", [0.0, 0.5, 1.0])
+def test_the_loss_is_the_scale_invariant_error(invariance):
+    stored, logits = case()
+    model = lambda images, train, rngs: jnp.asarray(logits)
+    method = Depth(unit=0.01, invariance=invariance)
+    inputs = StepInputs(jnp.zeros((3, 4, 5, 3)), None, {"depth": jnp.asarray(stored)})
+    found = method.loss(model, inputs, None, None).losses
+    for i in range(3):
+        known = stored[i] > 0
+        d = logits[i, ..., 0][known] - np.log(0.01 * stored[i][known])
+        wanted = np.mean(d**2) - invariance * np.mean(d) ** 2
+        np.testing.assert_allclose(found[i], wanted, rtol=SAME_MATH, atol=SAME_MATH)
+
+
+def test_the_errors():
+    stored, logits = case()
+    predicted, depth = np.exp(logits[..., 0]) * 10, 0.01 * np.maximum(stored, 1).astype(np.float32)
+    found = errors(*map(jnp.asarray, (predicted, depth, stored)))
+    for i in range(3):
+        known = stored[i] > 0
+        p, d = predicted[i][known], depth[i][known]
+        ratio = np.maximum(p / d, d / p)
+        wanted = {
+            "rmse": np.sqrt(np.mean((p - d) ** 2)),
+            "abs_rel": np.mean(abs(p - d) / d),
+            **{f"delta{k}": np.mean(ratio < 1.25**k) for k in (1, 2, 3)},
+        }
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name][i], value, rtol=SAME_MATH)
+
+
+@pytest.mark.slow
+def test_a_run_learns_depth(tmp_path):
+    root = masks.write(tmp_path / "set", number=40)
+    (root / "depths").mkdir()
+    for path in (root / "masks").iterdir():  # the squares are nearer
+        mask = np.asarray(Image.open(path))
+        depth = np.array([4000, 2000, 1000, 0])[np.minimum(mask, 3)].astype(np.uint16)
+        Image.fromarray(depth).save(root / "depths" / path.name)
+        path.unlink()
+    (root / "masks").rmdir()
+    overrides = [*masks.of(root), "method.kind=depth", "evals.t.kind=depth", "total.steps=150",
+                 "optim.lr=1e-2"]  # fmt: skip
+    train(configs.resolve(TINY_RUN, overrides), tmp_path / "run")
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["t/delta1"] > 0.6 and row["t/rmse"] < 1.0
