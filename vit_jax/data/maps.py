@@ -11,7 +11,6 @@ from PIL import Image
 from vit_jax.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vit_jax.data.reader import Encoded
     from vit_jax.data.source import MapKind
 
 VOID = 255  # of masks, by default, as in PASCAL VOC and Cityscapes
@@ -25,8 +24,12 @@ class BadMap(ValueError):
     """A map that makes its image a bad one."""
 
 
-def decode(data: bytes, kind: MapKind, image: Encoded, described: str) -> bytes:
+def decode(
+    data: bytes, kind: MapKind, image_size: tuple[int, int], orientation: int, described: str
+) -> bytes:
     """The values of a map in a batch: uint16 [H, W] as bytes, of the image's size.
+
+    orientation: the image's, EXIF: 1..8.
 
     Raises:
       BadMap: it cannot be decoded, or is not one of this image.
@@ -40,10 +43,10 @@ def decode(data: bytes, kind: MapKind, image: Encoded, described: str) -> bytes:
         raise BadMap(f"its {kind.name} cannot be decoded ({error})") from error
     if values is None:
         raise BadMap(f"its {kind.name} is {mode}, not one number a pixel ({', '.join(_MODES)})")
-    if image.orientation != 1:
-        raise BadMap(f"its EXIF orientation is {image.orientation}, its {kind.name}'s is not known")
-    if size != tuple(image.size):
-        here, there = (f"{h} x {w}" for h, w in (size, image.size))
+    if orientation != 1:
+        raise BadMap(f"its EXIF orientation is {orientation}, its {kind.name}'s is not known")
+    if size != tuple(image_size):
+        here, there = (f"{h} x {w}" for h, w in (size, image_size))
         raise BadMap(f"its {kind.name} has {here} pixels, not {there}")
     return _numbers(values.astype(np.int64), kind, described).astype(np.uint16).tobytes()
 

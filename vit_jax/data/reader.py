@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -282,8 +283,14 @@ class Reader:
             return image
         described = self.source.describe(int(index))
         try:
+            decode = functools.partial(
+                maps.decode,
+                image_size=image.size,
+                orientation=image.orientation,
+                described=described,
+            )
             pairs = zip(example.maps, self.source.maps, strict=True)
-            return image._replace(maps=[maps.decode(*pair, image, described) for pair in pairs])
+            return image._replace(maps=[decode(*pair) for pair in pairs])
         except maps.BadMap as error:
             return str(error)
 
