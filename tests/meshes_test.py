@@ -179,6 +179,21 @@ def test_an_optimizer_of_optax_on_a_mesh_learns_what_it_does_on_one_device(outco
         np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=mesh)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [(), ("lora.kernels=blocks/.*/kernel", "lora.rank=4")])
+def test_learned_rotations_and_inner_norms_on_a_mesh(outcomes, adapters):
+    fields = (
+        "model.position_embedding=rotary_mixed", "model.absolute_positions=true",
+        "model.attention_norm=true", "model.mlp_norm=true", "model.mlp=swiglu", "model.pool=map",
+        "model.pool_heads=2", "model.scan=true", "model.remat=full", *adapters,
+    )  # fmt: skip
+    meshes = {"alone": ("mesh.data=1",), **ALL_KINDS}
+    learnt = outcomes({mesh: (*RUN, *fields, *its) for mesh, its in meshes.items()})
+    for mesh, outcome in learnt.items():
+        expected = learnt["alone"].losses
+        np.testing.assert_allclose(outcome.losses, expected, rtol=SAME_MATH, err_msg=mesh)
+
+
 # Steps without the run around them. 15 examples: with 16 a class may have exactly its share, 4, and
 # then the gradient of a fresh head's bias is pure rounding error, which Adam scales to a step.
 UPDATES = """

@@ -14,7 +14,7 @@ from vit_jax.weights.formats.timm import _epsilon, _heads
 
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 # Names whose arrays fit, in timm 1.0.31; a later version may add some.
-LEAST = 178
+LEAST = 238
 MODULES = (
     "vision_transformer", "deit", "vision_transformer_hybrid", "beit", "eva",
     "vision_transformer_relpos", "vision_transformer_sam", "naflexvit",
@@ -47,25 +47,55 @@ def settings(model):
         "norm": type(norm).__name__.removesuffix("Fp32"),
         "gelu": GELUS[type(act).__name__, getattr(act, "approximate", "")],
         "pool": model.global_pool,
-        "pool_prefix": bool(getattr(model, "pool_include_prefix", False)),
+        "pool_prefix": bool(getattr(model, "pool_include_prefix", False))
+        or (type(model).__name__ == "Eva" and model.global_pool == "map"),
+        "pool_heads": model.attn_pool.num_heads if model.global_pool == "map" else None,
+        "rotary": rotary(getattr(model, "rope", None)),
+        "attention_norm": is_norm(getattr(attention, "norm", None)),
+        "mlp_norm": is_norm(getattr(mlp, "norm", None)),
         "image_size": tuple(model.patch_embed.img_size),
         "pads": bool(getattr(model, "no_embed_class", False)) and model.cls_token is not None,
         "class_token": model.cls_token is not None,
         "final_norm": next((FINAL[name] for name in FINAL if is_there(name)), "none"),
         "pre_norm": is_there("norm_pre"),
-        "norm_branch": type(block).__name__ in ("ResPostBlock", "ResPostRelPosBlock"),
+        "norm_branch": type(block).__name__
+        in ("ResPostBlock", "ResPostRelPosBlock", "EvaBlockPostNorm"),
         "parallel": type(block).__name__ == "ParallelScalingBlock",
     }
 
 
+ROPES = {
+    "rotary_2d": "RotaryEmbeddingDinoV3", "rotary_axial": "RotaryEmbeddingCat",
+    "rotary_mixed": "RotaryEmbeddingMixed",
+}  # fmt: skip
+
+
+def is_norm(layer):
+    return layer is not None and type(layer).__name__ != "Identity"
+
+
+def rotary(rope):
+    """Kind, base, side of the grid, offset, and whether columns come first."""
+    if rope is None:
+        return None
+    is_axial = type(rope).__name__ == "RotaryEmbeddingCat"
+    grid = (getattr(rope, "ref_feat_shape", None) or (0,))[0]
+    offset, by_column = getattr(rope, "grid_offset", 0.0), rope.grid_indexing == "xy"
+    return type(rope).__name__, rope.temperature, grid, offset, is_axial and by_column
+
+
 def ours(loaded):
     spec = loaded.spec
+    kind = ROPES.get(spec.position_embedding)
+    axial = spec.rotary_grid, spec.rotary_offset, spec.rotary_columns_first
     fields = (
         "num_heads", "norm_epsilon", "pool_prefix", "final_norm", "pre_norm", "norm_branch",
-        "parallel",
+        "parallel", "attention_norm", "mlp_norm",
     )  # fmt: skip
     return {name: getattr(spec, name) for name in fields} | {
         "norm": NORMS[spec.norm],
+        "rotary": kind and (kind, spec.rotary_base, *axial),
+        "pool_heads": (spec.pool_heads or spec.num_heads) if spec.pool == "map" else None,
         "gelu": spec.gelu if spec.mlp == "mlp" else spec.mlp,
         "pool": POOLS[spec.pool],
         "image_size": loaded.preprocess.image_size,

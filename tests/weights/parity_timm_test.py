@@ -31,16 +31,39 @@ NAMES = (
     "test_vit4",
 )
 
+# Of timm's eva.py, one of each kind.
+EVAS = (
+    "vit_small_patch16_dinov3_qkvb",
+    "vit_7b_patch16_dinov3",
+    "vit_small_patch16_lingbot",
+    "eva_giant_patch14_224",
+    "eva02_tiny_patch14_224",
+    "eva02_base_patch16_clip_224",
+    "eva02_enormous_patch14_clip_224",
+    "vit_medium_patch16_rope_reg1_gap_256",
+    "vit_small_patch16_rope_224",
+    "vit_base_patch16_rope_mixed_ape_224",
+    "vit_pe_core_tiny_patch16_384",
+    "vit_pe_core_gigantic_patch14_448",
+    "vit_pe_spatial_gigantic_patch14_448",
+)
+
+
+@pytest.mark.parametrize("name", EVAS)
+def test_an_eva_comes_in_and_goes_out_again(timm, tmp_path, name):
+    there_and_back(timm, tmp_path, name, attn_pool_num_heads=4 if "core" in name else None)
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_architecture_comes_in_and_goes_out_again(timm, tmp_path, name):
     there_and_back(timm, tmp_path, name)
 
 
-def there_and_back(timm, folder, name):
+def there_and_back(timm, folder, name, **others):
     """Reads a toy of an architecture, writes it again, and compares logits at both ends."""
-    theirs = randomise(timm.create_model(name, num_classes=3, **SIZES))
-    save_timm(folder / "in", theirs, architecture=name, model_args=SIZES)
+    arguments = SIZES | {key: x for key, x in others.items() if x is not None}
+    theirs = randomise(timm.create_model(name, num_classes=3, **arguments))
+    save_timm(folder / "in", theirs, architecture=name, model_args=arguments)
     ours = weights.load_with_info(folder / "in")
     images = some_images(*ours.model.preprocess.image_size)
     assert_same_function(theirs, ours.model, images)

@@ -52,6 +52,24 @@ ROWS = {
     "`class_token` with `pool=avg` or `map`": ({"pool": "map", "class_token": True}, "timm"),
     "`mlp=swiglu`": ({"mlp": "swiglu", "gelu": "exact"}, "timm"),
     "`norm_branch`": ({"norm_branch": True}, "timm"),
+    "`rotary_2d` (DINOv3)": (DINOV3, "huggingface timm"),
+    "`rotary_axial`, `rotary_mixed`, `absolute_positions`": (
+        {"position_embedding": "rotary_mixed", "absolute_positions": True, "gelu": "exact"},
+        "timm",
+    ),
+    "`attention_norm`, `mlp_norm`": (
+        {
+            "position_embedding": "rotary_axial",
+            "attention_norm": True,
+            "mlp_norm": True,
+            "gelu": "exact",
+        },
+        "timm",
+    ),
+    "`qkv_bias=query_value` with learned positions": (
+        {"qkv_bias": "query_value", "gelu": "exact"},
+        "timm",
+    ),
 }
 FURTHER = [
     ({"num_classes": 0}, ALL),
@@ -88,15 +106,22 @@ FURTHER = [
     ({**DINOV2, "mlp": "geglu"}, ""),
     ({**DINOV2, "mlp": "swiglu", "mlp_dim": 25}, "timm"),
     # DINOv3
-    (DINOV3, "huggingface"),
-    ({**DINOV3, "mlp": "swiglu"}, "huggingface"),
+    ({**DINOV3, "mlp": "swiglu"}, "huggingface timm"),
     ({**DINOV3, "mlp": "geglu", "qkv_bias": "all"}, "huggingface"),
     ({**DINOV3, "mlp": "swiglu", "qkv_bias": "none", "dense_bias": False, "registers": 0},
      "huggingface"),
-    ({**DINOV3, "num_classes": 3}, ""),
-    ({**DINOV3, "pool": "avg"}, ""),
-    ({**DINOV3, "layer_scale": 0.0}, ""),
+    ({**DINOV3, "num_classes": 3}, "timm"),
+    ({**DINOV3, "pool": "avg"}, "timm"),
+    ({**DINOV3, "layer_scale": 0.0}, "timm"),
     ({**DINOV3, "qk_norm": True}, ""),
+    # timm's EVAs
+    ({"position_embedding": "rotary_axial", "rotary_grid": 16, "rotary_base": 1e4, "mlp": "swiglu",
+      "gelu": "exact", "pool": "avg", "class_token": True, "final_norm": "features",
+      "absolute_positions": True, "qkv_bias": "query_value"}, "timm"),
+    ({"position_embedding": "rotary_axial", "rotary_offset": 1.0, "rotary_columns_first": True,
+      "gelu": "exact", "pool": "map", "pool_prefix": True, "pool_heads": 1, "pool_mlp_dim": 32,
+      "pre_norm": True, "patch_bias": False, "norm_epsilon": 1e-5}, "timm"),
+    ({"position_embedding": "rotary_axial"}, ""),
 ]  # fmt: skip
 OTHERS = [
     ("R50x1", BIT, "huggingface google_npz"),

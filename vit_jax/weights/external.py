@@ -168,7 +168,9 @@ def vit_sizes(match: Match) -> dict[str, int]:
     return {field: match.sizes[letter] for field, letter in _LETTERS.items()}
 
 
-def with_heads(opened: Opened, match: Match, default: int | None) -> Match:
+def with_heads(
+    opened: Opened, match: Match, default: int | None, *, pool_heads: int | None = None
+) -> Match:
     """Adds the number of heads to a match, for layouts whose arrays do not show it.
 
     It is what config.json says, or `default`, which its architecture implies; without these what
@@ -190,7 +192,10 @@ def with_heads(opened: Opened, match: Match, default: int | None) -> Match:
             f"{opened.path}: the number of heads of its {match.sizes['L']} layers is {stated}: "
             "give num_heads=, or --num_heads to convert."
         )
-    sizes = match.sizes | {"H": heads, "K": width // heads}
+    of_pool = pool_heads or heads
+    if type(of_pool) is not int or of_pool < 1 or width % of_pool:
+        raise UserError(f"{opened.path}: {_short(of_pool)} heads pool tokens of {width} channels.")
+    sizes = match.sizes | {"H": heads, "K": width // heads, "h": of_pool, "k": width // of_pool}
     return dataclasses.replace(match, sizes=sizes, assumed=(*match.assumed, *assumed))
 
 
@@ -281,6 +286,9 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         "final_norm": next((x for part, x in _NORMS.items() if match.has(part)), "none"),
         **({"distillation_token": True} if match.has("distillation_token") else {}),
     }
+    for field, its, usual in (("pool_heads", "h", "H"), ("pool_mlp_dim", "m", "M")):
+        differs = match.has("pooling") and sizes[its] != sizes[usual]
+        fields |= {field: sizes[its]} if differs else {}
     if shape is None:
         return f"ViT-{size}/{sizes['P']}", fields
     patch = match.patch_pixels

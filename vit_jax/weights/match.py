@@ -274,6 +274,7 @@ def _sizes(rules: Iterable[Rule], named: Tensors, known: Mapping[str, int]) -> d
     if "K" in sizes and "H" not in sizes:  # norms of queries show only that
         sizes["H"] = sizes.get("D", 0) // max(1, sizes["K"])
     sizes.setdefault("K", sizes.get("D", 0) // max(1, sizes.setdefault("H", 1)))
+    sizes.setdefault("k", sizes.get("D", 0) // max(1, sizes.setdefault("h", 1)))
     letters = {w for r in rules for w in r.own_axes.split() if is_letter(w)}
     return {letter: sizes.get(letter, 0) for letter in letters}
 

@@ -131,10 +131,10 @@ def is_standardized(name: str) -> bool:
     return name.endswith("/kernel") and name.removeprefix("patches/").startswith("resnet/")
 
 
-# Letters: L layers, D width, H heads, K head size, M width of the MLP, P and p the height and width
-# of a patch, N positions, R registers, C classes, E the pre-logits, F channels of the map that
-# hybrids cut into patches; of ResNets, W the width of the root and U1, U2 ... the units of each
-# stage behind its first.
+# Letters: L layers, D width, H heads, K head size, J half of it, M width of the MLP, h, k and m
+# those of attention pooling, P and p the height and width of a patch, N positions, R registers, C
+# classes, E the pre-logits, F channels of the map that hybrids cut into patches; of ResNets, W the
+# width of the root and U1, U2 ... the units of each stage behind its first.
 OURS = {
     **_dense_axes("patches", "P p 3", "D"),
     **_norm_axes("patches/norm", "D"),
@@ -149,22 +149,25 @@ OURS = {
     BLOCK + "attention/value_bias": "L H K",
     BLOCK + "attention/query_norm/scale": "L K",
     BLOCK + "attention/key_norm/scale": "L K",
+    **_norm_axes(BLOCK + "attention/norm", "L D"),
+    BLOCK + "frequencies": "L 2 H J",
     **_dense_axes(BLOCK + "attention/out", "H K", "D", "L "),
     **_norm_axes(BLOCK + "scale1", "L D"),  # of LayerScale, or of a norm
     **_norm_axes(BLOCK + "norm2", "L D"),
     **_dense_axes(BLOCK + "mlp/fc1", "D", "M", "L "),
+    **_norm_axes(BLOCK + "mlp/norm", "L M"),
     **_dense_axes(BLOCK + "mlp/gate", "D", "M", "L "),
     **_dense_axes(BLOCK + "mlp/fc2", "M", "D", "L "),
     **_norm_axes(BLOCK + "scale2", "L D"),
     **_norm_axes("norm", "D"),
     **_norm_axes("feature_norm", "D"),
     "pooling/probe": "D",
-    **_dense_axes("pooling/query", "D", "1 H K"),
-    **_dense_axes("pooling/key_value", "D", "2 H K"),
-    **_dense_axes("pooling/out", "H K", "D"),
+    **_dense_axes("pooling/query", "D", "1 h k"),
+    **_dense_axes("pooling/key_value", "D", "2 h k"),
+    **_dense_axes("pooling/out", "h k", "D"),
     **_norm_axes("pooling/norm", "D"),
-    **_dense_axes("pooling/mlp/fc1", "D", "M"),
-    **_dense_axes("pooling/mlp/fc2", "M", "D"),
+    **_dense_axes("pooling/mlp/fc1", "D", "m"),
+    **_dense_axes("pooling/mlp/fc2", "m", "D"),
     **_dense_axes("pre_logits", "D", "E"),
     **_dense_axes("head", "D", "C"),
     **_dense_axes("distillation_head", "D", "C"),

@@ -5,7 +5,7 @@ import dataclasses
 from vit_jax.core.errors import UserError, safe_repr
 from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import dino, google_npz, huggingface, timm
+from vit_jax.weights.formats import dino, eva, google_npz, huggingface, timm
 from vit_jax.weights.match import Match, MisfitError, read_without
 
 # The order in which they are tried, for a file or for a model.
@@ -14,6 +14,7 @@ FORMATS: tuple[Format, ...] = (
     dino.DINOV3,
     huggingface.FORMAT,
     huggingface.BIT,
+    eva.FORMAT,
     timm.FORMAT,
     google_npz.FORMAT,
 )

@@ -59,8 +59,8 @@ _OLD = (
 )
 _POOLING = """
 pooling/probe       : MAPHead_0/probe : 1 1 *
-pooling/query/kernel : MAPHead_0/MultiHeadDotProductAttention_0/query/kernel : D H K
-pooling/query/bias  : MAPHead_0/MultiHeadDotProductAttention_0/query/bias : H K
+pooling/query/kernel : MAPHead_0/MultiHeadDotProductAttention_0/query/kernel : D h k
+pooling/query/bias  : MAPHead_0/MultiHeadDotProductAttention_0/query/bias : h k
 pooling/out         : MAPHead_0/MultiHeadDotProductAttention_0/out
 pooling/key_value   : MAPHead_0/MultiHeadDotProductAttention_0/[key value]
 pooling/norm        : MAPHead_0/LayerNorm_0

@@ -26,13 +26,13 @@ from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
 from vit_jax.weights.files import Tensors, from_array
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.match import Match, best
+from vit_jax.weights.match import Match, MisfitError, best
 from vit_jax.weights.tables import Layout, Pack, rules
 
 # --- tables
 
-_PATCHES = "patches : patch_embed.proj"
-_VIT_TABLE = """
+PATCHES = "patches : patch_embed.proj"
+VIT_TABLE = """
 cls                 : cls_token : 1 1 *
 registers           : reg_token : 1 *
 positions/embedding : pos_embed : 1 *
@@ -163,7 +163,7 @@ _RMS_HAS_NO = r"(?!pooling/).*norm[12]?/bias"
 
 def _vit(title: str, blocks: str, *packs: Pack, without: str = "(?!)", **computes: Any) -> Layout:
     """A layout of ViTs `without` some parameters, for the fields that differ from `_USUAL`."""
-    every = rules(_PATCHES, _VIT_TABLE, blocks)
+    every = rules(PATCHES, VIT_TABLE, blocks)
     return Layout(
         title,
         tuple(rule for rule in every if not re.fullmatch(without, rule.ours)),
@@ -202,10 +202,10 @@ _DISTILLED = Layout(
     VIT.rules + rules(_DISTILLED_TABLE),
     needed=("cls", "distillation_token"),
 )
-_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, _VIT_TABLE, _BLOCKS), computes=_COMPUTES)
+_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, VIT_TABLE, _BLOCKS), computes=_COMPUTES)
 _HYBRID_OF_ROOT = Layout(
     "timm's hybrid without stages",
-    rules(_HYBRID_TABLE.replace("stem.", ""), _VIT_TABLE, _BLOCKS),
+    rules(_HYBRID_TABLE.replace("stem.", ""), VIT_TABLE, _BLOCKS),
     computes=_COMPUTES,
 )
 _BIT = Layout("timm's BiT", rules(_BIT_TABLE), computes=_COMPUTES)
@@ -231,11 +231,12 @@ _TANH = re.compile(
 )
 _QUICK = re.compile(r"vit_.*quickgelu.*")
 _RPN = re.compile(r"vit_.*_rpn_")
+# Architectures of its eva.py, which formats/eva.py reads.
+EVA = re.compile(
+    r"eva_giant|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot|sapiens2)|vit_[a-z]+_patch16_rope_"
+)
 # Architectures that cannot be computed here, and what it is that they have.
 _REFUSED = {
-    r".*(dinov3|dinov3_qkvb|eupe)": "rotary positions and the mean of its patches: take Hugging "
-    "Face's DINOv3ViTModel of it",
-    r"(eva02|vit_pe_|.*_rope)": "rotary positions of another kind than model.position_embedding's",
     r"vit_d(wee|little|pwee)": "attention whose weights are the difference of two",
     r"vit_pwee": "one LayerScale for attention and MLP together, where model.layer_scale has two",
     r"vit_\w+_18x2_": "two attentions and two MLPs side by side in a block",
@@ -273,7 +274,7 @@ _HEADS = tuple(
 _CROP_MODE_OF = {"cover": "center", "stretch": "squash", "inside": "border"}
 _CROP_MODES = tuple(_CROP_MODE_OF.values())
 _GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
-_POOLS = {"cls": "token", "avg": "avg", "map": "map"}
+POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 
 # Architectures whose other arguments a config.json can state, by the fields that it cannot.
 _OF_ARCHITECTURE = {
@@ -324,6 +325,8 @@ def _read(opened: Opened) -> ExternalWeights:
         config = config | {"pretrained_cfg": config, "label_names": config.get("labels")}
         opened = dataclasses.replace(opened, config=config)
     name = str(config.get("architecture", ""))
+    if EVA.match(name):
+        raise MisfitError([])
     if reason := next((why for names, why in _REFUSED.items() if re.match(names, name)), None):
         raise UserError(f"config.json: {name!r} has {reason}.")
     vits = (_NORM_BRANCH,) if _RPN.match(name) else VITS  # arrays of the same names and shapes
@@ -348,7 +351,7 @@ def _read(opened: Opened) -> ExternalWeights:
     if arguments.get("no_embed_class") is not None:
         class_position = not external.flag(arguments, "no_embed_class")
     match, image_size = external.with_image_size(
-        opened, match, _stated_image_size(config), class_position=class_position
+        opened, match, stated_image_size(config), class_position=class_position
     )
     return external.external_weights(
         match,
@@ -362,13 +365,13 @@ def _read(opened: Opened) -> ExternalWeights:
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Values that neither the architecture nor another entry of config.json states."""
     if _heads(str(config.get("architecture", ""))):
-        return _assumed_of_images(config)
+        return assumed_of_images(config)
     arguments = external.section(config, "model_args")
     gelu = () if arguments.get("act_layer") else ("gelu",)
-    return (*gelu, "norm_epsilon", *_assumed_of_images(config))
+    return (*gelu, "norm_epsilon", *assumed_of_images(config))
 
 
-def _assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
+def assumed_of_images(config: Mapping[str, Any]) -> tuple[str, ...]:
     """ "preprocess" without a section about it, whose absent entries have timm's defaults."""
     return () if external.section(config, "pretrained_cfg") else ("preprocess",)
 
@@ -406,7 +409,7 @@ def _known_efficientnet(config: Mapping[str, Any]) -> re.Match | None:
     return _EFFICIENTNET_NAME.fullmatch(architecture.partition(".")[0])
 
 
-def _stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+def stated_image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """(height, width) of images in pixels, if config.json says it."""
     of_model = external.section(config, "model_args").get("img_size")
     if of_model:
@@ -429,12 +432,12 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     if not gated:
         fields["gelu"] = _GELUS[external.word(arguments, "act_layer", gelu, _GELUS)]
     in_use = arguments if arguments.get("global_pool") else config
-    default = "avg" if match.has("feature_norm") else _POOLS[external.pool(match)]
-    pool = external.word(in_use, "global_pool", default, _POOLS.values())
+    default = "avg" if match.has("feature_norm") else POOLS[external.pool(match)]
+    pool = external.word(in_use, "global_pool", default, POOLS.values())
     if (pool == "map") != match.has("pooling") or (pool == "token" and not match.has("cls")):
-        theirs = _POOLS[external.pool(match)]
+        theirs = POOLS[external.pool(match)]
         raise UserError(f"config.json: global_pool={pool!r}, the arrays' {theirs!r}.")
-    fields["pool"] = next(ours for ours, its in _POOLS.items() if its == pool)
+    fields["pool"] = next(ours for ours, its in POOLS.items() if its == pool)
     fields["class_token"] = match.has("cls") and pool != "token"
     included = arguments.get("pool_include_prefix", name.startswith("test_vit3"))
     fields["pool_prefix"] = external.flag({"pool_include_prefix": included}, "pool_include_prefix")
@@ -494,7 +497,7 @@ def _read_efficientnet(opened: Opened, match: Match) -> ExternalWeights:
     arguments = external.section(config, "model_args")
     of_name = {"padding": "pad_type", "batch_norm_epsilon": "bn_eps"}
     unstated = [field for field, its in of_name.items() if arguments.get(its) is None]
-    known_size = _stated_image_size(config) or opened.caller_image_size
+    known_size = stated_image_size(config) or opened.caller_image_size
     return ExternalWeights(
         name=name,
         spec=models.spec(name, **fields),
@@ -505,7 +508,7 @@ def _read_efficientnet(opened: Opened, match: Match) -> ExternalWeights:
         assumed=(
             *(() if "architecture" in config else unstated),
             *(() if known_size else ("image_size",)),
-            *_assumed_of_images(config),
+            *assumed_of_images(config),
         ),
     )
 
@@ -570,11 +573,11 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "depth": spec.depth,
         "num_heads": spec.num_heads,
         "qkv_bias": spec.qkv_bias == "all",
-        "mlp_ratio": _ratio(_mlp_rows(spec), spec.width),
+        "mlp_ratio": ratio(_mlp_rows(spec), spec.width),
         "class_token": spec.has_class_token,
         "reg_tokens": spec.registers,
         "no_embed_class": spec.registers > 0,
-        "global_pool": _POOLS[spec.pool],
+        "global_pool": POOLS[spec.pool],
         "fc_norm": spec.final_norm == "features",
         "init_values": spec.layer_scale or None,
         "act_layer": "silu"
@@ -591,20 +594,21 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
     if spec.pool == "map" and spec.registers:  # which older ones, such as 1.0.9, include silently
         arguments["pool_include_prefix"] = spec.pool_prefix
     distilled = spec.distillation_token
-    about_images = _pretrained_cfg(num_classes, about)
+    about_images = pretrained_cfg(num_classes, about)
     return {
         # All fields of an architecture are overridden by model_args.
         "architecture": "deit_base_distilled_patch16_224" if distilled else architecture,
         "num_classes": num_classes,
         "num_features": spec.width,
-        "global_pool": _POOLS[spec.pool],
+        "global_pool": POOLS[spec.pool],
         "model_args": arguments,
         "pretrained_cfg": about_images
         | ({"classifier": ["head", "head_dist"]} if distilled else {}),
     }
 
 
-def _pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
+    """The section of config.json about images and the head."""
     return {
         "num_classes": num_classes,
         "input_size": [3, *about.image_size],
@@ -635,10 +639,10 @@ def _mlp_rows(spec: ViTSpec) -> int:
     return spec.mlp_dim * (2 if _layout_for(spec) is _GATED else 1)
 
 
-def _ratio(mlp_dim: int, width: int) -> float:
+def ratio(mlp_dim: int, width: int) -> float:
     """The factor that timm multiplies the width by and cuts to an integer."""
-    ratio = mlp_dim / width
-    return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
+    exact = mlp_dim / width
+    return exact if int(width * exact) == mlp_dim else (mlp_dim + 0.5) / width
 
 
 def _architecture(spec: Any, known: Mapping[str, str], *fields: str) -> str:
@@ -666,7 +670,7 @@ def _cnn_config(
         layers = {"first_conv": "conv_stem", "classifier": "classifier"}
         if spec.batch_norm_epsilon != _EPSILONS[spec.padding]:
             arguments = {"model_args": {"bn_eps": spec.batch_norm_epsilon}}
-    images = _pretrained_cfg(num_classes, about) | {"fixed_input_size": False} | layers
+    images = pretrained_cfg(num_classes, about) | {"fixed_input_size": False} | layers
     return {
         "architecture": architecture,
         "num_classes": num_classes,
@@ -689,7 +693,8 @@ def _hybrid_config(spec: HybridSpec, num_classes: int, about: models.Preprocess)
 
 def _packed(tensors: Tensors, spec: Any, _: int) -> Tensors:
     """Adds the class token's position to it where registers are: there, none of them has one."""
-    if not getattr(spec, "registers", 0) or not spec.has_class_token:
+    folds = getattr(spec, "registers", 0) and spec.has_class_token
+    if not folds or "pos_embed" not in tensors:
         return tensors
     token, table = tensors["cls_token"].read(), tensors["pos_embed"].read()
     folded = {"cls_token": token + table[:, :1], "pos_embed": table[:, 1:]}
@@ -721,6 +726,6 @@ FORMAT = Format(
     packed=_packed,
     states=(*_OF_ARCHITECTURE, *_OF_ARGUMENTS),
     prepares=lambda about: preprocess(
-        {"pretrained_cfg": _pretrained_cfg(0, about)}, about.image_size
+        {"pretrained_cfg": pretrained_cfg(0, about)}, about.image_size
     ),
 )
