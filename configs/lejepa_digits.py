@@ -44,7 +44,7 @@ def get_config(arg=None):
                 "weight_decay": 0.05,
                 "grad_clip_norm": None,
             },
-            "total": {"epochs": 200},
+            "total": {"epochs": 100},
             "evals": {
                 "frozen": {
                     "kind": "frozen",

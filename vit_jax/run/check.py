@@ -253,6 +253,7 @@ def _memory(layout: StateLayout, cached_bytes: int) -> str:
     """The memory that the state and the images of input.cache=device take on each device."""
     state = layout.state
     sizes = {"parameters": state.params, "optimizer": state.opt_state, "average": state.ema}
+    sizes |= {"method": state.method_state}
     parts = [f"{name} {format_bytes(device_bytes(tree))}" for name, tree in sizes.items() if tree]
     there = device_memory(layout.mesh.local_devices[0])
     of = "" if there is None else f" of {format_bytes(there)}"

@@ -110,7 +110,7 @@ class Memory:
     # Sizes by shapes and shardings.
     parameters: int
     optimizer: int
-    average: int
+    average: int  # and the state of the method
     # Kept by the blocks for the backward pass, by the model's shapes and the method's products
     # alone; None where remat leaves that to the compiler.
     activations: int | None
@@ -272,7 +272,7 @@ def _memory(
     return Memory(
         parameters=device_bytes(state.params),
         optimizer=device_bytes(state.opt_state),
-        average=device_bytes(state.ema),
+        average=device_bytes((state.ema, state.method_state)),
         teacher=device_bytes(layout.teacher_params),
         activations=_activations(config, step.model, step.products, layout.mesh),
         peak=figures.peak_bytes if figures else None,
