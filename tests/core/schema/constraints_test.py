@@ -9,7 +9,11 @@ SCHEDULE_FREE = "optim.name=optax:contrib.schedule_free_sgd"
 BROKEN = [
     (("optim.name=adam", "optim.momentum=0.5"), "optim.momentum=0.5", "sgd, rmsprop, muon"),
     (("optim.name=adam", "optim.nesterov=true"), "optim.nesterov=True", "optim.name=adam"),
-    (("optim.name=sgd", "optim.b1=0.5"), "optim.b1=0.5", "adam, adafactor, lion, muon, lamb"),
+    (
+        ("optim.name=sgd", "optim.b1=0.5"),
+        "optim.b1=0.5",
+        "adam, nadam, adafactor, lion, muon, lamb",
+    ),
     (("lora.rank=3",), "lora.rank=3", "lora.kernels"),
     (("init.head=reset",), "init.head=reset", "init.weights"),
     (("input.batch_size=2", "input.repeats=3"), "input.repeats=3", "input.batch_size=2"),

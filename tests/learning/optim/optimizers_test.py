@@ -108,6 +108,12 @@ def numpy_adam(name, g, t, memory):
     return m / (np.sqrt(v) + EPS)
 
 
+def numpy_nadam(name, g, t, memory):
+    m = (B1 * moment(memory, "m", B1, g) + (1 - B1) * g) / (1 - B1**t)
+    v = moment(memory, "v", B2, g**2) / (1 - B2**t)
+    return m / (np.sqrt(v) + EPS)
+
+
 def numpy_sgd(name, g, t, memory, nesterov=False):
     v = moment(memory, "v", MOMENTUM, g, weight=1)
     return g + MOMENTUM * v if nesterov else v
@@ -155,6 +161,7 @@ def numpy_muon(name, g, t, memory, nesterov=False):
 
 NUMPY = {
     "adam": numpy_adam,
+    "nadam": numpy_nadam,
     "sgd": numpy_sgd,
     "rmsprop": numpy_rmsprop,
     "adafactor": numpy_adafactor,
@@ -324,6 +331,7 @@ def test_updates_are_those_written_out(name, fields, written_out, tolerance):
 # for another kernel, for a bias.
 KEPT = {
     "adam": ([1, 1], [1, 1], [1, 1]),
+    "nadam": ([1, 1], [1, 1], [1, 1]),
     "sgd": ([1, 0], [1, 0], [1, 0]),
     "rmsprop": ([1, 1], [1, 1], [1, 1]),
     "adafactor": ([1, 0], [1, 0], [1, 1]),

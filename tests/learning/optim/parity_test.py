@@ -76,6 +76,7 @@ CASES = {
     ),
     "Lion": case("lion", "timm Lion", {"betas": (0.9, 0.99)}, b2=0.99),
     "Lion, decay": case("lion", "timm Lion", {"betas": (0.8, 0.9)}, b1=0.8, b2=0.9, **WITH_DECAY),
+    "NAdamW": case("nadam", "timm NAdamW", {}, **WITH_DECAY),
     "LAMB": case("lamb", "timm Lamb", LAMBS, **LAMB, **WITH_DECAY),
     "LAMB, no decay": case("lamb", "timm Lamb", LAMBS, **LAMB),
     "LAMB, clipped": case(

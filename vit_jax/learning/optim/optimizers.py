@@ -46,6 +46,23 @@ def adam(m: Moments) -> optax.GradientTransformation:
     return optax.scale_by_adam(m.b1, m.b2, m.eps, mu_dtype=m.mu_dtype)
 
 
+def nadam(m: Moments) -> optax.GradientTransformation:
+    """Adam whose first moment looks one step ahead, as AlgoPerf's baseline (arXiv 2306.07179).
+
+    Bias is corrected as Adam's. optax's `nadamw` corrects gradient and average by two factors.
+    """
+    moments = adam(m)
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        _, after = moments.update(grads, state, params)
+        mu = optax.tree.update_moment(grads, after.mu, m.b1, 1)
+        mu = optax.tree.bias_correction(mu, m.b1, after.count)
+        nu = optax.tree.bias_correction(after.nu, m.b2, after.count)
+        return jax.tree.map(lambda x, y: x / (jnp.sqrt(y) + m.eps), mu, nu), after
+
+    return optax.GradientTransformation(moments.init, update)
+
+
 def sgd(m: Moments) -> optax.GradientTransformation:
     """SGD with velocity v = momentum * v + g, as in torch: the learning rate is applied later."""
     if not m.momentum:
@@ -282,6 +299,7 @@ class Optimizer(NamedTuple):
 # beside torch's or timm's where they have it.
 OPTIMIZERS = {
     "adam": Optimizer(adam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
+    "nadam": Optimizer(nadam, ("b1", "b2", "eps", "mu_dtype"), elementwise=True),
     "sgd": Optimizer(sgd, ("momentum", "nesterov", "mu_dtype"), elementwise=True),
     "rmsprop": Optimizer(
         rms, ("b2", "eps", "momentum", "mu_dtype"), elementwise=True, velocity=velocity
