@@ -169,7 +169,7 @@ def messages(tmp_path, tiny_run, monkeypatch):
         (["input.source=tfds", "input.data_dir=images"], "holds no dataset_info.json"),
         (["input.data_dir=images"], "input.source='synthetic' reads no folder"),
         (["evals.val.source=image_folder"], "evals.val.data_dir=None"),
-        (["evals.val.labels=real.json"], "evals.val.labels=real.json does not exist"),
+        (["evals.val.labels=real.json"], "evals.val.labels=real.json cannot be read"),
         (["input.mixture.a.source=tfds"], "input.mixture.a.data_dir=None"),
         (["init.weights=nowhere"], "init.weights=nowhere: No checkpoint in nowhere"),
         ([*UNNAMED, "init.head=reset"], "model.name=None: give --config.init.weights=DIR"),

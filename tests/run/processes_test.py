@@ -1,13 +1,16 @@
 import os
 import stat
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from absl import flags
 from etils import epath
 
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.cluster.members import OtherSecret
+from vit_jax.core import command
 from vit_jax.core.errors import UserError
 from vit_jax.run import processes
 
@@ -40,12 +43,16 @@ def test_what_belongs_to_a_host_may_differ(tiny_run):
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "0", "-3", "0.5", "1e9"])
-@pytest.mark.parametrize("name", processes.TIMEOUTS)
+@pytest.mark.parametrize("name", ["start", "peer", "barrier"])
 def test_timeouts_have_bounds(monkeypatch, name, value):
-    given = {**dict.fromkeys(processes.TIMEOUTS, 60.0), name: float(value)}
-    monkeypatch.setattr(processes, "FLAGS", SimpleNamespace(**given))
-    with refused(name):
-        processes.find_cluster()
+    given = flags.FlagValues()
+    monkeypatch.setattr(flags, "DEFINE_float", partial(flags.DEFINE_float, flag_values=given))
+    monkeypatch.setattr(flags, "DEFINE_integer", lambda *_: None)
+    monkeypatch.setattr(flags, "DEFINE_string", lambda *_: None)
+    command.define_processes()
+    with pytest.raises(flags.Error, match=f"{name}_timeout_secs"):
+        given(["", f"--{name}_timeout_secs={value}"])
+        command.check_values(given)
 
 
 def test_the_secret_of_a_run_is_in_its_workdir(tmp_path, monkeypatch):

@@ -16,8 +16,6 @@ import jax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
-from vit_jax.core import errors
-
 BATCH = "batch"
 TOKENS = "tokens"
 WIDTH = "width"  # D, of parameters
@@ -62,18 +60,12 @@ def to_spec(
     rules: Rules,
     mesh_shape: Mapping[str, int],
 ) -> PartitionSpec:
-    """PartitionSpec for the logical names of an array's axes. Raises UserError without a rule.
+    """PartitionSpec for the logical names of an array's axes. Raises KeyError without a rule.
 
     An axis that does not divide over all mesh axes of its rule is sharded over as many of the first
     as possible and replicated over the others; `unsharded` lists such axes. A mesh axis that
     several axes could take goes to the one whose parts are longest.
     """
-    unknown = [name for name in names if name is not None and name not in rules]
-    if unknown:
-        raise errors.UserError(
-            f"The logical axis {unknown[0]!r} is not in LOGICAL_AXES (core/axes.py). "
-            f"{errors.nearest(unknown[0], rules)}"
-        )
     if len(names) != len(shape):
         raise ValueError(f"{len(shape)} axes, but {len(names)} logical names {tuple(names)}")
     over = sharded_over(names, shape, rules, mesh_shape)

@@ -94,15 +94,12 @@ def define_processes() -> None:
     )
     flags.DEFINE_integer("num_processes", None, "How many processes train together.")
     flags.DEFINE_integer("process_id", None, "Which of them this is, from 0.")
-    flags.DEFINE_float("start_timeout_secs", 300, "How long to wait until all of them are there.")
-    flags.DEFINE_float(
-        "peer_timeout_secs", 60, "A process without a sign of life for so long counts as lost."
-    )
-    flags.DEFINE_float(
-        "barrier_timeout_secs",
-        600,
-        "How long processes wait for the last before they save, restore or evaluate.",
-    )
+    for name, secs, about in (
+        ("start", 300, "How long to wait until all of them are there."),
+        ("peer", 60, "A process without a sign of life for so long counts as lost."),
+        ("barrier", 600, "How long processes wait for the last before they save or evaluate."),
+    ):
+        flags.DEFINE_float(f"{name}_timeout_secs", secs, about, 1, 1_000_000)
 
 
 def run(main: Callable[[list[str]], None], *, positional: bool = False, hint: str = "") -> None:

@@ -117,13 +117,13 @@ def writing(field: object, path: object = NOT_GIVEN, *, cure: str = "") -> Itera
 
 
 @contextlib.contextmanager
-def naming(field: str, value: object) -> Iterator[None]:
+def naming(field: str, value: object = NOT_GIVEN) -> Iterator[None]:
     """Puts a field and its value before a UserError's message, which may begin with the value."""
     try:
         yield
     except UserError as error:
-        said = str(error).removeprefix(f"{value}: ")
-        raise UserError(f"{field}={value}: {said}") from error
+        subject = field if value is NOT_GIVEN else f"{field}={value}"
+        raise UserError(f"{subject}: {str(error).removeprefix(f'{value}: ')}") from error
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from jax.experimental import multihost_utils
 from vit_jax import models
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError
+from vit_jax.core.errors import NOT_MADE, ErrorCollector, UserError, naming
 from vit_jax.core.screen import Screen, format_bytes, format_count, format_duration
 from vit_jax.data.source import Source
 from vit_jax.learning.losses import Batch
@@ -170,12 +170,12 @@ def _look_at_all(
 def _samples(config: RunConfig, source: Source, preprocess: str, where: str) -> int:
     """Reads and decodes some of a split; returns the number of bad images, which are skipped."""
     indices = np.unique(np.linspace(0, source.num_examples - 1, SAMPLES).astype(np.int64))
-    try:
-        with inputs.samples(config.input, source, preprocess, indices) as batches:
-            next(batches)
-            return batches.num_bad
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from error
+    with (
+        naming(where),
+        inputs.samples(config.input, source, preprocess, indices) as batches,
+    ):
+        next(batches)
+        return batches.num_bad
 
 
 def _first_batch(config: RunConfig, source: Source, layout: Batch) -> int:

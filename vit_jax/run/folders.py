@@ -8,7 +8,7 @@ from etils import epath
 
 from vit_jax import weights
 from vit_jax.config import InputConfig, RunConfig
-from vit_jax.core.errors import ErrorCollector, UserError
+from vit_jax.core.errors import ErrorCollector, reading
 from vit_jax.data import files
 from vit_jax.data.sources import table as sources
 from vit_jax.run.parts import networks, pins
@@ -33,10 +33,10 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     for name, evaluation in config.evals.items():
         if evaluation.labels is not None:
             where = f"evals.{name}.labels"
-            errors.attempt(f"evals.{name}", _check_labels, evaluation.labels, where, "real.json")
+            errors.attempt(f"evals.{name}", _check_file, where, evaluation.labels, "real.json")
     for where, part in _pseudo_label_files(config.input):
         field = f"{where}.pseudo_labels"
-        errors.attempt(where, _check_labels, part, field, "vit-jax evaluate writes")
+        errors.attempt(where, _check_file, field, part, "vit-jax evaluate writes")
     if path := getattr(config.method, "teacher", None):
         from vit_jax.run.parts import teachers
 
@@ -47,9 +47,10 @@ def check_folders(config: RunConfig, workdir: epath.Path | None = None) -> None:
     errors.raise_all()
 
 
-def _check_labels(path: str, field: str, such_as: str) -> None:
-    if not files.is_remote(path) and not epath.Path(path).expanduser().is_file():
-        raise UserError(f"{field}={path} does not exist. It is a file such as {such_as}.")
+def _check_file(field: str, path: str, such_as: str) -> None:
+    if not files.is_remote(path):
+        with reading(field, path, cure=f"It is a file such as {such_as}."):
+            epath.Path(path).expanduser().open("rb").close()
 
 
 def _pseudo_label_files(c: InputConfig) -> Iterator[tuple[str, str]]:

@@ -130,7 +130,7 @@ class Parts(Mapping[str, T]):
 def add(group: str, name: str, part: Any) -> None:
     """Adds a part to this process; a second one of this name takes its place.
 
-    UserError for another group, or a part that is not what its group takes.
+    KeyError for another group, UserError for a part that is not what its group takes.
     """
     _check(group, name, part, "what was added")
     _added[group, name] = part
@@ -195,8 +195,6 @@ def _distribution(entry: importlib.metadata.EntryPoint) -> str:
 
 
 def _check(group: str, name: str, part: Any, what: str) -> None:
-    if group not in GROUPS:
-        raise errors.UserError(f"There is no group {group!r}. {errors.nearest(group, GROUPS)}")
     if not GROUPS[group].holds(part):
         raise errors.UserError(
             f"{PREFIX}{group}: {name!r} must be {GROUPS[group].words}, not {part!r}."

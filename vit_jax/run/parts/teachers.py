@@ -11,7 +11,7 @@ from vit_jax import weights
 from vit_jax.config import InputConfig, ModelConfig
 from vit_jax.core import synsets
 from vit_jax.core.class_names import agree, normal
-from vit_jax.core.errors import UserError, naming
+from vit_jax.core.errors import UserError, naming, reading
 from vit_jax.data import files
 from vit_jax.learning.method import Method, Teacher
 from vit_jax.models import head
@@ -21,10 +21,10 @@ def check_teacher(path: str) -> None:
     """UserError if nothing is at method.teacher; remote paths are not asked for."""
     if weights.is_name(path):
         weights.check_name(path)
-    elif not files.is_remote(path) and not epath.Path(path).expanduser().exists():
-        raise UserError(
-            f"method.teacher={path} does not exist; a run that is resumed needs its teacher too."
-        )
+    elif not files.is_remote(path):
+        cure = "A run that is resumed needs its teacher too."
+        with reading("method.teacher", path, cure=cure):
+            epath.Path(path).expanduser().stat()
 
 
 def teacher(
