@@ -18,13 +18,12 @@ from vit_jax.learning.loggers import Logger, write_parameters
 from vit_jax.learning.state import TrainState, stop_if_not_finite
 from vit_jax.learning.step import Scalars
 from vit_jax.learning.updates import InFlightSteps, skip_update
-from vit_jax.run import announce, environment
+from vit_jax.run import announce
 from vit_jax.run.build import Run
 from vit_jax.run.memory import explain_out_of_memory
-from vit_jax.run.parts import outputs, pins
+from vit_jax.run.parts import outputs
 from vit_jax.run.parts.close_ups import CloseUps
 from vit_jax.run.parts.evaluations import RunEvals
-from vit_jax.store.workdir import write_record
 from vit_jax.store.workdir_lock import lock
 
 
@@ -112,23 +111,17 @@ class Session:
         self._teacher_params, self._start = opening.teacher_params, step
         self._durations.check_start(step, run.workdir)
         announce.resumed(self._screen, step)
-        if jax.process_index() == 0:
-            described = environment.describe(run.mesh) | pins.describe_pins(
-                run.requested, run.config
-            )
-            described["total_steps"] = self._durations.total_steps
-            self._checkpoints.run_id = write_record(opening.record, run=described)
+        starts = run.requested, run.config, run.mesh, self._durations
+        self._checkpoints.run_id = outputs.record_start(opening.record, *starts)
         write_parameters(run.workdir, self._layout.state.params)
         log = outputs.log(run.config, run.workdir, start_step=step, more=opening.loggers)
         self._log = opening.enter(log)
         self._feed = opening.enter(run.feed(start_step=step))
         logged = self._peers.from_first("skipped images", log.values(SKIPPED_IMAGES))
-        self._skipped = outputs.skipped_images(
-            run.config.input, run.source, self._feed, logged, start_step=step
-        )
-        self._evals = RunEvals(
-            run.config, run.evals, run.eval_data, self._stop, self._peers, self._screen
-        )
+        images = run.config.input, run.source, self._feed
+        self._skipped = outputs.skipped_images(*images, logged, start_step=step)
+        with_run = self._stop, self._peers, self._screen
+        self._evals = RunEvals(run.config, run.evals, run.eval_data, *with_run)
         if missed := self._evals.catch_up(step, self._layout.weights(state), log):
             self._checkpoints.add_metrics(step, missed)
             self.write(step, {}, missed)
@@ -139,16 +132,9 @@ class Session:
         self._in_flight = InFlightSteps(run.mesh.devices.flat[0].platform)
         self._progress = announce.Progress(self._screen, self._durations, run.parts.objective)
         self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
-        self._close_ups = CloseUps(
-            run.config,
-            run.source,
-            run.parts,
-            self._teacher_params,
-            title=run.workdir.name,
-            log=log,
-            clock=self.clock,
-            finish_steps=self._in_flight.finish,
-        )
+        parts = run.config, run.source, run.parts, self._teacher_params
+        at_rest = log, self.clock, self._in_flight.finish
+        self._close_ups = CloseUps(*parts, *at_rest, title=run.workdir.name)
 
     def update(self, step: int, state: TrainState) -> tuple[TrainState, Scalars]:
         """Begins update number `step`, on the next batch; devices may still compute the result.

@@ -241,20 +241,18 @@ def _read(folder: epath.Path, allow_config_change: bool) -> dict[str, Any] | Non
 
 
 def _load(file: epath.Path) -> dict[str, Any]:
-    with reading("--workdir", file, cure="Put back a copy of it, or move it away."):
+    cure = "Put back a copy of it, or move it away and give --allow_config_change."
+    with reading("--workdir", file, cure=cure):
         document = parse_json(file.read_bytes())
-    entries = document.keys() if isinstance(document, dict) else ()
-    if entries and not TYPES.keys() & entries:  # of transformers or timm, perhaps
-        raise NotARun(
-            f"{file.parent} is not a work directory: its {CONFIG_FILE} is of something else. "
-            f"Weights are given as --config.init.weights={file.parent}."
-        )
-    wrong = [k for k, kind in TYPES.items() if k not in entries or type(document[k]) is not kind]
-    if wrong or not all(isinstance(run, dict) for run in document["runs"]):
-        raise UserError(
-            f"{file} is damaged: its {(wrong or ['runs'])[0]!r} is missing or of another type. Put "
-            "back a copy, or move it away and give --allow_config_change."
-        )
+        entries = document.keys() if isinstance(document, dict) else ()
+        if entries and not TYPES.keys() & entries:  # of transformers or timm, perhaps
+            raise NotARun(
+                f"{file.parent} is not a work directory: its {CONFIG_FILE} is of something else. "
+                f"Weights are given as --config.init.weights={file.parent}."
+            )
+        wrong = [k for k, t in TYPES.items() if k not in entries or type(document[k]) is not t]
+        if wrong or not all(isinstance(run, dict) for run in document["runs"]):
+            raise ValueError(f"its {(wrong or ['runs'])[0]!r} is missing or of another type")
     from vit_jax.core.schema import renamed
 
     config = renamed.fields(document["config"])

@@ -31,11 +31,11 @@ class CloseUps:
         source: Source,
         parts: StepParts,
         teacher_params: tuple[Any, ...],
-        *,
-        title: str,
         log: RunLog,
         clock: Clock,
         finish_steps: Callable[[], None],
+        *,
+        title: str,
     ) -> None:
         self._config, self._source, self._parts, self._title = config, source, parts, title
         self._teacher_params, self._log, self._clock = teacher_params, log, clock

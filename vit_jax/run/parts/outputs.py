@@ -22,6 +22,7 @@ from vit_jax.learning.method import Teacher
 from vit_jax.learning.state import StateLayout, total_bytes
 from vit_jax.run import environment
 from vit_jax.run.parts.durations import Durations
+from vit_jax.run.parts.pins import describe_pins
 from vit_jax.run.parts.updates import StepParts
 from vit_jax.store import checkpoint_dir
 from vit_jax.store import workdir as workdirs
@@ -32,6 +33,7 @@ from vit_jax.store.workdir import (
     check_workdir,
     read_document,
     saved_step,
+    write_record,
 )
 
 # Fields of a work directory's config that may differ when a run resumes there.
@@ -61,6 +63,16 @@ def workdir_record(
         before = read_document(workdir)["config"]["input"]["batch_size"]
         found.changes.append(_moved(step, before, config.input.batch_size, source.num_examples))
     return found
+
+
+def record_start(
+    record: WorkdirRecord, requested: RunConfig, config: RunConfig, mesh: Mesh, durations: Durations
+) -> str:
+    """Records this start in config.json, if this is process 0; returns its id, or ""."""
+    if jax.process_index() > 0:
+        return ""
+    about = environment.describe(mesh) | describe_pins(requested, config)
+    return write_record(record, run=about | {"total_steps": durations.total_steps})
 
 
 def _moved(step: int, before: int, batch_size: int, num_examples: int) -> str:
