@@ -26,7 +26,6 @@ from vit_jax.evals.kind import EvalConfig
 from vit_jax.evals.metrics import METRICS
 from vit_jax.learning import methods
 from vit_jax.learning.losses import LOSSES, SOFTMAX, LossConfig, Softmax, Supervised
-from vit_jax.learning.optim import from_optax
 from vit_jax.learning.optim.optimizers import (
     DECAYED,
     MU_DTYPES,
@@ -359,15 +358,21 @@ class OptaxConfig(OptimConfig):
     @property
     def decays(self) -> bool:
         """Whether the function takes a weight decay."""
+        from vit_jax.learning.optim import from_optax
+
         return from_optax.decays(self.name)
 
     @property
     def average(self) -> Callable[[Any, Any], Any] | None:
         """That of a schedule-free optimizer."""
+        from vit_jax.learning.optim import from_optax
+
         return from_optax.average if from_optax.averages(self.name) else None
 
     def rule(self, schedule: Schedule) -> optax.GradientTransformation:
         """The function's, without gradient clipping."""
+        from vit_jax.learning.optim import from_optax
+
         return from_optax.rule(
             self.name,
             self.arguments,

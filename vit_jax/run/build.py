@@ -16,7 +16,7 @@ from etils import epath
 from vit_jax import weights
 from vit_jax.cluster.peers import Peers
 from vit_jax.config import RunConfig
-from vit_jax.core.errors import NOT_MADE, Attempt, ErrorCollector
+from vit_jax.core.errors import NOT_MADE, ErrorCollector
 from vit_jax.core.screen import Screen
 from vit_jax.learning.feed import Feed
 from vit_jax.learning.step import lower_update
@@ -92,25 +92,13 @@ class Run:
         self.trained: weights.CheckpointInfo | None = None
         self.shapes: dict[str, tuple[int, ...]] = {}
         if is_new and config.init.weights:
-            self._check_weights(attempt)
+            from vit_jax.run.parts.warm_start import open_weights
+
+            self.trained, self.shapes = open_weights(config, step, source, attempt)
         attempt("log", outputs.check_log, config.log)
         attempt("workdir", workdirs.check_writable, workdir)
         saved = (workdir, step.layout, step.durations)
         attempt("workdir", outputs.check_disk_space, config.checkpoint, *saved)
-
-    def _check_weights(self, attempt: Attempt) -> None:
-        """Opens init.weights, and finds the shapes that are taken from them."""
-        from vit_jax.run.parts import warm_start
-
-        c, step = self.config.init, self.parts
-        # With model.name=None the model was made from them: their errors are reported already.
-        needed = [step.model] if self.config.model.name is None else []
-        trained = attempt("init", networks.trained_weights, c, after=needed)
-        self.trained = trained
-        self.shapes = attempt(
-            "init", warm_start.shapes_by_config, c, trained, step.layout, step.model
-        )
-        attempt("init", warm_start.check_head, c, trained, self.source, after=[self.shapes])
 
     @classmethod
     def build(cls, config: RunConfig, workdir: epath.Path, peers: Peers | None = None) -> Run:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from vit_jax import weights
 from vit_jax.config import InitConfig, RunConfig
 from vit_jax.core import class_names, pytrees, synsets
-from vit_jax.core.errors import UserError
+from vit_jax.core.errors import Attempt, UserError
 from vit_jax.core.pytrees import METHOD_PARAMS
 from vit_jax.core.screen import Screen
 from vit_jax.data.source import Source
@@ -26,7 +26,8 @@ from vit_jax.learning.state import StateLayout, TrainState
 from vit_jax.models import ModelInfo, hidden_fields
 from vit_jax.models.layers.posemb import is_offsets, is_table, places_axis, resize
 from vit_jax.run import announce
-from vit_jax.run.parts.networks import Model
+from vit_jax.run.parts.networks import Model, trained_weights
+from vit_jax.run.parts.updates import StepParts
 
 # Parts that the weights may have and a model with a fresh head may lack.
 OPTIONAL = frozenset(
@@ -176,6 +177,19 @@ def shapes_to_take(
     offered = {n: s for n, s in theirs.items() if _part(n) not in left_out}
     _check(trained, model, wanted, offered)
     return {name: theirs[name] for name in wanted}
+
+
+def open_weights(
+    config: RunConfig, step: StepParts, source: Source, attempt: Attempt
+) -> tuple[weights.CheckpointInfo, Shapes]:
+    """The description of init.weights, and shapes of the arrays that are taken from them."""
+    c = config.init
+    # With model.name=None the model was made from them: their errors are reported already.
+    needed = [step.model] if config.model.name is None else []
+    trained = attempt("init", trained_weights, c, after=needed)
+    shapes = attempt("init", shapes_by_config, c, trained, step.layout, step.model)
+    attempt("init", check_head, c, trained, source, after=[shapes])
+    return trained, shapes
 
 
 def shapes_by_config(
