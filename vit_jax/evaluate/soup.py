@@ -47,18 +47,18 @@ def check(paths: Sequence[str]) -> None:
     if len(set(paths)) < 2:
         raise UserError("A soup is of several weights: give at least two, such as DIR@900 DIR.")
     first, *others = map(weights.checkpoint_info, paths)
-    if hasattr(first.spec, "frozen_statistics"):
-        raise UserError(f"{paths[0]} has batch norms, whose statistics no average has.")
     for path, other in zip(paths[1:], others, strict=True):
         named = other.class_names and first.class_names
         inputs = [(p.image_size, p.mean, p.std) for p in (first.preprocess, other.preprocess)]
-        for what, is_other in (
-            ("another model", _computed(other) != _computed(first)),
-            ("other classes", named and other.class_names != first.class_names),
-            ("inputs of another size, mean or std", inputs[0] != inputs[1]),
+        has_norms = hasattr(other.spec, "frozen_statistics")
+        for what, is_wrong in (
+            ("batch norms, whose statistics no average has", has_norms),
+            (f"another model than {paths[0]}", _computed(other) != _computed(first)),
+            (f"other classes than {paths[0]}", named and other.class_names != first.class_names),
+            (f"inputs of another size, mean or std than {paths[0]}", inputs[0] != inputs[1]),
         ):
-            if is_other:
-                raise UserError(f"has {what} than {paths[0]}.", field=path)
+            if is_wrong:
+                raise UserError(f"has {what}.", field=path)
 
 
 def _computed(info: CheckpointInfo) -> tuple[Any, ...]:
