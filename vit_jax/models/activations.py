@@ -38,7 +38,8 @@ def _run(graph: Any, state: Any, names: tuple[str, ...], images: jax.Array) -> d
     for name in names:
         if name not in tagged:
             raise UserError(f"The model has no activation {name!r}. {nearest(name, tagged)}")
-    jaxpr = program.jaxpr.replace(outvars=[tagged[name] for name in names], debug_info=None)
+    info = program.jaxpr.debug_info._replace(result_paths=names)
+    jaxpr = program.jaxpr.replace(outvars=[tagged[name] for name in names], debug_info=info)
     values = jax.core.eval_jaxpr(jaxpr, program.consts, *jax.tree.leaves((state, images)))
     return dict(zip(names, values, strict=True))
 
