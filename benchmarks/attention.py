@@ -87,7 +87,7 @@ def _compare(shape: tuple[int, ...], mesh: Mesh, dump: Path) -> None:
     }  # fmt: skip
     local = FLAGS.topology is None
     asked = jax.ShapeDtypeStruct(shape, _DTYPE.value)
-    taken = choice.choose(choice.AUTO, asked, jnp.dtype("float32"), biased=False)
+    taken = choice.choose(choice.AUTO, asked, jnp.dtype("float32"))
     plain = "xla" if tokens < choice.LONG else "xla in blocks"
     compiled, found = {}, {}
     for name, program in _programs(head_size).items():
@@ -118,7 +118,7 @@ def _programs(head_size: int) -> dict[str, Program]:
         "xla": lambda *arrays: attend(*arrays, softmax),
         "xla in blocks": lambda *arrays: xla.attend_in_blocks(*arrays, softmax),
     }
-    attention = choice.Attention(head_size, _DTYPE.value, "float32", biased=False)
+    attention = choice.Attention(head_size, _DTYPE.value, "float32")
     for name, kernel in choice.KERNELS.items():
         if kernel.runs_on(axes.target()) and kernel.refuses(attention) is None:
             found[name] = lambda *arrays, kernel=kernel: kernel.attend(

@@ -66,12 +66,15 @@ def vit_parameters(spec, *, num_classes, image_size):
     s, d, m, k = spec, spec.width, spec.mlp_dim, spec.width // spec.num_heads
     rows, columns = (side // s.patch_size for side in image_size)
     cls, gated, dist = s.has_class_token, s.mlp != "mlp", s.distillation_token
+    prefix, q = cls or dist or s.registers > 0, s.position_hidden
     norm = d * (1 + (s.norm == "layer"))
     table = {
         "learned_1d": (rows * columns + cls) * d,
         "learned_2d": (rows + columns) * d // 2,
         "rotary_axial": s.absolute_positions * (rows * columns + cls) * d,
         "rotary_mixed": s.depth * d + s.absolute_positions * (rows * columns + cls) * d,
+        "relative_2d": ((2 * rows - 1) * (2 * columns - 1) + 3 * prefix) * s.num_heads,
+        "relative_mlp": 3 * q + (q + 1) * s.num_heads,
         "relative": (2 * (rows * columns + cls + dist + s.registers) - 1) * k,
     }.get(s.position_embedding, 0)
     tables = s.depth if s.position_place == "layers" else 1

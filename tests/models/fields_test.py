@@ -28,6 +28,7 @@ OTHER_VALUES = {
     "position_embedding": "rotary_2d", "norm_branch": True, "patch_bias": False, "pre_norm": True,
     "patch_norm": True, "class_token": True, "pool_prefix": True, "final_norm": "features",
     "attention_norm": True, "mlp_norm": True, "pool_heads": 6, "pool_mlp_dim": 384,
+    "logit_cap": 30.0, "position_hidden": 8,
 }  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def test_what_weights_are_trained_with():
     assert hidden == {
         "mlp", "gelu", "norm", "norm_epsilon", "norm_stream", "position_embedding", "position_at",
         "class_position", "final_norm", "pool_prefix", "rotary_base", "rotary_grid",
-        "rotary_offset", "rotary_columns_first", "pool_heads",
+        "rotary_offset", "rotary_columns_first", "pool_heads", "logit_cap",
     }  # fmt: skip
     # Fields that only say how weights are trained or computed are not among them.
     assert not {"dropout", "initialization", "dtype", "scan", "remat", "head_bias"} & (

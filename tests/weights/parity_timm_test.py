@@ -29,6 +29,11 @@ NAMES = (
     "vit_intern300m_patch14_448",
     "test_vit3",
     "test_vit4",
+    "beit_base_patch16_224",
+    "vit_relpos_base_patch16_clsgap_224",
+    "vit_relpos_base_patch16_cls_224",
+    "vit_relpos_small_patch16_rpn_224",
+    "vit_srelpos_small_patch16_224",
 )
 
 # Of timm's eva.py, one of each kind.

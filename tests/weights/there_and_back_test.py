@@ -29,6 +29,10 @@ DINOV3 = {
     "layer_scale": 0.1, "gelu": "exact", "num_classes": 0, "registers": 4, "norm_epsilon": 1e-5,
     "position_embedding": "rotary_2d", "qkv_bias": "query_value", "image_size": (12, 8),
 }  # fmt: skip
+BEIT = {
+    "layer_scale": 0.1, "gelu": "exact", "position_embedding": "relative_2d",
+    "qkv_bias": "query_value",
+}  # fmt: skip
 BIT = {"units": (1, 2), "root_width": 32, "num_classes": 3, "image_size": 224}
 HYBRID = {**BIT, **TOY, "patch_size": 8, "image_size": 24}
 # Epsilons of timm and Hugging Face.
@@ -83,6 +87,8 @@ FURTHER = [
     ({"pre_logits": True, "pool": "avg", "num_classes": 0}, "google_npz"),
     ({"pool": "map", "norm_epsilon": 1e-5}, "timm"),
     ({"norm_epsilon": 1e-4}, "huggingface"),
+    ({"pre_norm": True, "patch_bias": False, "num_classes": 0}, "huggingface timm"),
+    ({"pool": "map", "num_classes": 0}, ALL),
     ({"pre_norm": True}, ""),  # with a bias of the patches
     ({"norm": "rms"}, "timm"),
     ({"norm": "rms", "parallel": True, "qk_norm": True, "qkv_bias": "none"}, "timm"),
@@ -91,6 +97,14 @@ FURTHER = [
     ({"norm": "rms", "mlp": "swiglu", "gelu": "exact", "norm_epsilon": 1e-5, "patch_norm": True,
       "dense_bias": False, "qkv_bias": "none", "pool": "avg"}, "timm"),
     ({"final_norm": "none", "layer_scale": 0.1}, "timm"),
+    ({**BEIT, "pool": "avg", "class_token": True, "final_norm": "features"}, "huggingface timm"),
+    ({**BEIT, "num_classes": 0}, "huggingface timm"),
+    ({**BEIT, "pool": "avg"}, ""),
+    ({**BEIT, "position_at": "shared"}, ""),
+    ({"position_embedding": "relative_mlp", "position_hidden": 6, "gelu": "exact"}, "timm"),
+    ({"position_embedding": "relative_mlp", "position_at": "shared", "gelu": "exact"}, "timm"),
+    ({"position_at": "shared"}, ""),
+    ({"logit_cap": 5.0}, ""),
     ({"pre_logits": True, "gelu": "exact"}, ""),
     ({"pool": "map", "registers": 3}, "timm"),
     ({"pool": "map", "registers": 3, "pool_prefix": True}, "timm"),

@@ -25,6 +25,8 @@ INSIDE = (
     "rotary_2d",
     "rotary_axial",
     "rotary_mixed",
+    "relative_2d",
+    "relative_mlp",
 )  # positions that act inside attention
 
 

@@ -50,7 +50,7 @@ from vit_jax.models.layers.linear import Linear, param
 from vit_jax.models.layers.regularization import split_key
 from vit_jax.models.layers.resnet import Bottleneck, ResNet, ResNetSpec, StdConv, group_norm, halved
 from vit_jax.models.layers.stack import UnitShape
-from vit_jax.models.vit import SIZES, ViT, ViTSpec
+from vit_jax.models.vit import RELATIVE, SIZES, ViT, ViTSpec
 
 ROW, COLUMN = "row", "column"  # kinds of lines
 Grid = tuple[int, int]  # rows and columns
@@ -278,16 +278,16 @@ class AxialViTSpec(ViTSpec):
                 f"model.{what} does not go with an Axial-ViT: set pool=avg or pool=map, and "
                 "registers=0."
             )
-        if self.position_embedding == "relative":
+        if self.position_embedding in RELATIVE:
             raise errors.UserError(
-                "model.position_embedding=relative is not for the lines of an Axial-ViT."
+                f"model.position_embedding={self.position_embedding} is not for the lines of an "
+                "Axial-ViT."
             )
-        if self.attention_dropout:
-            raise errors.UserError(
-                "is not for an Axial-ViT.",
-                field="model.attention_dropout",
-                value=self.attention_dropout,
-            )
+        for name in ("attention_dropout", "logit_cap"):
+            if value := getattr(self, name):
+                raise errors.UserError(
+                    "is not for an Axial-ViT.", field=f"model.{name}", value=value
+                )
         if self.attention not in (choice.AUTO, choice.XLA):
             raise errors.UserError(
                 f"model.attention={self.attention} is not for an Axial-ViT: set "

@@ -346,6 +346,10 @@ def make_positions(
         "learned_1d": lambda: posemb.LearnedPositions(layout, spec.width, **rest),
         "learned_2d": lambda: posemb.Learned2dPositions(layout, spec.width, **rest),
         "relative": lambda: posemb.RelativePositions(layout, spec.width // spec.num_heads, **rest),
+        "relative_2d": lambda: posemb.Relative2dPositions(layout, spec.num_heads, **rest),
+        "relative_mlp": lambda: posemb.RelativeMlpPositions(
+            layout, spec.num_heads, spec.position_hidden, **rest
+        ),
         "sincos_1d": lambda: posemb.SinCosPositions(layout, "sincos_1d"),
         "sincos_2d": lambda: posemb.SinCosPositions(layout, "sincos_2d"),
         "rotary_2d": lambda: posemb.Rotary2dPositions(layout, spec.rotary_base),
@@ -384,6 +388,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "learned_1d": ("input", "layers", "shared"),
     "learned_2d": ("input", "layers", "shared"),
     "relative": ("layers", "shared"),
+    "relative_2d": ("layers", "shared"),
+    "relative_mlp": ("layers", "shared"),
     "sincos_1d": ("input", "shared"),
     "sincos_2d": ("input", "shared"),
     "rotary_2d": ("shared",),
@@ -391,6 +397,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "rotary_mixed": ("shared",),
 }
 ROTARY = tuple(kind for kind in PLACES if kind.startswith("rotary"))
+RELATIVE = ("relative", "relative_2d", "relative_mlp")  # biases of attention's logits
 # What divides the width: sine and cosine; both of them, for rows and columns; rows and columns.
 POSITION_PARTS = {"sincos_1d": 2, "sincos_2d": 4, "learned_2d": 2}
 
@@ -458,8 +465,8 @@ class ViTSpec(ModelSpec, BlockSpec):
     pre_logits: bool = field(False, "dense(width) and tanh before the head [false]")
     position_embedding: str = field(
         "learned_1d",
-        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `sincos_1d`, `sincos_2d`, "
-        "`rotary_2d`, `rotary_axial` or `rotary_mixed`: see "
+        "`none`, `learned_1d` [this], `learned_2d`, `relative`, `relative_2d`, `relative_mlp`, "
+        "`sincos_1d`, `sincos_2d`, `rotary_2d`, `rotary_axial` or `rotary_mixed`: see "
         "[variants](vit_variants.md#position-embeddings)",
         choices=PLACES,
         trained=HIDDEN,
@@ -488,6 +495,9 @@ class ViTSpec(ModelSpec, BlockSpec):
     )
     rotary_columns_first: bool = field(
         False, "whether the first half of its angles follows the column [false]", trained=HIDDEN
+    )
+    position_hidden: int = field(
+        128, "width of the MLP of `relative_mlp` [128]", bounds=COUNT, trained=IN_SHAPES
     )
     class_position: bool = field(
         True,
@@ -533,6 +543,12 @@ class ViTSpec(ModelSpec, BlockSpec):
     def stream_dtype(self) -> str:
         """The dtype of the tokens between the blocks."""
         return self.residual_dtype or self.dtype
+
+    @property
+    def acts(self) -> frozenset[str]:
+        """What acts on attention's logits, by name (layers/kernels/choice.py)."""
+        acts = {"bias": self.position_embedding in RELATIVE, "cap": self.logit_cap > 0}
+        return frozenset(name for name, there in acts.items() if there)
 
     @property
     def has_class_token(self) -> bool:
@@ -605,9 +621,8 @@ class ViTSpec(ModelSpec, BlockSpec):
                 "model.attention=auto."
             )
         _check_positions(self)
-        relative = self.position_embedding == "relative"
         head_size = self.width // self.num_heads
-        attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, biased=relative)
+        attention = choice.Attention(head_size, self.dtype, self.softmax_dtype, self.acts)
         choice.check(self.attention, attention)
         pool_heads = self.pool_heads or self.num_heads
         if self.width % pool_heads:
@@ -657,10 +672,9 @@ class ViTSpec(ModelSpec, BlockSpec):
         width_arrays = (2 - self.parallel) * self._stream_size + 4 + 2 * self.qk_norm
         width_arrays += self.attention_norm
         mlp_arrays = 1 + (self.mlp != "mlp") + self.mlp_norm
-        relative = self.position_embedding == "relative"
         elements = 0  # of a token
         for seen in self.attended(layout):
-            per_head = seen if choice.keeps_weights(self.attention, seen, biased=relative) else 2
+            per_head = seen if choice.keeps_weights(self.attention, seen, self.acts) else 2
             elements += width_arrays * self.width + mlp_arrays * self.mlp_dim
             elements += self.num_heads * per_head
         return 2 * self.depth * layout.num_tokens * elements

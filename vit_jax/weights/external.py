@@ -224,7 +224,7 @@ def with_image_size(
     """
     assumed = dataclasses.replace(match, assumed=(*match.assumed, "image_size"))
     size = opened.caller_image_size
-    if not match.has("positions"):  # of a ResNet, or fixed: any size will do
+    if "N" not in match.sizes:  # of a ResNet, or fixed: any size will do
         return (match if stated else assumed), stated or size or USUAL_IMAGE_SIZE
     rows, patch, first = match.sizes["N"], match.patch_pixels, match.tokens_before_patches
     # Rows before those of patches: of all tokens there, or of none.
@@ -281,6 +281,7 @@ def _vit(match: Match) -> tuple[str, dict[str, Any]]:
         "pre_logits": match.has("pre_logits"),
         "qkv_bias": "all" if match.has("qkv_bias") else "none",
         "dense_bias": match.has("dense_bias"),
+        **({"position_hidden": match.sizes["Q"]} if "Q" in match.sizes else {}),
         "class_token": match.has("cls") and pool(match) != "cls",
         **{part: match.has(part) for part in ("patch_bias", "patch_norm", "pre_norm")},
         "final_norm": next((x for part, x in _NORMS.items() if match.has(part)), "none"),

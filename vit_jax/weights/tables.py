@@ -132,9 +132,10 @@ def is_standardized(name: str) -> bool:
 
 
 # Letters: L layers, D width, H heads, K head size, J half of it, M width of the MLP, h, k and m
-# those of attention pooling, P and p the height and width of a patch, N positions, R registers, C
-# classes, E the pre-logits, F channels of the map that hybrids cut into patches; of ResNets, W the
-# width of the root and U1, U2 ... the units of each stage behind its first.
+# those of attention pooling, P and p the height and width of a patch, N positions, O offsets, Q
+# width of the MLP of offsets, R registers, C classes, E the pre-logits, F channels of the map that
+# hybrids cut into patches; of ResNets, W the width of the root and U1, U2 ... the units of each
+# stage behind its first.
 OURS = {
     **_dense_axes("patches", "P p 3", "D"),
     **_norm_axes("patches/norm", "D"),
@@ -143,6 +144,12 @@ OURS = {
     "distillation_token": "D",
     "registers": "R D",
     "positions/embedding": "N D",
+    "positions/offsets": "O H",
+    BLOCK + "positions/offsets": "L O H",
+    **_dense_axes("positions/fc1", "2", "Q"),
+    **_dense_axes("positions/fc2", "Q", "H"),
+    **_dense_axes(BLOCK + "positions/fc1", "2", "Q", "L "),
+    **_dense_axes(BLOCK + "positions/fc2", "Q", "H", "L "),
     **_norm_axes(BLOCK + "norm1", "L D"),
     **_dense_axes(BLOCK + "attention/qkv", "D", "3 H K", "L "),
     BLOCK + "attention/query_bias": "L H K",
@@ -394,7 +401,7 @@ class Pack(NamedTuple):
 
     def rows(self, name: str, tensors: Tensors) -> list[int] | None:
         """The rows of each part of the array `name`; None if it cannot be divided into them."""
-        total, kernel = tensors[name].shape[:1], tensors.get(f"{name.rpartition('.')[0]}.weight")
+        total, kernel = tensors[name].shape[:1], tensors.get(re.sub("bias$", "weight", name))
         if not total or kernel is None or len(kernel.shape) != 2:
             return None
         rest = [n * kernel.shape[1] for n in self.widths]

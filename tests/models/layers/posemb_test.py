@@ -12,6 +12,8 @@ from vit_jax.models.layers.posemb import (
     METHODS,
     Learned2dPositions,
     LearnedPositions,
+    Relative2dPositions,
+    RelativeMlpPositions,
     SinCosPositions,
     TokenLayout,
     check_resizable,
@@ -54,6 +56,23 @@ def test_a_class_token_has_no_place_in_2d_and_the_first_in_1d():
     one = SinCosPositions(TokenLayout((2, 3), True), "sincos_1d")(x)
     np.testing.assert_allclose(one[0, 0], [0, 1] * 4)
     np.testing.assert_allclose(one[1], sincos_1d(7, 8), atol=ROUNDING)
+
+
+def test_biases_of_offsets_are_of_rows_and_columns():
+    layout = TokenLayout((2, 3), class_token=True, registers=1)
+    positions = Relative2dPositions(layout, 4, **START)
+    query, table = jnp.zeros((5, 8, 4, 2)), positions.offsets[...]
+    bias = positions.bias(query)
+    assert (bias.shape, table.shape) == ((1, 4, 8, 8), (3 * 5 + 3, 4))
+    for a, b in ((0, 5), (4, 2), (3, 3)):  # patches
+        down, right = a // 3 - b // 3, a % 3 - b % 3
+        np.testing.assert_array_equal(bias[0, :, 2 + a, 2 + b], table[(down + 1) * 5 + right + 2])
+    for place, row in (((0, 4), 15), ((1, 2), 15), ((5, 0), 16), ((0, 1), 17), ((0, 0), 17)):
+        np.testing.assert_array_equal(bias[0, :, place[0], place[1]], table[row])
+    by_mlp = RelativeMlpPositions(layout, 4, 6, **START).bias(query)
+    assert not by_mlp[:, :, :2].any() and not by_mlp[:, :, :, :2].any()
+    np.testing.assert_array_equal(by_mlp[0, :, 2, 3], by_mlp[0, :, 6, 7])  # one column apart
+    assert (by_mlp[0, :, 2, 3] != by_mlp[0, :, 3, 2]).any()
 
 
 @pytest.mark.parametrize("kind", [LearnedPositions, Learned2dPositions, SinCosPositions])

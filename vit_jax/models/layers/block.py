@@ -31,7 +31,13 @@ from vit_jax.models.layers import faster
 from vit_jax.models.layers.initialization import MAKERS, ZEROS, Initialization
 from vit_jax.models.layers.kernels import choice
 from vit_jax.models.layers.kernels.choice import CHOICES
-from vit_jax.models.layers.kernels.xla import PROJECTED, Projected, normalised_weights
+from vit_jax.models.layers.kernels.xla import (
+    PROJECTED,
+    Cap,
+    Projected,
+    normalised_weights,
+    unchanged,
+)  # fmt: skip
 from vit_jax.models.layers.linear import DTYPES, Initializer, Linear, Numerics, Precision, param
 from vit_jax.models.layers.norm import EPSILON, NORMS, norm
 from vit_jax.models.layers.posemb import MixedRotaryPositions, Positions, mixed_frequencies
@@ -257,7 +263,7 @@ class SelfAttention(nnx.Module):
 
     def weights(self, projected: Projected) -> jax.Array:
         """-> [B, H, N, N] float32: how much each token takes from each; rows sum to 1."""
-        return normalised_weights(projected.query, projected.key, projected.bias)
+        return normalised_weights(projected.query, projected.key, projected.bias, projected.cap)
 
 
 # What the output projection takes of the mixed values, [B, N, H, K] -> the same shape.
@@ -278,12 +284,13 @@ class AdjustedAttention(SelfAttention):
     """Self-attention whose queries, keys or values are adjusted behind their product.
 
     `qkv_bias=query_value` adds biases to queries and values alone; `qk_norm` is a norm without bias
-    over each head's query and key (arXiv 2302.05442, section 2).
+    over each head's query and key (arXiv 2302.05442, section 2). `logit_cap` bounds their products.
     """
 
     def __init__(self, spec: "BlockSpec", *, rngs: nnx.Rngs):
         super().__init__(spec, rngs=rngs)
         self.biased, self.normed = spec.qkv_bias == "query_value", spec.qk_norm
+        self.cap = Cap(spec.logit_cap) if spec.logit_cap else unchanged
         head_size = spec.width // spec.num_heads
         if self.biased:
             shape, axes = (spec.num_heads, head_size), (HEADS, HEAD_SIZE)
@@ -303,7 +310,7 @@ class AdjustedAttention(SelfAttention):
             value = value + self.value_bias[...].astype(value.dtype)
         if self.normed:
             query, key = self.query_norm(query), self.key_norm(key)
-        return Projected(query, key, value, bias=None, qkv=None)
+        return Projected(query, key, value, bias=None, qkv=None, cap=self.cap)
 
 
 class DroppedAttention(AdjustedAttention):
@@ -321,9 +328,9 @@ class DroppedAttention(AdjustedAttention):
     def mix_first(self, projected: Projected, number: int, key: jax.Array | None) -> jax.Array:
         if key is None:
             return super().mix_first(projected, number, None)
-        query, keys, value, bias, _ = projected
+        query, keys, value, bias, _, cap = projected
         bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
-        weights = normalised_weights(query[:, :number], keys, bias)
+        weights = normalised_weights(query[:, :number], keys, bias, cap)
         # Queries in front, as Dropout has its tokens; another key than that of the output.
         by_query = jnp.swapaxes(weights, 1, 2)
         key = jax.random.fold_in(key, 1)
@@ -336,7 +343,7 @@ def make_attention(spec: "BlockSpec", *, rngs: nnx.Rngs) -> SelfAttention:
     """The attention of these fields."""
     if spec.attention_dropout:
         return DroppedAttention(spec, rngs=rngs)
-    adjusts = spec.qk_norm or spec.qkv_bias == "query_value"
+    adjusts = spec.qk_norm or spec.qkv_bias == "query_value" or spec.logit_cap
     return (AdjustedAttention if adjusts else SelfAttention)(spec, rngs=rngs)
 
 
@@ -534,6 +541,13 @@ class BlockSpec(Numerics):
         False,
         "a norm of the MLP's hidden layer, before its last matrix [false]",
         trained=IN_SHAPES,
+    )
+    logit_cap: float = field(
+        0.0,
+        "bounds attention's logits: cap * tanh(logits / cap), as in Gemma 2 (arXiv 2408.00118); "
+        "0: without [0]",
+        bounds=(0, 1e6),
+        trained=HIDDEN,
     )
     qkv_bias: str = field(
         "all",

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from vit_jax.core.axes import HEAD_SIZE, POSITIONS, WIDTH
+from vit_jax.core.axes import HEAD_SIZE, HEADS, MLP, POSITIONS, WIDTH
 from vit_jax.core.errors import UserError
 from vit_jax.core.pytrees import is_stacked
 from vit_jax.core.token_layout import ROTARY_PARTS, TokenLayout
 from vit_jax.models.layers.kernels.xla import Projected, scaled
-from vit_jax.models.layers.linear import Initializer, param
+from vit_jax.models.layers.linear import FLOAT32, Initializer, Linear, param
 
 LONGEST = 10_000.0  # ratio of the longest wavelength to the shortest
 
@@ -41,13 +41,14 @@ class Positions(nnx.Module):
         return x
 
     def bias(self, query: jax.Array) -> jax.Array | None:
-        """Queries [B, N, H, K], scaled -> [B, H, N, N], added to the logits of attention."""
+        """Queries [B, N, H, K], scaled -> [B or 1, H, N, N], added to the logits of attention."""
         return None
 
     def inside(self, projected: Projected) -> Projected:
         """Attention's inputs with these positions, if they act there."""
         query, key = self.rotate(projected.query), self.rotate(projected.key)
-        return Projected(query, key, projected.value, self.bias(scaled(query)), qkv=None)
+        bias = self.bias(scaled(query))
+        return projected._replace(query=query, key=key, bias=bias, qkv=None)
 
 
 class Table(Positions):
@@ -142,6 +143,67 @@ def _skewed(x: jax.Array) -> jax.Array:
     *batch, n, width = x.shape
     flat = jnp.pad(x, ((0, 0),) * (len(batch) + 1) + ((0, 1),)).reshape(*batch, n * (width + 1))
     return flat[..., n - 1 : n - 1 + n * width].reshape(*batch, n, width)[..., :n]
+
+
+class Relative2dPositions(Positions):
+    """A learned bias of each head for each offset of rows and columns (BEiT, arXiv 2106.08254).
+
+    Three more rows are for class token and registers: what they take from patches, patches from
+    them, and they from each other.
+    """
+
+    def __init__(self, layout: TokenLayout, num_heads: int, *, init: Initializer, rngs: nnx.Rngs):
+        self.prefix = layout.num_tokens - layout.num_patches
+        shape = (num_offsets(layout.grid) + 3 * bool(self.prefix), num_heads)
+        self.offsets = param(init, shape, (POSITIONS, HEADS), rngs.params())
+        self.grid = layout.grid
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        n, table = num_offsets(self.grid), offsets_2d(self.grid)
+        table = np.pad(table, ((self.prefix, 0), (self.prefix, 0)))
+        table[: self.prefix], table[:, : self.prefix] = n, n + 1
+        table[: self.prefix, : self.prefix] = n + 2
+        return jnp.moveaxis(self.offsets[...][table], 2, 0)[None].astype(query.dtype)
+
+
+class RelativeMlpPositions(Positions):
+    """A bias of each head by an MLP of the logarithms of both offsets (arXiv 2111.09883, 3.3).
+
+    sign(o) log(1 + |o|) of offsets o in patches, and without bounds, as in timm's "cr". Class token
+    and registers have none.
+
+    Args:
+      hidden: width of the MLP.
+    """
+
+    def __init__(
+        self, layout: TokenLayout, num_heads: int, hidden: int, *, init: Initializer, rngs: nnx.Rngs
+    ):
+        dense = functools.partial(Linear, kernel_init=init, precision=FLOAT32, rngs=rngs)
+        self.fc1 = dense((2,), (hidden,), (POSITIONS,), (MLP,))
+        self.fc2 = dense((hidden,), (num_heads,), (MLP,), (HEADS,))
+        self.layout = layout
+
+    def bias(self, query: jax.Array) -> jax.Array:
+        rows, columns = self.layout.grid
+        offsets = np.indices((2 * rows - 1, 2 * columns - 1)).reshape(2, -1).T
+        offsets = offsets - np.array([rows - 1, columns - 1])
+        logs = (np.sign(offsets) * np.log1p(np.abs(offsets))).astype(np.float32)
+        table = self.fc2(jax.nn.relu(self.fc1(jnp.asarray(logs))))[offsets_2d(self.layout.grid)]
+        prefix = self.layout.num_tokens - self.layout.num_patches
+        padded = jnp.pad(table, ((prefix, 0), (prefix, 0), (0, 0)))
+        return jnp.moveaxis(padded, 2, 0)[None].astype(query.dtype)
+
+
+def num_offsets(grid: tuple[int, int]) -> int:
+    """The number of pairs of offsets between a grid's rows and columns."""
+    return (2 * grid[0] - 1) * (2 * grid[1] - 1)
+
+
+def offsets_2d(grid: tuple[int, int]) -> np.ndarray:
+    """[N, N] for N patches: the number of the query's offsets from the key, row by row."""
+    down, right = (x[:, None] - x for x in np.indices(grid).reshape(2, -1))
+    return (down + grid[0] - 1) * (2 * grid[1] - 1) + right + grid[1] - 1
 
 
 class SinCosPositions(Positions):
@@ -305,7 +367,7 @@ class MixedRotaryPositions(NeighboursRotaryPositions):
         y, x = np.indices(self.layout.grid).reshape(2, -1, 1, 1).astype(np.float32)
         table = self.layout.pad_patches(x * frequencies[0] + y * frequencies[1])
         query, key = (self.turned(x, table) for x in projected[:2])
-        return Projected(query, key, projected.value, bias=None, qkv=None)
+        return projected._replace(query=query, key=key, qkv=None)
 
 
 def mixed_frequencies(key: Any, shape: tuple[int, ...], dtype: Any, *, base: float) -> jax.Array:
@@ -366,7 +428,7 @@ def places_axis(name: str) -> int:
 
 
 def is_offsets(name: str) -> bool:
-    """Returns whether the parameter of this name is RelativePositions', which are for one grid."""
+    """Returns whether the parameter of this name is of offsets, which are for one grid."""
     return name.endswith("positions/offsets")
 
 

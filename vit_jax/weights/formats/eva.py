@@ -59,7 +59,7 @@ def _layout(
     blocks = re.sub("scale.*", "", _BLOCKS) if norm_branch else _BLOCKS
     blocks = re.sub("norm([12]) ", r"scale\1 ", blocks) if norm_branch else blocks
     every = rules(
-        timm.PATCHES, timm.VIT_TABLE, blocks, _SEPARATE if separate else _JOINED,
+        timm.PATCHES, timm.VIT_TABLE, timm.POSITIONS, blocks, _SEPARATE if separate else _JOINED,
         _GATED if gated else _MLP,
     )  # fmt: skip
     absent = {

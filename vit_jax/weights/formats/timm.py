@@ -21,6 +21,7 @@ from vit_jax.models import efficientnet
 from vit_jax.models.bit import BiTSpec
 from vit_jax.models.efficientnet import SQUEEZE, STAGES, EfficientNetSpec
 from vit_jax.models.hybrid import HybridSpec
+from vit_jax.models.layers.posemb import num_offsets
 from vit_jax.models.vit import ViTSpec
 from vit_jax.weights import external
 from vit_jax.weights.external import ClassNames, Documents, ExternalWeights, Format
@@ -35,7 +36,6 @@ PATCHES = "patches : patch_embed.proj"
 VIT_TABLE = """
 cls                 : cls_token : 1 1 *
 registers           : reg_token : 1 *
-positions/embedding : pos_embed : 1 *
 patches/norm        : patch_embed.norm
 pre_norm            : norm_pre
 norm                : norm
@@ -48,6 +48,7 @@ pooling/norm        : attn_pool.norm
 pooling/mlp/fc[1 2] : attn_pool.mlp.fc[1 2]
 head                : head
 """
+POSITIONS = "positions/embedding : pos_embed : 1 *"
 _BLOCKS = """
 norm1         : blocks.{}.norm1
 attention/qkv : blocks.{}.attn.qkv
@@ -158,12 +159,25 @@ _USUAL = {
 }  # fmt: skip
 
 
+_BEIT_TABLE = """
+blocks/block/positions/offsets : blocks.{}.attn.relative_position_bias_table
+norm[1 2]                      : blocks.{}.norm[1 2]
+attention/qkv/kernel           : blocks.{}.attn.qkv.weight
+attention/[query value]_bias   : blocks.{}.attn.[q_bias v_bias]
+attention/out                  : blocks.{}.attn.proj
+scale[1 2]/scale               : blocks.{}.gamma_[1 2]
+mlp/fc[1 2]                    : blocks.{}.mlp.fc[1 2]
+"""
+_RELPOS_TABLE = "blocks/block/positions/fc[1 2] : blocks.{}.attn.rel_pos.mlp.fc[1 2]"
+_SHARED_RELPOS_TABLE = "positions/fc[1 2] : shared_rel_pos.mlp.fc[1 2]"
 _RMS_HAS_NO = r"(?!pooling/).*norm[12]?/bias"
 
 
-def _vit(title: str, blocks: str, *packs: Pack, without: str = "(?!)", **computes: Any) -> Layout:
+def _vit(
+    title: str, *tables: str, packs: tuple[Pack, ...] = (), without: str = "(?!)", **computes: Any
+) -> Layout:
     """A layout of ViTs `without` some parameters, for the fields that differ from `_USUAL`."""
-    every = rules(PATCHES, VIT_TABLE, blocks)
+    every = rules(PATCHES, VIT_TABLE, *tables)
     return Layout(
         title,
         tuple(rule for rule in every if not re.fullmatch(without, rule.ours)),
@@ -173,39 +187,67 @@ def _vit(title: str, blocks: str, *packs: Pack, without: str = "(?!)", **compute
     )
 
 
-VIT = _vit("timm's ViT", _BLOCKS)
-_RMS = _vit("timm's ViT with RMS norms", _BLOCKS, without=_RMS_HAS_NO, norm="rms")
+_NORM_BRANCH_BLOCKS = re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", _BLOCKS))
+VIT = _vit("timm's ViT", POSITIONS, _BLOCKS)
+_RMS = _vit("timm's ViT with RMS norms", POSITIONS, _BLOCKS, without=_RMS_HAS_NO, norm="rms")
 _GATED = _vit(
     "timm's ViT with SwiGLU",
-    _GATED_BLOCKS,
-    Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x.")),
+    *(POSITIONS, _GATED_BLOCKS),
+    packs=(Pack(".mlp.fc1.", (".mlp.fc1_g.", ".mlp.fc1_x.")),),
     mlp="swiglu",
 )
-_GATED_RMS = _vit("timm's AIMv2", _GATED_BLOCKS, without=_RMS_HAS_NO, mlp="swiglu", norm="rms")
+_GATED_RMS = _vit(
+    "timm's AIMv2",
+    *(POSITIONS, _GATED_BLOCKS),
+    without=_RMS_HAS_NO,
+    mlp="swiglu",
+    norm="rms",
+)
 _PARALLEL = _vit(
     "timm's ViT of parallel blocks",
-    _PARALLEL_BLOCKS,
-    Pack(".in_proj.", (".mlp.fc1.", ".attn.qkv."), widths=(3,)),
+    *(POSITIONS, _PARALLEL_BLOCKS),
+    packs=(Pack(".in_proj.", (".mlp.fc1.", ".attn.qkv."), widths=(3,)),),
     without=rf"{_RMS_HAS_NO}|.*qkv/bias",
     norm="rms",
     parallel=True,
     qk_norm=True,
 )
-_NORM_BRANCH = _vit(
-    "timm's ViT with norms behind attention and MLP",
-    re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", _BLOCKS)),
-    norm_branch=True,
+_BEIT = _vit(
+    "timm's BEiT",
+    _BEIT_TABLE,
+    position_embedding="relative_2d",
+    qkv_bias="query_value",
 )
-VITS = (VIT, _RMS, _GATED, _GATED_RMS, _PARALLEL)
+_MLP_OF_LAYERS: Any = {"position_embedding": "relative_mlp"}
+_RELPOS = _vit("timm's relpos ViT", _RELPOS_TABLE, _BLOCKS, **_MLP_OF_LAYERS)
+_SHARED_RELPOS = _vit(
+    "timm's srelpos ViT",
+    *(_SHARED_RELPOS_TABLE, _BLOCKS),
+    position_embedding="relative_mlp",
+    position_at="shared",
+)
+# Their arrays have the names and shapes of those with norms before attention and MLP.
+_NORM_BRANCH = _vit("timm's rpn ViT", POSITIONS, _NORM_BRANCH_BLOCKS, norm_branch=True)
+_RELPOS_NORM_BRANCH = _vit(
+    "timm's relpos rpn ViT",
+    *(_RELPOS_TABLE, _NORM_BRANCH_BLOCKS),
+    norm_branch=True,
+    **_MLP_OF_LAYERS,
+)
+_RELATIVE = (_BEIT, _SHARED_RELPOS, _RELPOS, _RELPOS_NORM_BRANCH)
+_NORM_BRANCHES = (_NORM_BRANCH, _RELPOS_NORM_BRANCH)
+VITS = (VIT, _RMS, _GATED, _GATED_RMS, _PARALLEL, _BEIT, _RELPOS, _SHARED_RELPOS)
 _DISTILLED = Layout(
     "timm's distilled DeiT",
     VIT.rules + rules(_DISTILLED_TABLE),
     needed=("cls", "distillation_token"),
 )
-_HYBRID = Layout("timm's hybrid", rules(_HYBRID_TABLE, VIT_TABLE, _BLOCKS), computes=_COMPUTES)
+_HYBRID = Layout(
+    "timm's hybrid", rules(_HYBRID_TABLE, VIT_TABLE, POSITIONS, _BLOCKS), computes=_COMPUTES
+)
 _HYBRID_OF_ROOT = Layout(
     "timm's hybrid without stages",
-    rules(_HYBRID_TABLE.replace("stem.", ""), VIT_TABLE, _BLOCKS),
+    rules(_HYBRID_TABLE.replace("stem.", ""), VIT_TABLE, POSITIONS, _BLOCKS),
     computes=_COMPUTES,
 )
 _BIT = Layout("timm's BiT", rules(_BIT_TABLE), computes=_COMPUTES)
@@ -260,6 +302,13 @@ _HEADS = tuple(
         (r"(vit|deit3?|flexivit)_small", 6),
         (r"(vit|deit3)_mediumd?", 8),
         (r"vit_betwixt", 10),
+        (r"beit(v2)?_base", 12),
+        (r"beit(v2)?_large", 16),
+        (r"vit_relpos_base_patch\d+_plus", 14),
+        (r"vit_relpos_base", 12),
+        (r"vit_s?relpos_medium", 8),
+        (r"vit_s?relpos_small", 6),
+        (r"test_vit_relpos", 3),
         (r"aimv2_large", 8),
         (r"aimv2_huge", 12),
         (r"aimv2_1b", 16),
@@ -280,7 +329,11 @@ POOLS = {"cls": "token", "avg": "avg", "map": "map"}
 _OF_ARCHITECTURE = {
     **_USUAL, "norm_epsilon": 1e-6, "dense_bias": True, "patch_norm": False, "pre_logits": False,
 }  # fmt: skip
-_OF_ARGUMENTS = ("class_token", "patch_bias", "pre_norm", "final_norm", "pool_prefix")
+_OF_ARGUMENTS = (
+    "class_token", "patch_bias", "pre_norm", "final_norm", "pool_prefix", "position_embedding",
+    "position_at", "position_hidden", "qkv_bias",
+)  # fmt: skip
+_TABLES = ("learned_1d", "sincos_1d", "sincos_2d")  # positions that are written as a table
 _ARCHITECTURES: dict[str, dict[str, Any]] = {
     "vit_base_patch16_224": _OF_ARCHITECTURE,
     "vit_base_patch16_clip_224": _OF_ARCHITECTURE | {"norm_epsilon": 1e-5},
@@ -329,7 +382,7 @@ def _read(opened: Opened) -> ExternalWeights:
         raise MisfitError([])
     if reason := next((why for names, why in _REFUSED.items() if re.match(names, name)), None):
         raise UserError(f"config.json: {name!r} has {reason}.")
-    vits = (_NORM_BRANCH,) if _RPN.match(name) else VITS  # arrays of the same names and shapes
+    vits = _NORM_BRANCHES if _RPN.match(name) else VITS
     layouts = (_EFFICIENTNET, *vits, _HYBRID, _HYBRID_OF_ROOT, _BIT, _DISTILLED)
     match = best(layouts, opened.tensors)
     external.check_sizes(opened, {"num_features": match.sizes["D"]})
@@ -342,7 +395,7 @@ def _read(opened: Opened) -> ExternalWeights:
         return _read_efficientnet(opened, match)
     if not match.is_bit:
         heads = _heads(name)
-        if match.layout is _PARALLEL:  # its norms of queries show it
+        if match.layout in (_PARALLEL, *_RELATIVE):  # their arrays show it
             heads = match.sizes["H"]
             external.check_sizes(opened, {"model_args.num_heads": heads})
         match = external.with_heads(opened, match, heads)
@@ -353,6 +406,7 @@ def _read(opened: Opened) -> ExternalWeights:
     match, image_size = external.with_image_size(
         opened, match, stated_image_size(config), class_position=class_position
     )
+    _check_offsets(opened, match, image_size)
     return external.external_weights(
         match,
         preprocess(config, image_size),
@@ -360,6 +414,17 @@ def _read(opened: Opened) -> ExternalWeights:
         class_names=class_names(config, match.sizes.get("C", 0)),
         assumed=_assumed(config),
     )
+
+
+def _check_offsets(opened: Opened, match: Match, size: tuple[int, int]) -> None:
+    """UserError for BEiT's offsets of another image size."""
+    grid = (size[0] // match.patch_pixels, size[1] // match.patch_pixels)
+    wanted, number = num_offsets(grid) + 3, match.sizes.get("O")
+    if number not in (None, wanted):
+        raise UserError(
+            f"{opened.path} has {number} offsets of patches of {match.patch_pixels} pixels; images "
+            f"of {size[0]} x {size[1]} pixels would have {wanted}."
+        )
 
 
 def _assumed(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -443,7 +508,7 @@ def _fields(config: Mapping[str, Any], match: Match) -> dict[str, Any]:
     fields["pool_prefix"] = external.flag({"pool_include_prefix": included}, "pool_include_prefix")
     if fields["pool_prefix"] and pool != "map":
         raise UserError("config.json: pool_include_prefix=true cannot be computed here.")
-    if match.has("scale1") and match.layout is not _NORM_BRANCH:
+    if match.has("scale1") and match.layout not in _NORM_BRANCHES:
         fields["layer_scale"] = external.positive(arguments, "init_values", 1e-5)
     return fields
 
@@ -561,9 +626,13 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
     fixed = {name: getattr(spec, name) for name in _OF_ARCHITECTURE}
     architecture = next((its for its, same in _ARCHITECTURES.items() if same == fixed), None)
     silu_pools = spec.mlp != "mlp" and spec.pool == "map"
-    if architecture is None or spec.patch_bias == spec.pre_norm or silu_pools:
+    layout = _layout_for(spec)
+    as_table = spec.position_embedding in _TABLES and spec.position_place == "input"
+    other = spec.patch_bias == spec.pre_norm or silu_pools or not (as_table or layout in _RELATIVE)
+    if architecture is None or other:
         stated = ", ".join(f"{name}={value}" for name, value in fixed.items())
         stated += f", patch_bias={spec.patch_bias}, pre_norm={spec.pre_norm}, pool={spec.pool}"
+        stated += f", position_embedding={spec.position_embedding} at {spec.position_place}"
         raise UserError(f"timm has no ViT with {stated}.")
     height, width = about.image_size
     arguments: dict[str, Any] = {
@@ -593,6 +662,8 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         arguments |= {} if value == usual else {argument: value}
     if spec.pool == "map" and spec.registers:  # which older ones, such as 1.0.9, include silently
         arguments["pool_include_prefix"] = spec.pool_prefix
+    if layout in _RELATIVE:
+        architecture, arguments = _relative_arguments(spec, layout, arguments)
     distilled = spec.distillation_token
     about_images = pretrained_cfg(num_classes, about)
     return {
@@ -605,6 +676,40 @@ def _vit_config(spec: ViTSpec, num_classes: int, about: models.Preprocess) -> di
         "pretrained_cfg": about_images
         | ({"classifier": ["head", "head_dist"]} if distilled else {}),
     }
+
+
+def _relative_arguments(
+    spec: ViTSpec, layout: Layout, arguments: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """(architecture, model_args) of a ViT with relative positions, from those of a plain one.
+
+    UserError for what these classes of timm's lack.
+    """
+    beit = layout is _BEIT
+    keys = ["img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"]
+    keys += ["init_values", "global_pool"]
+    keys += [] if beit else ["qkv_bias", "class_token", "fc_norm"]
+    lacks_class_token = beit and not spec.has_class_token
+    pooled = spec.pool == "map" or spec.final_norm == "none" or spec.registers or spec.pre_norm
+    if (
+        lacks_class_token
+        or pooled
+        or spec.gelu != "exact"
+        or spec.mlp != "mlp"
+        or spec.norm != "layer"
+    ):
+        raise UserError(
+            f"{layout.title} has no gelu={spec.gelu}, mlp={spec.mlp}, norm={spec.norm}, "
+            f"registers={spec.registers}, pre_norm={spec.pre_norm}, pool={spec.pool} with "
+            f"class_token={spec.has_class_token} and final_norm={spec.final_norm}."
+        )
+    kept = {name: arguments[name] for name in keys}
+    if beit:
+        return "beit_base_patch16_224", kept | {"use_fc_norm": spec.final_norm == "features"}
+    kept |= {"rel_pos_dim": spec.position_hidden, "shared_rel_pos": layout is _SHARED_RELPOS}
+    branch = layout is _RELPOS_NORM_BRANCH
+    name = "vit_relpos_base_patch16_rpn_224" if branch else "vit_relpos_base_patch16_224"
+    return name, kept
 
 
 def pretrained_cfg(num_classes: int, about: models.Preprocess) -> dict[str, Any]:
@@ -711,7 +816,7 @@ def _layout_for(spec: Any) -> Layout:
     if spec.distillation_token:
         return _DISTILLED
     fits = lambda its: all(getattr(spec, name) == value for name, value in its.computes.items())
-    return next(filter(fits, (*VITS, _NORM_BRANCH)), VIT)
+    return next(filter(fits, (*_RELATIVE, *VITS, _NORM_BRANCH)), VIT)
 
 
 FORMAT = Format(

@@ -42,6 +42,28 @@ def test_equals_attention_as_a_whole(dtype, tokens, monkeypatch):
     assert_close(actual, expected, ROUNDING[dtype])
 
 
+@pytest.mark.parametrize("images", [1, 2], ids=["shared", "each"])
+def test_a_cap_and_a_bias_are_the_formula(images):
+    """Gradients too; a bias that images share gets the sum of theirs."""
+    shape = (2, 5, 2, 4)
+    keys = jax.random.split(jax.random.key(0), 4)
+    qkv = [3 * jax.random.normal(key, shape) for key in keys[:3]]
+    bias = jax.random.normal(keys[3], (images, 2, 5, 5))
+
+    def formula(query, key, value, bias):
+        logits = jnp.einsum("bqhk,bshk->bhqs", query, key) / 2
+        weights = jax.nn.softmax(1.5 * jnp.tanh(logits / 1.5) + bias)
+        return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+
+    def ours(query, key, value, bias):
+        return attend(query, key, value, jnp.dtype("float32"), bias, xla.Cap(1.5))
+
+    of = lambda f: jax.value_and_grad(lambda *x: jnp.sum(f(*x) ** 3), range(4))(*qkv, bias)
+    (loss, gradients), (wanted, expected) = of(ours), of(formula)
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    assert_close(gradients, expected, 1e-5)
+
+
 def test_the_softmax_may_be_in_bfloat16(monkeypatch):
     monkeypatch.setattr(xla, "BLOCK", 8)
     of = lambda f, softmax: outputs_and_gradients(lambda *qkv: f(*qkv, softmax), "bfloat16", 20)

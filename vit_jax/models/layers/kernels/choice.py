@@ -31,13 +31,21 @@ _DETERMINISTIC = "xla_gpu_deterministic_ops=true"
 _REQUESTED_BY_CONTEXT = contextvars.ContextVar[str | None]("requested", default=None)
 
 
+# What may act on attention's logits beside queries and keys (xla.Projected), and where it comes
+# from. A program declares what of it it takes.
+ACTS = {
+    "bias": "a matrix of N x N is added to the logits (model.position_embedding=relative...)",
+    "cap": "the logits have model.logit_cap",
+}
+
+
 class Attention(NamedTuple):
-    """An attention to be computed: head size, dtypes, and whether logits have a bias."""
+    """An attention to be computed: head size, dtypes, and names of ACTS."""
 
     head_size: int
     dtype: str
     softmax_dtype: str
-    biased: bool
+    acts: frozenset[str] = frozenset()
 
 
 class Kernel(NamedTuple):
@@ -50,6 +58,7 @@ class Kernel(NamedTuple):
       attend: its function of `Projected` and the dtype of the softmax.
       row: where its gain stands, and on which devices it was run.
       test: that it computes what XLA's program does.
+      takes: what of ACTS it computes.
     """
 
     where: str
@@ -58,15 +67,17 @@ class Kernel(NamedTuple):
     attend: Callable[[Projected, np.dtype], jax.Array]
     row: str
     test: str
+    takes: frozenset[str] = frozenset()
+
+    def declines(self, attention: Attention) -> str | None:
+        """Returns why it does not serve an attention, with the cure; None if it does."""
+        for name in sorted(attention.acts - self.takes):
+            return f"{ACTS[name]}: set model.attention=xla"
+        return self.refuses(attention)
 
 
 def _refuses_any(a: Attention) -> str | None:
     """The reason why no kernel serves an attention."""
-    if a.biased:
-        return (
-            "model.position_embedding=relative adds a matrix of N x N to the logits: set "
-            "model.attention=xla"
-        )
     if a.softmax_dtype != "float32":
         return (
             f"its softmax computes in float32, not in model.softmax_dtype={a.softmax_dtype}: leave "
@@ -110,17 +121,17 @@ def _is_tpu(target: Target) -> bool:
 
 
 def _attend_xla(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    query, key, value, bias, _ = projected
-    if bias is None and query.shape[1] >= LONG:
+    query, key, value, bias, _, cap = projected
+    if not projected.acts and query.shape[1] >= LONG:
         return xla.attend_in_blocks(query, key, value, softmax_dtype)
-    return xla.attend(query, key, value, softmax_dtype, bias)
+    return xla.attend(query, key, value, softmax_dtype, bias, cap)
 
 
 def _attend_fused(projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
     del softmax_dtype  # float32, by `_refuses_any`
     from vit_jax.models.layers.kernels import fused
 
-    query, key, value, _, qkv = projected
+    query, key, value, _, qkv, _ = projected
     tokens = query.shape[1]
     if qkv is not None and fused.queries_of(tokens) == tokens:
         return fused.attend_joint(qkv)
@@ -159,16 +170,17 @@ KERNELS: dict[str, Kernel] = {
         f"{_TESTS}/cudnn_test.py",
     ),
 }  # fmt: skip
-_XLA_KERNEL = Kernel("any device", lambda _: True, lambda _: None, _attend_xla, row="", test="")
+_XLA_KERNEL = Kernel(
+    "any device", lambda _: True, lambda _: None, _attend_xla, "", "", frozenset(ACTS)
+)  # fmt: skip
 # Platform -> the choice of AUTO, where that serves the model in bfloat16; else, and elsewhere, XLA.
 # Only what was run on such a device and compared there stands here.
 AUTO_KERNELS = {"gpu": CUDNN, "cuda": CUDNN}
 
 
 def attend(requested: str, projected: Projected, softmax_dtype: np.dtype) -> jax.Array:
-    """softmax(q k^T / sqrt(K) + bias) v, [B, N, H, K], by the program that `choose` names."""
-    biased = projected.bias is not None
-    kernel = choose(requested, projected.query, softmax_dtype, biased=biased)
+    """xla.attend of these, [B, N, H, K], by the program that `choose` names."""
+    kernel = choose(requested, projected.query, softmax_dtype, projected.acts)
     return KERNELS.get(kernel, _XLA_KERNEL).attend(projected, softmax_dtype)
 
 
@@ -176,15 +188,15 @@ def attend_first(
     requested: str, projected: Projected, softmax_dtype: np.dtype, number: int
 ) -> jax.Array:
     """`attend` for the first `number` queries, which are cheap by any program: by XLA's."""
-    query, key, value, bias, _ = projected
-    choose(requested, query, softmax_dtype, biased=bias is not None)
+    query, key, value, bias, _, cap = projected
+    choose(requested, query, softmax_dtype, projected.acts)
     bias = jax.tree.map(lambda x: x[:, :, :number], bias)  # None stays None
-    return xla.attend(query[:, :number], key, value, softmax_dtype, bias)
+    return xla.attend(query[:, :number], key, value, softmax_dtype, bias, cap)
 
 
 def check(requested: str, attention: Attention) -> None:
     """Raises UserError if the requested kernel does not serve this, on any device."""
-    reason = KERNELS[requested].refuses(attention) if requested in KERNELS else None
+    reason = KERNELS[requested].declines(attention) if requested in KERNELS else None
     if reason is not None:
         raise UserError(f"model.attention={requested} is not for this model: {reason}.")
 
@@ -198,13 +210,15 @@ def check_devices(requested: str, target: Target) -> None:
         )
 
 
-def choose(requested: str, query: jax.Array, softmax_dtype: np.dtype, *, biased: bool) -> str:
+def choose(
+    requested: str, query: jax.Array, softmax_dtype: np.dtype, acts: frozenset[str] = frozenset()
+) -> str:
     """The program, XLA or one of KERNELS, for queries [B, N, H, K] on the devices traced for.
 
     Raises UserError if the requested one is not for these devices or this model.
     """
     requested, target = _REQUESTED_BY_CONTEXT.get() or requested, axes.target()
-    attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, biased)
+    attention = Attention(query.shape[-1], query.dtype.name, softmax_dtype.name, acts)
     if requested != AUTO:
         check_devices(requested, target)
         check(requested, attention)
@@ -217,12 +231,12 @@ def _serves(name: str, attention: Attention, target: Target) -> bool:
     """Returns whether AUTO may take this program."""
     kernel = KERNELS.get(name, _XLA_KERNEL)
     in_dtype = name == XLA or attention.dtype == "bfloat16"
-    return in_dtype and kernel.runs_on(target) and kernel.refuses(attention) is None
+    return in_dtype and kernel.runs_on(target) and kernel.declines(attention) is None
 
 
-def keeps_weights(requested: str, tokens: int, *, biased: bool) -> bool:
+def keeps_weights(requested: str, tokens: int, acts: frozenset[str]) -> bool:
     """Returns whether the backward pass finds N x N weights in memory; AUTO counts as XLA."""
-    return requested in (AUTO, XLA) and (biased or tokens < LONG)
+    return requested in (AUTO, XLA) and (bool(acts) or tokens < LONG)
 
 
 def elsewhere(spec: Any, *, dtype: str | None = None) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """XLA's programs of attention: whole, and in blocks of queries; names of what they keep."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +19,33 @@ STATISTICS = "attention_statistics"  # a logarithm for each query, instead of th
 BLOCK = 256  # queries at most
 
 
+Logits = Callable[[jax.Array], tuple[jax.Array, jax.Array | None]]
+
+
+def unchanged(logits: jax.Array) -> tuple[jax.Array, None]:
+    """(logits, None)"""
+    return logits, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cap:
+    """A soft cap of logits: (cap * tanh(logits / cap), its derivative)."""
+
+    cap: float
+
+    def __call__(self, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+        ratio = jnp.tanh(logits / self.cap)
+        return self.cap * ratio, checkpoint_name(1 - ratio * ratio, WEIGHTS)
+
+
 class Projected(NamedTuple):
     """The inputs of attention.
 
     Attributes:
       query, key, value: [B, N, H, K].
-      bias: [B, H, N, N], added to the logits.
+      bias: [B, H, N, N], added to the logits; [1, H, N, N] if it is the same for all images.
       qkv: the three in one array, [B, N, 3, H, K], if one product gave them: a kernel may read it.
+      cap: acts on the logits before the bias: `unchanged` or a `Cap`.
     """
 
     query: jax.Array
@@ -31,31 +53,42 @@ class Projected(NamedTuple):
     value: jax.Array
     bias: jax.Array | None
     qkv: jax.Array | None
+    cap: Logits = unchanged
+
+    @property
+    def acts(self) -> frozenset[str]:
+        """What acts on the logits beside queries and keys, names of choice.ACTS."""
+        acts = {"bias": self.bias is not None, "cap": self.cap is not unchanged}
+        return frozenset(name for name, there in acts.items() if there)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 5))
 def attend(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     softmax_dtype: Any,
     bias: jax.Array | None = None,
+    cap: Logits = unchanged,
 ) -> jax.Array:
-    """softmax(q k^T / sqrt(K) + bias) v for [B, N, H, K] each and [B, H, N, N]; [B, N, H, K].
+    """softmax(capped(q k^T / sqrt(K)) + bias) v for [B, N, H, K] each; [B, N, H, K].
+
+    Bias and cap are as in `Projected`.
 
     Its weights are not normalised: their sums, in float32, divide the mixed values, which are
     fewer. It has a custom backward pass, which keeps the weights once, in the dtype in which they
     multiplied `value`; JAX's would keep them in `softmax_dtype` too. They are the largest array
     that a block keeps (N x N for each head). Not for forward-mode differentiation.
     """
-    return _forward(query, key, value, softmax_dtype, bias)[0]
+    return _forward(query, key, value, softmax_dtype, bias, cap)[0]
 
 
 def normalised_weights(
-    query: jax.Array, key: jax.Array, bias: jax.Array | None = None
+    query: jax.Array, key: jax.Array, bias: jax.Array | None = None, cap: Logits = unchanged
 ) -> jax.Array:
-    """softmax(q k^T / sqrt(K) + bias), the weights of `attend` in float32: [B, H, N, N]."""
+    """The weights of `attend`, normalised and in float32: [B, H, N, N]."""
     logits = jnp.einsum("bqhk,bshk->bhqs", scaled(query), key, preferred_element_type=jnp.float32)
+    logits, _ = cap(logits)
     logits = logits if bias is None else logits + bias.astype(jnp.float32)
     return jax.nn.softmax(logits)
 
@@ -66,10 +99,16 @@ def scaled(query: jax.Array) -> jax.Array:
 
 
 def _forward(
-    query: jax.Array, key: jax.Array, value: jax.Array, softmax_dtype: Any, bias: jax.Array | None
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    softmax_dtype: Any,
+    bias: jax.Array | None,
+    cap: Logits,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     query = scaled(query)
     logits = jnp.einsum("bqhk,bshk->bhqs", query, key, preferred_element_type=softmax_dtype)
+    logits, slope = cap(logits)
     if bias is not None:
         logits = logits + bias.astype(softmax_dtype)
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
@@ -78,9 +117,9 @@ def _forward(
     weights = checkpoint_name(weights.astype(value.dtype), WEIGHTS)
     mixed = jnp.einsum("bhqs,bshk->bqhk", weights, value, preferred_element_type=jnp.float32)
     mixed = checkpoint_name((mixed * _by_query(shares)).astype(value.dtype), MIXED)
-    # Only the dtype of the bias is kept, if there is one.
-    like_bias = jax.tree.map(lambda x: jnp.zeros((), x.dtype), bias)
-    return mixed, (query, key, value, weights, shares, like_bias)
+    # Only the dtype and the number of the biases are kept, if there are some.
+    like_bias = jax.tree.map(lambda x: jnp.zeros((x.shape[0], 0), x.dtype), bias)
+    return mixed, (query, key, value, weights, shares, slope, like_bias)
 
 
 def _by_query(x: jax.Array) -> jax.Array:
@@ -89,9 +128,10 @@ def _by_query(x: jax.Array) -> jax.Array:
 
 
 def _backward(
-    softmax_dtype: Any, saved: tuple[Any, ...], dy: jax.Array
+    softmax_dtype: Any, cap: Logits, saved: tuple[Any, ...], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    query, key, value, weights, shares, like_bias = saved
+    del cap
+    query, key, value, weights, shares, slope, like_bias = saved
     dy = times(dy, _by_query(shares))
     d_value = jnp.einsum("bhqs,bqhk->bshk", weights, dy)
     d_weights = jnp.einsum("bqhk,bshk->bhqs", dy, value)
@@ -99,14 +139,21 @@ def _backward(
     y, dy = weights.astype(softmax_dtype), d_weights.astype(softmax_dtype)
     mean = jnp.sum(y * dy, axis=-1, keepdims=True) * shares
     d_logits = y * (dy - mean.astype(softmax_dtype))
-    d_bias = None if like_bias is None else d_logits.astype(like_bias.dtype)
-    d_logits = d_logits.astype(key.dtype)
+    d_bias = None if like_bias is None else _like(d_logits, like_bias)
+    d_logits = (d_logits if slope is None else d_logits * slope).astype(key.dtype)
     d_query = times(jnp.einsum("bhqs,bshk->bqhk", d_logits, key), key.shape[-1] ** -0.5)
     d_key = jnp.einsum("bhqs,bqhk->bshk", d_logits, query)
     return d_query, d_key, d_value, d_bias
 
 
 attend.defvjp(_forward, _backward)
+
+
+def _like(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """[B, H, N, N] -> the same, or its sum over images if they share a bias, in its dtype."""
+    shared = bias.shape[0] < x.shape[0]
+    x = jnp.sum(x, axis=0, keepdims=True, dtype=jnp.float32) if shared else x
+    return x.astype(bias.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
