@@ -49,6 +49,6 @@ def test_there_and_back(name):
     ],
 )  # fmt: skip
 def test_what_is_refused(document, message):
-    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "vit_msn"}, document)
+    opened = Opened(Path("folder"), "safetensors", {}, {"model_type": "swin"}, document)
     with refused(message):
         huggingface_processors.read(opened, (40, 40), any_size=True)

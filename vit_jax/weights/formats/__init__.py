@@ -5,13 +5,15 @@ import dataclasses
 from vit_jax.core.errors import UserError, safe_repr
 from vit_jax.weights.external import ExternalWeights, Format
 from vit_jax.weights.files.detect_format import Opened
-from vit_jax.weights.formats import dino, eva, google_npz, huggingface, timm
+from vit_jax.weights.formats import dino, eva, google_npz, huggingface, timm, towers
 from vit_jax.weights.match import Match, MisfitError, read_without
 
 # The order in which they are tried, for a file or for a model.
 FORMATS: tuple[Format, ...] = (
     dino.DINOV2,
     dino.DINOV3,
+    towers.TOWER,
+    towers.BEIT,
     huggingface.FORMAT,
     huggingface.BIT,
     eva.FORMAT,

@@ -45,6 +45,7 @@ VIT_CONFIG: Mapping[str, Any] = {
     "image_size": 224,
     "pooler_act": "tanh",
 }
+EPSILONS: Mapping[Any, Mapping[str, Any]] = {"vit_msn": {"layer_norm_eps": 1e-6}}
 # Entries that arrays do not show: their defaults are assumed where there is no config.json.
 HIDDEN = ("hidden_act", "layer_norm_eps", "pooler_act")
 # Values of `probabilities`, by the word before "_label_classification" in problem_type.
@@ -113,6 +114,7 @@ _VIT = _layouts("ViT", "vit.", _HEAD, _CLS, _POOLER, needed=("cls",))
 LAYOUTS = {
     "vit": _VIT,
     "vit_mae": _VIT,
+    "vit_msn": _VIT,
     "ijepa": _layouts("I-JEPA", "ijepa.", _HEAD),
     "deit": _layouts("DeiT", "deit.", _CLS, _DEIT, needed=("cls", "distillation_token")),
 }
@@ -123,7 +125,7 @@ def _read(opened: Opened) -> ExternalWeights:
     layouts = LAYOUTS[kind] if kind else LAYOUTS["vit"] + LAYOUTS["ijepa"]
     read, notes = _without_pooler(opened.tensors)
     match = best(layouts, read)
-    config = with_defaults(opened, VIT_CONFIG)
+    config = with_defaults(opened, {**VIT_CONFIG, **EPSILONS.get(kind, {})})
     if match.has("pre_logits"):
         external.word(config, "pooler_act", "tanh", ("tanh",))
     check_sizes(opened, match)

@@ -59,6 +59,7 @@ def _defaults(
 _CLIPS = _defaults({"shortest_edge": 224}, _BICUBIC, _CLIP, 224)
 # Defaults by the class's name without "ImageProcessor"; those of ViTs and BiT.
 PROCESSORS = {
+    "Beit": _defaults([224, 224], _BICUBIC, _HALF),
     "Bit": _CLIPS,
     "Blip": _defaults(384, _BICUBIC, _CLIP),
     "CLIP": _CLIPS,
@@ -73,7 +74,8 @@ _NEEDED = ("size", "crop_size", "rescale_factor", "image_mean", "image_std")
 # The classes that transformers takes where only the model's type is known.
 _BY_MODEL = {
     "vit": "ViT", "vit_mae": "ViT", "ijepa": "ViT", "deit": "DeiT", "dinov2": "Bit", "bit": "Bit",
-    "dinov3_vit": "DINOv3ViT",
+    "dinov3_vit": "DINOv3ViT", "vit_msn": "ViT", "clip": "CLIP", "clip_vision_model": "CLIP",
+    "siglip": "Siglip", "siglip_vision_model": "Siglip", "beit": "Beit", "data2vec-vision": "Beit",
 }  # fmt: skip
 
 
