@@ -39,6 +39,7 @@ def test_balanced_accuracy_by_hand():
     assert balanced(labels, logits) == pytest.approx(np.mean(recalls), rel=1e-12)
 
 
+@pytest.mark.parity
 def test_balanced_accuracy_is_that_of_scikit_learn():
     theirs = pytest.importorskip("sklearn.metrics")
     labels, logits = drawn()

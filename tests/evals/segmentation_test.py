@@ -17,6 +17,7 @@ def case(classes=5, absent=()):
     return mask, predicted
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("absent", [(), (2,)])
 def test_the_numbers_are_those_of_the_confusion_matrix(absent):
     metrics = pytest.importorskip("sklearn.metrics")

@@ -259,7 +259,7 @@ def test_a_class_whose_name_is_not_utf8(with_splits, folder):
         (["train/cat/0.jpg", "train/empty/notes.txt"], "train", "train/empty has no images"),
         ([], "train", "has no images"),
         (["train/notes.txt"], "train", "has no images"),
-        (["train/cat/scan.TIFF"], "train", "scan.TIFF"),
+        (["train/cat/scan.HEIC"], "train", "scan.HEIC"),
         # Folders of images are not classes.
         (["images/0.png"], "train", "method.kind"),
         (["train_images/0.png", "test_images/0.png"], "train", "method.kind"),
