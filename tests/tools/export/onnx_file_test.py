@@ -36,6 +36,10 @@ SLOW = {
     "DINOv2": ("ViT-S/14-dinov2-reg", SMALL | {"image_size": 56}),
     "DINOv3": ("ViT-S/16-dinov3", SMALL | {"image_size": 64}),
     "SwiGLU": ("ViT-S+/16-dinov3", SMALL | {"image_size": 64}),
+    "mixed RoPE": (
+        "ViT-Ti/4",
+        TINY_VIT | {"position_embedding": "rotary_mixed", "attention_norm": True, "mlp_norm": True},
+    ),
     "hybrid": ("R50+ViT-B/16", SMALL | SMALL_RESNET | {"patch_size": 8}),
     "stem as R": ("R+ViT-Ti/16", SMALL | {"image_size": 32}),
     "BiT": ("R50x1", SMALL_RESNET | {"units": (1, 1, 1, 2)}),

@@ -322,10 +322,11 @@ class NeighboursRotaryPositions(RotaryPositions):
 
     def pairs(self, x: jax.Array) -> Any:
         """[..., K] -> [..., K/2], [..., K/2]: entries 2i and 2i + 1 are rotated as a pair."""
-        return jnp.moveaxis(x.reshape(*x.shape[:-1], -1, 2), -1, 0)
+        both = x.reshape(*x.shape[:-1], -1, 2)
+        return both[..., 0], both[..., 1]
 
     def joined(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        both = jnp.stack([first, second], axis=-1)
+        both = jnp.concatenate([first[..., None], second[..., None]], axis=-1)
         return both.reshape(*first.shape[:-1], -1)
 
 
