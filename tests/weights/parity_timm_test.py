@@ -30,6 +30,7 @@ NAMES = (
     "test_vit3",
     "test_vit4",
     "beit_base_patch16_224",
+    "beit3_base_patch16_224",
     "vit_relpos_base_patch16_clsgap_224",
     "vit_relpos_base_patch16_cls_224",
     "vit_relpos_small_patch16_rpn_224",

@@ -156,6 +156,7 @@ _COMPUTES = {"weight_epsilon": 1e-8, "weight_epsilon_of": "variance", "group_nor
 # What the arrays of a ViT's blocks are for.
 _USUAL = {
     "mlp": "mlp", "norm": "layer", "parallel": False, "qk_norm": False, "norm_branch": False,
+    "attention_norm": False, "mlp_norm": False,
 }  # fmt: skip
 
 
@@ -189,6 +190,12 @@ def _vit(
 
 _NORM_BRANCH_BLOCKS = re.sub(r"norm([12])  +:", r"scale\1 :", re.sub("scale.*", "", _BLOCKS))
 VIT = _vit("timm's ViT", POSITIONS, _BLOCKS)
+_SUB_NORMS = _vit(
+    "timm's BEiT-3",
+    *(POSITIONS, _BLOCKS, "attention/norm : blocks.{}.attn.norm\nmlp/norm : blocks.{}.mlp.norm"),
+    attention_norm=True,
+    mlp_norm=True,
+)
 _RMS = _vit("timm's ViT with RMS norms", POSITIONS, _BLOCKS, without=_RMS_HAS_NO, norm="rms")
 _GATED = _vit(
     "timm's ViT with SwiGLU",
@@ -236,7 +243,7 @@ _RELPOS_NORM_BRANCH = _vit(
 )
 _RELATIVE = (_BEIT, _SHARED_RELPOS, _RELPOS, _RELPOS_NORM_BRANCH)
 _NORM_BRANCHES = (_NORM_BRANCH, _RELPOS_NORM_BRANCH)
-VITS = (VIT, _RMS, _GATED, _GATED_RMS, _PARALLEL, _BEIT, _RELPOS, _SHARED_RELPOS)
+VITS = (VIT, _SUB_NORMS, _RMS, _GATED, _GATED_RMS, _PARALLEL, _BEIT, _RELPOS, _SHARED_RELPOS)
 _DISTILLED = Layout(
     "timm's distilled DeiT",
     VIT.rules + rules(_DISTILLED_TABLE),
@@ -337,6 +344,8 @@ _TABLES = ("learned_1d", "sincos_1d", "sincos_2d")  # positions that are written
 _ARCHITECTURES: dict[str, dict[str, Any]] = {
     "vit_base_patch16_224": _OF_ARCHITECTURE,
     "vit_base_patch16_clip_224": _OF_ARCHITECTURE | {"norm_epsilon": 1e-5},
+    "beit3_base_patch16_224": _OF_ARCHITECTURE
+    | {"norm_epsilon": 1e-5, "attention_norm": True, "mlp_norm": True},
     "test_vit4": _OF_ARCHITECTURE | {"norm": "rms"},
     "vit_giant_patch14_dinov2": _OF_ARCHITECTURE | {"mlp": "swiglu"},
     "aimv2_large_patch14_224": _OF_ARCHITECTURE
