@@ -1,10 +1,12 @@
 """Every name of timm's ViTs: the model read from its shapes and config.json."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import messages
 from tests.weights.conftest import timm  # noqa: F401, a fixture: timm without torchvision
 from vit_jax.core.errors import UserError
 from vit_jax.weights.files import Tensor
@@ -15,6 +17,16 @@ from vit_jax.weights.formats.timm import _epsilon, _heads
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 # Names whose arrays fit, in timm 1.0.31; a later version may add some.
 LEAST = 263
+PAGE = Path(__file__).parents[2] / "docs" / "timm_names.md"  # --regenerate_goldens writes it
+HEADING = """# timm's names
+
+Which of timm {version}'s ViTs load here, by its own shapes and `config.json`: {fitting} of
+{number}, with the heads, norms, GELU, pooling, positions and image size of timm's modules.
+How: [weights](weights.md).
+
+| name | loads |
+|---|---|
+"""
 MODULES = (
     "vision_transformer", "deit", "vision_transformer_hybrid", "beit", "eva",
     "vision_transformer_relpos", "vision_transformer_sam", "naflexvit",
@@ -108,7 +120,7 @@ def test_names(timm, tmp_path):  # noqa: F811
     torch = pytest.importorskip("torch")
     from timm.models._hub import save_config_for_hf
 
-    fitting, wrong = [], {}
+    fitting, refused, wrong = [], {}, {}
     for name in names_of(timm):
         with torch.device("meta"):
             model = timm.create_model(name, pretrained=False)
@@ -120,7 +132,8 @@ def test_names(timm, tmp_path):  # noqa: F811
         config = json.loads((tmp_path / "config.json").read_text())
         try:
             loaded = understand(Opened(tmp_path, "safetensors", tensors, config, None))
-        except UserError:
+        except UserError as error:
+            refused[name] = str(error).partition(f"{name!r} has ")[2].rstrip(".")
             continue
         fitting.append(name)
         here, theirs = ours(loaded), settings(model)
@@ -130,6 +143,17 @@ def test_names(timm, tmp_path):  # noqa: F811
     print(f"{len(fitting)} names fit")
     assert not wrong
     assert len(fitting) >= LEAST
+    assert all(refused.values())  # in words, not by a list of arrays
+    text = HEADING.format(
+        version=timm.__version__, fitting=len(fitting), number=len(fitting) + len(refused)
+    ) + "".join(
+        f"| `{name}` | {f'no: {refused[name]}' if name in refused else 'yes'} |\n"
+        for name in sorted([*fitting, *refused])
+    )
+    if messages.regenerating:
+        PAGE.write_text(text)
+    if f"timm {timm.__version__}'s" in PAGE.read_text():
+        assert PAGE.read_text() == text
 
 
 def test_what_names_imply(timm):  # noqa: F811

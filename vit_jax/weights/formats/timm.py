@@ -291,6 +291,8 @@ _REFUSED = {
     r"vit_\w+_18x2_": "two attentions and two MLPs side by side in a block",
     r"vit_\w+_resnet\d+d_": "a ResNet-D before its blocks, with three convolutions as its root",
     r"samvit_": "attention within windows",
+    r"naflexvit_": "patches of images of any shape (NaFlex), under other names",
+    r"vit_\w+_mci_": "patches embedded by several convolutions",
 }
 # Heads of architectures, by the first pattern that their name begins with.
 _HEADS = tuple(
