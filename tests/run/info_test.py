@@ -35,7 +35,9 @@ def test_a_run_on_one_screen(tiny_run, tmp_path, run_python):
     assert lines["step"].startswith("4 of 4")
     assert lines["best"] == f"step 2, by val/accuracy 40.00%: {tmp_path}@2"
     assert f"saved    {tmp_path}@2, " in text and "KiB, val/accuracy 20.00%" in lines["saved"]
-    assert "50% of it waiting for images; 0:" in lines["time"]
+    parts = r"50% of it waiting for images, (0:\d\d) compiling, 0:00 evaluating, 0:00 saving"
+    compiling = re.search(parts, lines["time"])
+    assert compiling and rows[0]["speed/compiling_secs"] > 0 and "speed/saving_secs" in rows[2]
     assert lines["last"].split()[1:] == [
         "train/accuracy", "train/learning_rate", "train/loss", "speed/images_per_second",
         "val/accuracy",

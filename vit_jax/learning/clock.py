@@ -28,7 +28,7 @@ class Cadence:
 
 
 class Clock:
-    """Speeds since the last tick; pauses (evaluation, saving) do not count.
+    """Speeds since the last tick, without pauses; and how long what is no step took.
 
     Args:
       step_flops: matrix FLOPs of one training step (parallel/products.py).
@@ -49,6 +49,7 @@ class Clock:
         self._total_steps, self._feed = total_steps, feed
         self._step, self._waited = start_step, feed.wait_secs
         self._since = time.perf_counter()
+        self._elsewhere: dict[str, float] = {}
         self.eta_secs = float("nan")
 
     def tick(self, step: int) -> dict[str, float]:
@@ -71,6 +72,18 @@ class Clock:
         started = time.perf_counter()
         yield
         self._since += time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Context whose duration the next row has as speed/<name>_secs."""
+        started, key = time.perf_counter(), f"speed/{name}_secs"
+        yield
+        self._elsewhere[key] = self._elsewhere.get(key, 0.0) + time.perf_counter() - started
+
+    def elsewhere(self) -> dict[str, float]:
+        """The durations since the last row, in seconds."""
+        durations, self._elsewhere = self._elsewhere, {}
+        return durations
 
 
 class Stopped(NamedTuple):

@@ -5,7 +5,6 @@ time went; of weights: their model. Of neither: versions, devices and settings f
 --json prints all of these and a run's config and starts; it has your paths in it.
 """
 
-import datetime
 import itertools
 import json
 import math
@@ -25,7 +24,6 @@ from vit_jax.core.metric_names import best_mode, readable
 from vit_jax.core.screen import aligned, format_bytes, format_duration
 from vit_jax.run.environment import PACKAGES, versions
 from vit_jax.store import checkpoint_dir, runs, workdir
-from vit_jax.store.metrics import METRICS_FILE
 from vit_jax.store.workdir import CONFIG_FILE, read_document
 
 OTHERS = ("numpy", "tensorflow-datasets", "ml_collections", "clu", "torch", "timm", "transformers")
@@ -90,7 +88,7 @@ def describe_run(path: str) -> str:
 
 
 def _time(run: runs.Run) -> list[str]:
-    """Where the time went, by the rows; with one start also how long none of its steps ran."""
+    """Where the time went, by the rows."""
     speeds, waits = (run.series.get(f"speed/{key}") for key in ("images_per_second", "input_wait"))
     if not speeds or not waits:
         return []
@@ -99,10 +97,9 @@ def _time(run: runs.Run) -> list[str]:
     secs = [n * batch_size / speed for n, speed in zip(num_steps, speeds.values, strict=True)]
     waited = sum(each * wait for each, wait in zip(secs, waits.values, strict=True)) / sum(secs)
     text = f"time     {format_duration(sum(secs))} in steps, {waited:.0%} of it waiting for images"
-    if len(run.starts) == 1 and not cloud.is_remote(run.folder):
-        start = datetime.datetime.fromisoformat(run.starts[0]["time"]).timestamp()
-        rest = (run.folder / METRICS_FILE).stat().mtime - start - sum(secs)
-        text += f"; {format_duration(max(rest, 0))} to compile, evaluate and save"
+    for what in ("compiling", "evaluating", "saving"):
+        spent = run.series.get(f"speed/{what}_secs", runs.Series([], []))
+        text += f", {format_duration(sum(spent.values))} {what}"
     return [text]
 
 

@@ -122,16 +122,21 @@ class Session:
         self._skipped = outputs.skipped_images(*images, logged, start_step=step)
         with_run = self._stop, self._peers, self._screen
         self._evals = RunEvals(run.config, run.evals, run.eval_data, *with_run)
-        if missed := self._evals.catch_up(step, self._layout.weights(state), log):
-            self._checkpoints.add_metrics(step, missed)
-            self.write(step, {}, missed)
-            log.flush()  # what is known is not measured again after a kill
-        self._stopping = step > 0 and bool(self._stop)  # of step 0 nothing is saved
-        self.steps = range(step + 1, step + 1 if self.ended else self._durations.total_steps + 1)
-        self._update = run.compile_update(self._screen) if self.steps else skip_update
+        self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
+        with self.clock.paused():
+            with self.clock.timed("evaluating"):
+                missed = self._evals.catch_up(step, self._layout.weights(state), log)
+            if missed:
+                self._checkpoints.add_metrics(step, missed)
+                self.write(step, {}, missed)
+                log.flush()  # what is known is not measured again after a kill
+            self._stopping = step > 0 and bool(self._stop)  # of step 0 nothing is saved
+            last = step if self.ended else self._durations.total_steps
+            self.steps = range(step + 1, last + 1)
+            with self.clock.timed("compiling"):
+                self._update = run.compile_update(self._screen) if self.steps else skip_update
         self._in_flight = InFlightSteps(run.mesh.devices.flat[0].platform)
         self._progress = announce.Progress(self._screen, self._durations, run.parts.objective)
-        self.clock = outputs.clock(run.config, run.parts, run.mesh, self._feed, start_step=step)
         parts = run.config, run.source, run.parts, self._teacher_params
         at_rest = log, self.clock, self._in_flight.finish
         self._close_ups = CloseUps(*parts, *at_rest, title=run.workdir.name)
@@ -204,7 +209,8 @@ class Session:
         results: dict[str, float] = {}
         try:
             if due.eval and not due.stop:
-                results = self._evals.run(step, self._layout.weights(state))
+                with self.clock.timed("evaluating"):
+                    results = self._evals.run(step, self._layout.weights(state))
         except Exception:
             if not self._peers.several:
                 self._save_before_error(step, state, row)
@@ -216,13 +222,15 @@ class Session:
         """Shows the results, and writes all numbers to the log."""
         announce.results(self._screen, step, results)
         if row or results:
-            self._log.write(step, {**row, **results}, self._run.evals.take_pictures())
+            row = {**row, **results, **self.clock.elsewhere()}
+            self._log.write(step, row, self._run.evals.take_pictures())
 
     def save(self, step: int, state: TrainState, results: dict[str, float], due: Due) -> None:
         """Begins to save the state, if it is due or the run ends."""
         if due.save or self.ended:
             self._log.flush()
-            with self._peers.barriers_around(f"saving step {step}"):
+            saving = self._peers.barriers_around(f"saving step {step}")
+            with saving, self.clock.timed("saving"):
                 self._checkpoints.save(step, state, self._run.description, results)
 
     def _end_if_unread(self, bad_step: int, state: TrainState, counts: Sequence[Any]) -> None:
