@@ -64,6 +64,17 @@ def moving_average(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
     return jax.tree.map(lambda a, p: a + (1.0 - decay) * (p - a), ema, params)
 
 
+def kept_by(average: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any, Any], Any]:
+    """`moving_average` of weights that an optimizer keeps; running statistics are as trained."""
+
+    def after(ema: Any, decay: Any, params: Any, opt_state: Any) -> Any:
+        del ema, decay
+        averaged = average(opt_state, pytrees.without_statistics(params))
+        return pytrees.unflatten({**pytrees.flatten(params), **pytrees.flatten(averaged)})
+
+    return after
+
+
 def pure_dict(module: nnx.Module) -> Any:
     """The parameters of a module, as nested dictionaries; grouped layers are stacked."""
     layers = lambda x: isinstance(x, pytrees.Layers)
@@ -201,7 +212,7 @@ def state_layout(
     a parameter's shape; with `shard_optimizer` all of them over `data` too (parallel/zero1.py). The
     others, such as the rows' and columns' means of a factored moment, are small and replicated.
     `unstacked_steps` is for optimizers that treat every number of an array alike. `average`, of the
-    optimizer's state and the parameters, stands in for the EMA.
+    optimizer's state and the parameters that it has, stands in for the EMA.
     """
     make = functools.partial(with_state, method, make_model)
     both = nnx.eval_shape(lambda: make(nnx.Rngs(params=0)))
@@ -252,7 +263,7 @@ def state_layout(
         {cause: names for cause, names in further.items() if cause not in unsharded},
         unstacked_steps,
         teacher,
-        moving_average if average is None else lambda *x: average(x[3], x[2]),
+        moving_average if average is None else kept_by(average),
     )
 
 

@@ -12,9 +12,11 @@ from flax import nnx
 from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax import plugins, weights
+from vit_jax.core import pytrees
 from vit_jax.core.schema import entry_points
 from vit_jax.core.schema.fields import field
 from vit_jax.learning.optim import matrices
+from vit_jax.learning.state import kept_by
 from vit_jax.run.parts import updates
 from vit_jax.train import train
 
@@ -34,6 +36,14 @@ class SAM(configs.OptimConfig):
     def rule(self, schedule):
         perturb = optax.chain(optax.contrib.normalize(), optax.sgd(self.rho))
         return optax.contrib.sam(optax.sgd(schedule, momentum=0.9), perturb, sync_period=2)
+
+    @property
+    def average(self):
+        def unperturbed(state, params):
+            before, since = (optax.tree.get(state, name) for name in ("cache", "steps_since_sync"))
+            return jax.tree.map(lambda b, p: jnp.where(since > 0, b, p), before, params)
+
+        return unperturbed
 
 
 @pytest.fixture
@@ -137,6 +147,28 @@ def test_schedule_free_is_evaluated_with_its_average(tiny_run):
     averaged = c.average(opt_state, params)
     assert not np.allclose(averaged["head"]["kernel"], params["head"]["kernel"])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=ROUNDING), averaged, expected)
+
+
+def test_sam_is_evaluated_without_its_perturbation(tiny_run, sam):
+    c = tiny_run("optim.name=sam", "optim.rho=0.2", f"optim.lr={LR}").optim
+    optimizer = updates.optimizer(c, schedule)
+    params, *gradients = map(stacked, trees())
+    state, before = optimizer.init(params), params
+    for step, gradient in enumerate(gradients, start=1):
+        changes, state = optimizer.update(gradient, state, params)
+        params = optax.apply_updates(params, changes)
+        before = before if step % 2 else params
+        jax.tree.map(np.testing.assert_array_equal, c.average(state, params), before)
+    with refused("optim.layer_decay"):
+        configs.check_constraints(tiny_run("optim.name=sam", "optim.layer_decay=0.5"))
+
+
+def test_running_statistics_beside_an_average_are_those_that_are_trained():
+    params = {"head": {"norm": {"running_mean": 1.0, "scale": 2.0}}}
+    assert pytrees.is_statistic("head/norm/running_mean")
+    double = lambda _, trained: jax.tree.map(lambda x: 2 * x, trained)
+    after = kept_by(double)({}, 0.0, params, None)
+    assert after == {"head": {"norm": {"running_mean": 1.0, "scale": 4.0}}}
 
 
 def test_a_schedule_free_run_goes_on_to_the_same_bits(tiny_run, tmp_path):

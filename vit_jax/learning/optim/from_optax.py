@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from vit_jax.core import errors, pytrees
+from vit_jax.core import errors
 from vit_jax.core.errors import UserError
 from vit_jax.learning.optim.schedules import Schedule
 
@@ -102,13 +102,7 @@ def averages(name: str) -> bool:
 
 
 def average(opt_state: Any, params: Any) -> Any:
-    """Nested parameters as the rule has them -> those to evaluate (arXiv 2405.15682).
-
-    Running statistics, which have no optimizer, stay as they are.
-    """
+    """Parameters as the rule has them -> those to evaluate (arXiv 2405.15682)."""
     is_state = lambda x: isinstance(x, optax.contrib.ScheduleFreeState)
     (state,) = filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state))
-    named, z = pytrees.flatten(params), pytrees.flatten(state.z)
-    trained = {name: named[name] for name in z}
-    evaluated = optax.contrib.schedule_free_eval_params(state._replace(z=z), trained)
-    return pytrees.unflatten({**named, **evaluated})
+    return optax.contrib.schedule_free_eval_params(state, params)
