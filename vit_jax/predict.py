@@ -225,10 +225,16 @@ class Segmenter:
 
     An image is resized so that the model's size just fits into it, and seen through windows of that
     size (models/dense.py); so all of it is seen, whatever its aspect.
+
+    UserError for a model whose pixels have no classes, but depths, or of other images than RGB.
     """
 
     def __init__(self, checkpoint: str, *, ema: bool = False) -> None:
         loaded = load_classifier(checkpoint, ema=ema)
+        if loaded.model.num_classes == 1:
+            raise UserError(f"{checkpoint} gives one number for each pixel, and no classes.")
+        if loaded.model.preprocess.channels != 3 or loaded.model.preprocess.dtype != "uint8":
+            raise UserError(f"{checkpoint} is not of RGB images, which masks are predicted of.")
         self.names = loaded.class_names or tuple(map(str, range(loaded.model.num_classes)))
         self.preprocess = loaded.model.preprocess
         graph, self._params = nnx.split(loaded.model, nnx.Param)

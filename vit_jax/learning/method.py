@@ -206,6 +206,7 @@ class Method:
 
     Attributes:
       uses_labels: whether the model has a head over the data's classes.
+      num_outputs: of that head, where they are not classes.
       reads_views: whether it learns from `StepInputs.views`.
       reads_maps: names of the maps beside an image that it learns from, such as "mask".
       reads_teacher_logits: whether its teacher has to have a head over the data's classes.
@@ -214,6 +215,7 @@ class Method:
 
     kind: str = field("")
     uses_labels: ClassVar[bool] = False
+    num_outputs: ClassVar[int | None] = None
     reads_views: ClassVar[bool] = False
     reads_maps: ClassVar[tuple[str, ...]] = ()
     reads_teacher_logits: ClassVar[bool] = True

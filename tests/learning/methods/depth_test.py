@@ -9,10 +9,12 @@ from PIL import Image
 
 from tests.conftest import TINY_RUN
 from tests.data import masks
+from tests.messages import refused
 from vit_jax import config as configs
 from vit_jax.evals.depth import errors
 from vit_jax.learning.method import StepInputs
 from vit_jax.learning.methods.depth import Depth
+from vit_jax.predict import Segmenter
 from vit_jax.train import train
 
 SAME_MATH = 1e-5
@@ -71,3 +73,5 @@ def test_a_run_learns_depth(tmp_path):
     train(configs.resolve(TINY_RUN, overrides), tmp_path / "run")
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["t/delta1"] > 0.6 and row["t/rmse"] < 1.0
+    with refused("one number for each pixel"):
+        Segmenter(str(tmp_path / "run"))

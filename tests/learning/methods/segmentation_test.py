@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 
 from tests.conftest import TINY_RUN
 from tests.data import masks
 from tests.messages import refused
 from vit_jax import config as configs
+from vit_jax import models, weights
 from vit_jax.learning.methods.segmentation import dice_losses, pixel_means
+from vit_jax.predict import Segmenter
 from vit_jax.run.build import Run
 from vit_jax.train import train
 
@@ -118,6 +121,23 @@ def test_a_run_learns_resumes_to_the_bit_and_its_model_predicts(tmp_path, run_py
     wanted = np.asarray(Image.open(root / "masks" / "1.png"))
     known = wanted < 255
     assert np.mean(np.asarray(Image.open(out / "1.png"))[known] == wanted[known]) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("outputs", "channels", "named"), [(1, 3, "no classes"), (3, 4, "RGB"), (3, 1, "RGB")]
+)
+def test_masks_are_predicted_of_classes_and_rgb_images(tmp_path, outputs, channels, named):
+    fields = {"depth": 1, "width": 8, "mlp_dim": 8, "num_heads": 2, "image_size": 8}
+    form = models.Preprocess((8, 8), (8, 8), channels=channels)
+    model = models.create(
+        "ViT-Ti/4", num_classes=outputs, rngs=nnx.Rngs(0), channels=channels, dense="linear",
+        preprocess=form, **fields,
+    )  # fmt: skip
+    model.head.kernel[...] = jnp.ones_like(model.head.kernel[...])  # zeros are refused
+    path = tmp_path / "model"
+    weights.save(weights.Loaded(model, "ViT-Ti/4", None, 0), str(path), "checkpoint")
+    with refused(named):
+        Segmenter(str(path))
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ class Depth(Method):
     )
 
     uses_labels = True
+    num_outputs = 1
     reads_maps = (DEPTH,)
 
     def loss(

@@ -69,7 +69,7 @@ def model(
     sizes = Sizes(prepared.image_size, view_sizes(config.input), pixels.channels)
     method.check(name, spec, sizes)
     check_dense(method, spec)
-    num_classes = num_classes if method.uses_labels else 0
+    num_classes = (method.num_outputs or num_classes) if method.uses_labels else 0
     teacher = functools.partial(teacher_spec, method)
     arguments: dict[str, Any] = {
         "num_classes": num_classes,
@@ -175,10 +175,11 @@ def preprocess(c: InputConfig, evals: Mapping[str, EvalConfig]) -> models.Prepro
 
 def description(init: InitConfig, model: Model, source: Source) -> dict[str, Any]:
     """The description in the run's checkpoints."""
+    has_classes = model.num_classes and model.num_classes == source.num_classes
     return describe(
         model.info,
         num_classes=model.num_classes,
-        class_names=source.class_names if model.num_classes else None,
+        class_names=source.class_names if has_classes else None,
         preprocess=model.preprocess,
         adapter_scale=None if model.adapters is None else model.adapters.scale,
         init_weights=init.weights if init.weights and weights.is_name(init.weights) else None,
