@@ -1,5 +1,7 @@
 """Images and masks side by side: what is read, and what is refused."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -152,6 +154,26 @@ def test_pairs_have_to_be_complete(root, kind, named):
     (root / kind / "3.png").unlink()
     with refused("3.png", f"no {named}", "input.data_dir"):
         source(root)
+
+
+@pytest.mark.parametrize("layout", ["folders", "table"])
+def test_a_split_without_any_mask_is_refused(root, tmp_path, layout):
+    if layout == "folders":
+        for split in ("train", "val"):
+            (tmp_path / split).mkdir()
+            shutil.copytree(root / "images", tmp_path / split / "images")
+        shutil.copytree(root / "masks", tmp_path / "train" / "masks")
+        data = tmp_path
+    else:
+        data = root / "t.csv"
+        data.write_text("image,mask,split\nimages/1.png,,val\n")
+    with refused("no mask for", "images", "input.data_dir"):
+        source(data, split="val")
+
+
+def test_names_of_classes_may_begin_with_a_byte_order_mark(root):
+    (root / "classes.txt").write_text("ground\nred\ngreen\n", encoding="utf-8-sig")
+    assert source(root).class_names == ("ground", "red", "green")
 
 
 def test_refused_folders(root, tmp_path):

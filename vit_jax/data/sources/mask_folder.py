@@ -201,7 +201,7 @@ def _check_complete(
     examples: Mapping[str, Mapping[str, _File]], kinds: list[str], root: str, field: str
 ) -> None:
     """UserError for images without a map, and the reverse."""
-    for kind in kinds:
+    for kind in kinds if kinds != [IMAGE] else [MASK]:
         lacking = [each for each in examples.values() if kind not in each]
         if lacking:
             first = next(iter(lacking[0].values())).path
@@ -218,5 +218,5 @@ def _class_names(folder: str) -> tuple[str, ...] | None:
     if not any(entry.name == _CLASSES for entry in files.list_folder(folder or ".")):
         return None
     with reading(path):
-        lines = files.read(path).decode().splitlines()
+        lines = files.read(path).decode("utf-8-sig").splitlines()
     return tuple(line.strip() for line in lines if line.strip())
