@@ -58,6 +58,10 @@ class TopK(Metric):
         return float(arrays["correct"].mean())
 
 
+class Further(TopK):
+    """One that extends another."""
+
+
 def test_a_metric_has_fields_of_its_own(monkeypatch, tiny_run, tmp_path):
     monkeypatch.setattr(entry_points, "_added", {})
     plugins.add("metrics", "topk_accuracy", TopK)
@@ -69,6 +73,10 @@ def test_a_metric_has_fields_of_its_own(monkeypatch, tiny_run, tmp_path):
     config = make("evals.test.k=4", "checkpoint.best_metric=test/balanced_accuracy")
     assert configs.resolve(configs.to_dict(config)) == config
     evaluations.check_evals(config)
+    # Twice, or with one that extends another: once, and its fields.
+    plugins.add("metrics", "further_accuracy", Further)
+    names = "topk_accuracy,further_accuracy,topk_accuracy"
+    assert make(f"evals.test.metrics={names}", "evals.test.k=2").evals["test"].k == 2
     train(config, tmp_path)
     row = (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
     assert '"test/topk_accuracy": 1.0' in row and '"test/balanced_accuracy"' in row

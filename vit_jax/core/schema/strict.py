@@ -68,7 +68,10 @@ def _mixed(classes: tuple[type, ...]) -> type:
         if first.setdefault(field.name, field) is not field:
             both = " and ".join(cls.__name__ for cls in classes)
             raise errors.UserError(f"{both} both have a field {field.name!r}.")
-    return dataclasses.make_dataclass(classes[-1].__name__, (), bases=classes, frozen=True)
+    # Python takes a class once, and none in front of those that extend it.
+    extended = {base for cls in classes for base in cls.__mro__[1:]}
+    bases = tuple(cls for cls in dict.fromkeys(classes) if cls not in extended)
+    return dataclasses.make_dataclass(classes[-1].__name__, (), bases=bases, frozen=True)
 
 
 def plain(values: Any) -> Any:
