@@ -80,7 +80,7 @@ class Segmentation:
         def scores(model: Any, batch: Any) -> dict[str, Any]:
             mask = batch[MASK].astype(jnp.int32)
             logits = dense.sliding(model, objective.images(batch), c.stride)
-            losses, _, counted = pixel_means(logits, mask)
+            losses, _, counted = pixel_means(logits, mask, objective.losses)
             predicted = jnp.argmax(logits, -1)
             return {
                 "confusion": jax.vmap(lambda m, p: confusion(m, p, num_classes))(mask, predicted),

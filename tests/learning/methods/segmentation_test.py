@@ -86,6 +86,16 @@ def rows(workdir):
 
 
 @pytest.mark.slow
+def test_evaluations_report_the_loss_that_is_learnt(tmp_path):
+    """A head of zeros gives all pixels the same loss."""
+    root = masks.write(tmp_path / "set", number=40)
+    changes = ("loss.kind=sigmoid", "total.steps=1", "optim.warmup_steps=0", "optim.lr=1e-30")
+    train(configs.resolve(TINY_RUN, [*masks.of(root), *changes]), tmp_path / "a")
+    (row,) = rows(tmp_path / "a")
+    assert row["t/loss"] == pytest.approx(row["train/loss"], rel=SAME_MATH)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["linear", "conv"])
 def test_a_run_learns_resumes_to_the_bit_and_its_model_predicts(tmp_path, run_python, head):
     root = masks.write(tmp_path / "set", number=40)
