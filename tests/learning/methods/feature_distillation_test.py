@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY_RUN
+from tests.data import masks
 from tests.learning.methods.runs_test import OF_DIGITS, rows, run
 from tests.messages import refused
 from vit_jax import config as configs
@@ -72,6 +73,20 @@ def test_learns_from_a_headless_teacher_of_other_patches(tmp_path, teacher, dist
 def test_what_cannot_be_learnt_is_one_message(tmp_path, overrides, name):
     with refused(name):
         train(run("feature_distillation", *overrides), tmp_path)
+
+
+def test_a_dense_teacher_is_refused_and_one_mean_may_be_of_all_channels(tmp_path, teacher):
+    """Features of patches in the place of an image's would be compared with other images'."""
+    root = masks.write(tmp_path / "set")
+    train(configs.resolve(TINY_RUN, [*masks.of(root), "total.steps=2"]), tmp_path / "dense")
+    with refused("method.teacher", "model.dense=linear"):
+        train(run("feature_distillation", f"method.teacher={tmp_path / 'dense'}"), tmp_path / "a")
+    losses = []
+    for name, numbers in {"one": "[0.4]", "three": "[0.4, 0.4, 0.4]"}.items():
+        same = f"input.mean={numbers}", f"input.std={numbers}", "total.steps=2"
+        train(run("feature_distillation", f"method.teacher={teacher}", *same), tmp_path / name)
+        losses.append(rows(tmp_path / name)[-1]["train/loss"])
+    assert losses[0] == losses[1]
 
 
 def test_a_teacher_without_patches_gives_features_alone(tmp_path, teacher):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from etils import epath
 from jax.sharding import Mesh
 
@@ -46,13 +47,13 @@ def teacher(
     size = method.teacher_image_size
     with naming("method.teacher", path):
         model = weights.open_model(path, dtype=c.dtype, scan=c.scan, image_size=size, mesh=mesh)
-    pairs = list(zip(images.mean, images.std, strict=True))
-    theirs = list(zip(model.preprocess.mean, model.preprocess.std, strict=True))
-    both = list(zip(pairs, theirs, strict=True))
+        if dense := getattr(model.about.spec, "dense", None):
+            raise UserError(f"gives no features of an image: it has model.dense={dense}.")
+    its_mean, its_std = np.array(model.preprocess.mean), np.array(model.preprocess.std)
     return Teacher(
         model,
-        scale=tuple(std / its_std for (_, std), (_, its_std) in both),
-        shift=tuple((mean - its_mean) / its_std for (mean, _), (its_mean, its_std) in both),
+        scale=tuple((np.array(images.std) / its_std).tolist()),
+        shift=tuple(((np.array(images.mean) - its_mean) / its_std).tolist()),
         columns=_columns(path, model, num_classes, class_names)
         if method.reads_teacher_logits
         else None,
