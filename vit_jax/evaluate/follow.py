@@ -10,7 +10,7 @@ from vit_jax.core.errors import UserError
 from vit_jax.core.screen import Screen
 from vit_jax.run.parts.evaluations import early_stopping
 from vit_jax.store import runs, workdir
-from vit_jax.store.metrics import FOLLOWED_FILE, MetricsFile
+from vit_jax.store.metrics import FOLLOWED_FILE, LARGEST_STEP, MetricsFile
 
 POLL_SECS = 10.0
 
@@ -34,6 +34,7 @@ def follow(
         rule = "is not the work directory of a run, which has a config.json."
         raise UserError(rule, field="--follow", value=folder)
     file = MetricsFile(folder / FOLLOWED_FILE)
+    file.truncate_after(LARGEST_STEP)  # a row that a kill cut short
     done = {row["step"] for row in file.rows()}
     while True:
         end = _end(folder)  # before looking for checkpoints: the last is not missed
