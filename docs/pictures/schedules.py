@@ -11,27 +11,28 @@ from vit_jax.learning.optim import schedules
 
 FILE = Path(__file__).parents[2] / "docs" / "schedules.png"
 STEPS = 200
-# A curve: its name, and how it differs from 200 steps with 20 of warmup.
-CURVES = (
-    ("linear", {}),
-    ("cosine", {}),
-    ("constant, cooldown 20 %", {"cooldown_steps": 40}),
-    ("rsqrt, cooldown 20 %", {"cooldown_steps": 40}),
-    ("exponential", {}),
-)
+# Curves of 200 steps with 20 of warmup: the decay with its fields, and the steps of a cooldown.
+CURVES = {
+    "linear": ({}, 0),
+    "cosine": ({}, 0),
+    "constant, cooldown 20 %": ({}, 40),
+    "rsqrt, cooldown 20 %": ({"rsqrt_timescale_steps": 40}, 40),
+    "exponential": ({"exponential_factor": 0.7, "exponential_epochs": 15}, 0),
+}
 
 
-def rates(name: str, changes: dict[str, int]) -> list[float]:
+def rates(name: str, fields: dict[str, float], cooldown_steps: int) -> list[float]:
     """The curve from 0 to the last step, to three decimals."""
-    fields = {"peak": 1.0, "warmup_steps": 20, "cooldown_steps": 0, "total_steps": STEPS}
-    fields |= {"rsqrt_timescale_steps": 40, "exponential_factor": 0.7, "exponential_steps": 15}
-    lr = schedules.schedule(name.split(",", maxsplit=1)[0], **{**fields, **changes})
+    lr = schedules.schedule(
+        schedules.DECAYS[name.partition(",")[0]](**fields),
+        peak=1.0, warmup_steps=20, cooldown_steps=cooldown_steps, total_steps=STEPS,
+    )  # fmt: skip
     return np.round(np.asarray(lr(np.arange(STEPS + 1))), 3).tolist()
 
 
 def facts() -> dict[str, list[float]]:
     """Learning rates by curve name."""
-    return {name: rates(name, changes) for name, changes in CURVES}
+    return {name: rates(name, *curve) for name, curve in CURVES.items()}
 
 
 @style.styled

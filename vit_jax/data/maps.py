@@ -37,12 +37,14 @@ def decode(
     """
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "BMP", "TIFF")) as opened:
-            mode, size = opened.mode, opened.size[::-1]
+            mode, size, pages = opened.mode, opened.size[::-1], getattr(opened, "n_frames", 1)
             values = np.asarray(opened) if mode in _MODES else None
     except Exception as error:  # decoders of damaged images raise anything
         raise BadMap(f"its {kind.name} cannot be decoded ({error})") from error
     if values is None:
         raise BadMap(f"its {kind.name} is {mode}, not one number a pixel ({', '.join(_MODES)})")
+    if pages != 1:
+        raise BadMap(f"its {kind.name} has {pages} pages, not one")
     if orientation != 1:
         raise BadMap(f"its EXIF orientation is {orientation}, its {kind.name}'s is not known")
     if size != tuple(image_size):

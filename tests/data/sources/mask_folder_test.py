@@ -139,6 +139,14 @@ def test_a_bad_mask_makes_a_bad_image(root):
     assert (made["weight"] == 0).sum() == 1 and not made["mask"][made["weight"] == 0].any()
 
 
+def test_a_mask_has_one_page(root):
+    (root / "masks" / "3.png").unlink()
+    page = Image.fromarray(np.zeros((16, 16), np.uint8))
+    page.save(root / "masks" / "3.tif", save_all=True, append_images=[page])
+    with refused("3.png", "mask", "2 pages"):
+        batch(source(root))
+
+
 def test_a_palette_is_of_numbers_of_classes(root):
     image = Image.open(root / "masks" / "3.png").convert("P")
     expected = batch(source(root))["mask"]
@@ -192,6 +200,10 @@ def test_refused_folders(root, tmp_path):
     (tmp_path / "empty").mkdir()
     with refused("input.data_dir", "masks"):
         source(tmp_path / "empty")
+    rows = "images/0.png,masks/0.png,train\nimages/1.png,masks/1.png,\n"
+    (root / "t.csv").write_text(f"image,mask,split\n{rows}")
+    with refused("t.csv", "row 2", "split"):
+        source(root / "t.csv", "train")
     (tmp_path / "t.csv").write_text("file,label\na,b\n")
     with refused("t.csv", "mask"):
         source(tmp_path / "t.csv")

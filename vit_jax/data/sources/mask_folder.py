@@ -177,7 +177,9 @@ def _in_table(path: str) -> dict[str, _Examples]:
         sizes = files.sizes(list(paths.values()))
         if None in sizes:
             raise UserError(f"{path}: {list(paths.values())[sizes.index(None)]} is not there.")
-        of_split = result.setdefault(row.get("split") or ALL, {})
+        if not row.get("split", ALL):
+            raise UserError(f"{path}: row {number + 1} names no split.")
+        of_split = result.setdefault(row.get("split", ALL), {})
         of_split[f"{row[IMAGE]} {number}"] = {
             kind: _File(file, size) for (kind, file), size in zip(paths.items(), sizes, strict=True)
         }
