@@ -393,7 +393,9 @@ def test_before_a_batch_that_cannot_be_read_only_finite_steps_are_saved(
         train(tiny_run(*fields), tmp_path)
     assert checkpoint_dir.steps(tmp_path / "checkpoints") == saved
     logs = tmp_path.glob("metrics.jsonl")  # none, or one
-    assert [json.loads(line) for log in logs for line in log.open()] == rows
+    written = [json.loads(line) for log in logs for line in log.open()]
+    without_times = [{k: x for k, x in row.items() if "speed/" not in k} for row in written]
+    assert without_times == rows
 
 
 def test_a_result_that_is_not_finite_is_shown(tmp_path, tiny_run, monkeypatch, capsys):
@@ -426,7 +428,8 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
 ):
     """What they had still to do would count as a pause, and the run would seem faster.
 
-    Nor are they waited for in any other step than those of the log and of an evaluation.
+    Nor are they waited for in any other step than those of the log and of an evaluation. The first
+    pause is that of compiling.
     """
     events = []
     record(monkeypatch, events, InFlightSteps, "add", "begun")
@@ -437,7 +440,7 @@ def test_the_clock_is_paused_when_the_devices_have_finished(
     if pause.startswith("evals"):
         overrides.append(EVALUATED)
     train(tiny_run(*overrides), tmp_path)
-    assert events == expected
+    assert events == ["paused", *expected]
 
 
 @pytest.mark.parametrize(("platform", "ahead"), [("tpu", 2), ("gpu", 2), ("cpu", 0)])
