@@ -83,5 +83,5 @@ def test_fill_bytes_before_a_jpeg_marker(encode):
     assert stored_size(data[:2] + b"\xff\xff" + data[2:]) == (37, 53)
 
 
-def test_a_bitmap_with_a_palette_is_refused(encode):
+def test_a_bitmap_with_a_palette_is_left_to_pillow(encode):
     assert stored_size(encode(PIXELS[..., 0], "BMP")) is None

@@ -2,7 +2,8 @@
 
 One list of formats holds for training, evaluation, prediction and `prepare`, and one rule for every
 mode of Pillow. `prepare`, prediction, thumbnails and hashes decode with Pillow and use it; training
-and evaluation decode with TensorFlow, which does the same for the formats that they read.
+and evaluation decode with TensorFlow, which does the same for the formats that it knows, and the
+others with Pillow.
 
 - 16 bits keep their upper 8, as libpng and TensorFlow do it; n bits of a sensor in a file that says
   so keep the upper 8 of n. (Pillow's own conversion makes all levels above 255 white.)
@@ -43,12 +44,8 @@ FORMATS = {
 }
 # For Image.open, to which an MPO is a JPEG.
 OPENED = tuple(name for name in FORMATS if name != "MPO")
-# What TensorFlow decodes, which training and evaluation read as they are. `prepare` makes JPEGs and
-# PNGs of the others.
-OF_TRAINING = ("JPEG", "MPO", "PNG", "GIF", "WEBP", "BMP")
 
 EXTENSIONS = tuple(dict.fromkeys(one for group in FORMATS.values() for one in group))
-TRAINING_EXTENSIONS = tuple(dict.fromkeys(one for name in OF_TRAINING for one in FORMATS[name]))
 # Images that nothing here decodes: they are named, not passed over as other files are.
 UNKNOWN_EXTENSIONS = (".heic", ".heif", ".jxl", ".psd", ".svg", ".eps", ".ico", ".tga", ".dng")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import io
+import math
 import re
 import struct
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image, UnidentifiedImageError
 
 from vit_jax.core import arrays
 from vit_jax.core.arrays import RGB, Pixels
@@ -54,11 +58,36 @@ def encoded(example: Example, max_image_pixels: int, pixels: Pixels = RGB) -> En
     data, orientation = example.image, example.orientation
     size = stored_size(data)
     if size is None:
-        what = "not a JPEG, PNG, GIF, still WebP or true-colour BMP file"
-        return what if data else "the file is empty"
+        return _bitmap(data, max_image_pixels) if data else "the file is empty"
     if size[0] * size[1] > max_image_pixels:
-        return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
+        return _too_large(size, max_image_pixels)
     return Encoded(data, size[::-1] if orientation >= 5 else size, orientation)
+
+
+def _bitmap(data: bytes, max_image_pixels: int) -> Encoded | str:
+    """An image that TensorFlow does not decode, or gets wrong: decoded by Pillow, as a BMP."""
+    from vit_jax.core.image_files import open_image, rgb
+
+    try:
+        with warnings.catch_warnings():
+            # Pillow has its own limit, at which it only warns.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = open_image(io.BytesIO(data))
+        if opened.format == "TIFF" and getattr(opened, "n_frames", 1) > 1:
+            return "a TIFF of several pages, where the first image is of another format"
+        if math.prod(opened.size) > max_image_pixels:
+            return _too_large(opened.size[::-1], max_image_pixels)
+        pixels = rgb(opened, upright=True)
+    except UnidentifiedImageError:
+        return "not an image of a format that is read"
+    except Exception as error:  # decoders of damaged files raise anything
+        return str(error) or type(error).__name__
+    pixels.save(file := io.BytesIO(), "BMP")
+    return Encoded(file.getvalue(), pixels.size[::-1], 1)
+
+
+def _too_large(size: tuple[int, int], max_image_pixels: int) -> str:
+    return f"{size[0]} x {size[1]} pixels exceed input.max_image_pixels={max_image_pixels}"
 
 
 def _array(data: bytes, max_image_pixels: int, pixels: Pixels) -> Encoded | str:
@@ -74,10 +103,10 @@ def _array(data: bytes, max_image_pixels: int, pixels: Pixels) -> Encoded | str:
 def stored_size(data: bytes) -> tuple[int, int] | None:
     """(height, width) in pixels as stored; EXIF orientation is not applied.
 
-    None if the header is damaged, or the file is not a JPEG, PNG, GIF, WebP or BMP. Also for
-    three kinds that TensorFlow 2.21 takes but gets wrong: a BMP with a palette comes out in other
-    colours, a GIF whose first frame is smaller than the image in another size, and an animated WebP
-    damages the process's memory.
+    None if the header is damaged, or the file is not a JPEG, PNG, GIF, WebP or BMP, which
+    TensorFlow decodes. Also for three kinds that 2.21 takes but gets wrong: a BMP with a palette
+    comes out in other colours, a GIF whose first frame is smaller than the image in another size,
+    and an animated WebP damages the process's memory.
     """
     try:
         if data.startswith(b"\xff\xd8\xff"):
@@ -236,7 +265,9 @@ class Reader:
         except Exception:
             return READ_EXAMPLES
         number = READ_EXAMPLES
-        while number > 1 and number * len(example.image) > READ_BYTES:
+        image = encoded(example, self.max_image_pixels, self.source.pixels)
+        num_bytes = len(example.image if isinstance(image, str) else image.data)
+        while number > 1 and number * num_bytes > READ_BYTES:
             number //= 2
         return number
 

@@ -449,7 +449,7 @@ def test_missing_files(images):
         ("file,label\n0.jpg,a\n1.jpg,b,c\n", {}, ["labels.csv, line 3"]),
         ("file,label\n0.jpg,a\n,b\n", {}, ["labels.csv, line 3"]),
         ("file,label\n../0.jpg,a\n", {}, ["../0.jpg"]),
-        ("file,label\n0.tiff,a\n", {}, [".tiff"]),
+        ("file,label\n0.heic,a\n", {}, [".heic"]),
         ("", {}, ["input.image_column"]),
         ("file,label\n", {}, ["input.split", "0 in 'all'"]),
         (b"\x00\x01\x02", {}, ["labels.csv"]),
@@ -462,7 +462,7 @@ def test_missing_files(images):
     ],
 )  # fmt: skip
 def test_tables_that_are_refused(images, content, options, names):
-    fill(images, ["0.tiff"])
+    fill(images, ["0.heic"])
     with refused(*names):
         create(write(images, content), **options)  # texts and flags
 

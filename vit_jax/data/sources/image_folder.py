@@ -21,7 +21,7 @@ from vit_jax.core.image_files import (
     EXTENSIONS,
     IN_HIDDEN,
     NO_FILE,
-    TRAINING_EXTENSIONS,
+    OPENED,
     UNKNOWN_EXTENSIONS,
     PassedOver,
     extension,
@@ -45,10 +45,8 @@ from vit_jax.data.sources.splits import (
     splits_in_names,
 )
 
-_READ = frozenset((*TRAINING_EXTENSIONS, *arrays.EXTENSIONS))
-NOT_READ = frozenset({*EXTENSIONS, *UNKNOWN_EXTENSIONS}) - _READ
-FORMATS = ", ".join(sorted(_READ))
-_CONVERTS = "`vit-jax prepare image_folder`"
+READ = frozenset((*EXTENSIONS, *arrays.EXTENSIONS))
+FORMATS = ", ".join((*OPENED, "NPY", "NPZ"))
 _TFDS_INFO = "dataset_info.json"
 _MAX_FOLDERS = 100  # folders: enough for versions, and few among classes
 _LAYOUTS = "<split>/<class>/image.jpg or <class>/image.jpg"
@@ -196,13 +194,12 @@ class _Lister(PassedOver):
                 others.add_named(files.join(folder, name))
             elif not is_file:
                 others.add(NO_FILE, files.join(folder, name))
-            elif kind in NOT_READ:
-                program = "any image program" + f" or {_CONVERTS}" * (kind in EXTENSIONS)
+            elif kind in UNKNOWN_EXTENSIONS:
                 raise UserError(
                     f"{files.join(folder, name)}: {kind} images are not read. Convert them to one "
-                    f"of {FORMATS} with {program}, or move them away."
+                    f"of {FORMATS}, or move them away."
                 )
-            elif kind in _READ:
+            elif kind in READ:
                 order = digest(normal(f"{in_class}/{name}"))
                 images.append(Image(order, folder.rstrip("/"), in_class, name, size_bytes))
             else:
@@ -428,4 +425,4 @@ def _check_names(root: str, names: Collection[str]) -> None:
 
 
 def _is_image(name: str) -> bool:
-    return extension(name) in _READ | NOT_READ
+    return extension(name) in READ.union(UNKNOWN_EXTENSIONS)

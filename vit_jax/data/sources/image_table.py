@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from vit_jax.core.class_names import normal, printable
 from vit_jax.core.errors import UnknownSplit, UserError, nearest
+from vit_jax.core.image_files import UNKNOWN_EXTENSIONS
 from vit_jax.data import files
 from vit_jax.data.source import Example, Labels, Source, row_offsets
-from vit_jax.data.sources.image_folder import FORMATS, METADATA, NOT_READ, form_of, read_image
+from vit_jax.data.sources.image_folder import FORMATS, METADATA, form_of, read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 from vit_jax.data.sources.table_file import (
@@ -299,7 +300,7 @@ class _Rows(NamedTuple):
 
     def check_files(self, places: np.ndarray, on_bad_image: str) -> tuple[str, ...]:
         """A note on files that are not there; UserError for them, and for formats not read."""
-        kinds = "|".join(kind[1:] for kind in sorted(NOT_READ))
+        kinds = "|".join(kind[1:] for kind in UNKNOWN_EXTENSIONS)
         names = self.names.take(places)
         other = pc.match_substring_regex(names, rf"(?i)\.({kinds})$").to_numpy(zero_copy_only=False)
         first = "".join(map(self._file, places[other][:1].tolist()))

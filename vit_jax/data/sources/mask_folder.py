@@ -16,15 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vit_jax.core import arrays
 from vit_jax.core.class_names import normal
 from vit_jax.core.errors import UserError, reading
-from vit_jax.core.image_files import TRAINING_EXTENSIONS, extension, is_hidden
+from vit_jax.core.image_files import extension, is_hidden
 from vit_jax.core.waiting import waiting_for
 from vit_jax.data import files
 from vit_jax.data.maps import EXTENSIONS, VOID
 from vit_jax.data.source import DEPTH, MASK, Example, MapKind, Source, digest
-from vit_jax.data.sources.image_folder import form_of, read_image
+from vit_jax.data.sources.image_folder import READ, form_of, read_image
 from vit_jax.data.sources.request import Request
 from vit_jax.data.sources.splits import ALL, HELD_OUT, base_name, held_out, resolve
 
@@ -35,7 +34,7 @@ FOLDERS = {
     MASK: ("masks", "mask", "annotations", "labels", "segmentationclass", "gtfine", "gt"),
     DEPTH: ("depths", "depth"),
 }
-_READ = {IMAGE: (*TRAINING_EXTENSIONS, *arrays.EXTENSIONS), MASK: EXTENSIONS, DEPTH: EXTENSIONS}
+_READ = {IMAGE: READ, MASK: EXTENSIONS, DEPTH: EXTENSIONS}
 _LAYOUT = "images/a.jpg and masks/a.png, or a table with the columns image and mask"
 _CLASSES = "classes.txt"
 

@@ -63,7 +63,7 @@ FAULTS: dict[str, Fault] = {
         "pixels whose range is not known: floats, integers of 32 bits, or signed ones"
     ),
     "other_format": Fault(
-        "of a format that training does not read: a TIFF, a BMP with a palette, an animated WebP",
+        "of a format that training decodes more slowly: AVIF, a BMP with a palette, a TIFF",
         CONVERT,
         (SET_ASIDE,),
     ),
@@ -164,11 +164,11 @@ def strictest(actions: Iterable[str]) -> str:
 
 def _visible_faults(image: Image.Image, data: bytes, name: str) -> tuple[str, ...]:
     named, expected = extension(name), FORMATS[image.format or ""]
-    read_in_training = stored_size(data) is not None
+    is_usual = stored_size(data) is not None
     of_others = exif_orientation(image.info.get("exif") or b"")
-    turned = orientation(data) if read_in_training else of_others
+    turned = orientation(data) if is_usual else of_others
     checks = {
-        "other_format": not read_in_training,
+        "other_format": not is_usual,
         "rotated": turned != 1,
         "cmyk": image.mode == "CMYK",
         "gray": image.mode in GRAY_MODES,
